@@ -1,0 +1,58 @@
+# Two commands do everything on a fresh machine: `make demo` and `make test`.
+# Needs Python 3.11, pip, make and git; everything else is installed into .venv, once.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/pip install -q --no-compile --disable-pip-version-check -c constraints.txt
+# One thread per test worker: the runner uses the cores.
+TEST_ENV := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
+
+.PHONY: demo test setup check bench docs clean
+
+demo: $(VENV)/.core
+	@$(BIN)/vicinal demo
+
+test: $(VENV)/.test
+	$(TEST_ENV) $(BIN)/python -m pytest -n 2 --dist worksteal -q $(ARGS)
+
+setup: $(VENV)/.test
+
+check: $(VENV)/.dev
+	$(BIN)/ruff format --check src tests benchmarks examples experiments
+	$(BIN)/ruff check src tests benchmarks examples experiments
+	$(BIN)/mypy
+	$(TEST_ENV) $(BIN)/python -m pytest -n 2 --dist worksteal -q
+
+bench: $(VENV)/.bench
+	$(BIN)/python -m benchmarks $(ARGS)
+
+docs: $(VENV)/.docs
+	$(BIN)/python -m sphinx -q -W -b html docs docs/_build/html
+	@echo "docs/_build/html/index.html"
+
+clean:
+	rm -rf $(VENV) build dist docs/_build
+
+$(BIN)/python:
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/.core: pyproject.toml constraints.txt | $(BIN)/python
+	$(PIP) -e .
+	@touch $@
+
+$(VENV)/.test: pyproject.toml constraints.txt | $(BIN)/python
+	$(PIP) -e '.[test]'
+	@touch $@ $(VENV)/.core
+
+$(VENV)/.dev: $(VENV)/.test
+	$(PIP) -e '.[dev]'
+	@touch $@
+
+$(VENV)/.bench: $(VENV)/.test
+	$(PIP) -e '.[bench]'
+	@touch $@
+
+$(VENV)/.docs: $(VENV)/.test
+	$(PIP) -e '.[docs]'
+	@touch $@

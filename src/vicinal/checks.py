@@ -1,0 +1,168 @@
+"""The sentences a wrong input earns: what was expected, what came, what to do.
+
+Every room checks its arguments through these few functions, so that the same mistake gets the same
+words everywhere. All raise :class:`InputError`, a ``ValueError``; the command line turns it into
+exit code 2.
+"""
+
+from __future__ import annotations
+
+import difflib
+import math
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+
+class InputError(ValueError):
+    """A wrong input. The message names the argument, what was expected, what came and the fix."""
+
+
+def as_tensor(value: Any, name: str) -> Tensor:
+    """A tensor that shares memory with ``value`` where it can (torch, numpy, nested lists).
+
+    >>> as_tensor([[1, 2]], "x").shape
+    torch.Size([1, 2])
+    """
+    if isinstance(value, Tensor):
+        return value
+    if hasattr(value, "to_numpy"):  # pandas, polars
+        value = value.to_numpy()
+    array = np.asarray(value)
+    if array.dtype.kind not in "biuf":
+        raise InputError(
+            f"`{name}` must hold numbers, got {type(value).__name__} of dtype {array.dtype}. "
+            "Convert it with np.asarray(..., dtype=float)."
+        )
+    if array.dtype.kind == "u" and array.dtype.itemsize > 1:
+        array = array.astype(np.int64)  # torch computes with no wider unsigned kind than uint8
+    if not array.flags.writeable or any(stride < 0 for stride in array.strides):
+        array = array.copy()
+    return torch.from_numpy(array)
+
+
+def same_kind(result: Tensor, like: Any) -> Any:
+    """``result`` as numpy unless ``like`` (what the caller passed) is a tensor."""
+    return result if isinstance(like, Tensor) else result.detach().cpu().numpy()
+
+
+def as_matrix(value: Any, name: str, *, finite: bool = True) -> Tensor:
+    """Rows of floats ``(n, d)``; fp16, bf16 and integers become fp32, fp64 stays."""
+    x = as_tensor(value, name)
+    if x.ndim != 2:
+        hint = "Flatten each sample with x.flatten(1)." if x.ndim > 2 else "Reshape it to (n, d)."
+        raise InputError(
+            f"`{name}` must be a matrix with one row per sample, got shape {tuple(x.shape)}. {hint}"
+        )
+    if x.shape[0] == 0 or x.shape[1] == 0:
+        raise InputError(f"`{name}` is empty: shape {tuple(x.shape)}. Pass at least one row and column.")
+    x = x if x.dtype in (torch.float32, torch.float64) else x.float()
+    if finite:
+        check_finite(x, name)
+    return x
+
+
+def check_finite(x: Tensor, name: str) -> None:
+    """NaN and infinity are errors everywhere but in a loss; the rows that hold them are named."""
+    if bool(torch.isfinite(x.sum())):  # one cheap pass; the sum is finite only if every entry is
+        return
+    bad = (~torch.isfinite(x)).flatten(1).any(1) if x.ndim > 1 else ~torch.isfinite(x)
+    rows = bad.nonzero().flatten().tolist()
+    if not rows:  # finite entries whose sum overflowed
+        return
+    shown = ", ".join(map(str, rows[:5])) + (", …" if len(rows) > 5 else "")
+    raise InputError(
+        f"`{name}` has NaN or infinite values in {len(rows)} of {len(x)} rows (rows {shown}). "
+        "Remove or repair these rows; nothing is imputed."
+    )
+
+
+def check_labels(labels: Tensor, name: str, rows: int) -> Tensor:
+    """Integer labels ``(rows,)`` or soft labels ``(rows, c)`` of float kind; shapes and kinds only."""
+    if labels.ndim not in (1, 2) or len(labels) != rows:
+        raise InputError(
+            f"`{name}` must hold one label for each of the {rows} rows, got shape "
+            f"{tuple(labels.shape)}. Pass integers (n,) or soft labels (n, c)."
+        )
+    if labels.ndim == 1 and labels.is_floating_point():
+        raise InputError(
+            f"`{name}` must be integer class labels, got dtype {labels.dtype}. "
+            "Pass labels.long(), or an (n, c) matrix for soft labels."
+        )
+    if labels.ndim == 2 and not labels.is_floating_point():
+        raise InputError(
+            f"`{name}` of shape {tuple(labels.shape)} must be float soft labels, got {labels.dtype}. "
+            "Pass labels.float(), or labels.argmax(1) for hard labels."
+        )
+    return labels
+
+
+def check_distributions(p: Tensor, name: str) -> None:
+    """Rows are non-negative and sum to one (to 1e-3, looser than half precision rounds)."""
+    if bool((p < 0).any()):
+        row = int((p < 0).any(1).nonzero()[0])
+        raise InputError(f"`{name}` has a negative entry in row {row}. Each row must be a distribution.")
+    sums = p.sum(1, dtype=torch.float64)
+    off = (sums - 1).abs() > 1e-3
+    if bool(off.any()):
+        row = int(off.nonzero()[0])
+        raise InputError(
+            f"each row of `{name}` must sum to 1, row {row} sums to {float(sums[row]):.4g} "
+            f"({int(off.sum())} such rows). Divide by the row sums first."
+        )
+
+
+def check_same_rows(a: Any, b: Any, name_a: str, name_b: str) -> None:
+    if len(a) != len(b):
+        raise InputError(
+            f"`{name_a}` and `{name_b}` must have the same number of rows: "
+            f"{name_a} has {len(a)}, {name_b} has {len(b)}."
+        )
+
+
+def check_same_width(a: Tensor, b: Tensor, name_a: str, name_b: str) -> None:
+    if a.shape[1] != b.shape[1]:
+        raise InputError(
+            f"`{name_a}` has {a.shape[1]} dimensions but `{name_b}` has {b.shape[1]}. "
+            "They must come from the same model and layer."
+        )
+
+
+def check_choice(value: object, name: str, choices: Sequence[str]) -> None:
+    if value not in choices:
+        near = closest(str(value), choices)
+        hint = f" Did you mean {near[0]!r}?" if near else ""
+        raise InputError(f"`{name}` must be one of {', '.join(map(repr, choices))}, got {value!r}.{hint}")
+
+
+def check_positive(value: float, name: str, *, infinite: bool = False) -> None:
+    """A number above zero; a tensor is checked by its value unless it is being traced."""
+    if isinstance(value, Tensor):
+        if torch.compiler.is_compiling():
+            return
+        value = float(value.detach().min())
+    if math.isnan(value) or value <= 0 or (math.isinf(value) and not infinite):
+        raise InputError(f"`{name}` must be a finite number above 0, got {value!r}.")
+
+
+def check_k(k: int, available: int, name: str, of: str) -> None:
+    """k is never lowered in silence: that would be another method."""
+    if isinstance(k, bool) or not isinstance(k, (int, np.integer)) or k < 1:
+        raise InputError(f"`{name}` must be a whole number of at least 1, got {k!r}.")
+    if k > available:
+        raise InputError(
+            f"`{name}`={k} but {of} has only {available} rows to choose from. "
+            f"Pass {name}={max(available, 1)} or fewer, or more rows."
+        )
+
+
+def closest(name: str, names: Iterable[str], count: int = 3) -> list[str]:
+    """The few names nearest to a mistyped one.
+
+    >>> closest("cosin", ["cosine", "euclidean"])
+    ['cosine']
+    """
+    return difflib.get_close_matches(name, list(names), n=count, cutoff=0.4)
