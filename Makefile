@@ -51,6 +51,7 @@ $(VENV)/.dev: $(VENV)/.test
 
 $(VENV)/.bench: $(VENV)/.test
 	$(PIP) -e '.[bench]'
+	$(PIP) --no-deps 'nngeometry>=0.3'
 	@touch $@
 
 $(VENV)/.docs: $(VENV)/.test

@@ -58,7 +58,9 @@ def as_matrix(value: Any, name: str, *, finite: bool = True) -> Tensor:
             f"`{name}` must be a matrix with one row per sample, got shape {tuple(x.shape)}. {hint}"
         )
     if x.shape[0] == 0 or x.shape[1] == 0:
-        raise InputError(f"`{name}` is empty: shape {tuple(x.shape)}. Pass at least one row and column.")
+        raise InputError(
+            f"`{name}` is empty: shape {tuple(x.shape)}. Pass at least one row and column."
+        )
     x = x if x.dtype in (torch.float32, torch.float64) else x.float()
     if finite:
         check_finite(x, name)
@@ -104,7 +106,9 @@ def check_distributions(p: Tensor, name: str) -> None:
     """Rows are non-negative and sum to one (to 1e-3, looser than half precision rounds)."""
     if bool((p < 0).any()):
         row = int((p < 0).any(1).nonzero()[0])
-        raise InputError(f"`{name}` has a negative entry in row {row}. Each row must be a distribution.")
+        raise InputError(
+            f"`{name}` has a negative entry in row {row}. Each row must be a distribution."
+        )
     sums = p.sum(1, dtype=torch.float64)
     off = (sums - 1).abs() > 1e-3
     if bool(off.any()):
@@ -135,7 +139,9 @@ def check_choice(value: object, name: str, choices: Sequence[str]) -> None:
     if value not in choices:
         near = closest(str(value), choices)
         hint = f" Did you mean {near[0]!r}?" if near else ""
-        raise InputError(f"`{name}` must be one of {', '.join(map(repr, choices))}, got {value!r}.{hint}")
+        raise InputError(
+            f"`{name}` must be one of {', '.join(map(repr, choices))}, got {value!r}.{hint}"
+        )
 
 
 def check_positive(value: float, name: str, *, infinite: bool = False) -> None:

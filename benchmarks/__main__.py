@@ -1,0 +1,34 @@
+"""``python -m benchmarks [question ...] [--quick] [--data DIR]``: run all questions, or those named."""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import sys
+from pathlib import Path
+
+HERE = Path(__file__).parent
+QUESTIONS = sorted(
+    p.stem for p in HERE.glob("*.py") if p.stem not in {"__init__", "__main__", "runner"}
+)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(prog="benchmarks", description=__doc__)
+    parser.add_argument("question", nargs="*", help="which files to run (default: all)")
+    parser.add_argument("--quick", action="store_true", help="small sizes, to see that it runs")
+    parser.add_argument("--data", type=Path, help="folder of data sets, for those that use one")
+    args = parser.parse_args()
+    unknown = [q for q in args.question if q not in QUESTIONS]
+    if unknown:
+        print(f"no such question: {', '.join(unknown)}. There are: {', '.join(QUESTIONS)}")
+        return 2
+    for question in args.question or QUESTIONS:
+        module = importlib.import_module(f"benchmarks.{question}")
+        print(f"\n== {question}: {(module.__doc__ or '').splitlines()[0]}")
+        module.main(quick=args.quick, data=args.data)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
