@@ -1,4 +1,4 @@
-"""``python -m benchmarks [question ...] [--quick] [--data DIR]``: run all questions, or those named."""
+"""``python -m benchmarks [question ...] [--quick] [--data DIR]``: all questions, or those named."""
 
 from __future__ import annotations
 

@@ -11,6 +11,7 @@ set above what was resident before the call (the inputs).
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import json
 import os
@@ -49,7 +50,11 @@ def measure(
 def gemm_rate(n: int = 2048, inner: int = 128, repeats: int = 5) -> float:
     """Measured float32 matrix-product rate in FLOP per CPU second: the limit to compare with."""
     a, b, out = torch.randn(n, inner), torch.randn(inner, n), torch.empty(n, n)
-    call = lambda: [torch.mm(a, b, out=out) for _ in range(20)]
+
+    def call() -> None:
+        for _ in range(20):
+            torch.mm(a, b, out=out)
+
     return 20 * 2 * n * n * inner / measure({"gemm": call}, repeats=repeats)["gemm"].cpu
 
 
@@ -66,7 +71,7 @@ def print_table(title: str, rows: Mapping[str, Measured], *, against: str) -> No
 
 
 def save(question: str, results: Mapping[str, Mapping[str, object]], **facts: object) -> Path:
-    """Write ``results/<question>.json`` (a temporary name first) with the machine beside the numbers."""
+    """Write ``results/<question>.json`` atomically, with the machine beside the numbers."""
     plain = {
         case: {k: asdict(v) if isinstance(v, Measured) else v for k, v in rows.items()}
         for case, rows in results.items()
@@ -90,10 +95,9 @@ def _one(call: Callable[[], object]) -> tuple[float, float]:
 
 
 def _reset_peak() -> None:
-    try:
+    # Where this is not Linux, or not allowed, peaks are those of the whole process.
+    with contextlib.suppress(OSError):
         Path("/proc/self/clear_refs").write_text("5")
-    except OSError:  # not Linux, or not allowed: peaks are then of the whole process
-        pass
 
 
 def _status_kb(field: str) -> int:

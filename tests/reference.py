@@ -1,7 +1,7 @@
 """The papers in plain loops: slow, obvious, float64, one term at a time.
 
-Every fast path in ``src`` is tested against its twin here. No vectorization in this file: a loop per
-sum of the formula, ``math.exp`` and ``math.log`` on Python floats. Grouped by room.
+Every fast path in ``src`` is tested against its twin here. No vectorization in this file: a loop
+per sum of the formula, ``math.exp`` and ``math.log`` on Python floats. Grouped by room.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import math
 
 
 def distance(a, b, metric="sqeuclidean"):
-    """Distance between two vectors, scipy's names. A zero row has cosine distance 1 to everything."""
+    """Distance between two vectors, scipy's names. A zero row has cosine distance 1 to all."""
     if metric == "cosine":
         na = math.sqrt(sum(float(u) ** 2 for u in a))
         nb = math.sqrt(sum(float(v) ** 2 for v in b))

@@ -83,7 +83,7 @@ def check_finite(x: Tensor, name: str) -> None:
 
 
 def check_labels(labels: Tensor, name: str, rows: int) -> Tensor:
-    """Integer labels ``(rows,)`` or soft labels ``(rows, c)`` of float kind; shapes and kinds only."""
+    """Integer labels ``(rows,)`` or float soft labels ``(rows, c)``; shapes and kinds only."""
     if labels.ndim not in (1, 2) or len(labels) != rows:
         raise InputError(
             f"`{name}` must hold one label for each of the {rows} rows, got shape "
@@ -96,7 +96,8 @@ def check_labels(labels: Tensor, name: str, rows: int) -> Tensor:
         )
     if labels.ndim == 2 and not labels.is_floating_point():
         raise InputError(
-            f"`{name}` of shape {tuple(labels.shape)} must be float soft labels, got {labels.dtype}. "
+            f"`{name}` of shape {tuple(labels.shape)} must be float soft labels, "
+            f"got {labels.dtype}. "
             "Pass labels.float(), or labels.argmax(1) for hard labels."
         )
     return labels
@@ -171,4 +172,4 @@ def closest(name: str, names: Iterable[str], count: int = 3) -> list[str]:
     >>> closest("cosin", ["cosine", "euclidean"])
     ['cosine']
     """
-    return difflib.get_close_matches(name, list(names), n=count, cutoff=0.4)
+    return difflib.get_close_matches(name, list(names), n=count, cutoff=0.5)

@@ -1,0 +1,120 @@
+"""The rooms of the house, which doors are open, and the few rules a machine can see."""
+
+import ast
+import re
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).parents[1] / "src" / "vicinal"
+FILES = sorted(SOURCE.rglob("*.py"))
+
+FLOOR = {"neighbors", "capture"}
+ROOMS = {"losses", "similarity", "confidence", "perturbations", "evaluation"}
+MAY_IMPORT = {
+    "capture": set(),
+    "neighbors": set(),
+    **dict.fromkeys(ROOMS, FLOOR),
+    "studies": FLOOR | ROOMS,
+    "report": {"studies"},
+    "cli": FLOOR | ROOMS | {"studies", "report"},
+}
+
+each_file = pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(SOURCE)))
+
+
+def tree(path):
+    return ast.parse(path.read_text())
+
+
+def functions(path):
+    kinds = (ast.FunctionDef, ast.AsyncFunctionDef)
+    return [node for node in ast.walk(tree(path)) if isinstance(node, kinds)]
+
+
+def rooms_imported(path):
+    """Every room that a file names in an import, wherever the import stands."""
+    for node in ast.walk(tree(path)):
+        names = []
+        if isinstance(node, ast.ImportFrom) and node.module:
+            names = [node.module]
+            if node.module == "vicinal":
+                names = [f"vicinal.{alias.name}" for alias in node.names]
+        elif isinstance(node, ast.Import):
+            names = [alias.name for alias in node.names]
+        for name in names:
+            parts = name.split(".")
+            if parts[0] == "vicinal" and len(parts) > 1 and (SOURCE / parts[1]).is_dir():
+                yield parts[1]
+
+
+@each_file
+def test_a_file_imports_only_rooms_below_its_own(path):
+    room = path.relative_to(SOURCE).parts[0]
+    if room in MAY_IMPORT:
+        assert set(rooms_imported(path)) - {room} <= MAY_IMPORT[room]
+    else:  # __init__.py and checks.py stand outside the rooms and import none of them
+        assert not set(rooms_imported(path))
+
+
+@each_file
+def test_a_file_is_short_enough_to_read(path):
+    assert path.read_text().count("\n") <= 400
+
+
+@each_file
+def test_there_is_no_drawer_for_odds_and_ends(path):
+    assert path.stem not in {"utils", "util", "helpers", "helper", "common", "misc", "tools"}
+
+
+@each_file
+def test_no_public_argument_hides_in_kwargs(path):
+    public = [f for f in functions(path) if not f.name.startswith("_") or f.name == "__init__"]
+    assert not [f.name for f in public if f.args.kwarg]
+
+
+@each_file
+def test_no_class_stands_on_a_tower(path):
+    """At most one base of our own: class depth 2."""
+    ours = {
+        node.name: node
+        for p in FILES
+        for node in ast.walk(tree(p))
+        if isinstance(node, ast.ClassDef)
+    }
+
+    def depth(name):
+        bases = [b.id for b in ours[name].bases if isinstance(b, ast.Name) and b.id in ours]
+        return 1 + max((depth(b) for b in bases if b != name), default=0)
+
+    here = [node.name for node in ast.walk(tree(path)) if isinstance(node, ast.ClassDef)]
+    assert not [name for name in here if depth(name) > 2]
+
+
+@each_file
+def test_logarithms_are_taken_in_log_space(path):
+    assert not re.search(r"log\([^)\n]*\+\s*(eps|1e-)|\+\s*(eps|1e-\d+)\)\.log\(", path.read_text())
+
+
+@each_file
+def test_the_library_neither_prints_nor_seeds_nor_picks_a_device(path):
+    if "cli" in path.relative_to(SOURCE).parts:
+        return
+    calls = [node.func for node in ast.walk(tree(path)) if isinstance(node, ast.Call)]
+    names = {f.id for f in calls if isinstance(f, ast.Name)}
+    attributes = {ast.unparse(f) for f in calls if isinstance(f, ast.Attribute)}
+    assert "print" not in names
+    assert not attributes & {"torch.manual_seed", "np.random.seed", "random.seed"}
+    assert not [a for a in attributes if a.endswith(".cuda")]
+
+
+@each_file
+def test_no_pickle_is_loaded(path):
+    text = path.read_text()
+    assert not re.search(r"\bimport pickle\b|\bpickle\.loads?\(|joblib\.load", text)
+
+
+def test_every_room_of_the_map_exists():
+    assert {p.name for p in SOURCE.iterdir() if p.is_dir() and p.name != "__pycache__"} == set(
+        MAY_IMPORT
+    )
