@@ -29,3 +29,129 @@ def log_sum_exp(values):
         return -math.inf
     top = max(values)
     return top + math.log(sum(math.exp(v - top) for v in values))
+
+
+# ------------------------------------------------- neighbors: kernels, masses, search
+
+
+def exponential_shares(distances, temperature):
+    """Normalized weights of one row; the limits T = 0 and T = inf by their definition."""
+    if temperature == 0:
+        ties = [d == min(distances) for d in distances]
+        return [t / sum(ties) for t in ties]
+    if temperature == math.inf:
+        return [1 / len(distances) for _ in distances]
+    total = log_sum_exp(-float(d) / temperature for d in distances)
+    return [math.exp(-float(d) / temperature - total) for d in distances]
+
+
+def dudani_weights(distances):
+    """Dudani 1976: (d_k - d_i) / (d_k - d_1); all ones where that is 0/0."""
+    first, last = float(distances[0]), float(distances[-1])
+    return [1.0 if last == first else (last - float(d)) / (last - first) for d in distances]
+
+
+def gou_weights(distances):
+    """Gou 2012: Dudani's weight times (d_k + d_1) / (d_k + d_i)."""
+    first, last = float(distances[0]), float(distances[-1])
+    return [
+        1.0 if last == first else w * (last + first) / (last + float(d))
+        for w, d in zip(dudani_weights(distances), distances, strict=True)
+    ]
+
+
+def class_masses(weights, labels, num_classes):
+    """Weight of one row on each class."""
+    masses = [0.0] * num_classes
+    for w, y in zip(weights, labels, strict=True):
+        masses[int(y)] += float(w)
+    return masses
+
+
+def nearest(query, support, k, metric="sqeuclidean", exclude=-1):
+    """[(distance, index)] of the k nearest rows, ties by index, the excluded index left out."""
+    pairs = [(distance(query, row, metric), j) for j, row in enumerate(support) if j != exclude]
+    return sorted(pairs)[:k]
+
+
+def leave_one_out_loss(distances, same, temperature, weight=None):
+    """Mean of log M_i - log m_i over rows with a peer, on given neighbor lists."""
+    total = count = 0.0
+    for i, row in enumerate(distances):
+        share = [float(s) for s in same[i]]
+        if not any(s > 0 for s in share):
+            continue
+        logs = [-float(d) / temperature for d in row]
+        own = [v + math.log(s) for v, s in zip(logs, share, strict=True) if s > 0]
+        w = 1.0 if weight is None else float(weight[i])
+        total += w * (log_sum_exp(logs) - log_sum_exp(own))
+        count += w
+    return total / count
+
+
+def snnl(x, labels, temperature, metric="sqeuclidean"):
+    """Soft nearest neighbor loss: mean over points with a peer of log M_i - log m_i(y_i)."""
+    rows, same = [], []
+    for i in range(len(x)):
+        others = [j for j in range(len(x)) if j != i]
+        rows.append([distance(x[i], x[j], metric) for j in others])
+        same.append([float(labels[i] == labels[j]) for j in others])
+    return leave_one_out_loss(rows, same, temperature)
+
+
+# ------------------------------------------------------------------ evaluation: calibration and scores
+
+
+def bin_of(confidence, bins):
+    """Right-closed bins ((b)/M, (b+1)/M], the first with 0: the first edge that is not below."""
+    for b in range(bins):
+        if confidence <= (b + 1) / bins:
+            return b
+    return bins - 1
+
+
+def mass_bin_of(confidence, confidences, bins):
+    """The bin of the middle rank of all rows with this confidence."""
+    below = sum(1 for c in confidences if c < confidence)
+    tied = sum(1 for c in confidences if c == confidence)
+    return bins * (2 * below + tied) // (2 * len(confidences))
+
+
+def calibration_error(confidences, correct, bins, scheme="width"):
+    total = 0.0
+    for b in range(bins):
+        rows = [
+            i
+            for i, c in enumerate(confidences)
+            if (bin_of(c, bins) if scheme == "width" else mass_bin_of(c, confidences, bins)) == b
+        ]
+        if rows:
+            accuracy = sum(1 for i in rows if correct[i]) / len(rows)
+            confidence = sum(confidences[i] for i in rows) / len(rows)
+            total += len(rows) / len(confidences) * abs(accuracy - confidence)
+    return total
+
+
+def expected_absolute_deviation(p):
+    """E|S - mean| of a sum of coins, over every one of the 2^n outcomes."""
+    mean, total = sum(p), 0.0
+    for outcome in range(2 ** len(p)):
+        heads = [(outcome >> j) & 1 for j in range(len(p))]
+        chance = math.prod(q if h else 1 - q for q, h in zip(p, heads, strict=True))
+        total += chance * abs(sum(heads) - mean)
+    return total
+
+
+def log_loss(probabilities, labels):
+    """(mean over rows of finite loss, number of infinite rows)."""
+    losses = [p[y] for p, y in zip(probabilities, labels, strict=True)]
+    finite = [-math.log(p) for p in losses if p > 0]
+    return sum(finite) / len(finite), len(losses) - len(finite)
+
+
+def brier(probabilities, labels):
+    total = 0.0
+    for row, y in zip(probabilities, labels, strict=True):
+        for c, p in enumerate(row):
+            total += (float(p) - (1.0 if c == y else 0.0)) ** 2
+    return total / len(labels)

@@ -1,0 +1,97 @@
+r"""How much weight a neighborhood gives to each label.
+
+Everything in this library is read off two sums over the neighbors of a point,
+
+.. math::  M_i = \sum_j w_{ij} \qquad m_i(c) = \sum_j w_{ij} \, [y_j = c],
+
+with :math:`Y_{jc}` for :math:`[y_j = c]` where labels are soft. They stay logarithms; an empty sum
+is -inf and sends gradient 0 back, never NaN. NaN in gives NaN out.
+"""
+
+from __future__ import annotations
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from vicinal.checks import InputError
+
+
+def log_mass(log_weights: Float[Tensor, "n k"]) -> Float[Tensor, " n"]:
+    r"""All the weight around each point, :math:`\log M_i`.
+
+    >>> log_mass(torch.zeros(1, 4)).exp()
+    tensor([4.])
+    """
+    return _log_sum_exp(log_weights)
+
+
+def own_log_mass(
+    log_weights: Float[Tensor, "n k"], same: Bool[Tensor, "n k"] | Float[Tensor, "n k"]
+) -> Float[Tensor, " n"]:
+    r"""The weight on neighbors of the point's own label, :math:`\log m_i(y_i)`.
+
+    ``same`` marks these neighbors, or holds the share in [0, 1] of the label they have in common.
+
+    >>> own_log_mass(torch.zeros(1, 3), torch.tensor([[True, False, True]])).exp()
+    tensor([2.])
+    """
+    if same.dtype == torch.bool:
+        return _log_sum_exp(log_weights.masked_fill(~same, -torch.inf))
+    return _log_sum_exp(log_weights + _safe_log(same))
+
+
+def class_log_mass(
+    log_weights: Float[Tensor, "n k"],
+    labels: Int[Tensor, "n k"] | Float[Tensor, "n k c"],
+    num_classes: int,
+) -> Float[Tensor, "n c"]:
+    r"""The weight on every class, :math:`\log m_i(c)`; -inf for a class without any.
+
+    ``labels`` are the neighbors': integers (n, k), or soft labels (n, k, c).
+
+    >>> class_log_mass(torch.zeros(1, 3), torch.tensor([[0, 2, 0]]), 3)
+    tensor([[0.6931,   -inf, 0.0000]])
+    """
+    _check_neighbor_labels(log_weights, labels, num_classes)
+    if labels.ndim == 3:
+        return _log_sum_exp(log_weights.unsqueeze(2) + _safe_log(labels))
+    labels = labels.long()
+    empty = log_weights.new_full((len(log_weights), num_classes), -torch.inf)
+    # The peak of each class cancels in value and gradient: it only keeps exp in range.
+    peak = empty.scatter_reduce(1, labels, log_weights.detach(), "amax")
+    peak = peak.clamp_min(torch.finfo(peak.dtype).min)
+    relative = (log_weights - peak.gather(1, labels)).exp()
+    return _safe_log(torch.zeros_like(peak).scatter_add(1, labels, relative)) + peak
+
+
+def _log_sum_exp(terms: Tensor) -> Tensor:
+    """Over dimension 1; unlike ``torch.logsumexp`` a sum of nothing has gradient 0, not NaN."""
+    peak = terms.detach().amax(1, keepdim=True).clamp_min(torch.finfo(terms.dtype).min)
+    return _safe_log((terms - peak).exp().sum(1)) + peak.squeeze(1)
+
+
+def _safe_log(x: Tensor) -> Tensor:
+    """log x; -inf at 0 with gradient 0 there, where the plain log's gradient times 0 is NaN."""
+    zero = x == 0
+    return x.masked_fill(zero, 1.0).log().masked_fill(zero, -torch.inf)
+
+
+def _check_neighbor_labels(log_weights: Tensor, labels: Tensor, num_classes: int) -> None:
+    soft = labels.is_floating_point()
+    expected = (*log_weights.shape, num_classes) if soft else tuple(log_weights.shape)
+    if tuple(labels.shape) != expected:
+        raise InputError(
+            f"`labels` must be the neighbors' labels, integers of shape {tuple(log_weights.shape)} "
+            f"or soft labels of shape {(*log_weights.shape, num_classes)}; got {labels.dtype} of "
+            f"shape {tuple(labels.shape)}. Pass labels[neighbors.indices]."
+        )
+    if soft or torch.compiler.is_compiling() or labels.numel() == 0:
+        return
+    low, high = int(labels.min()), int(labels.max())
+    if low < 0 or high >= num_classes:
+        raise InputError(
+            f"`labels` must lie in 0..{num_classes - 1} for `num_classes`={num_classes}, "
+            f"got {low if low < 0 else high}. "
+            "Number the classes with torch.unique(labels, return_inverse=True)."
+        )
