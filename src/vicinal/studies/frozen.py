@@ -1,0 +1,138 @@
+"""Frozen records of plain values, JSON in and out.
+
+What a study returns is a fact sheet: numbers, words and tuples of them, nothing that needs torch or
+numpy to be read. :class:`Record` holds the two rules that make it so. On the way in, arrays, lists
+and numpy scalars become tuples and Python numbers, and NaN is refused: a missing value is ``None``,
+with a sentence elsewhere that says why. On the way back from JSON, the annotations say what each
+list was.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import json
+import math
+import types
+import typing
+from collections.abc import Callable
+from typing import Any, Self
+
+from vicinal.checks import InputError
+
+
+@dataclasses.dataclass(frozen=True)
+class Record:
+    """Base of every record. A field marked ``field(metadata={"json": False})`` stays out of JSON.
+
+    >>> @dataclasses.dataclass(frozen=True)
+    ... class Point(Record):
+    ...     x: float
+    ...     tags: tuple[str, ...] = ()
+    >>> Point(1.5, ["a"]) == Point.from_json(Point(1.5, ["a"]).to_json())
+    True
+    """
+
+    def __post_init__(self) -> None:
+        for field in dataclasses.fields(self):
+            if field.metadata.get("json", True):
+                where = f"{type(self).__name__}.{field.name}"
+                object.__setattr__(self, field.name, plain(getattr(self, field.name), where))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Nested dictionaries, tuples and numbers, in the order of the fields."""
+        return {
+            field.name: _open(getattr(self, field.name))
+            for field in dataclasses.fields(self)
+            if field.metadata.get("json", True)
+        }
+
+    def to_json(self, indent: int | None = None) -> str:
+        return json.dumps(self.to_dict(), ensure_ascii=False, allow_nan=False, indent=indent)
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> Self:
+        known = _readers(cls)  # type: ignore[arg-type]  # a class is hashable; Self hides it
+        unknown = sorted(set(values) - set(known))
+        if unknown:
+            raise InputError(
+                f"{cls.__name__} has no field {unknown[0]!r}; it may come from another version of "
+                f"vicinal. Fields: {', '.join(known)}."
+            )
+        try:
+            return cls(**{name: known[name](value) for name, value in values.items()})
+        except (TypeError, AttributeError) as error:
+            raise InputError(f"not a saved {cls.__name__}: {error}.") from error
+
+    @classmethod
+    def from_json(cls, text: str) -> Self:
+        try:
+            values = json.loads(text)
+        except json.JSONDecodeError as error:
+            raise InputError(
+                f"not a saved {cls.__name__}: no valid JSON ({error}). Was the file cut short?"
+            ) from error
+        if not isinstance(values, dict):
+            raise InputError(f"not a saved {cls.__name__}: expected a JSON object.")
+        return cls.from_dict(values)
+
+
+def plain(value: Any, where: str) -> Any:
+    """``value`` as tuples, dictionaries and Python numbers; NaN and infinity are errors.
+
+    >>> plain([[1, 2.0], None], "x")
+    ((1, 2.0), None)
+    """
+    kind = type(value)
+    if kind is float:
+        if not math.isfinite(value):
+            raise InputError(f"`{where}` holds {value}. Pass None where there is no value.")
+        return value
+    if kind in (str, int, bool, type(None)) or isinstance(value, Record):
+        return value
+    if kind in (tuple, list):
+        return tuple([plain(item, where) for item in value])
+    if isinstance(value, dict):
+        return {str(key): plain(item, where) for key, item in value.items()}
+    if hasattr(value, "tolist"):  # numpy and torch, arrays and scalars
+        return plain(value.tolist(), where)
+    if isinstance(value, str):
+        return str(value)
+    raise InputError(
+        f"`{where}` must hold numbers, text or None, got {type(value).__name__}. "
+        "Convert it before it goes into the record."
+    )
+
+
+def _open(value: Any) -> Any:
+    if isinstance(value, Record):
+        return value.to_dict()
+    if isinstance(value, tuple) and value and not isinstance(value[0], (int, float, str)):
+        return [_open(item) for item in value]
+    if isinstance(value, dict):
+        return {key: _open(item) for key, item in value.items()}
+    return value
+
+
+@functools.cache
+def _readers(cls: type[Record]) -> dict[str, Callable[[Any], Any]]:
+    hints = typing.get_type_hints(cls)
+    return {
+        field.name: _reader(hints[field.name])
+        for field in dataclasses.fields(cls)
+        if field.metadata.get("json", True)
+    }
+
+
+def _reader(hint: Any) -> Callable[[Any], Any]:
+    """How a JSON value of this annotation is read; what holds no record needs no reading."""
+    if isinstance(hint, type) and issubclass(hint, Record):
+        return hint.from_dict
+    if isinstance(hint, types.UnionType):
+        inner = [_reader(part) for part in hint.__args__ if part is not type(None)]
+        reader = inner[0]
+        return lambda value: None if value is None else reader(value)
+    if typing.get_origin(hint) is tuple:
+        reader = _reader(typing.get_args(hint)[0])
+        return lambda value: tuple([reader(item) for item in value])
+    return lambda value: value
