@@ -8,17 +8,24 @@ PIP := $(BIN)/pip install -q --no-compile --disable-pip-version-check -c constra
 # One thread per test worker: the runner uses the cores.
 TEST_ENV := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
 
-.PHONY: demo test setup check bench docs clean
+.PHONY: demo test setup browser check bench docs clean
 
 demo: $(VENV)/.core
 	@$(BIN)/vicinal demo
 
-test: $(VENV)/.test
+test: $(VENV)/.test browser
 	$(TEST_ENV) $(BIN)/python -m pytest -n 2 --dist worksteal -q $(ARGS)
 
-setup: $(VENV)/.test
+setup: $(VENV)/.test browser
 
-check: $(VENV)/.dev
+# The tests of the page drive a real Chromium: installed where apt is allowed to, else skipped.
+browser:
+	@command -v chromium >/dev/null || command -v chromium-browser >/dev/null || \
+	  { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && \
+	    { apt-get update -qq; apt-get install -y -qq chromium >/dev/null; }; } || \
+	  echo "no Chromium and no right to install it: the browser tests will be skipped"
+
+check: $(VENV)/.dev browser
 	$(BIN)/ruff format --check src tests benchmarks examples experiments
 	$(BIN)/ruff check src tests benchmarks examples experiments
 	$(BIN)/mypy
