@@ -155,3 +155,47 @@ def brier(probabilities, labels):
         for c, p in enumerate(row):
             total += (float(p) - (1.0 if c == y else 0.0)) ** 2
     return total / len(labels)
+
+
+# ------------------------------------------------------------------ evaluation: selection, outliers, retrieval
+
+
+def area_under_risk_coverage(confidences, correct):
+    """Mean over r of the expected risk of the r most confident, ties in random order."""
+    n, total = len(confidences), 0.0
+    for r in range(1, n + 1):
+        cut = sorted(confidences, reverse=True)[r - 1]
+        above = [i for i in range(n) if confidences[i] > cut]
+        tied = [i for i in range(n) if confidences[i] == cut]
+        errors = sum(1 for i in above if not correct[i])
+        share = sum(1 for i in tied if not correct[i]) / len(tied)
+        total += (errors + share * (r - len(above))) / r
+    return total / n
+
+
+def area_under_roc(low, high):
+    """Share of pairs in which the one from ``high`` is larger; a tie is half."""
+    won = 0.0
+    for a in low:
+        for b in high:
+            won += 1.0 if b > a else 0.5 if b == a else 0.0
+    return won / (len(low) * len(high))
+
+
+def false_positive_rate(negatives, positives, tpr):
+    """The fewest negatives at or above a cut that keeps at least ``tpr`` of the positives."""
+    best = 1.0
+    for cut in positives:
+        kept = sum(1 for p in positives if p >= cut) / len(positives)
+        if kept >= tpr:
+            best = min(best, sum(1 for q in negatives if q >= cut) / len(negatives))
+    return best
+
+
+def retrieval(neighbors, label, support_labels, size):
+    """(recall at k for each k, MAP@R, R-precision, reciprocal rank) of one query with R = size."""
+    hits = [support_labels[j] == label for j in neighbors]
+    recall = [any(hits[:k]) for k in range(1, len(hits) + 1)]
+    average = sum(sum(hits[: j + 1]) / (j + 1) for j in range(size) if hits[j]) / size
+    first = next((1 / (j + 1) for j, hit in enumerate(hits) if hit), 0.0)
+    return recall, average, sum(hits[:size]) / size, first

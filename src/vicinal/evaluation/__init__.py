@@ -17,20 +17,51 @@ from vicinal.evaluation.calibration import (
     reliability,
 )
 from vicinal.evaluation.intervals import clopper_pearson_interval, wilson_interval
+from vicinal.evaluation.retrieval import (
+    RetrievalReport,
+    map_at_r,
+    mean_reciprocal_rank,
+    r_precision,
+    recall_at_k,
+    retrieval_report,
+)
 from vicinal.evaluation.scores import LogLoss, brier_score, negative_log_likelihood
+from vicinal.evaluation.selection import (
+    ClassTable,
+    RiskCoverage,
+    area_under_generalized_risk_coverage,
+    area_under_risk_coverage,
+    class_table,
+    risk_coverage,
+)
+from vicinal.evaluation.threshold import AcceptanceThreshold, threshold_for_accuracy
 
 __all__ = [
+    "AcceptanceThreshold",
+    "ClassTable",
     "Interval",
     "LogLoss",
     "MaximumGap",
     "ReliabilityBins",
+    "RetrievalReport",
+    "RiskCoverage",
+    "area_under_generalized_risk_coverage",
+    "area_under_risk_coverage",
     "bootstrap_interval",
     "brier_score",
+    "class_table",
     "clopper_pearson_interval",
     "expected_calibration_error",
+    "map_at_r",
     "maximum_calibration_error",
+    "mean_reciprocal_rank",
     "negative_log_likelihood",
     "noise_floor",
+    "r_precision",
+    "recall_at_k",
     "reliability",
+    "retrieval_report",
+    "risk_coverage",
+    "threshold_for_accuracy",
     "wilson_interval",
 ]

@@ -1,0 +1,116 @@
+"""The promise of ``threshold_for_accuracy`` over many draws, friendly and hostile."""
+
+import math
+
+import numpy as np
+import pytest
+from scipy import stats
+
+from vicinal.checks import InputError
+from vicinal.evaluation import clopper_pearson_interval, threshold_for_accuracy
+
+TARGET, DELTA, DRAWS = 0.9, 0.1, 400
+GRID = np.linspace(1, 0, 20_001)
+
+# Chance that a row of confidence c is right. c is uniform on [0, 1].
+SHAPES = {
+    "just too low everywhere": lambda c: np.full_like(c, 0.899),
+    "calibrated": lambda c: c,
+    "mostly right": lambda c: c**0.2,
+    "bad at the very top": lambda c: np.where(c > 0.95, 0.895, np.where(c > 0.85, 0.93, 0.86)),
+    "up and down": lambda c: np.select(
+        [c > 0.875, c > 0.8, c > 0.7, c > 0.5], [0.895, 0.93, 0.87, 0.93], 0.85
+    ),
+    "few errors far up": lambda c: np.where(c > 0.995, 0, np.where(c > 0.6, 0.91, 0.85)),
+}
+
+
+def true_accuracy(right, threshold):
+    """Accuracy of rows with confidence >= threshold in the population."""
+    mass = right(GRID)
+    accepted = np.cumsum(mass) / np.arange(1, len(GRID) + 1)
+    return accepted[np.searchsorted(-GRID, -threshold, side="right") - 1]
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+@pytest.mark.parametrize("votes", [None, 20])
+def test_the_promised_accuracy_is_broken_in_at_most_delta_of_draws(shape, votes):
+    right = SHAPES[shape]
+    rng = np.random.default_rng(0)
+    broken = 0
+    for _ in range(DRAWS):
+        c = rng.random(300)
+        correct = rng.random(300) < right(c)
+        # with votes, confidences come in steps and rows in large tie groups
+        shown = c if votes is None else np.floor(c * votes) / votes
+        found = threshold_for_accuracy(shown, correct, TARGET, DELTA)
+        broken += found.reachable and true_accuracy(right, found.threshold) < TARGET
+    # at most DELTA; the limit is where a true rate of DELTA would land once in a thousand
+    assert broken <= stats.binom.ppf(0.999, DRAWS, DELTA)
+
+
+def test_picking_the_best_threshold_without_an_order_breaks_the_promise():
+    # what the walk guards against: every threshold tested at delta, the lowest that passes taken
+    rng = np.random.default_rng(0)
+    broken = 0
+    for _ in range(DRAWS):
+        correct = rng.random(300) < 0.899
+        rows = np.arange(1, 301)
+        lower = stats.beta.ppf(DELTA, correct.cumsum(), rows - correct.cumsum() + 1)
+        broken += bool((lower >= TARGET).any())
+    assert broken > 2 * DELTA * DRAWS
+
+
+def test_an_easy_promise_accepts_nearly_everything_and_its_record_adds_up():
+    rng = np.random.default_rng(0)
+    c = rng.random(2000)
+    correct = rng.random(2000) < 0.97
+    found = threshold_for_accuracy(c, correct, 0.9)
+    assert found.reachable
+    assert found.coverage > 0.99
+    taken = c >= found.threshold
+    assert (taken.sum(), correct[taken].mean()) == (found.accepted, found.accuracy)
+    assert found.target <= found.lower_bound <= found.accuracy
+    assert f"{found.accepted} of 2000" in str(found)
+
+
+def test_more_rows_bring_the_coverage_near_the_best_possible():
+    rng = np.random.default_rng(0)
+    c = rng.random(40_000)
+    found = threshold_for_accuracy(c, rng.random(40_000) < c, 0.9)  # q(t) = (1 + t) / 2: t = 0.8
+    assert 0.8 <= found.threshold < 0.83
+
+
+@pytest.mark.parametrize(("correct", "rows"), [(False, 500), (True, 20)])
+def test_what_cannot_be_promised_is_said(correct, rows):
+    found = threshold_for_accuracy(np.linspace(0, 1, rows), np.full(rows, correct), 0.95)
+    assert not found.reachable
+    assert found.threshold == math.inf
+    assert (found.accepted, found.coverage, found.lower_bound) == (0, 0.0, None)
+    assert "No threshold promises" in str(found)
+
+
+def test_errors_only_at_the_very_top_do_not_end_the_search():
+    correct = np.ones(1000, bool)
+    correct[-3:] = False  # the three most confident rows
+    found = threshold_for_accuracy(np.linspace(0, 1, 1000), correct, 0.95)
+    assert found.coverage == 1
+
+
+def test_all_confidences_equal_is_one_plain_binomial_test():
+    correct = np.arange(200) >= 4
+    found = threshold_for_accuracy(np.full(200, 0.7), correct, 0.9)
+    assert (found.threshold, found.coverage, found.accuracy) == (0.7, 1.0, 0.98)
+
+
+def test_the_exact_interval_inverts_scipys_binomial_test():
+    low, high = clopper_pearson_interval(np.array([3, 0, 8]), np.array([8, 8, 8]), 0.9)
+    for s, a, b in zip([3, 0, 8], low, high, strict=True):
+        want = stats.binomtest(s, 8).proportion_ci(0.9, method="exact")
+        assert (a, b) == (pytest.approx(want.low), pytest.approx(want.high))
+
+
+@pytest.mark.parametrize(("target", "delta"), [(0, 0.1), (1, 0.1), (0.9, 0), (0.9, 1.5)])
+def test_fractions_lie_between_zero_and_one(target, delta):
+    with pytest.raises(InputError, match="between 0 and 1"):
+        threshold_for_accuracy([0.5], [True], target, delta)
