@@ -1,0 +1,341 @@
+r"""Per-sample gradients kept as the small factors they are products of.
+
+A layer's gradient for sample x and output i is never stored where it need not be:
+
+* :class:`Places`: ``G(x, i) = Σ_t b_t(x, i) a_t(x)ᵀ``, a sum over T places of (gradient at the
+  layer's output) ⊗ (input). One place is a Kronecker product, several are a "ghost" of the
+  gradient; an embedding is the same with one-hot inputs, kept as integers.
+* :class:`Dense`: the gradient itself, where it is smaller than its factors (convolutions, norms).
+
+Both answer the same questions, and every answer is differentiable when the factors were captured
+with ``create_graph=True``:
+
+========================= ===================================================== ==================
+``self_gram()``           ``K(x, x)_ij = ⟨G(x, i), G(x, j)⟩``                    ``(n, d, d)``
+``trace_gram(other)``     ``Tr K(x, x') = Σ_i ⟨G(x, i), G(x', i)⟩``              ``(n, m)``
+``matrix_gram(other)``    ``K(x, x')``                                          ``(n, m, d, d)``
+``mixed(w)``              ``G(x, i) ← Σ_j w(x)_ij G(x, j)`` (whitening, scaling) a factor
+``total(weights)``        ``g_i = Σ_x weights(x) G(x, i)``                      tensors ``(d, ...)``
+``dot(total)``            ``Σ_i ⟨G(x, i), g_i⟩``                                ``(n,)``
+``dense()``               the gradients in the parameters' own layout           ``(n, d, p)``
+========================= ===================================================== ==================
+
+The trace is one matrix product per factor, ``(A Aᵀ) ∘ (B Bᵀ)`` with B flattened over outputs: it
+costs n²(in + d·out), never n²·d²·p.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from math import prod
+from typing import TypeAlias
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+Totals: TypeAlias = tuple[Tensor, ...]
+TILE_BYTES = 64 << 20  # the largest temporary of one Gram product
+
+
+@dataclass(frozen=True)
+class Places:
+    """``G(x, i) = Σ_t b[x, t, i] ⊗ a[x, t]``, with the bias' gradient ``Σ_t b[x, t, i]`` if it has
+    one.
+
+    ``a``: inputs ``(n, t, in)``, or integers ``(n, t)`` that stand for one-hot rows of width
+    ``vocabulary``. ``b``: gradients at the output ``(n, t, d, out)``.
+    """
+
+    a: Tensor
+    b: Float[Tensor, "n t d out"]
+    weight: bool = True
+    bias: bool = False
+    vocabulary: int = 0  # > 0: `a` holds the indices of an embedding
+    shape: tuple[
+        int, ...
+    ] = ()  # of b's features x a's, where the parameter's layout is another one
+
+    def __len__(self) -> int:
+        return len(self.b)
+
+    @property
+    def outputs(self) -> int:
+        return self.b.shape[2]
+
+    @property
+    def nbytes(self) -> int:
+        return self.a.nbytes + self.b.nbytes
+
+    @property
+    def kind(self) -> str:
+        return "kronecker" if self.b.shape[1] == 1 else "ghost"
+
+    def pair_flops(self) -> int:
+        """Of the trace kernel of one pair of samples."""
+        _, t, d, out = self.b.shape
+        return 2 * t * t * ((1 if self.vocabulary else self.a.shape[-1]) + d * out)
+
+    def self_gram(self) -> Float[Tensor, "n d d"]:
+        n, t, d, out = self.b.shape
+        inner = self._inner_self()
+        if t == 1:
+            b = self.b[:, 0]
+            return inner * (b @ b.mT)
+        flat = self.b.reshape(n, t, d * out)
+        left = (inner @ flat).view(n, t, d, out).transpose(1, 2).reshape(n, d, t * out)
+        right = self.b.transpose(1, 2).reshape(n, d, t * out)
+        return left @ right.mT
+
+    def trace_gram(self, other: Places, into: Tensor | None = None) -> Float[Tensor, "n m"]:
+        n, t = self.b.shape[:2]
+        m, s = other.b.shape[:2]
+        if t == s == 1:
+            gram = self._inner(other) * (self.b.view(n, -1) @ other.b.view(m, -1).T)
+            return gram if into is None else into.add_(gram)
+        rows = max(1, TILE_BYTES // max(1, self.b.element_size() * t * m * s))
+        parts = []
+        for start in range(0, n, rows):
+            part = self.select(slice(start, start + rows))
+            left, right = part.b.reshape(-1, prod(part.b.shape[2:])), other.b.reshape(m * s, -1)
+            product = part._inner(other) * (left @ right.T)
+            parts.append(product.view(len(part), t, m, s).sum((1, 3)))
+        gram = torch.cat(parts)
+        return gram if into is None else into.add_(gram)
+
+    def matrix_gram(self, other: Places) -> Float[Tensor, "n m d e"]:
+        n, t, d, _ = self.b.shape
+        m, s, e, _ = other.b.shape
+        rows = max(1, TILE_BYTES // max(1, self.b.element_size() * t * d * m * s * e))
+        parts = []
+        for start in range(0, n, rows):
+            part = self.select(slice(start, start + rows))
+            outer = part.b.flatten(0, 2) @ other.b.flatten(0, 2).T
+            product = outer.view(-1, d, m * s, e) * part._inner(other)[:, None, :, None]
+            parts.append(product.view(len(part), t, d, m, s, e).sum((1, 4)).transpose(1, 2))
+        return torch.cat(parts)
+
+    def mixed(self, w: Float[Tensor, "n c d"]) -> Places:
+        return replace(self, b=w[:, None] @ self.b)
+
+    def total(self, weights: Tensor | None = None, into: Totals | None = None) -> Totals:
+        b = self.b if weights is None else self.b * weights[:, None, None, None]
+        _, _, d, out = b.shape
+        flat = b.reshape(-1, d * out)
+        found: list[Tensor] = []
+        if self.weight and self.vocabulary:
+            rows = flat.new_zeros(self.vocabulary, d * out) if into is None else into[0]
+            found.append(rows.index_add(0, self.a.flatten(), flat))
+        elif self.weight:
+            a = self.a.reshape(len(flat), -1)
+            found.append(flat.T @ a if into is None else into[0].addmm_(flat.T, a))
+        if self.bias:
+            found.append(flat.sum(0) if into is None else into[-1].add_(flat.sum(0)))
+        return tuple(found)
+
+    def dot(self, total: Totals) -> Float[Tensor, " n"]:
+        n = len(self)
+        flat = self.b.reshape(-1, prod(self.b.shape[2:]))
+        if self.weight and self.vocabulary:
+            against = total[0][self.a.flatten()]
+        elif self.weight:
+            a = self.a.reshape(len(flat), -1)
+            against = torch.addmm(total[-1], a, total[0].T) if self.bias else a @ total[0].T
+        else:
+            against = total[-1]
+        return (flat * against).view(n, -1).sum(1)
+
+    def dense(self) -> Float[Tensor, "n d p"]:
+        n, _, d, out = self.b.shape
+        b = self.b.permute(0, 2, 3, 1)  # (n, d, out, t)
+        found: list[Tensor] = []
+        if self.weight and self.vocabulary:
+            rows = b.new_zeros(n, self.vocabulary, d * out)
+            at = self.a[:, :, None].expand(-1, -1, d * out)
+            rows = rows.scatter_add(1, at, self.b.reshape(n, -1, d * out))
+            found.append(rows.view(n, -1, d, out).transpose(1, 2).flatten(2))
+        elif self.weight:
+            weight = (b.reshape(n, d * out, -1) @ self.a).view(n, d, -1)
+            found.append(_own_layout(weight, self.shape))
+        if self.bias:
+            found.append(b.sum(3))
+        return torch.cat(found, 2)
+
+    def select(self, index: slice | Tensor) -> Places:
+        return replace(self, a=self.a[index], b=self.b[index])
+
+    def tensors(self) -> dict[str, Tensor]:
+        return {"a": self.a, "b": self.b}
+
+    def _inner(self, other: Places) -> Tensor:
+        """Inner products of the inputs at every pair of places, (n t, m s); 1 more with a bias."""
+        if not self.weight:
+            return self.b.new_ones(1, 1)
+        if self.vocabulary:
+            return (self.a.reshape(-1, 1) == other.a.reshape(1, -1)).to(self.b.dtype)
+        inner = self.a.reshape(-1, self.a.shape[-1]) @ other.a.reshape(-1, self.a.shape[-1]).T
+        return inner + 1 if self.bias and inner.requires_grad else inner.add_(float(self.bias))
+
+    def _inner_self(self) -> Float[Tensor, "n t t"]:
+        n, t = self.b.shape[:2]
+        if not self.weight:
+            return self.b.new_ones(n, t, t)
+        if self.vocabulary:
+            return (self.a[:, :, None] == self.a[:, None, :]).to(self.b.dtype)
+        return self.a @ self.a.mT + float(self.bias)
+
+
+@dataclass(frozen=True)
+class Dense:
+    """The per-sample gradients themselves: ``g`` is ``(n, d, p)``."""
+
+    g: Float[Tensor, "n d p"]
+    shape: tuple[int, ...] = ()  # (out, *kernel, in) where the kernel was unfolded channels-last
+
+    def __len__(self) -> int:
+        return len(self.g)
+
+    @property
+    def outputs(self) -> int:
+        return self.g.shape[1]
+
+    @property
+    def nbytes(self) -> int:
+        return self.g.nbytes
+
+    @property
+    def kind(self) -> str:
+        return "dense"
+
+    def pair_flops(self) -> int:
+        return 2 * prod(self.g.shape[1:])
+
+    def self_gram(self) -> Float[Tensor, "n d d"]:
+        if self.outputs == 1:  # a matrix product of one row leaves the cores idle
+            return self.g.square().sum(2, keepdim=True)
+        return self.g @ self.g.mT
+
+    def trace_gram(self, other: Dense, into: Tensor | None = None) -> Float[Tensor, "n m"]:
+        left, right = self.g.flatten(1), other.g.flatten(1).T
+        return left @ right if into is None else into.addmm_(left, right)
+
+    def matrix_gram(self, other: Dense) -> Float[Tensor, "n m d e"]:
+        flat = self.g.flatten(0, 1) @ other.g.flatten(0, 1).T
+        return flat.view(len(self), self.outputs, len(other), other.outputs).transpose(1, 2)
+
+    def mixed(self, w: Float[Tensor, "n c d"]) -> Dense:
+        return replace(self, g=self.g * w if w.shape[1:] == (1, 1) else w @ self.g)
+
+    def total(self, weights: Tensor | None = None, into: Totals | None = None) -> Totals:
+        if weights is None:
+            found = self.g.sum(0)
+        else:
+            found = (weights @ self.g.flatten(1)).view(self.g.shape[1:])
+        return (found if into is None else into[0].add_(found),)
+
+    def dot(self, total: Totals) -> Float[Tensor, " n"]:
+        return self.g.flatten(1) @ total[0].flatten()
+
+    def dense(self) -> Float[Tensor, "n d p"]:
+        return _own_layout(self.g, self.shape)
+
+    def select(self, index: slice | Tensor) -> Dense:
+        return replace(self, g=self.g[index])
+
+    def tensors(self) -> dict[str, Tensor]:
+        return {"g": self.g}
+
+
+Factor: TypeAlias = Places | Dense
+
+
+def _own_layout(flat: Float[Tensor, "n d p"], shape: tuple[int, ...]) -> Float[Tensor, "n d p"]:
+    """Gradients stored as ``(..., *kernel, in)`` in the layout ``(..., in, *kernel)`` of the
+    weight.
+    """
+    if not shape:
+        return flat
+    return flat.reshape(*flat.shape[:2], *shape).movedim(-1, 3).flatten(2)
+
+
+def self_gram(factors: Sequence[Factor]) -> Float[Tensor, "n d d"]:
+    """``K(x, x)`` of every sample, summed over the layers in float64."""
+    found = factors[0].self_gram().double()
+    for factor in factors[1:]:
+        found = found + factor.self_gram()
+    return found
+
+
+def trace_gram(left: Sequence[Factor], right: Sequence[Factor]) -> Float[Tensor, "n m"]:
+    """``Tr K(x, x')`` of every pair; in place where no one will differentiate it."""
+    frozen = not any(t.requires_grad for f in (*left, *right) for t in f.tensors().values())
+    found = left[0].trace_gram(right[0])  # type: ignore[arg-type]  # pairs are of one kind
+    for a, b in zip(left[1:], right[1:], strict=True):
+        if frozen:
+            a.trace_gram(b, found)  # type: ignore[arg-type]
+        else:
+            found = found + a.trace_gram(b)  # type: ignore[arg-type]
+    return found
+
+
+def matrix_gram(left: Sequence[Factor], right: Sequence[Factor]) -> Float[Tensor, "n m d e"]:
+    """``K(x, x')`` of every pair."""
+    found = left[0].matrix_gram(right[0])  # type: ignore[arg-type]
+    for a, b in zip(left[1:], right[1:], strict=True):
+        found = found + a.matrix_gram(b)  # type: ignore[arg-type]
+    return found
+
+
+def mixed(factors: Sequence[Factor], w: Float[Tensor, "n c d"]) -> list[Factor]:
+    """Every layer's gradients with their outputs mixed by the same matrix per sample."""
+    return [factor.mixed(w.to(_float(factor).dtype)) for factor in factors]
+
+
+def total(factors: Sequence[Factor], weights: Tensor | None = None) -> list[Totals]:
+    """``g = Σ_x weights(x) G(x)`` layer by layer: what a backward pass would accumulate."""
+    return [factor.total(weights) for factor in factors]
+
+
+def dot(factors: Sequence[Factor], totals: Sequence[Totals]) -> Float[Tensor, " n"]:
+    """``⟨G(x), g⟩`` of every sample, summed over outputs and layers."""
+    found = factors[0].dot(totals[0])
+    for factor, g in zip(factors[1:], totals[1:], strict=True):
+        found = found + factor.dot(g)
+    return found
+
+
+def merge(batches: Sequence[Sequence[Factor]]) -> list[Factor]:
+    """The factors of several batches as those of one; short rows of places get zeros."""
+    if len(batches) == 1:
+        return list(batches[0])
+    return [_merge(column) for column in zip(*batches, strict=True)]
+
+
+def select(factors: Sequence[Factor], index: slice | Tensor) -> list[Factor]:
+    return [factor.select(index) for factor in factors]
+
+
+def _float(factor: Factor) -> Tensor:
+    return factor.b if isinstance(factor, Places) else factor.g
+
+
+def _merge(column: Sequence[Factor]) -> Factor:
+    first = column[0]
+    if isinstance(first, Dense):
+        return replace(first, g=torch.cat([f.g for f in column if isinstance(f, Dense)]))
+    places = [f for f in column if isinstance(f, Places)]
+    longest = max(f.b.shape[1] for f in places)
+    return replace(
+        first,
+        a=torch.cat([_lengthened(f.a, longest) for f in places]),
+        b=torch.cat([_lengthened(f.b, longest) for f in places]),
+    )
+
+
+def _lengthened(x: Tensor, places: int) -> Tensor:
+    """With zero rows up to ``places``: a place whose output gradient is 0 adds nothing."""
+    missing = places - x.shape[1]
+    if not missing:
+        return x
+    return torch.cat([x, x.new_zeros(len(x), missing, *x.shape[2:])], 1)

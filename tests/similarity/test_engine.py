@@ -1,0 +1,271 @@
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+from similarity.zoo import ZOO, CalledTwice, make, per_sample_gradients
+from vicinal.checks import InputError
+from vicinal.similarity.engine import Engine
+from vicinal.similarity.factors import (
+    dot,
+    matrix_gram,
+    merge,
+    self_gram,
+    total,
+    trace_gram,
+)
+
+
+def gradients(captured):
+    """(n, d, p) in the order of the model's parameters."""
+    return torch.cat([part.factor.dense() for part in captured.parts], 2)
+
+
+def in_order(model, captured, plain):
+    """The columns of plain gradients in the order of the captured parts."""
+    sizes = {name: p.numel() for name, p in model.named_parameters()}
+    starts = dict(
+        zip(sizes, [0, *torch.tensor(list(sizes.values())).cumsum(0).tolist()], strict=False)
+    )
+    names = [name for part in captured.parts for name in part.parameters]
+    return torch.cat([plain[..., starts[n] : starts[n] + sizes[n]] for n in names], -1)
+
+
+@pytest.mark.parametrize("name", ZOO)
+def test_factors_are_the_gradients_of_plain_autograd(name):
+    model, x = make(name)
+    captured = Engine(model).capture(x)
+    plain = in_order(model, captured, per_sample_gradients(model, x))
+    torch.testing.assert_close(gradients(captured), plain, rtol=1e-9, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", ZOO)
+def test_every_question_to_the_factors_is_answered_as_by_the_gradients(name, rng):
+    model, x = make(name)
+    captured = Engine(model).capture(x)
+    g = gradients(captured)
+    factors, weights = captured.factors, torch.rand(len(x), generator=rng, dtype=torch.float64)
+    close = lambda a, b: torch.testing.assert_close(a, b, rtol=1e-9, atol=1e-11)
+    close(self_gram(factors), torch.einsum("nip,njp->nij", g, g))
+    close(trace_gram(factors, factors), torch.einsum("nip,mip->nm", g, g))
+    close(matrix_gram(factors, factors), torch.einsum("nip,mjp->nmij", g, g))
+    close(
+        dot(factors, total(factors, weights)),
+        torch.einsum("nip,m,mip->n", g, weights, g),
+    )
+    accumulated = [f.total(None, f.total()) for f in factors]
+    close(dot(factors, accumulated), 2 * torch.einsum("nip,mip->n", g, g))
+    halves = [Engine(model).capture(part).factors for part in (x[:2], x[2:])]
+    close(trace_gram(merge(halves), factors), torch.einsum("nip,mip->nm", g, g))
+
+
+@pytest.mark.parametrize(
+    "name", ["perceptron", "residual", "called_twice", "language_model", "gru"]
+)
+def test_the_factors_can_be_differentiated(name):
+    """d/dθ of ‖∇f‖² in a direction, against finite differences of the plain gradients."""
+    model, x = make(name, n=3)
+    if name == "language_model":
+        x = x.clamp_min(
+            1
+        )  # autograd treats the padding word as constant, finite differences do not
+    captured = Engine(model).capture(x, create_graph=True)
+    value = torch.einsum("nii->", self_gram(captured.factors))
+    params = list(model.parameters())
+    grads = torch.autograd.grad(value, params, allow_unused=True, materialize_grads=True)
+    with torch.random.fork_rng():
+        torch.manual_seed(2)
+        direction = [torch.randn_like(p) for p in params]
+    slope = sum((g * v).sum() for g, v in zip(grads, direction, strict=True))
+
+    def moved(step):
+        other = copy.deepcopy(model)
+        with torch.no_grad():
+            for p, v in zip(other.parameters(), direction, strict=True):
+                p += step * v
+        return per_sample_gradients(other, x).square().sum()
+
+    step = 1e-5
+    numeric = (moved(step) - moved(-step)) / (2 * step)
+    torch.testing.assert_close(slope, numeric, rtol=1e-5, atol=1e-6)
+
+
+def test_the_rule_is_chosen_by_flops():
+    found = {}
+    for name in ("wide_channels", "residual", "sequences"):
+        model, x = make(name)
+        found[name] = {p.layer: p.rule for p in Engine(model).capture(x).parts}
+    assert found["wide_channels"] == {"0": "ghost", "2": "ghost", "4": "kronecker"}
+    assert set(found["residual"].values()) == {"dense", "kronecker"}
+    assert found["sequences"]["0"] == "dense"
+
+
+def test_the_model_comes_back_as_it_was():
+    model, x = make("residual")
+    model.train()
+    model.norm.eval()
+    model.stem.weight.requires_grad_(False)
+    model.head.bias.grad = torch.ones(3, dtype=torch.float64)
+    before = {k: v.clone() for k, v in model.state_dict().items()}
+    flags = [m.training for m in model.modules()]
+    Engine(model).capture(x)
+    assert [m.training for m in model.modules()] == flags
+    assert not model.stem.weight.requires_grad
+    assert model.head.bias.requires_grad
+    assert torch.equal(model.head.bias.grad, torch.ones(3, dtype=torch.float64))
+    assert all(p.grad is None for n, p in model.named_parameters() if n != "head.bias")
+    assert not any(m._forward_hooks for m in model.modules())
+    assert all(torch.equal(v, before[k]) for k, v in model.state_dict().items())
+
+
+def test_the_model_comes_back_as_it_was_after_an_error():
+    class Fails(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(2, 2)
+
+        def forward(self, x):
+            self.layer(x)
+            raise RuntimeError("inside")
+
+    model = Fails()
+    with pytest.raises(RuntimeError, match="inside"):
+        Engine(model).capture(torch.ones(2, 2))
+    assert model.training
+    assert not model.layer._forward_hooks
+
+
+def test_a_subset_of_the_parameters_is_all_that_is_differentiated():
+    model, x = make("residual")
+    for params, names in (
+        ("head", {"head.weight", "head.bias"}),
+        (["stem.bias", "act"], {"stem.bias", "act.weight"}),
+        (r"weight$", {n for n, _ in model.named_parameters() if n.endswith("weight")}),
+    ):
+        captured = Engine(model, params=params).capture(x)
+        plain = per_sample_gradients(model, x, names=names)
+        assert {n for part in captured.parts for n in part.parameters} == names
+        expected = torch.einsum("nip,mip->nm", plain, plain)
+        found = trace_gram(captured.factors, captured.factors)
+        torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-12)
+
+
+def test_a_frozen_layer_counts_only_when_it_is_named():
+    model, x = make("perceptron")
+    model[0].requires_grad_(False)
+    assert {p.layer for p in Engine(model).capture(x).parts} == {"2", "4"}
+    assert {p.layer for p in Engine(model, params="0").capture(x).parts} == {"0"}
+    assert not model[0].weight.requires_grad
+
+
+def test_a_layer_that_sees_time_first_is_told_from_one_that_sees_the_batch_even_at_equal_length():
+    class TimeFirst(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.each = nn.Linear(3, 3)
+
+        def forward(self, x):
+            return self.each(x.transpose(0, 1)).tanh().sum(0)
+
+    model = TimeFirst().double()
+    x = torch.randn(5, 5, 3, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+    captured = Engine(model, strict=False).capture(x)
+    torch.testing.assert_close(gradients(captured), per_sample_gradients(model, x))
+
+
+def test_a_wrong_rule_is_an_error_that_names_the_layer():
+    class Mixing(nn.Module):
+        """Each sample's output depends on the whole batch."""
+
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(3, 2)
+
+        def forward(self, x):
+            return self.layer(x - x.mean(0))
+
+    with pytest.raises(InputError, match=r"`layer`.*differs from plain autograd"):
+        Engine(Mixing()).capture(torch.randn(4, 3))
+
+
+def test_dropout_that_stays_random_in_eval_is_noticed():
+    class Random(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(30, 2)
+
+        def forward(self, x):
+            return self.layer(F.dropout(x, 0.5, training=True))
+
+    with pytest.raises(InputError, match="random in eval"):
+        Engine(Random()).capture(torch.ones(4, 30))
+
+
+def test_an_input_overwritten_after_use_is_an_error():
+    class Overwrites(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.second = nn.Linear(3, 3), nn.Linear(3, 2)
+
+        def forward(self, x):
+            h = self.first(x)
+            out = self.second(h)
+            h.mul_(2)
+            return out
+
+    with pytest.raises(InputError, match="`second` was changed in place"):
+        Engine(Overwrites(), strict=False).capture(torch.ones(2, 3))
+
+
+@pytest.mark.parametrize(
+    ("model", "match"),
+    [
+        (nn.Linear(3, 2).requires_grad_(False), "no trainable parameter"),
+        (nn.Sequential(nn.Unflatten(1, (3, 1)), nn.Linear(1, 2)), r"must be \(n, d\)"),
+        (
+            nn.Sequential(nn.BatchNorm1d(3, track_running_stats=False), nn.Linear(3, 1)),
+            "no running",
+        ),
+        (nn.ModuleDict({"used": nn.Linear(3, 2)}), None),
+    ],
+)
+def test_bad_models_get_a_sentence_with_the_way_out(model, match):
+    if match is None:
+
+        class Unused(nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.used, self.unused = nn.Linear(3, 2), nn.Linear(3, 2)
+
+            def forward(self, x):
+                return self.used(x)
+
+        model, match = Unused(), "never reached.*unused"
+    with pytest.raises(InputError, match=match):
+        Engine(model).capture(torch.ones(2, 3))
+
+
+def test_an_unreached_layer_is_a_warning_without_strict():
+    class Unused(CalledTwice):
+        def __init__(self):
+            super().__init__()
+            self.unused = nn.Linear(3, 2)
+
+    with pytest.warns(UserWarning, match="never reached"):
+        Engine(Unused(), strict=False).capture(torch.ones(2, 4))
+
+
+def test_batch_norm_in_train_mode_has_no_per_sample_gradient_in_training():
+    model, x = make("residual")
+    model.train()
+    with pytest.raises(InputError, match="`norm` is in train mode"):
+        Engine(model, training=True).capture(x)
+
+
+def test_a_parameter_name_that_matches_nothing_gets_the_closest():
+    with pytest.raises(InputError, match=r"Closest: 0\.weight"):
+        Engine(nn.Sequential(nn.Linear(2, 2)), params="0.wieght")

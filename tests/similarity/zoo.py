@@ -1,0 +1,215 @@
+"""Networks with every habit an exact gradient must survive, and per-sample gradients by plain
+autograd.
+"""
+
+from __future__ import annotations
+
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+
+def per_sample_gradients(model, x, f=lambda output, target: output, target=None, names=None):
+    """(n, d, p): one forward and d backward passes for each sample alone. The witness of every
+    test.
+    """
+    flags = [(m, m.training) for m in model.modules()]
+    model.eval()
+    params = [p for name, p in model.named_parameters() if names is None or name in names]
+    rows = []
+    for i in range(len(x)):
+        y = f(model(x[i : i + 1]), None if target is None else target[i : i + 1]).reshape(-1)
+        grads = [
+            torch.autograd.grad(v, params, retain_graph=True, materialize_grads=True) for v in y
+        ]
+        rows.append(torch.stack([torch.cat([t.to_dense().flatten() for t in g]) for g in grads]))
+    for m, training in flags:
+        m.training = training
+    return torch.stack(rows)
+
+
+class Residual(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.stem = nn.Conv2d(3, 8, 3, padding="same", padding_mode="circular")
+        self.norm = nn.BatchNorm2d(8)
+        self.depthwise = nn.Conv2d(8, 8, 3, padding=2, dilation=2, groups=8)
+        self.group = nn.GroupNorm(2, 8)
+        self.act = nn.PReLU(8)
+        self.strided = nn.Conv2d(8, 6, (3, 2), stride=(2, 1), padding=1, padding_mode="reflect")
+        self.head = nn.Linear(6, 3)
+
+    def forward(self, x):
+        h = F.relu(self.norm(self.stem(x)), inplace=True)
+        h = h + self.act(self.group(self.depthwise(h)))
+        h = self.strided(h).relu_()
+        return self.head(h.mean((2, 3)))
+
+
+class CalledTwice(nn.Module):
+    """One layer used twice, and one weight used by another layer too."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Linear(4, 4)
+        self.tied = nn.Linear(4, 4)
+        self.tied.weight = self.inner.weight
+        self.head = nn.Linear(4, 2)
+
+    def forward(self, x):
+        h = torch.tanh(self.inner(x))
+        return self.head(torch.tanh(self.tied(torch.tanh(self.inner(h)))))
+
+
+class Transposed(nn.Module):
+    """An autoencoder whose decoder is the encoder's weight transposed, used functionally."""
+
+    def __init__(self):
+        super().__init__()
+        self.encoder = nn.Linear(5, 3)
+        self.scale = nn.Parameter(torch.tensor([1.0, -0.5, 2.0, 0.3, 1.1]))
+
+    def forward(self, x):
+        return F.linear(torch.tanh(self.encoder(x)), self.encoder.weight.T) * self.scale
+
+
+class LanguageModel(nn.Module):
+    """Tied input and output embeddings, attention over words, a padding word, folded places at the
+    end.
+    """
+
+    def __init__(self, batch_first=True):
+        super().__init__()
+        self.words = nn.Embedding(7, 8, padding_idx=0)
+        self.attention = nn.MultiheadAttention(8, 2, batch_first=batch_first)
+        self.norm = nn.LayerNorm(8)
+        self.mix = nn.Linear(8, 8)
+        self.out = nn.Linear(8, 7, bias=False)
+        self.out.weight = self.words.weight
+        self.batch_first = batch_first
+
+    def forward(self, tokens):
+        h = self.words(tokens)
+        h = h if self.batch_first else h.transpose(0, 1)
+        h = h + self.attention(h, h, h, need_weights=False)[0]
+        h = h if self.batch_first else h.transpose(0, 1)
+        h = self.norm(F.gelu(self.mix(h)))
+        return self.out(h).mean(1)
+
+
+class Folded(nn.Module):
+    """Its Linear sees (n * t, features), so rows are not samples."""
+
+    def __init__(self):
+        super().__init__()
+        self.each = nn.Linear(3, 4)
+        self.head = nn.Linear(8, 2)
+
+    def forward(self, x):
+        return self.head(torch.tanh(self.each(x.reshape(-1, 3))).reshape(len(x), -1))
+
+
+class Recurrent(nn.Module):
+    def __init__(self, kind, **options):
+        super().__init__()
+        self.cell = kind(3, 4, batch_first=True, **options)
+        self.head = nn.Linear(4 * (2 if options.get("bidirectional") else 1), 2)
+
+    def forward(self, x):
+        return self.head(self.cell(x)[0][:, -1])
+
+
+class OwnScale(nn.Linear):
+    """A subclass with its own forward: the rule of Linear would be wrong for it."""
+
+    def forward(self, x):
+        return super().forward(x) * self.weight.sum()
+
+
+def volumes():
+    return nn.Sequential(
+        nn.Conv3d(2, 3, 2, padding=1, padding_mode="replicate"),
+        nn.InstanceNorm3d(3, affine=True),
+        nn.ConvTranspose3d(3, 2, 2, stride=2, padding=1),
+        nn.Tanh(),
+        nn.Flatten(),
+        nn.LazyLinear(2),
+    )
+
+
+def signals():
+    return nn.Sequential(
+        nn.Conv1d(2, 16, 3, stride=2, padding=1),
+        nn.InstanceNorm1d(16, affine=True, track_running_stats=True),
+        nn.PReLU(),
+        nn.ConvTranspose1d(16, 4, 3, stride=2, output_padding=1, dilation=2, groups=2),
+        nn.Conv1d(4, 9, 2, groups=1),
+        nn.Dropout(0.5),
+        nn.Flatten(),
+        nn.LazyLinear(3),
+    )
+
+
+def sequences():
+    """Linear on (n, t, u, features), RMSNorm over two axes."""
+    return nn.Sequential(
+        nn.Linear(3, 5),
+        nn.RMSNorm((2, 5)),
+        nn.Tanh(),
+        nn.Linear(5, 2),
+        nn.Flatten(),
+        nn.Linear(16, 2),
+    )
+
+
+def wide_channels():
+    """Small maps and many channels: the convolution's ghost costs less than its gradient."""
+    return nn.Sequential(
+        nn.Conv2d(10, 40, 2), nn.ReLU(inplace=True), nn.Conv2d(40, 40, 1, bias=False), nn.Flatten(),
+        nn.Linear(80, 3),
+    )  # fmt: skip
+
+
+def perceptron():
+    return nn.Sequential(
+        nn.Linear(6, 8), nn.ReLU(inplace=True), nn.Linear(8, 8), nn.Tanh(), nn.Linear(8, 3)
+    )
+
+
+def weight_normed():
+    return nn.Sequential(
+        nn.utils.parametrizations.weight_norm(nn.Linear(4, 5)), nn.Tanh(), OwnScale(5, 2)
+    )
+
+
+ZOO = {
+    "perceptron": (perceptron, (6,)),
+    "residual": (Residual, (3, 7, 7)),
+    "called_twice": (CalledTwice, (4,)),
+    "transposed": (Transposed, (5,)),
+    "language_model": (LanguageModel, "tokens"),
+    "language_model_time_first": (lambda: LanguageModel(batch_first=False), "tokens"),
+    "folded": (Folded, (2, 3)),
+    "lstm": (lambda: Recurrent(nn.LSTM, num_layers=2, bidirectional=True), (5, 3)),
+    "gru": (lambda: Recurrent(nn.GRU), (5, 3)),
+    "rnn": (lambda: Recurrent(nn.RNN), (5, 3)),
+    "volumes": (volumes, (2, 3, 3, 3)),
+    "signals": (signals, (2, 9)),
+    "sequences": (sequences, (4, 2, 3)),
+    "wide_channels": (wide_channels, (10, 3, 2)),
+    "weight_normed": (weight_normed, (4,)),
+}
+
+
+def make(name, n=5, dtype=torch.float64):
+    """A network of the zoo, with moved running statistics, and n inputs for it."""
+    build, shape = ZOO[name]
+    with torch.random.fork_rng():
+        torch.manual_seed(1)
+        if shape == "tokens":
+            x = torch.randint(0, 7, (n, 4))
+        else:
+            x = torch.randn(n, *shape, dtype=dtype)
+        model = build().to(dtype)
+        model(x)  # lazy layers, running statistics
+    return model, x
