@@ -1,6 +1,12 @@
 """Who is near whom, and how much: distances, masses, temperature, search."""
 
 from vicinal.neighbors.distances import METRICS, neighbor_distances, pairwise_distances, unit_rows
+from vicinal.neighbors.kernels import dudani, exponential, gou, uniform
+from vicinal.neighbors.mass import class_log_mass, log_mass, own_log_mass
+from vicinal.neighbors.search import ExactSearch, Neighbors, Search, make_search
 
 __all__ = ["METRICS"]
 __all__ += ["neighbor_distances", "pairwise_distances", "unit_rows"]
+__all__ += ["dudani", "exponential", "gou", "uniform"]
+__all__ += ["class_log_mass", "log_mass", "own_log_mass"]
+__all__ += ["ExactSearch", "Neighbors", "Search", "make_search"]

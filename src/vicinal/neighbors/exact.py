@@ -1,0 +1,180 @@
+r"""The smallest entries of each row of a big product, without ever holding or sorting it.
+
+A search wants, for each query, the few smallest of the scores
+:math:`s_{ij} = b_j - 2\, q_i \cdot x_j` (with :math:`b_j = \|x_j\|^2` a squared distance less
+:math:`\|q_i\|^2`). The product runs at the speed of a matrix product; selecting from it does not.
+So the first tiles foretell a threshold for each row, only scores below it are looked at, and most
+tiles have few of them: the minimum of each group of columns, one cheap pass, says where. Where too
+many come through, the threshold falls to the largest score worth keeping; where too few did, the
+row is done again in full.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+TILE = 1 << 19  # scores per tile: with its operands it stays in the shared cache
+SMALL = 2048  # rows of support below which everything is selected from at once
+SAMPLE = 8192  # rows that foretell a threshold
+GROUP = 8  # the larger, the smaller the groups: their minima are cheap, their members not
+DENSE = 1 << 22  # scores held at once where nothing is to be gained by a threshold
+
+
+def smallest_scores(
+    q: Float[Tensor, "n d"], x: Float[Tensor, "m d"], bias: Float[Tensor, " m"], count: int
+) -> tuple[Float[Tensor, "n c"], Int[Tensor, "n c"]]:
+    """The ``count`` smallest scores of each query and their columns, in no order.
+
+    Tile t is every T-th row from t on: a sample of the support, so that the first tiles foretell
+    the threshold even where the support is sorted by class.
+    """
+    m = len(x)
+    tiles = max(len(q) * m // TILE, 8) | 1  # odd: rows a power of two apart would share cache lines
+    if m < SMALL or 8 * count > m:
+        return _dense(q, x, bias, count)
+    lead = -(-tiles // 16) if m > 16 * SAMPLE else -(-tiles // 8)
+    boards = [_tile(q, x, bias, t, tiles) for t in range(lead)]
+    hits = _Hits(count, _foretold(boards, count, m))
+    for t in range(tiles):
+        board = boards[t] if t < lead else _tile(q, x, bias, t, tiles, out=boards[-1])
+        rows, columns, values = _below(board, hits.threshold, _group_size(m, count))
+        hits.add(rows, columns * tiles + t, values)
+    values, columns = hits.smallest()
+    short = values.isinf().any(1).nonzero()[:, 0]  # rows whose threshold was foretold too low
+    if len(short):
+        values[short], columns[short] = _dense(q[short], x, bias, count)
+    return values, columns
+
+
+def columns_below(
+    q: Float[Tensor, "n d"],
+    x: Float[Tensor, "m d"],
+    bias: Float[Tensor, " m"],
+    limit: Float[Tensor, "n 1"],
+) -> tuple[Int[Tensor, " h"], Int[Tensor, " h"]]:
+    """(row, column) of every score of at most ``limit``; not-a-number counts as below."""
+    scores = torch.addmm(bias, q, x.T, alpha=-2)
+    rows, columns = (~(scores > limit)).nonzero(as_tuple=True)
+    return rows, columns
+
+
+def by_distance_then_index(
+    distances: Float[Tensor, "n c"], indices: Int[Tensor, "n c"]
+) -> tuple[Float[Tensor, "n c"], Int[Tensor, "n c"]]:
+    """Each row sorted by distance, equal distances by index.
+
+    Non-negative float32 order as their bits do, so distance and index make one integer to sort by;
+    float64 takes two sorts.
+    """
+    if distances.dtype == torch.float32:
+        keys = (distances + 0.0).view(torch.int32).long().bitwise_left_shift_(32).add_(indices)
+        keys = keys.sort(1).values
+        return (keys >> 32).int().view(torch.float32), keys & 0xFFFFFFFF
+    indices, order = indices.sort(1)
+    distances, again = distances.gather(1, order).sort(dim=1, stable=True)
+    return distances, indices.gather(1, again)
+
+
+def _dense(q: Tensor, x: Tensor, bias: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    values, columns = [], []
+    for part in q.split(max(1, DENSE // len(x))):
+        scores = torch.addmm(bias, part, x.T, alpha=-2)
+        if count == len(x):
+            best, picked = scores, torch.arange(count, device=x.device).expand_as(scores)
+        else:
+            best, picked = scores.topk(count, dim=1, largest=False, sorted=False)
+        values.append(best)
+        columns.append(picked)
+    return torch.cat(values), torch.cat(columns)
+
+
+def _tile(
+    q: Tensor, x: Tensor, bias: Tensor, t: int, tiles: int, out: Tensor | None = None
+) -> Tensor:
+    """Scores of rows t, t + tiles, …; the width is that of every tile, padded with infinity."""
+    part, part_bias = x[t::tiles], bias[t::tiles].contiguous()
+    if out is None:
+        out = q.new_empty(len(q), -(-(len(x) // tiles + 1) // 32) * 32)
+    torch.addmm(part_bias, q, part.T, alpha=-2, out=out[:, : len(part)])
+    out[:, len(part) :] = torch.inf
+    return out
+
+
+def _foretold(boards: list[Tensor], count: int, m: int) -> Tensor:
+    """A threshold with at least ``count`` of all m scores below it, almost surely.
+
+    In a sample of s scores count·s/m are expected among the smallest ``count``; four standard
+    deviations more are allowed for. Minima of groups stand in for the scores: fewer to sort, and
+    never lower.
+    """
+    n, width = boards[0].shape
+    s = width * len(boards)
+    expected = count * s / m
+    rank = math.ceil(expected + 4 * math.sqrt(expected) + 4)
+    group = 16
+    while group > 1 and s < 8 * rank * group:
+        group //= 2
+    minima = torch.cat([b.view(n, group, width // group).amin(1) for b in boards], 1)
+    rank = min(rank, minima.shape[1])
+    return minima.topk(rank, 1, largest=False, sorted=False).values.amax(1, keepdim=True)
+
+
+def _below(board: Tensor, threshold: Tensor, group: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Row, column and value of every score under its row's threshold; rows ascend."""
+    n, width = board.shape
+    stride = width // group
+    row, column = (board.view(n, group, stride).amin(1) < threshold).nonzero(as_tuple=True)
+    steps = torch.arange(0, width, stride, device=board.device)
+    members = board.view(-1).take((row * width + column)[:, None] + steps)
+    hit, member = (members < threshold[row]).nonzero(as_tuple=True)
+    return row[hit], member * stride + column[hit], members[hit, member]
+
+
+def _group_size(m: int, count: int) -> int:
+    """Balances reading every group's minimum against reading every member of the groups hit."""
+    size = 1
+    while size < 32 and GROUP * size * size * count < m:
+        size *= 2
+    return size
+
+
+class _Hits:
+    """Scores found below the threshold: lists of (row, column, value), rows ascending in each."""
+
+    def __init__(self, count: int, threshold: Tensor) -> None:
+        self.count, self.threshold = count, threshold
+        self.found: list[tuple[Tensor, Tensor, Tensor]] = []
+        self.total = 0
+
+    def add(self, rows: Tensor, columns: Tensor, values: Tensor) -> None:
+        self.found.append((rows, columns, values))
+        self.total += len(rows)
+        if self.total > 16 * self.count * len(self.threshold):  # foretold too high
+            values, columns = self.smallest()
+            self.threshold = torch.minimum(self.threshold, values.amax(1, keepdim=True))
+            rows = torch.arange(len(values), device=values.device)[:, None].expand_as(columns)
+            found = values.isfinite()
+            self.found = [(rows[found], columns[found], values[found])]
+            self.total = len(values[found])
+
+    def smallest(self) -> tuple[Tensor, Tensor]:
+        """The smallest ``count`` of each row, padded with infinity where fewer were found."""
+        n = len(self.threshold)
+        keys = torch.cat([rows + n * i for i, (rows, _, _) in enumerate(self.found)])
+        per_list = torch.bincount(keys, minlength=n * len(self.found)).view(-1, n)
+        width = max(int(per_list.sum(0).max()), self.count)
+        # Slot of a hit in its row: hits of the row in earlier lists + rank within its own list.
+        start = per_list.cumsum(0) - per_list
+        start += torch.arange(n, device=keys.device) * width
+        start -= (per_list.view(-1).cumsum(0) - per_list.view(-1)).view(-1, n)
+        place = start.view(-1)[keys] + torch.arange(len(keys), device=keys.device)
+        values = self.threshold.new_full((n, width), torch.inf)
+        columns = torch.zeros_like(values, dtype=torch.long)
+        values.view(-1)[place] = torch.cat([v for _, _, v in self.found])
+        columns.view(-1)[place] = torch.cat([c for _, c, _ in self.found])
+        values, picked = values.topk(self.count, 1, largest=False, sorted=False)
+        return values, columns.gather(1, picked)
