@@ -1,6 +1,7 @@
 """Who is near whom, and how much: distances, masses, temperature, search."""
 
 from vicinal.neighbors.distances import METRICS, neighbor_distances, pairwise_distances, unit_rows
+from vicinal.neighbors.graph import NeighborGraph
 from vicinal.neighbors.kernels import dudani, exponential, gou, uniform
 from vicinal.neighbors.mass import class_log_mass, log_mass, own_log_mass
 from vicinal.neighbors.search import ExactSearch, Neighbors, Search, make_search
@@ -10,3 +11,4 @@ __all__ += ["neighbor_distances", "pairwise_distances", "unit_rows"]
 __all__ += ["dudani", "exponential", "gou", "uniform"]
 __all__ += ["class_log_mass", "log_mass", "own_log_mass"]
 __all__ += ["ExactSearch", "Neighbors", "Search", "make_search"]
+__all__ += ["NeighborGraph"]

@@ -1,0 +1,89 @@
+r"""The leave-one-out graph of a support: for each row its k nearest *other* rows, kept up to date.
+
+Everything fitted leave-one-out (temperature, sharpness, suspect labels) reads this one graph.
+Editing the support costs what the edit touches: new rows are searched once and merged into the old lists;
+after a removal only the rows that lost a neighbor are searched again. The result is the graph that
+building anew would give.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Self
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from vicinal.checks import InputError, check_k
+from vicinal.neighbors.exact import by_distance_then_index
+from vicinal.neighbors.search import ExactSearch, Search, checked_rows, kept_mask
+
+
+class NeighborGraph:
+    """Distances and indices (n, k) of every support row's nearest others; never the row itself.
+
+    >>> search = ExactSearch().build(torch.tensor([[0.0], [1.0], [3.0]]))
+    >>> graph = NeighborGraph.build(search, k=1)
+    >>> graph.add([[2.9]])
+    >>> graph.indices.flatten()
+    tensor([1, 0, 3, 2])
+    """
+
+    def __init__(
+        self, search: Search, distances: Float[Tensor, "n k"], indices: Int[Tensor, "n k"]
+    ) -> None:
+        self.search = search
+        self.distances = distances
+        self.indices = indices
+
+    @classmethod
+    def build(cls, search: Search, k: int) -> Self:
+        """Search every row of a built search's support, itself left out by its index."""
+        check_k(k, len(search) - 1, "k", "each row of the support")
+        rows = torch.arange(len(search), device=search.support.device)
+        return cls(search, *search.query(search.support, k, exclude=rows))
+
+    @property
+    def k(self) -> int:
+        return self.distances.shape[1]
+
+    def __len__(self) -> int:
+        return len(self.distances)
+
+    def add(self, rows: Any) -> None:
+        """Append rows to the support and to the graph."""
+        new, old = checked_rows(rows, "rows", self.search.support), len(self)
+        self.search.add(new)
+        support = self.search.support
+        ids = torch.arange(old, len(support), device=support.device)
+        mine = self.search.query(support[old:], self.k, exclude=ids)
+        theirs = ExactSearch(self.search.metric).build(support[old:])
+        distances, indices = theirs.query(support[:old], min(self.k, len(ids)))
+        # A newcomer has the larger index, so it enters only where it is strictly nearer.
+        touched = (distances[:, 0] < self.distances[:, -1]).nonzero()[:, 0]
+        merged = by_distance_then_index(
+            torch.cat([self.distances[touched], distances[touched]], 1),
+            torch.cat([self.indices[touched], indices[touched] + old], 1),
+        )
+        self.distances = torch.cat([self.distances, mine.distances])
+        self.indices = torch.cat([self.indices, mine.indices])
+        self.distances[touched] = merged[0][:, : self.k]
+        self.indices[touched] = merged[1][:, : self.k]
+
+    def remove(self, indices: Any) -> None:
+        """Delete rows from the support and the graph; later rows move up."""
+        keep = kept_mask(indices, len(self), self.indices.device)
+        left = int(keep.sum())
+        if left <= self.k:
+            raise InputError(
+                f"`indices` would leave {left} rows, too few for the k={self.k} nearest others of "
+                f"each. Keep at least {self.k + 1} rows, or build a graph with a smaller k."
+            )
+        lost = (~keep[self.indices]).any(1)[keep]
+        self.search.remove((~keep).nonzero()[:, 0])
+        position = keep.cumsum(0) - 1
+        self.distances, self.indices = self.distances[keep], position[self.indices[keep]]
+        again = lost.nonzero()[:, 0]
+        if len(again):
+            found = self.search.query(self.search.support[again], self.k, exclude=again)
+            self.distances[again], self.indices[again] = found
