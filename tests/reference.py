@@ -199,3 +199,189 @@ def retrieval(neighbors, label, support_labels, size):
     average = sum(sum(hits[: j + 1]) / (j + 1) for j in range(size) if hits[j]) / size
     first = next((1 / (j + 1) for j, hit in enumerate(hits) if hit), 0.0)
     return recall, average, sum(hits[:size]) / size, first
+
+
+# ------------------------------------------------------------------ confidence: NED and weighted kNN
+
+
+def nearest_rows(query, support, k, metric="sqeuclidean", without=None):
+    """The k nearest as (distance, index), ties by index; ``without`` is left out by its index."""
+    found = [(distance(query, row, metric), i) for i, row in enumerate(support) if i != without]
+    return sorted(found)[:k]
+
+
+def ned_probabilities(neighbors, labels, num_classes, temperature):
+    """Karpusha 2020, eq. 3, one neighbor at a time; ``neighbors`` are (distance, index)."""
+    logs = [[] for _ in range(num_classes)]
+    for d, i in neighbors:
+        logs[int(labels[i])].append(-d / temperature)
+    total = log_sum_exp(v for group in logs for v in group)
+    return [math.exp(log_sum_exp(group) - total) if group else 0.0 for group in logs]
+
+
+def ned_probabilities_in_full(neighbors, labels, prior, fitted):
+    """p(c) ∝ shift_c (ε π_c + (1-ε) S_c)^γ with eq. 18's S_c; ``fitted``: T_c, m, γ, ε, shift."""
+    temperatures, dimension, gamma, eps, shift = fitted
+    masses = [0.0] * len(prior)
+    for d, i in neighbors:
+        c = int(labels[i])
+        masses[c] += math.exp(-d / temperatures[c]) / temperatures[c] ** (dimension / 2)
+    total = sum(masses)
+    raw = [
+        s * (eps * p + (1 - eps) * m / total) ** gamma
+        for s, p, m in zip(shift, prior, masses, strict=True)
+    ]
+    return [r / sum(raw) for r in raw]
+
+
+def leave_one_out_ned(support, labels, k, num_classes, temperature):
+    """Each support row told by the others."""
+    rows = range(len(support))
+    return [
+        ned_probabilities(nearest_rows(support[i], support, k, without=i), labels, num_classes,
+                          temperature)
+        for i in rows
+    ]  # fmt: skip
+
+
+def weighted_knn(neighbors, labels, num_classes, weights):
+    """Dudani 1976 or Gou 2012 on plain distances; ``neighbors`` are (plain distance, index)."""
+    first, last = neighbors[0][0], neighbors[-1][0]
+    masses = [0.0] * num_classes
+    for d, i in neighbors:
+        w = 1.0
+        if weights != "uniform" and last > first:
+            w = (last - d) / (last - first)
+        if weights == "gou" and last > first:
+            w *= (last + first) / (last + d)
+        masses[int(labels[i])] += w
+    return [m / sum(masses) for m in masses]
+
+
+# ------------------------------------------------------------------ confidence: trust score, DkNN, conformal
+
+
+def trust_score(x, predicted, support, labels, k=1):
+    """Distance to the k-th nearest row of the nearest other class over that of the predicted."""
+    to_class = {}
+    for c in set(labels):
+        rows = [s for s, y in zip(support, labels, strict=True) if y == c]
+        to_class[c] = sorted(distance(x, s, "euclidean") for s in rows)[k - 1]
+    return min(d for c, d in to_class.items() if c != predicted) / to_class[predicted]
+
+
+def dknn_nonconformity(layers, supports, labels, candidate, k, metric):
+    """Neighbors of another class than the candidate, over all layers, for one input."""
+    against = 0
+    for name, x in layers.items():
+        far = [(distance(x, s, metric), j) for j, s in enumerate(supports[name])]
+        against += sum(1 for _, j in sorted(far)[:k] if labels[j] != candidate)
+    return against
+
+
+def conformal_p_value(score, calibration, u=None):
+    """(1 + #{cal >= score}) / (n + 1), or the smoothed one with u."""
+    n = len(calibration)
+    if u is None:
+        return (1 + sum(1 for a in calibration if a >= score)) / (n + 1)
+    above = sum(1 for a in calibration if a > score)
+    equal = sum(1 for a in calibration if a == score)
+    return (above + u * (equal + 1)) / (n + 1)
+
+
+# ------------------------------------------------------------------ perturbations
+
+
+def blur_along_a_path(image, angle, steps, sigma, scale):
+    """Each pixel: Σ_i exp(−i²/2σ²) times the image i·scale pixels along the angle, border repeated."""
+    h, w = len(image), len(image[0])
+
+    def at(row, column):
+        return float(image[min(max(row, 0), h - 1)][min(max(column, 0), w - 1)])
+
+    total = sum(math.exp(-(i**2) / (2 * sigma**2)) for i in range(steps + 1))
+    out = [[0.0] * w for _ in range(h)]
+    for row in range(h):
+        for column in range(w):
+            for i in range(steps + 1):
+                dy, dx = i * scale * math.sin(angle), i * scale * math.cos(angle)
+                y, x = math.floor(dy), math.floor(dx)
+                v, u = dy - y, dx - x
+                value = (1 - v) * (1 - u) * at(row + y, column + x)
+                value += (1 - v) * u * at(row + y, column + x + 1)
+                value += v * (1 - u) * at(row + y + 1, column + x)
+                value += v * u * at(row + y + 1, column + x + 1)
+                out[row][column] += math.exp(-(i**2) / (2 * sigma**2)) / total * value
+    return out
+
+
+def diamond_square(side, noise, decay):
+    """Heights on a torus; ``noise`` yields one number in [−1, 1] for each new point, as asked for."""
+    heights = [[0.0] * side for _ in range(side)]
+    amplitude, step = 1.0, side
+    while step >= 2:
+        half = step // 2
+        places = range(0, side, step)
+        draws = [[[next(noise) for _ in places] for _ in places] for _ in range(3)]
+        for i, y in enumerate(places):
+            for j, x in enumerate(places):
+                corners = [(y, x), (y, x + step), (y + step, x), (y + step, x + step)]
+                mean = sum(heights[a % side][b % side] for a, b in corners) / 4
+                heights[y + half][x + half] = mean + amplitude**2 * draws[0][i][j]
+        for i, y in enumerate(places):
+            for j, x in enumerate(places):
+                ring = [(y, x), (y, x + step), (y + half, x + half), (y - half, x + half)]
+                mean = sum(heights[a % side][b % side] for a, b in ring) / 4
+                across = mean + amplitude**2 * draws[1][i][j]
+                ring = [(y, x), (y + step, x), (y + half, x + half), (y + half, x - half)]
+                mean = sum(heights[a % side][b % side] for a, b in ring) / 4
+                down = mean + amplitude**2 * draws[2][i][j]
+                heights[y][x + half], heights[y + half][x] = across, down
+        amplitude, step = amplitude / decay, half
+    return heights
+
+
+def mean_corruption_error(errors, baseline, clean=0.0, baseline_clean=0.0):
+    """Mean over corruptions of the ratio of sums over severities, clean errors taken off both."""
+    ratios = []
+    for name, row in errors.items():
+        above = sum(e - clean for e in row)
+        below = sum(e - baseline_clean for e in baseline[name])
+        ratios.append(above / below)
+    return sum(ratios) / len(ratios)
+
+
+# ----------------------------------------------------------------- similarity
+
+
+def gradient_kernel(ga, gb, kind="correlation"):
+    """The d x d kernel of two inputs from their d gradients each (Charpiat et al. 2019, eq. 1-4).
+
+    Influence: what a move of the first one's output does to the second's, K(b, a) K(a, a)^-1.
+    """
+
+    def products(us, vs):
+        return [[sum(p * q for p, q in zip(u, v, strict=True)) for v in vs] for u in us]
+
+    cross = products(ga, gb)
+    if kind == "inner":
+        return cross
+    root_a, root_b = inverse_root(products(ga, ga)), inverse_root(products(gb, gb))
+    if kind == "influence":
+        return matrix_product(products(gb, ga), matrix_product(root_a, root_a))
+    return matrix_product(matrix_product(root_a, cross), root_b)
+
+
+def matrix_product(a, b):
+    columns = list(zip(*b, strict=True))
+    return [[sum(p * q for p, q in zip(row, col, strict=True)) for col in columns] for row in a]
+
+
+def inverse_root(k, rank=None):
+    """K^-1/2 of a symmetric matrix by its eigenvectors, on the ``rank`` largest eigenvalues."""
+    import numpy as np
+
+    values, vectors = np.linalg.eigh(np.array(k, dtype=np.float64))
+    kept = range(len(values) - (len(values) if rank is None else rank), len(values))
+    root = sum(np.outer(vectors[:, i], vectors[:, i]) / math.sqrt(values[i]) for i in kept)
+    return root.tolist()

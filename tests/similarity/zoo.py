@@ -212,4 +212,4 @@ def make(name, n=5, dtype=torch.float64):
             x = torch.randn(n, *shape, dtype=dtype)
         model = build().to(dtype)
         model(x)  # lazy layers, running statistics
-    return model, x
+    return model.eval(), x

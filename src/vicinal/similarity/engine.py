@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from vicinal.checks import InputError
-from vicinal.similarity.factors import Dense, Factor, Places, mixed
+from vicinal.similarity.factors import Dense, Factor, Places, mixed, widened
 from vicinal.similarity.outputs import OutputFunction, as_rows
 from vicinal.similarity.plan import Plan, make_plan, select_parameters, unwrapped
 from vicinal.similarity.rules import Call, Piece, apply_rule
@@ -79,13 +79,16 @@ class Engine:
         params: str | Sequence[str] | None = None,
         strict: bool = True,
         training: bool = False,
+        rules: bool = True,
     ) -> None:
         self.model = unwrapped(model)
         self.outputs = outputs
         self.selected = select_parameters(self.model, params)
         self.strict = strict
         self.training = training
+        self.rules = rules
         self.plan: Plan | None = None
+        self.last: tuple[Part, ...] | None = None  # of the last capture, one sample of each
         self._ghost: dict[str, bool] = {}
         self._loop: dict[str, bool] = {}
         self._checked = False
@@ -95,13 +98,20 @@ class Engine:
     ) -> Captured:
         """f and the factors of its gradients at each row of ``x``."""
         if self.plan is None:
-            self.plan = make_plan(self.model, self.selected, self._f, x, target, self.strict)
+            self.plan = make_plan(
+                self.model, self.selected, self._f, x, target, strict=self.strict, rules=self.rules
+            )
         found = self._capture(x, target, create_graph)
         if self.strict and not self._checked:
             from vicinal.similarity.selfcheck import check_against_autograd
 
             check_against_autograd(self, found, x, target)
             self._checked = True
+        if self.last is None:
+            self.last = tuple(
+                Part(p.layer, p.parameters, p.rule, p.factor.select(slice(0, 1)))
+                for p in found.parts
+            )
         return found
 
     def _f(self, output: Any, target: Tensor | None, samples: int) -> Float[Tensor, "n d"]:
@@ -161,10 +171,12 @@ class Engine:
                     if full[0] in self.plan.shared:
                         shared.setdefault(full[0], []).append(factor.dense())
                     else:
-                        parts.append(Part(record.name, full, factor.kind, factor))
+                        parts.append(Part(record.name, full, factor.kind, widened(factor)))
         for name, gradients in shared.items():
             total = torch.stack(gradients).sum(0) if len(gradients) > 1 else gradients[0]
-            parts.append(Part(name.rpartition(".")[0], (name,), "dense, shared", Dense(total)))
+            parts.append(
+                Part(name.rpartition(".")[0], (name,), "dense, shared", widened(Dense(total)))
+            )
         order = self.plan.order
         return sorted(parts, key=lambda part: order[part.parameters[0]])
 
@@ -208,7 +220,7 @@ class Engine:
         )
         self._loop[name] = loop
         rule = "vjp, sample by sample" if loop else "vmap(vjp)"
-        return Part(name, tuple(params.values()), rule, Dense(g))
+        return Part(name, tuple(params.values()), rule, widened(Dense(g)))
 
 
 def combined(factors: Sequence[Factor], direction: Float[Tensor, " d"]) -> list[Factor]:

@@ -316,6 +316,16 @@ def select(factors: Sequence[Factor], index: slice | Tensor) -> list[Factor]:
     return [factor.select(index) for factor in factors]
 
 
+def widened(factor: Factor) -> Factor:
+    """Half-precision gradients as float32: squared norms overflow float16 past 256."""
+    if _float(factor).dtype not in (torch.float16, torch.bfloat16):
+        return factor
+    if isinstance(factor, Dense):
+        return replace(factor, g=factor.g.float())
+    a = factor.a if factor.vocabulary else factor.a.float()
+    return replace(factor, a=a, b=factor.b.float())
+
+
 def _float(factor: Factor) -> Tensor:
     return factor.b if isinstance(factor, Places) else factor.g
 

@@ -58,11 +58,16 @@ class Contrast:
         self.kind = kind
         self.within_class = within_class
         self.generator = generator if generator is not None else torch.Generator().manual_seed(0)
-        self._state = self.generator.get_state()
+        self.position = 0  # of the next sample in its data set; set before each batch
+        self._draws = torch.empty(0)
 
-    def restart(self) -> None:
-        """Back to the first draw: called at the start of every pass over a data set."""
-        self.generator.set_state(self._state)
+    def draws(self, count: int) -> Float[Tensor, " n"]:
+        """Uniform numbers of the samples from ``position`` on: the same whenever they are asked."""
+        missing = self.position + count - len(self._draws)
+        if missing > 0:
+            fresh = torch.rand(max(missing, 1024), generator=self.generator)
+            self._draws = torch.cat([self._draws, fresh])
+        return self._draws[self.position : self.position + count]
 
     def __call__(
         self, output: Float[Tensor, "n c"], target: Int[Tensor, " n"] | None
@@ -74,8 +79,8 @@ class Contrast:
             )
         right = output.gather(1, target[:, None])
         if self.kind == "sampled":
-            draw = torch.rand(len(output), generator=self.generator)
-            step = 1 + (draw * (output.shape[1] - 1)).long().clamp_max(output.shape[1] - 2)
+            others = output.shape[1] - 1
+            step = 1 + (self.draws(len(output)) * others).long().clamp_max(others - 1)
             adversary = (target + step.to(target.device)) % output.shape[1]
             return right - output.gather(1, adversary[:, None])
         rest = output.scatter(1, target[:, None], float("-inf"))
@@ -95,6 +100,15 @@ def make_outputs(outputs: str | OutputFunction) -> OutputFunction:
 def deficiency(outputs: OutputFunction) -> int:
     """How many directions of f are constant whatever the parameters: 1 for log-probabilities."""
     return 1 if outputs is log_prob else 0
+
+
+def describe(outputs: OutputFunction) -> str:
+    """A name for cache keys; two different callables must not share one."""
+    if isinstance(outputs, Contrast):
+        return f"contrast {outputs.kind} {outputs.generator.initial_seed()}"
+    code = getattr(outputs, "__code__", None)
+    body = [] if code is None else [code.co_code.hex(), repr(code.co_consts), repr(code.co_names)]
+    return " ".join([getattr(outputs, "__qualname__", repr(outputs)), *body])
 
 
 def as_rows(f: Any, samples: int) -> Float[Tensor, "n d"]:

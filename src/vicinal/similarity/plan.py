@@ -57,7 +57,9 @@ def make_plan(
     f: Callable[[Any, Tensor | None, int], Tensor],
     x: Tensor,
     target: Tensor | None,
+    *,
     strict: bool,
+    rules: bool = True,
 ) -> Plan:
     """Two forward passes, of two rows and of three: what follows the batch is told from what has
     that length by chance.
@@ -77,12 +79,12 @@ def make_plan(
         exact = all(_rules(m, own) and layer in per_sample for layer, m, own in held)
         if not counts[key]:
             unreached.append(full)
-        elif exact and counts[key] <= uses:
+        elif rules and exact and counts[key] <= uses:
             for layer, _, own in held:
                 ruled.setdefault(layer, []).append(own)
             if uses > 1:
                 shared.add(full)
-        elif len(held) == 1 and _is_unit(two, *held[0][:2]):
+        elif rules and len(held) == 1 and _is_unit(two, *held[0][:2]):
             units.setdefault(held[0][0], {})[held[0][2]] = full
         else:
             rerun[full] = full
@@ -137,8 +139,7 @@ def unwrapped(model: nn.Module) -> nn.Module:
 def _probe(
     model: nn.Module, selected: dict[str, nn.Parameter], f: Any, x: Tensor, target: Any, rows: int
 ) -> tuple[list[Record], Counter[int]]:
-    """The calls of a forward pass on ``rows`` samples, and how often each parameter is used in it.
-    """
+    """The calls of a forward pass on ``rows`` samples, and how often each parameter is used."""
     pick = torch.arange(rows) % len(x)
     with Watch(model, None, selected) as watch, torch.enable_grad():
         output = f(watch.run(x[pick]), None if target is None else target[pick], rows)

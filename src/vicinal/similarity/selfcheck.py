@@ -31,13 +31,14 @@ def check_against_autograd(
     """Raise :class:`InputError` naming the first layer whose gradient differs."""
     from vicinal.similarity.engine import combined
 
-    if isinstance(engine.outputs, Contrast) and engine.outputs.kind == "sampled":
-        return  # a sample alone would draw another adversary
     if engine.training:
         return  # dropout draws anew at each run
     d = captured.outputs.shape[1]
     direction = torch.randn(d, generator=torch.Generator().manual_seed(0)).to(captured.outputs)
+    first = getattr(engine.outputs, "position", 0)
     for i in sorted({0, len(x) - 1}):
+        if isinstance(engine.outputs, Contrast):
+            engine.outputs.position = first + i  # alone, the sample draws the adversary it had
         expected = _plain(
             engine, x[i : i + 1], None if target is None else target[i : i + 1], direction
         )

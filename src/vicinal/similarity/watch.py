@@ -124,6 +124,12 @@ class Watch:
         return take
 
 
+def training_batch_norm(model: nn.Module) -> str | None:
+    """The name of a batch norm in train mode, if there is one."""
+    modules = model.named_modules()
+    return next((n for n, m in modules if isinstance(m, _BATCH_NORMS) and m.training), None)
+
+
 def check_batch_norm(model: nn.Module, train: bool) -> None:
     """No per-sample gradient exists where a batch norm averages over the batch."""
     for name, module in model.named_modules():

@@ -1,0 +1,193 @@
+"""A data set as blocks of gradients: kept while they fit the memory budget, else read or made
+again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+from torch.utils.data import DataLoader
+
+from vicinal.checks import InputError
+from vicinal.similarity.batches import Batch, batches
+from vicinal.similarity.factors import Factor, merge, mixed, select, self_gram
+from vicinal.similarity.whitening import Whitening, whiten
+
+if TYPE_CHECKING:
+    from vicinal.similarity.kernel import GradientKernel
+
+FORMS = ("raw", "unit", "white", "dual")
+
+
+@dataclass(frozen=True)
+class Block:
+    """The gradients of some consecutive samples.
+
+    ``factors`` stand for ``scale(x) · G(x)`` in one of four forms: ``raw`` G; ``white`` K^-½ G;
+    ``unit`` K^-½ G / √r, of norm 1; ``dual`` K⁻¹ G.
+    """
+
+    start: int
+    factors: list[Factor]
+    gram: Float[Tensor, "n d d"]
+    whitening: Whitening
+    outputs: Float[Tensor, "n d"]
+    target: Tensor | None
+    scale: Float[Tensor, " n"] | None = None
+
+    def __len__(self) -> int:
+        return len(self.outputs)
+
+    @property
+    def stop(self) -> int:
+        return self.start + len(self)
+
+    @property
+    def nbytes(self) -> int:
+        return sum(factor.nbytes for factor in self.factors)
+
+    def formed(self, form: str) -> Block:
+        """In another form; one output is scaled, several are mixed."""
+        if form == "raw":
+            return self
+        root, rank = self.whitening
+        if form == "unit":
+            root = root / rank.clamp_min(1).to(root).sqrt()[:, None, None]
+        elif form == "dual":
+            root = root @ root
+        if root.shape[-1] == 1:
+            return replace(self, scale=root[:, 0, 0].to(self.outputs.dtype))
+        return replace(self, factors=mixed(self.factors, root))
+
+    def rows(self, index: slice) -> Block:
+        return Block(
+            self.start + index.indices(len(self))[0],
+            select(self.factors, index),
+            self.gram[index],
+            Whitening(*(t[index] for t in self.whitening)),
+            self.outputs[index],
+            None if self.target is None else self.target[index],
+            None if self.scale is None else self.scale[index],
+        )
+
+
+class Blocks:
+    """Iterates over a data set's blocks, again and again; what fits the budget is made once."""
+
+    def __init__(
+        self, kernel: GradientKernel, data: Any, form: str, *, budget: int, name: str = "data"
+    ) -> None:
+        self.kernel, self.data, self.form, self.name = kernel, data, form, name
+        self.count = count(data, name)
+        self._left = budget
+        self._kept: dict[int, Block] = {}
+        self.rows = kernel.rows_per_block(next(batches(data, 3, name)))
+
+    def __iter__(self) -> Iterator[Block]:
+        return self.since(0)
+
+    def since(self, first: int) -> Iterator[Block]:
+        """The blocks from number ``first`` on."""
+        if len(self._kept) == len(self):
+            yield from (self._kept[i] for i in range(first, len(self)))
+            return
+        start = 0
+        for number, batch in enumerate(self._batches()):
+            if number >= first:
+                yield self._block(number, start, batch)
+            start += len(batch.x)
+
+    def __len__(self) -> int:
+        return -(-self.count // self.rows)
+
+    def _batches(self) -> Iterator[Batch]:
+        """Full batches of ``rows``, whatever pieces a DataLoader hands out."""
+        waiting: list[Batch] = []
+        held = 0
+        for piece in batches(self.data, self.rows, self.name):
+            waiting.append(piece)
+            held += len(piece.x)
+            while held >= self.rows:
+                whole = _joined(waiting)
+                yield _cut(whole, 0, self.rows)
+                waiting = [_cut(whole, self.rows, held)] if held > self.rows else []
+                held -= self.rows
+        if waiting:
+            yield _joined(waiting)
+
+    def _block(self, number: int, start: int, batch: Batch) -> Block:
+        if number in self._kept:
+            return self._kept[number]
+        block = self.kernel.block(batch, start).formed(self.form)
+        if block.nbytes <= self._left:
+            self._left -= block.nbytes
+            self._kept[number] = block
+        return block
+
+
+def make_block(
+    captured_factors: list[Factor],
+    outputs: Tensor,
+    *,
+    start: int,
+    target: Tensor | None,
+    deficiency: int,
+) -> Block:
+    """A raw block with its K(x, x) and their inverse roots."""
+    gram = self_gram(captured_factors)
+    found = whiten(gram, precision=outputs.dtype, deficiency=deficiency)
+    return Block(start, captured_factors, gram, found, outputs, target)
+
+
+def count(data: Any, name: str) -> int:
+    """Rows of a data set, without reading it."""
+    if isinstance(data, DataLoader):
+        return len(data.dataset)  # type: ignore[arg-type]  # map-style
+    if isinstance(data, (tuple, list)) and len(data) and hasattr(data[0], "__len__"):
+        return len(data[0])
+    if not hasattr(data, "__len__"):
+        raise InputError(
+            f"`{name}` must have a length (a tensor, a pair with targets, a map-style Dataset, a "
+            f"DataLoader), got {type(data).__name__}. Collect an iterable into a tensor first."
+        )
+    return len(data)
+
+
+def joined(blocks: list[Block]) -> Block:
+    """Consecutive blocks as one."""
+    if len(blocks) == 1:
+        return blocks[0]
+    first = blocks[0]
+    return Block(
+        first.start,
+        merge([b.factors for b in blocks]),
+        torch.cat([b.gram for b in blocks]),
+        Whitening(
+            torch.cat([b.whitening.root for b in blocks]),
+            torch.cat([b.whitening.rank for b in blocks]),
+        ),
+        torch.cat([b.outputs for b in blocks]),
+        None
+        if first.target is None
+        else torch.cat([b.target for b in blocks if b.target is not None]),
+        None
+        if first.scale is None
+        else torch.cat([b.scale for b in blocks if b.scale is not None]),
+    )
+
+
+def _joined(pieces: list[Batch]) -> Batch:
+    if len(pieces) == 1:
+        return pieces[0]
+    targets = [p.target for p in pieces if p.target is not None]
+    return Batch(torch.cat([p.x for p in pieces]), torch.cat(targets) if targets else None)
+
+
+def _cut(batch: Batch, first: int, last: int) -> Batch:
+    target = None if batch.target is None else batch.target[first:last]
+    return Batch(batch.x[first:last], target)

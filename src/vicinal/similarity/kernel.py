@@ -1,0 +1,278 @@
+r"""Which inputs does the network treat alike? The gradient kernels of Charpiat et al. 2019.
+
+Two inputs are alike to a network if a step that changes f(x) changes f(x') as well:
+
+==================== ============================================= ============================
+inner ``k^I``        ``∇f(x) · ∇f(x')``  (eq. 1)                   ``K(x, x')``
+influence ``k^N``    ``∇f(x) · ∇f(x') / ‖∇f(x)‖²``  (section 2.2)  ``K(x', x) K(x, x)⁻¹`` eq. 3
+correlation ``k^C``  the cosine of the two gradients (eq. 2)       ``K^C`` eq. 4
+==================== ============================================= ============================
+
+For vector outputs the kernels are d×d matrices; ``summary`` says what becomes of them.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+
+from vicinal.checks import InputError, check_choice, check_k
+from vicinal.similarity import density
+from vicinal.similarity.batches import Batch
+from vicinal.similarity.blocks import Block, Blocks, make_block
+from vicinal.similarity.engine import Engine
+from vicinal.similarity.explain import Explanation, explain
+from vicinal.similarity.factors import matrix_gram, trace_gram
+from vicinal.similarity.outputs import Contrast, OutputFunction, deficiency, make_outputs
+from vicinal.similarity.store import FactorStore
+from vicinal.similarity.watch import training_batch_norm
+from vicinal.similarity.whitening import SUMMARIES, pair_rank, summarize
+
+KINDS = ("inner", "influence", "correlation")
+_WORKING_BYTES = 96 << 20  # of factors and patches while one block is made
+
+
+class TopK(NamedTuple):
+    """The k most similar rows of a data set, most similar first."""
+
+    similarities: Float[Tensor, "q k"]
+    indices: Int[Tensor, "q k"]
+
+
+class Histogram(NamedTuple):
+    """Counts of similarities to a whole data set, per query."""
+
+    counts: Int[Tensor, "q bins"]
+    edges: Float[Tensor, " bins_and_1"]
+
+
+class GradientKernel:
+    """Similarities of inputs from the point of view of ``model``, and what follows from them.
+
+    * ``outputs``: what f is: ``"logits"``, ``"log_prob"``, ``"contrast"``, a
+      :class:`~vicinal.similarity.outputs.Contrast` or a callable ``(output, target) -> (n, d)``.
+    * ``params``: names of parameters or layers, or regular expressions; None: all trainable ones.
+    * ``engine``: ``"auto"``: exact rules where there are, else ``vmap(vjp)``; ``"vjp"``: only that.
+    * ``strict``: compare two samples with plain autograd at first use; a difference is an error.
+    * ``memory_budget``: bytes of gradients to keep, and of a result; what exceeds it is made again.
+    * ``cache``: a folder for the gradients of what exceeds the budget, resumable.
+
+    The model is evaluated in eval mode and comes back as it was.
+
+    >>> model = nn.Sequential(nn.Linear(2, 8), nn.Tanh(), nn.Linear(8, 3))
+    >>> x = torch.tensor([[0.0, 1.0], [0.0, 1.1], [-3.0, 0.0]])
+    >>> k = GradientKernel(model).gram(x)
+    >>> bool(k[0, 1] > k[0, 2]), torch.allclose(k.diagonal(), torch.ones(3), atol=1e-5)
+    (True, True)
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        *,
+        outputs: str | OutputFunction = "logits",
+        params: str | Sequence[str] | None = None,
+        engine: str = "auto",
+        strict: bool = True,
+        memory_budget: int = 2 << 30,
+        cache: str | Path | None = None,
+    ) -> None:
+        if not isinstance(model, nn.Module):
+            raise InputError(f"`model` must be a torch.nn.Module, got {type(model).__name__}.")
+        check_choice(engine, "engine", ("auto", "vjp"))
+        if memory_budget <= 0:
+            raise InputError(
+                f"`memory_budget` must be a number of bytes above 0, got {memory_budget}."
+            )
+        self.outputs = make_outputs(outputs)
+        self.engine = Engine(
+            model, self.outputs, params=params, strict=strict, rules=engine == "auto"
+        )
+        self.memory_budget = memory_budget
+        self.within_class = isinstance(self.outputs, Contrast) and self.outputs.within_class
+        _warn(self.engine.model, self.outputs)
+        self._store = None if cache is None else FactorStore(Path(cache), self.engine)
+
+    # -------------------------------------------------------------- kernels
+
+    def gram(
+        self, a: Any, b: Any = None, *, kind: str = "correlation", summary: str = "trace"
+    ) -> Tensor:
+        """The kernel of every pair: ``(n, m)``, or ``(n, m, d, d)`` with ``summary="matrix"``.
+
+        Row i of ``kind="influence"`` is what moving the output of ``a[i]`` does to each of b.
+        ``"trace"`` is ``Tr / d`` (``/ rank`` where normalized); the other summaries are of K^C.
+        """
+        check_choice(kind, "kind", KINDS)
+        check_choice(summary, "summary", SUMMARIES)
+        if kind != "correlation" and summary not in ("trace", "matrix"):
+            raise InputError(
+                f'summary="{summary}" compares a normalized kernel with the identity, so it is for '
+                f'kind="correlation", not "{kind}". Use summary="trace" or "matrix".'
+            )
+        left_form, right_form = _forms(kind, summary)
+        left = self.blocks(a, left_form, share=0.25, name="a")
+        same = b is None and left_form == right_form
+        right = (
+            left if same else self.blocks(a if b is None else b, right_form, share=0.25, name="b")
+        )
+        out: Tensor | None = None
+        for i, one in enumerate(left):
+            for other in right.since(i if same else 0):
+                tile = self._tile(one, other, kind, summary)
+                if out is None:
+                    self._check_result(left.count, right.count, tile)
+                    out = tile.new_zeros(left.count, right.count, *tile.shape[2:])
+                out[one.start : one.stop, other.start : other.stop] = tile
+                if same and other.start > one.start:
+                    mirrored = tile.transpose(0, 1)
+                    mirrored = mirrored.mT if summary == "matrix" else mirrored
+                    out[other.start : other.stop, one.start : one.stop] = mirrored
+        assert out is not None
+        return out
+
+    def topk(self, queries: Any, data: Any, k: int) -> TopK:
+        """The k rows of ``data`` most similar (k^C) to each query; no matrix of all pairs."""
+        found = self.blocks(data, "unit", share=0.4)
+        check_k(k, found.count, "k", "`data`")
+        return TopK(
+            *density.streaming_topk(self, self.blocks(queries, "unit", 0.4, "queries"), found, k)
+        )
+
+    def histogram(self, query: Any, data: Any, bins: int = 64) -> Histogram:
+        """How many rows of ``data`` lie at each similarity in [-1, 1] to a query (section 4.1)."""
+        if bins < 1:
+            raise InputError(f"`bins` must be at least 1, got {bins}.")
+        queries = self.blocks(query, "unit", 0.4, "query")
+        counts = density.streaming_histogram(self, queries, self.blocks(data, "unit", 0.4), bins)
+        return Histogram(counts, torch.linspace(-1, 1, bins + 1))
+
+    def neighbors(
+        self,
+        data: Any,
+        *,
+        estimator: str | tuple[str, float] = "soft",
+        include_self: bool = True,
+        queries: Any = None,
+    ) -> Float[Tensor, " n"]:
+        """How many samples of ``data`` each one is alike to (section 4.1).
+
+        ``"soft"``: N_S = Σ k^C, in linear time for any number of outputs; ``("hard", tau)``:
+        N_τ, the count of k^C ≥ τ; ``("positive", alpha)``: N⁺_α = Σ max(k^C, 0)^α. Counts are of
+        the rows of ``data``, or of ``queries`` if given (then nothing is "self").
+        """
+        return density.neighbors(self, data, estimator, include_self, queries)
+
+    def explain(self) -> Explanation:
+        """Per layer: which exact rule, FLOPs per pair of samples, bytes per sample."""
+        return explain(self.engine)
+
+    # ------------------------------------------------------ pieces to build on
+
+    def blocks(self, data: Any, form: str, share: float = 0.5, name: str = "data") -> Blocks:
+        """The data's gradients in blocks, kept up to a share of the budget."""
+        return Blocks(self, data, form, budget=int(share * self.memory_budget), name=name)
+
+    def block(self, batch: Batch, start: int) -> Block:
+        """The raw gradients of one batch, from the cache if it has them."""
+        if isinstance(self.outputs, Contrast):
+            self.outputs.position = start
+        if self._store is not None:
+            outputs, factors = self._store.get(batch, start)
+        else:
+            captured = self.engine.capture(batch.x, batch.target)
+            outputs, factors = captured.outputs, captured.factors
+        return make_block(
+            factors, outputs, start=start, target=batch.target, deficiency=deficiency(self.outputs)
+        )
+
+    def tile(self, one: Block, other: Block) -> Float[Tensor, "n m"]:
+        """``Σ_i ⟨G(x, i), G(x', i)⟩`` of two blocks as they are: k^C of unit blocks."""
+        found = trace_gram(one.factors, other.factors)
+        if one.scale is not None:
+            found.mul_(one.scale[:, None])
+        if other.scale is not None:
+            found.mul_(other.scale[None])
+        if self.within_class:
+            found.mul_(_same_class(one, other))
+        return found
+
+    def rows_per_block(self, sample: Batch) -> int:
+        """As many rows as the working memory allows, told from three samples."""
+        if isinstance(self.outputs, Contrast):
+            self.outputs.position = 0
+        captured = self.engine.capture(sample.x, sample.target)
+        bytes_each = sum(f.nbytes for f in captured.factors) // len(sample.x)
+        room = min(_WORKING_BYTES, self.memory_budget // 8)
+        if bytes_each > self.memory_budget:
+            raise InputError(
+                f"the gradients of one sample take {bytes_each / 2**20:.0f} MiB, more than "
+                f"memory_budget={self.memory_budget / 2**20:.0f} MiB. Raise it, choose fewer "
+                'parameters with `params`, or fewer outputs (outputs="contrast").'
+            )
+        return max(1, min(1024, room // (4 * max(bytes_each, 1))))
+
+    def _tile(self, one: Block, other: Block, kind: str, summary: str) -> Tensor:
+        if summary == "trace":
+            found = self.tile(one, other)
+            if kind == "correlation":
+                return found
+            rank = one.whitening.rank if kind == "influence" else torch.tensor([one.gram.shape[-1]])
+            return found / rank.clamp_min(1).to(found)[:, None]
+        found = matrix_gram(one.factors, other.factors)
+        if one.scale is not None:
+            found = found * one.scale[:, None, None, None]
+        if other.scale is not None:
+            found = found * other.scale[None, :, None, None]
+        if self.within_class:
+            found = found * _same_class(one, other)[:, :, None, None]
+        if summary == "matrix":
+            return found.mT if kind == "influence" else found
+        return summarize(found, summary, pair_rank(one.whitening.rank, other.whitening.rank))
+
+    def _check_result(self, rows: int, columns: int, tile: Tensor) -> None:
+        needed = rows * columns * tile[0, 0].numel() * tile.element_size()
+        if needed > self.memory_budget:
+            raise InputError(
+                f"a Gram matrix of {rows} x {columns} samples takes {needed / 2**20:.0f} MiB, more "
+                f"than memory_budget={self.memory_budget / 2**20:.0f} MiB. Use topk, histogram or "
+                "neighbors, which never hold it, pass fewer rows, or raise the budget."
+            )
+
+
+def _warn(model: nn.Module, outputs: OutputFunction) -> None:
+    """What changes the meaning of the numbers is said once, when the kernel is made."""
+    if isinstance(outputs, Contrast) and not outputs.within_class:
+        warnings.warn(
+            "contrasts across classes are mostly negative: neighbor counts and denoising factors "
+            "lose their meaning. Contrast(within_class=True) compares samples of one class.",
+            stacklevel=3,
+        )
+    trained = training_batch_norm(model)
+    if trained is not None:
+        warnings.warn(
+            f"batch norm `{trained}` is in train mode, where a sample has no gradient of its own; "
+            "the kernel uses its running statistics. Call model.eval() to say so yourself.",
+            stacklevel=3,
+        )
+
+
+def _same_class(one: Block, other: Block) -> Bool[Tensor, "n m"]:
+    assert one.target is not None  # Contrast has refused data without labels by now
+    assert other.target is not None
+    return one.target[:, None] == other.target[None]
+
+
+def _forms(kind: str, summary: str) -> tuple[str, str]:
+    """The form of the left and right gradients whose products are the kernel."""
+    if kind == "inner":
+        return "raw", "raw"
+    if kind == "influence":
+        return "dual", "raw"
+    return ("unit", "unit") if summary == "trace" else ("white", "white")
