@@ -5,3 +5,5 @@ from vicinal.confidence.softmax import TemperatureScaling as TemperatureScaling
 from vicinal.confidence.softmax import energy as energy
 from vicinal.confidence.softmax import max_softmax as max_softmax
 from vicinal.confidence.trust_score import TrustScore as TrustScore
+from vicinal.confidence.knn import KNNClassifier as KNNClassifier
+from vicinal.confidence.ned import NEDClassifier as NEDClassifier

@@ -1,0 +1,129 @@
+"""The ``.vic`` file: tensors and a page of JSON in one safetensors file, never pickle.
+
+A reader needs nothing but safetensors: the JSON is in the header's metadata under ``vicinal``. The
+file is written under a temporary name and renamed, so it is there whole or not at all; a checksum
+over names, bytes and JSON tells a damaged one.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+from torch import Tensor
+
+from vicinal.checks import InputError
+
+FORMAT = "vicinal-head"
+VERSION = 1
+
+
+def write(path: str | Path, kind: str, tensors: dict[str, Tensor], facts: dict[str, Any]) -> Path:
+    """Write one head; ``facts`` is plain JSON."""
+    path = Path(path)
+    tensors = {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
+    page = json.dumps(facts, sort_keys=True, allow_nan=False)
+    metadata = {
+        "format": FORMAT,
+        "version": str(VERSION),
+        "kind": kind,
+        "vicinal": page,
+        "checksum": _checksum(kind, tensors, page),
+    }
+    data = save(tensors, metadata)
+    if not path.parent.is_dir():
+        raise InputError(f"cannot write {path}: the folder {path.parent} does not exist.")
+    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        os.chmod(temporary, 0o666 & ~_umask())
+        os.replace(temporary, path)
+    except BaseException:
+        Path(temporary).unlink(missing_ok=True)
+        raise
+    return path
+
+
+def read(path: str | Path) -> tuple[str, dict[str, Tensor], dict[str, Any]]:
+    """Kind, tensors and facts of a file this version can read; a sentence for any other."""
+    path = Path(path)
+    if not path.is_file():
+        raise InputError(f"cannot read {path}: there is no such file.")
+    try:
+        with safe_open(path, framework="pt") as file:
+            metadata = file.metadata() or {}
+            _check_origin(path, metadata)
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except SafetensorError as error:
+        size = path.stat().st_size
+        raise InputError(
+            f"cannot read {path}: it is not a whole .vic file ({error}; {size:,} bytes). It may be "
+            "truncated or of another kind; save the head again, or copy the file anew."
+        ) from error
+    page = metadata["vicinal"]
+    if metadata.get("checksum") != _checksum(metadata["kind"], tensors, page):
+        raise InputError(
+            f"cannot read {path}: its checksum does not match, so it was damaged after it was "
+            "written. Save the head again, or copy the file anew."
+        )
+    return metadata["kind"], tensors, json.loads(page)
+
+
+def pack_classes(classes: NDArray[Any]) -> dict[str, Any]:
+    """Class names as JSON, with the dtype to come back to.
+
+    >>> pack_classes(np.array([3, 5]))
+    {'dtype': '<i8', 'names': [3, 5]}
+    """
+    names = classes.tolist()
+    if not all(isinstance(name, (bool, int, float, str)) for name in names):
+        raise InputError(
+            f"class names like {names[0]!r} ({type(names[0]).__name__}) cannot be saved. "
+            "Use whole numbers or strings."
+        )
+    return {"dtype": "object" if classes.dtype.kind == "O" else classes.dtype.str, "names": names}
+
+
+def unpack_classes(packed: dict[str, Any]) -> NDArray[Any]:
+    return np.array(packed["names"], dtype=np.dtype(packed["dtype"]))
+
+
+def _check_origin(path: Path, metadata: dict[str, str]) -> None:
+    if metadata.get("format") != FORMAT or "vicinal" not in metadata or "kind" not in metadata:
+        raise InputError(
+            f"cannot read {path}: it is a safetensors file, but not a vicinal head. "
+            "Pass a file written by save()."
+        )
+    version = metadata.get("version", "")
+    if not version.isdigit() or int(version) > VERSION:
+        raise InputError(
+            f"cannot read {path}: it has format version {version or 'unknown'}, this vicinal reads "
+            f"up to {VERSION}. Update vicinal."
+        )
+
+
+def _checksum(kind: str, tensors: dict[str, Tensor], page: str) -> str:
+    digest = hashlib.sha256(f"{kind}\n{page}\n".encode())
+    for name in sorted(tensors):
+        value = tensors[name]
+        digest.update(f"{name} {value.dtype} {tuple(value.shape)}\n".encode())
+        digest.update(value.contiguous().flatten().view(torch.uint8).numpy().tobytes())
+    return digest.hexdigest()
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask

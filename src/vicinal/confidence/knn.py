@@ -1,0 +1,130 @@
+r"""k nearest neighbors, plain and distance-weighted: what NED is compared with.
+
+.. math:: p(c \mid z) = \frac{\sum_{i \le k} w_i \, [y_i = c]}{\sum_{i \le k} w_i}
+
+with :math:`w_i = 1`, Dudani's :math:`(d_k-d_i)/(d_k-d_1)` (1976) or Gou's, which is Dudani's times
+:math:`(d_k+d_1)/(d_k+d_i)` (2012). Dudani's and Gou's weights are defined on plain, unsquared
+distances and know no bandwidth, so nothing in them can be calibrated; the k-th neighbor weighs 0,
+so k neighbors are k - 1 voters.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.utils.validation import check_is_fitted
+from torch import Tensor
+
+from vicinal.checks import InputError, check_choice, check_k, same_kind
+from vicinal.confidence.rows_and_labels import labels_of, named, rows_of
+from vicinal.confidence.support import LabeledSupport
+from vicinal.neighbors.kernels import dudani, gou, uniform
+from vicinal.neighbors.mass import class_log_mass
+from vicinal.neighbors.search import Neighbors, Search, make_search
+
+WEIGHTS: dict[str, Callable[[Tensor], Tensor]] = {
+    "uniform": uniform,
+    "dudani": dudani,
+    "gou": gou,
+}
+
+
+def knn_log_probs(
+    distances: Tensor, labels: Tensor, num_classes: int, *, weights: str = "uniform"
+) -> Tensor:
+    """Log-share of the vote for every class; ``distances`` (n, k) plain and ascending.
+
+    >>> near = torch.tensor([[1.0, 2.0, 3.0]]), torch.tensor([[0, 1, 1]])
+    >>> knn_log_probs(*near, 2, weights="dudani").exp()
+    tensor([[0.6667, 0.3333]])
+    """
+    return class_log_mass(WEIGHTS[weights](distances), labels, num_classes).log_softmax(1)
+
+
+class KNNClassifier(ClassifierMixin, BaseEstimator):
+    """Vote of the k nearest support rows, weighted ``"uniform"``, ``"dudani"`` or ``"gou"``.
+
+    ``k`` above the support size is an error. Labels may be soft (n, c). The vote is piecewise
+    constant in the query, so there is no ``module()``: its gradient is zero almost everywhere. To
+    attack a kNN head, take the surrogate ``NEDClassifier(k, temperature).fit(X, y).module()``.
+
+    >>> knn = KNNClassifier(k=3).fit([[0.0], [1.0], [2.0], [3.0]], ["a", "a", "b", "b"])
+    >>> knn.predict_proba([[0.0]])
+    array([[0.66666667, 0.33333333]])
+    """
+
+    def __init__(
+        self,
+        k: int = 10,
+        weights: str = "uniform",
+        metric: str = "sqeuclidean",
+        search: str | Search = "exact",
+    ) -> None:
+        self.k = k
+        self.weights = weights
+        self.metric = metric
+        self.search = search
+
+    def fit(self, X: Any, y: Any) -> KNNClassifier:
+        """Take rows ``X`` with labels ``y`` (n,), or soft (n, c), as the support."""
+        x = rows_of(self, X, reset=True)
+        labels = labels_of(y, len(x))
+        check_choice(self.weights, "weights", tuple(WEIGHTS))
+        if len(x) == 1 and self.k != 1:
+            raise InputError(f"`k`={self.k} but the support has 1 sample. Pass more rows, or k=1.")
+        check_k(self.k, len(x), "k", "the support")
+        self.support_ = LabeledSupport(make_search(self.search, self.metric).build(x), labels)
+        self.classes_: NDArray[Any] = labels.classes
+        return self
+
+    def predict_log_proba(self, X: Any) -> Any:
+        """Log of the vote's shares (n, c); -inf where nobody voted."""
+        return same_kind(self._log_probs(self._hood(X)).to(self.support_.rows.dtype), X)
+
+    def predict_proba(self, X: Any) -> Any:
+        """Shares of the vote (n, c) in the order of ``classes_``."""
+        return same_kind(self._log_probs(self._hood(X)).exp().to(self.support_.rows.dtype), X)
+
+    def predict(self, X: Any) -> Any:
+        """The class with most of the vote; ties, frequent among counts, go by label order.
+
+        (scikit-learn's contract: the label is the arg max of the probabilities.)
+        """
+        hood = self._hood(X)
+        return named(self.classes_, self._log_probs(hood).argmax(1), X)
+
+    def kneighbors(self, X: Any, k: int | None = None) -> Neighbors:
+        """Distances (n, k) in the metric's unit and ids of the nearest support rows."""
+        hood = self._hood(X, k)
+        ids = self.support_.ids[hood.indices]
+        return Neighbors(same_kind(hood.distances, X), same_kind(ids, X))
+
+    @property
+    def loo_proba_(self) -> NDArray[np.floating[Any]]:
+        """Leave-one-out probabilities of the support rows (k at most the others there are)."""
+        check_is_fitted(self)
+        graph = self.support_.graph(min(self.k, len(self.support_) - 1))
+        log_probs = self._log_probs(Neighbors(graph.distances, graph.indices))
+        return log_probs.exp().to(self.support_.rows.dtype).numpy()
+
+    def _hood(self, X: Any, k: int | None = None) -> Neighbors:
+        check_is_fitted(self)
+        x = rows_of(self, X).to(self.support_.rows)
+        return self.support_.search.query(x, self.k if k is None else k)
+
+    def _log_probs(self, hood: Neighbors) -> Tensor:
+        plain = hood.distances.double()
+        if self.metric == "sqeuclidean":
+            plain = plain.sqrt()
+        rows = max((1 << 22) // (math.prod(self.support_.near(hood.indices[:1]).shape[1:]) + 1), 1)
+        parts = [
+            knn_log_probs(d, self.support_.near(i), len(self.classes_), weights=self.weights)
+            for d, i in zip(plain.split(rows), hood.indices.split(rows), strict=True)
+        ]
+        return torch.cat(parts)

@@ -1,0 +1,419 @@
+r"""NED: calibrated class probabilities from the distances to labeled neighbors (Karpusha 2020).
+
+.. math:: p(c \mid z) = \frac{\sum_{i \le k} e^{-\|z-z_i\|^2/T} [y_i=c]}{\sum_{i \le k}
+   e^{-\|z-z_i\|^2/T}} \qquad \text{(eq. 3)}
+
+The formula and its extensions are in :mod:`vicinal.confidence.ned_posterior`, their fit in
+:mod:`vicinal.confidence.ned_fit`; this file is the estimator around them. NED is closed-set: it
+divides by the mass it finds, so a row far from everything may get a high probability. The distance
+to the k-th neighbor, which :meth:`NEDClassifier.judge` reports from the same search, tells such
+rows.
+"""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.utils.validation import check_is_fitted
+from torch import Tensor
+
+from vicinal.checks import InputError, check_choice, check_k, same_kind
+from vicinal.confidence.bundle import write
+from vicinal.confidence.ned_effects import (
+    JointEffect,
+    LabelEffects,
+    joint_effect,
+    label_effects,
+)
+from vicinal.confidence.ned_fit import Evidence
+from vicinal.confidence.ned_module import NEDHead
+from vicinal.confidence.ned_posterior import NEDParameters, best_class, ned_log_probs
+from vicinal.confidence.ned_recipe import (
+    Recipe,
+    collapse_sentence,
+    fit_recipe,
+    with_prior,
+)
+from vicinal.confidence.prediction import Prediction, prediction_of
+from vicinal.confidence.rows_and_labels import codes_of, labels_of, named, rows_of
+from vicinal.confidence.support import LabeledSupport
+from vicinal.neighbors.search import Neighbors, Search, make_search
+
+DEFAULT_K = 100
+_ELEMENTS = 1 << 23
+
+
+class NEDClassifier(ClassifierMixin, BaseEstimator):
+    r"""Class probabilities from the exponential of distances to the k nearest support rows.
+
+    The defaults are eq. 3 exactly, with T fitted leave-one-out on the support. Beyond the paper,
+    and fitted on the same cached graph: ``sharpness="fit"``, ``background="fit"``,
+    ``bandwidth="class"`` (eq. 18); they are kept only if they lower the cross-validated
+    leave-one-out loss, and ``fitted_`` names those that were.
+
+    Parameters
+    ----------
+    k : neighbors that vote. The default of 100 means *at most* 100: a smaller support votes as a
+        whole, with a warning. Any other ``k`` above the support size is an error.
+    temperature : None fits it leave-one-out. 0 is the nearest neighbor (ties share), ``inf`` the
+        plain vote of k neighbors.
+    sharpness, background : numbers, or ``"fit"``.
+    bandwidth : ``"shared"``, or ``"class"`` for one per class.
+    prior : ``"support"``, ``"uniform"`` or an array of class probabilities in the order of
+        ``classes_``: the class frequencies to expect of queries.
+    metric : ``"sqeuclidean"`` (the paper's), ``"euclidean"`` or ``"cosine"``.
+    search : ``"exact"``, ``"faiss"``, ``"auto"`` or a :class:`vicinal.neighbors.search.Search`.
+
+    Attributes
+    ----------
+    temperature_, sharpness_, background_, effective_dimension_, class_temperatures_ : as used
+    classes_ : the order of probability columns; support_size_ : rows; ids_ : their ids
+    loo_proba_ : leave-one-out probabilities of the support rows themselves
+    unreachable_ : ids of support rows whose own class is not among their k neighbors
+    n_conflicting_duplicates_ : support rows with an identical row of another label
+    stale_ : names of what edits have outdated; warnings_ : every warning given
+
+    Examples
+    --------
+    >>> X = np.array([[0.0], [0.2], [0.4], [1.0], [1.2], [1.4]])
+    >>> ned = NEDClassifier(k=3).fit(X, ["a", "a", "b", "b", "b", "a"])
+    >>> ned.predict([[0.1], [1.1]])
+    array(['a', 'b'], dtype='<U1')
+    """
+
+    def __init__(
+        self,
+        k: int = 100,
+        temperature: float | None = None,
+        sharpness: float | str = 1.0,
+        background: float | str = 0.0,
+        bandwidth: str = "shared",
+        prior: Any = "support",
+        metric: str = "sqeuclidean",
+        search: str | Search = "exact",
+    ) -> None:
+        self.k = k
+        self.temperature = temperature
+        self.sharpness = sharpness
+        self.background = background
+        self.bandwidth = bandwidth
+        self.prior = prior
+        self.metric = metric
+        self.search = search
+
+    # ------------------------------------------------------------------ learning
+
+    def fit(self, X: Any, y: Any) -> NEDClassifier:
+        """Take rows ``X`` with labels ``y`` (n,), or soft (n, c), as the support; fit the rest."""
+        x = rows_of(self, X, reset=True)
+        labels = labels_of(y, len(x))
+        recipe = self._recipe()
+        if recipe.anything and len(x) < 2:
+            raise InputError(
+                "leave-one-out needs at least 2 support rows, got 1 sample. "
+                "Pass temperature= a number, or more rows."
+            )
+        self.warnings_: list[str] = []
+        self.k_ = self._usable_k(len(x))
+        self.support_ = LabeledSupport(make_search(self.search, self.metric).build(x), labels)
+        self._torch = isinstance(X, Tensor)
+        self._learn(recipe, None)
+        return self
+
+    def calibrate(self, X: Any, y: Any) -> NEDClassifier:
+        """Fit the same parameters on held-out rows instead (the paper's abstract); preferred.
+
+        Rows whose label the support does not know can never be right; they are left out, and
+        counted in a warning.
+        """
+        recipe = self._recipe()
+        if not recipe.anything:
+            raise InputError(
+                "nothing to calibrate: temperature, sharpness and background are given numbers. "
+                "Pass temperature=None or sharpness='fit'."
+            )
+        x = self._rows(X)
+        targets = codes_of(y, len(x), self.support_.labels)
+        known = targets.new_ones(len(x), dtype=torch.bool) if targets.ndim == 2 else targets >= 0
+        if not bool(known.any()):
+            raise InputError(
+                "no calibration row has a label of the support. Check the class names."
+            )
+        if not bool(known.all()):
+            self._warn(
+                f"{int((~known).sum())} of {len(x)} calibration rows have a label the support does "
+                "not know; they are left out."
+            )
+        hood = self.support_.search.query(x[known], self.k_)
+        if float((hood.distances[:, 0] == 0).double().mean()) > 0.5:
+            self._warn(
+                "most calibration rows are also in the support: they see themselves, and "
+                "confidence will be too high. Hold them out of the support."
+            )
+        self._learn(recipe, self._evidence(hood, targets[known], leave_one_out=False))
+        return self
+
+    def refit(self) -> NEDClassifier:
+        """Fit again, leave-one-out, from the cached graph; nothing is stale after."""
+        check_is_fitted(self)
+        self.support_.drop_empty_classes()
+        self._learn(self._recipe(), None)
+        return self
+
+    # ------------------------------------------------------------------ predicting
+
+    def predict_log_proba(self, X: Any) -> Any:
+        """Log-probabilities (n, c), the primitive; -inf is an exact zero."""
+        hood = self._hood(X)
+        return same_kind(self.log_probs_of(hood).to(hood.distances.dtype), X)
+
+    def predict_proba(self, X: Any) -> Any:
+        """Probabilities (n, c) in the order of ``classes_``."""
+        hood = self._hood(X)
+        return same_kind(self.log_probs_of(hood).exp().to(hood.distances.dtype), X)
+
+    def predict(self, X: Any) -> Any:
+        """The most probable class; ties go to the smaller mean distance, then by label order."""
+        hood = self._hood(X)
+        near = self.support_.near(hood.indices)
+        best = best_class(self.log_probs_of(hood), hood.distances.double(), near)
+        return named(self.classes_, best, X)
+
+    def judge(self, X: Any) -> Prediction:
+        """Everything one search can say: label, probabilities, distances, density, neighbors."""
+        return prediction_of(self, self._hood(X), X)
+
+    def kneighbors(self, X: Any = None, k: int | None = None) -> Neighbors:
+        """Distances (n, k) and ids of the nearest support rows, as arrays of the kind passed in.
+
+        Without ``X``: of each support row among the others.
+        """
+        check_is_fitted(self)
+        if X is None:
+            graph = self.support_.graph(self._loo_k())
+            k = graph.k if k is None else k
+            check_k(k, graph.k, "k", "the leave-one-out graph")
+            hood = Neighbors(graph.distances[:, :k], graph.indices[:, :k])
+            like: Any = self.support_.rows if self._torch else None
+        else:
+            hood, like = self._hood(X, k), X
+        ids = self.support_.ids[hood.indices]
+        return Neighbors(same_kind(hood.distances, like), same_kind(ids, like))
+
+    def log_probs_of(self, hood: Neighbors) -> Tensor:
+        """Log-probabilities (n, c) in float64 of neighbors found before; indices are positions."""
+        # In blocks of rows: soft labels of k neighbors are (n, k, c).
+        soft, count = self.support_.labels.soft, len(self.classes_)
+        rows = max(_ELEMENTS // (hood.indices.shape[1] * (count if soft else 1) + count), 1)
+        near, parameters = self.support_.near, self.parameters_
+        parts = zip(hood.distances.split(rows), hood.indices.split(rows), strict=True)
+        return torch.cat([ned_log_probs(d.double(), near(i), count, parameters) for d, i in parts])
+
+    def module(self, temperature: float | None = None, full_support: bool = False) -> NEDHead:
+        """A differentiable ``nn.Module``: embeddings to class log-probabilities; a snapshot.
+
+        ``temperature`` replaces the fitted one (class bandwidths keep their ratios to it) and
+        ``full_support`` lets every row vote: the smoothed surrogate of an attack audit.
+        """
+        check_is_fitted(self)
+        return NEDHead(self, temperature, full_support)
+
+    # ------------------------------------------------------------------ what if
+
+    def label_effects(
+        self, X: Any, ids: Any = None, new_labels: Any = None, probabilities: bool = False
+    ) -> LabelEffects:
+        """What queries ``X`` would be told if a support label were different, or the row gone.
+
+        Each row of ``ids`` (all by default) alone: relabeled as ``new_labels``, or removed without
+        them. Exact, with the parameters as they are; see :mod:`vicinal.confidence.ned_effects`.
+        """
+        return label_effects(self, self._rows(X), ids, new_labels, probabilities)
+
+    def joint_effect(self, X: Any, ids: Any, new_labels: Any = None) -> JointEffect:
+        """The same for the whole list of edits at once."""
+        return joint_effect(self, self._rows(X), ids, new_labels)
+
+    # ------------------------------------------------------------------ editing the support
+
+    def add(self, X: Any, y: Any, refit: bool = True) -> NEDClassifier:
+        """Add labeled rows; new classes are welcome. Ids go on from the last one.
+
+        The graph is updated, not rebuilt, and what was fitted leave-one-out is fitted again from it
+        (``refit=False`` leaves that for :meth:`refit` and lists it in ``stale_``). What was
+        calibrated on held-out rows cannot be, and is listed.
+        """
+        self.support_.add(self._rows(X), y)
+        return self._edited(refit)
+
+    def remove(self, ids: Any, refit: bool = True) -> NEDClassifier:
+        """Take rows out of the support by id; the other rows keep theirs."""
+        check_is_fitted(self)
+        gone = self.support_.positions(ids).unique()
+        left = len(self.support_) - len(gone)
+        if left < 1:
+            raise InputError("`ids` names the whole support. At least one row must stay.")
+        if self.k != DEFAULT_K:
+            check_k(self.k, left, "k", "the support that would remain")
+        self.support_.remove(gone)
+        return self._edited(refit)
+
+    def relabel(self, ids: Any, y: Any, refit: bool = True) -> NEDClassifier:
+        """Give support rows other labels; the graph does not change."""
+        check_is_fitted(self)
+        self.support_.relabel(self.support_.positions(ids), y)
+        return self._edited(refit)
+
+    # ------------------------------------------------------------------ what is known after fit
+
+    @property
+    def classes_(self) -> NDArray[Any]:
+        return self._fitted().support_.labels.classes
+
+    @property
+    def support_size_(self) -> int:
+        return len(self._fitted().support_)
+
+    @property
+    def ids_(self) -> NDArray[np.int64]:
+        return self._fitted().support_.ids.numpy()
+
+    @property
+    def class_temperatures_(self) -> NDArray[np.float64]:
+        own = self._fitted().parameters_.log_bandwidths
+        ratios = torch.ones(len(self.classes_)) if own is None else own.exp()
+        return (self.temperature_ * ratios.double()).numpy()
+
+    @property
+    def loo_proba_(self) -> Any:
+        p = self._fitted()._loo_log_probs().exp().to(self.support_.rows.dtype)
+        return p if self._torch else p.numpy()
+
+    @property
+    def unreachable_(self) -> NDArray[np.int64]:
+        return self._fitted().support_.unreachable(self._loo_k())
+
+    @property
+    def n_conflicting_duplicates_(self) -> int:
+        return self._fitted().support_.conflicting_duplicates(self._loo_k())
+
+    def save(self, path: str | Path) -> Path:
+        """Write a ``.vic`` file (safetensors and JSON, never pickle); ``vicinal.load`` reads it."""
+        from vicinal.confidence.ned_file import ned_state  # it imports this file
+
+        return write(path, "ned", *ned_state(self._fitted()))
+
+    # ------------------------------------------------------------------ inside
+
+    def _fitted(self) -> NEDClassifier:
+        check_is_fitted(self, "support_")
+        return self
+
+    def _recipe(self) -> Recipe:
+        if isinstance(self.prior, str):
+            check_choice(self.prior, "prior", ("support", "uniform"))
+        return Recipe.of(self.temperature, self.sharpness, self.background, self.bandwidth)
+
+    def _usable_k(self, rows: int) -> int:
+        if self.k == DEFAULT_K and rows < DEFAULT_K:
+            if getattr(self, "k_", None) != rows:
+                self._warn(
+                    f"the support has {rows} rows, fewer than the default k=100: all of them vote. "
+                    f"Pass k={rows} or fewer to choose."
+                )
+            return rows
+        check_k(self.k, rows, "k", "the support")
+        return int(self.k)
+
+    def _learn(self, recipe: Recipe, held_out: Evidence | None) -> None:
+        """Fit on held-out rows, or leave-one-out on the support itself."""
+        evidence = held_out
+        if evidence is None and recipe.anything:
+            graph = self.support_.graph(self._loo_k())
+            hood = Neighbors(graph.distances, graph.indices)
+            evidence = self._evidence(hood, self.support_.labels.values, leave_one_out=True)
+        fit = fit_recipe(recipe, evidence, len(self.classes_), self.n_features_in_)
+        for sentence in fit.warnings:
+            self._warn(sentence)
+        self._use(self._with_prior(fit.parameters))
+        self.fitted_ = fit.kept
+        self.stale_: tuple[str, ...] = ()
+        self.fitted_on_ = "leave-one-out" if held_out is None else "held-out"
+        self._loo: Tensor | None = None
+        if held_out is None and recipe.anything:
+            self._check_collapse()
+
+    def _use(self, parameters: NEDParameters) -> None:
+        self.parameters_ = parameters
+        self.temperature_ = parameters.temperature
+        self.sharpness_ = parameters.sharpness
+        self.background_ = parameters.background
+        self.effective_dimension_ = parameters.effective_dimension
+
+    def _with_prior(self, parameters: NEDParameters) -> NEDParameters:
+        counts = self.support_.labels.counts()
+        return with_prior(parameters, counts / counts.sum(), self.prior)
+
+    def _check_collapse(self) -> None:
+        labels, graph = self.support_.labels, self.support_.graph(self._loo_k())
+        if labels.soft or len(self.classes_) < 2:
+            return
+        near = self.support_.near(graph.indices)
+        best = best_class(self._loo_log_probs(), graph.distances.double(), near)
+        accuracy = float((best == labels.values).double().mean())
+        if accuracy > 0.999:
+            self._warn(collapse_sentence(accuracy))
+
+    def _edited(self, refit: bool) -> NEDClassifier:
+        self.k_ = self._usable_k(len(self.support_))
+        self._loo = None
+        recipe = self._recipe()
+        if refit and (self.fitted_on_ == "leave-one-out" or not recipe.anything):
+            return self.refit()
+        self._stretch_parameters()
+        self.stale_ = (*recipe.names, "prior_")
+        if self.fitted_on_ == "held-out":
+            self._warn(
+                "the support has changed since it was calibrated on held-out rows: call "
+                "calibrate(X, y) again; stale_ lists what is outdated."
+            )
+        return self
+
+    def _stretch_parameters(self) -> None:
+        """New classes count by their rows and take the common bandwidth until the next fit."""
+        prior, own = self.parameters_.prior, self.parameters_.log_bandwidths
+        if prior is None or len(prior) == len(self.classes_):
+            return
+        width = None if own is None else torch.zeros(len(self.classes_), dtype=own.dtype)
+        self._use(self._with_prior(replace(self.parameters_, log_bandwidths=width)))
+
+    def _warn(self, sentence: str) -> None:
+        self.warnings_.append(sentence)
+        warnings.warn(sentence, UserWarning, stacklevel=3)
+
+    def _rows(self, X: Any) -> Tensor:
+        return rows_of(self._fitted(), X).to(self.support_.rows)
+
+    def _hood(self, X: Any, k: int | None = None) -> Neighbors:
+        x = self._rows(X)
+        return self.support_.search.query(x, self.k_ if k is None else k)
+
+    def _loo_k(self) -> int:
+        return min(self.k_, len(self.support_) - 1)
+
+    def _evidence(self, hood: Neighbors, targets: Tensor, *, leave_one_out: bool) -> Evidence:
+        near, counts = self.support_.near(hood.indices), self.support_.labels.counts()
+        return Evidence(hood.distances.double(), near, targets, counts, leave_one_out)
+
+    def _loo_log_probs(self) -> Tensor:
+        graph = self.support_.graph(self._loo_k())
+        if self._loo is None:
+            self._loo = self.log_probs_of(Neighbors(graph.distances, graph.indices))
+        return self._loo

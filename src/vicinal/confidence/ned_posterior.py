@@ -1,0 +1,181 @@
+r"""From neighbors to class probabilities: the NED score and what may be fitted around it.
+
+.. math::
+   S_c = \frac{\sum_{i \le k} e^{-d_i/T} \, [y_i = c]}{\sum_{i \le k} e^{-d_i/T}}
+   \qquad \text{(Karpusha 2020, eq. 3, } d_i = \|z - z_i\|^2 \text{)}
+
+In full, with a bandwidth per class (eq. 18, :math:`T_c = 2\alpha_c`, effective dimension m), a
+floor of prior (background :math:`\epsilon`), an exponent (sharpness :math:`\gamma`) and a change
+of class prior from the support's :math:`\pi` to :math:`\pi'`:
+
+.. math::
+   S_c \propto T_c^{-m/2} \sum_{i \le k} e^{-d_i/T_c} [y_i = c] \qquad
+   p(c \mid z) \propto \frac{\pi'_c}{\pi_c} \bigl(\epsilon \pi_c + (1-\epsilon) S_c\bigr)^{\gamma}
+
+T does two jobs in eq. 3: it chooses who votes, and how sharp the answer is. Where distances are
+concentrated, no T does both; the exponent takes over the second one. On the unit sphere
+:math:`\|a-b\|^2 = 2 - 2\cos`, so eq. 3 is the softmax kNN of self-supervised evaluation with
+:math:`\tau = T/2`.
+
+The change of prior comes last: what is fitted on the support is a posterior under the support's own
+prior, and reweighting a calibrated posterior is Bayes' rule (label shift). With
+:math:`\epsilon=0, \gamma=1` it equals reweighting the class sums.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from vicinal.neighbors.kernels import exponential
+from vicinal.neighbors.mass import class_log_mass, log_mass
+
+
+@dataclass(frozen=True)
+class NEDParameters:
+    """What eq. 3 and its extensions need besides the neighbors; the defaults are eq. 3.
+
+    ``log_bandwidths`` are log(T_c / T), one per class (eq. 18), ``prior`` the support's class
+    shares, ``log_prior_shift`` log(π'_c / π_c); each None where it is not used.
+    """
+
+    temperature: float
+    sharpness: float = 1.0
+    background: float = 0.0
+    effective_dimension: float = 0.0
+    log_bandwidths: Tensor | None = field(default=None, repr=False)
+    prior: Tensor | None = field(default=None, repr=False)
+    log_prior_shift: Tensor | None = field(default=None, repr=False)
+
+
+def ned_log_probs(
+    distances: Float[Tensor, "n k"],
+    labels: Int[Tensor, "n k"] | Float[Tensor, "n k c"],
+    num_classes: int,
+    parameters: NEDParameters,
+) -> Float[Tensor, "n c"]:
+    """Log-probabilities of every class from the k nearest distances and labels (eq. 3, eq. 18).
+
+    A class without mass gets -inf, an exact zero. Differentiable in the distances.
+
+    >>> two = ned_log_probs(torch.tensor([[0.0, 1.0, 1.0]]), torch.tensor([[0, 1, 1]]), 2,
+    ...                     NEDParameters(temperature=1.0))
+    >>> two.exp()
+    tensor([[0.5761, 0.4239]])
+    """
+    log_s = _class_masses(distances, labels, num_classes, parameters).log_softmax(1)
+    if parameters.background > 0:
+        assert parameters.prior is not None
+        floor = parameters.prior.to(log_s).log() + math.log(parameters.background)
+        kept = log_s + math.log1p(-parameters.background)
+        log_s = torch.logaddexp(floor.expand_as(kept), kept)
+    if parameters.sharpness != 1:
+        log_s = parameters.sharpness * log_s
+    if parameters.log_prior_shift is not None:
+        log_s = log_s + parameters.log_prior_shift.to(log_s)
+    return log_s.log_softmax(1)
+
+
+def neighbor_log_weights(
+    distances: Float[Tensor, "n k"],
+    labels: Int[Tensor, "n k"] | Float[Tensor, "n k c"],
+    parameters: NEDParameters,
+) -> Float[Tensor, "n k"]:
+    """Log-weight of each neighbor. Soft labels with class bandwidths: the mean over its label."""
+    own = parameters.log_bandwidths
+    if own is None:
+        return exponential(distances, parameters.temperature)
+    if labels.ndim == 2:
+        return _eq18(distances, own.to(distances)[labels], parameters)
+    weights = _eq18(distances[:, :, None], own.to(distances), parameters)
+    return (weights + labels.to(distances).log()).logsumexp(2)
+
+
+def log_density(
+    distances: Float[Tensor, "n k"],
+    labels: Int[Tensor, "n k"] | Float[Tensor, "n k c"],
+    parameters: NEDParameters,
+) -> Float[Tensor, " n"]:
+    """log Σ_i w_i: how much weight the support puts near a row; larger is more crowded.
+
+    At T = 0 every mass is 0 or a count, so minus the nearest distance takes its place.
+    """
+    if parameters.temperature == 0:
+        return -distances[:, 0]
+    return log_mass(neighbor_log_weights(distances, labels, parameters))
+
+
+def ignored_mass_bound(
+    distances: Float[Tensor, "n k"],
+    labels: Int[Tensor, "n k"] | Float[Tensor, "n k c"],
+    support_size: int,
+    parameters: NEDParameters,
+) -> Float[Tensor, " n"]:
+    r"""At most this mass lies beyond the k-th neighbor, relative to the mass that is kept.
+
+    .. math:: (N - k) \, e^{-d_k/T} \big/ \sum_{i \le k} e^{-d_i/T}
+
+    None of the N - k others is nearer than the k-th. With a bandwidth per class the heaviest
+    class's weight at d_k stands for all.
+
+    >>> ignored_mass_bound(torch.tensor([[0.0, 3.0]]), torch.zeros(1, 2).long(), 10,
+    ...                    NEDParameters(temperature=1.0))
+    tensor([0.3794])
+    """
+    left = support_size - distances.shape[1]
+    if left == 0:
+        return torch.zeros_like(distances[:, 0])
+    weights = neighbor_log_weights(distances, labels, parameters)
+    if parameters.log_bandwidths is None:
+        last = weights[:, -1]
+    else:
+        bandwidths = parameters.log_bandwidths.to(distances)
+        last = _eq18(distances[:, -1:], bandwidths, parameters).amax(1)
+    return (last + math.log(left) - log_mass(weights)).exp()
+
+
+def best_class(
+    log_probs: Float[Tensor, "n c"],
+    distances: Float[Tensor, "n k"],
+    labels: Int[Tensor, "n k"] | Float[Tensor, "n k c"],
+) -> Int[Tensor, " n"]:
+    """The most probable class; ties go to the smaller mean distance, then to the label order.
+
+    >>> p = torch.tensor([[0.5, 0.5]]).log()
+    >>> best_class(p, torch.tensor([[1.0, 1.0, 2.0, 5.0]]), torch.tensor([[1, 0, 1, 0]]))
+    tensor([1])
+    """
+    top = log_probs.amax(1, keepdim=True)
+    tied = log_probs >= top - 16 * torch.finfo(log_probs.dtype).eps
+    best = log_probs.argmax(1)
+    rows = (tied.sum(1) > 1).nonzero().flatten()
+    if len(rows):
+        d, near, count = distances[rows], labels[rows], log_probs.shape[1]
+        share = near if near.ndim == 3 else torch.nn.functional.one_hot(near, count)
+        mean = torch.einsum("nk,nkc->nc", d, share.to(d)) / share.sum(1).to(d)
+        # A class nobody near holds has mean 0/0; it loses to every class with neighbors.
+        mean = mean.nan_to_num(torch.inf).masked_fill(~tied[rows], torch.inf)
+        nobody = mean.isinf().all(1)
+        best[rows] = torch.where(nobody, tied[rows].int().argmax(1), mean.argmin(1))
+    return best
+
+
+def _class_masses(
+    distances: Tensor, labels: Tensor, num_classes: int, parameters: NEDParameters
+) -> Tensor:
+    own = parameters.log_bandwidths
+    if labels.ndim == 3 and own is not None:
+        weights = _eq18(distances[:, :, None], own.to(distances), parameters)
+        return (weights + labels.to(distances).log()).logsumexp(1)
+    weights = neighbor_log_weights(distances, labels, parameters)
+    return class_log_mass(weights, labels, num_classes)
+
+
+def _eq18(distances: Tensor, log_bandwidths: Tensor, parameters: NEDParameters) -> Tensor:
+    """-d/T_c - (m/2) log(T_c/T): the log of a Gaussian's height at distance d, up to a constant."""
+    scale = parameters.temperature * log_bandwidths.exp()
+    return -distances / scale - 0.5 * parameters.effective_dimension * log_bandwidths

@@ -1,0 +1,79 @@
+"""Everything one search says about a row, in one record."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from numpy.typing import NDArray
+from torch import Tensor
+
+from vicinal.checks import same_kind
+from vicinal.confidence.ned_posterior import (
+    best_class,
+    ignored_mass_bound,
+    log_density,
+    neighbor_log_weights,
+)
+from vicinal.confidence.rows_and_labels import named
+from vicinal.neighbors.search import Neighbors
+
+if TYPE_CHECKING:
+    from vicinal.confidence.ned import NEDClassifier
+
+
+@dataclass(frozen=True, eq=False)
+class Prediction:
+    """One search's answers for n rows with k neighbors; arrays of the kind that was passed in.
+
+    ``confidence`` is the probability of ``label``. ``kth_distance`` and ``log_density`` tell how
+    far and how crowded the surroundings are, which the probabilities, being shares, cannot.
+    ``effective_neighbors`` is (Σw)²/Σw², ``ignored_mass`` bounds the mass beyond the k-th neighbor
+    relative to the kept. ``neighbors`` are support ids, nearest first; ``weights`` are their
+    shares.
+    """
+
+    label: Any  # (n,)
+    confidence: Any  # (n,)
+    probabilities: Any  # (n, c)
+    classes: NDArray[Any]
+    neighbors: Any  # (n, k)
+    distances: Any  # (n, k)
+    weights: Any  # (n, k)
+    neighbor_labels: Any  # (n, k)
+    kth_distance: Any  # (n,)
+    log_density: Any  # (n,)
+    effective_neighbors: Any  # (n,)
+    ignored_mass: Any  # (n,)
+
+    def __len__(self) -> int:
+        return len(self.label)
+
+
+def prediction_of(ned: NEDClassifier, hood: Neighbors, like: Any) -> Prediction:
+    """Read every score off one search; block by block where labels are soft."""
+    parameters, support = ned.parameters_, ned.support_
+    d, near = hood.distances.double(), support.near(hood.indices)
+    log_probs = ned.log_probs_of(hood)
+    best = best_class(log_probs, d, near)
+    confidence = log_probs.gather(1, best[:, None])[:, 0].exp()
+    shares = neighbor_log_weights(d, near, parameters).softmax(1)
+    votes = near if near.ndim == 2 else near.argmax(2)
+
+    def out(value: Tensor) -> Any:
+        return same_kind(value.to(hood.distances.dtype), like)
+
+    return Prediction(
+        label=named(ned.classes_, best, like),
+        confidence=out(confidence),
+        probabilities=out(log_probs.exp()),
+        classes=ned.classes_,
+        neighbors=same_kind(support.ids[hood.indices], like),
+        distances=same_kind(hood.distances, like),
+        weights=out(shares),
+        neighbor_labels=named(ned.classes_, votes, like),
+        kth_distance=same_kind(hood.distances[:, -1], like),
+        log_density=out(log_density(d, near, parameters)),
+        effective_neighbors=out(1 / shares.square().sum(1)),
+        ignored_mass=out(ignored_mass_bound(d, near, len(support), parameters)),
+    )

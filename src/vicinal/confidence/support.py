@@ -1,0 +1,107 @@
+"""The labeled rows that vote, as they change: added, removed, relabeled.
+
+Rows are known by *ids*: 0, 1, … in the order they were given, going on for added rows, and never
+reused, so an id always indexes what was passed in, whatever was removed since. The leave-one-out
+graph is built once, when it is first asked for, and edited along with the rows.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from numpy.typing import NDArray
+from torch import Tensor
+
+from vicinal.checks import InputError
+from vicinal.confidence.rows_and_labels import Labels, joined, labels_of, without_empty_classes
+from vicinal.neighbors.graph import NeighborGraph
+from vicinal.neighbors.search import Search
+
+
+class LabeledSupport:
+    """Rows in a search, their labels and ids, and the cached leave-one-out graph."""
+
+    def __init__(self, search: Search, labels: Labels, ids: Tensor | None = None) -> None:
+        self.search = search
+        self.labels = labels
+        self.ids = torch.arange(len(labels.values)) if ids is None else ids
+        self._next_id = int(self.ids.max()) + 1
+        self._graph: NeighborGraph | None = None
+
+    def __len__(self) -> int:
+        return len(self.ids)
+
+    @property
+    def rows(self) -> Float[Tensor, "n d"]:
+        return self.search.support
+
+    def graph(self, k: int) -> NeighborGraph:
+        """Each row's k nearest others, itself removed by index; kept until ``k`` changes."""
+        if len(self) < 2:
+            raise InputError("leave-one-out needs at least 2 support rows, got 1 sample.")
+        if self._graph is None or self._graph.k != k:
+            self._graph = NeighborGraph.build(self.search, k)
+        return self._graph
+
+    def near(self, indices: Int[Tensor, "n k"]) -> Int[Tensor, "n k"] | Float[Tensor, "n k c"]:
+        """Labels of neighbors given by position."""
+        return self.labels.values[indices]
+
+    def add(self, rows: Float[Tensor, "m d"], y: Any) -> None:
+        labels = joined(self.labels, labels_of(y, len(rows)))
+        (self._graph or self.search).add(rows)
+        self.ids = torch.cat([self.ids, torch.arange(len(rows)) + self._next_id])
+        self._next_id += len(rows)
+        self.labels = labels
+
+    def remove(self, positions: Int[Tensor, " m"]) -> None:
+        gone = positions.unique()
+        kept = torch.ones(len(self), dtype=torch.bool)
+        kept[gone] = False
+        if self._graph is not None and int(kept.sum()) <= self._graph.k:
+            self._graph = None  # too few rows for its k; the next one is built with less
+        (self._graph or self.search).remove(gone)
+        self.ids = self.ids[kept]
+        self.labels = Labels(self.labels.classes, self.labels.values[kept])
+
+    def relabel(self, positions: Int[Tensor, " m"], y: Any) -> None:
+        both = joined(self.labels, labels_of(y, len(positions)))
+        values = both.values[: len(self)].clone()
+        values[positions] = both.values[len(self) :]
+        self.labels = Labels(both.classes, values)
+
+    def drop_empty_classes(self) -> None:
+        self.labels = without_empty_classes(self.labels)
+
+    def positions(self, ids: Any) -> Int[Tensor, " m"]:
+        """Where the rows with these ids are now."""
+        wanted = torch.as_tensor(np.asarray(ids)).reshape(-1)
+        if wanted.is_floating_point():
+            raise InputError(f"`ids` must be whole numbers, got dtype {wanted.dtype}.")
+        order = self.ids.argsort()
+        spot = torch.searchsorted(self.ids[order], wanted.long()).clamp_max(len(order) - 1)
+        rows = order[spot]
+        missing = wanted[self.ids[rows] != wanted]
+        if len(missing):
+            raise InputError(
+                f"`ids` names rows that are not in the support: {missing[:5].tolist()}. "
+                "Rows are numbered from 0 in the order they were given; removed ones are gone."
+            )
+        return rows
+
+    def unreachable(self, k: int) -> NDArray[np.int64]:
+        """Ids of rows whose own class none of their k neighbors has: they can only be wrong."""
+        near, own = self.near(self.graph(k).indices), self.labels.values
+        if own.ndim == 1:
+            return self.ids[~(near == own[:, None]).any(1)].numpy()
+        return self.ids[((near.sum(1) <= 0) & (own > 0)).any(1)].numpy()
+
+    def conflicting_duplicates(self, k: int) -> int:
+        """Rows with an identical row (distance 0) of another label among their k neighbors."""
+        graph, own = self.graph(k), self.labels.values
+        differs = self.near(graph.indices) != own[:, None]
+        other = differs if own.ndim == 1 else differs.any(2)
+        return int(((graph.distances == 0) & other).any(1).sum())
