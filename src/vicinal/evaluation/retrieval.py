@@ -21,6 +21,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
+from torch import Tensor
 
 from vicinal.checks import InputError, as_tensor, check_k
 from vicinal.evaluation.inputs import BoolArray, FloatArray, IntArray, as_classes, exact_sum
@@ -100,7 +101,9 @@ def retrieval_report(
 
 
 def _relevance(neighbors: Any, labels: Any, support_labels: Any) -> _Relevance:
-    indices = as_tensor(getattr(neighbors, "indices", neighbors), "neighbors").detach().cpu()
+    # a tensor has a method of that name, so it is asked first
+    found = neighbors if isinstance(neighbors, Tensor) else getattr(neighbors, "indices", neighbors)
+    indices = as_tensor(found, "neighbors").detach().cpu()
     if indices.ndim != 2 or indices.is_floating_point() or 0 in indices.shape:
         raise InputError(
             "`neighbors` must be what a search returned or its integer indices (n, k), got shape "

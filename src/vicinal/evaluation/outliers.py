@@ -1,0 +1,234 @@
+r"""How foreign is an input, and does the score tell foreign from familiar?
+
+Every score says **larger = more outlying**. From one search among support rows:
+
+.. math::
+
+    \text{knn} = d_k(x) \qquad
+    \text{ned} = -\log \tfrac1N \sum_{i \in kNN} e^{-d_i^2/T}
+
+from logits :math:`-\max_c p_c` and :math:`-\log\sum_c e^{z_c}`, from class means the smallest
+Mahalanobis distance :math:`\min_c (x-\mu_c)^\top \Sigma^{-1} (x-\mu_c)` (Lee et al. 2018).
+
+The metrics below need no probabilities: they compare ranks, count ties half and take infinities.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from vicinal.checks import (
+    InputError,
+    as_matrix,
+    as_tensor,
+    check_choice,
+    check_k,
+    check_positive,
+    check_same_width,
+    same_kind,
+)
+from vicinal.evaluation.inputs import FloatArray, as_classes, exact_sum, row_order
+from vicinal.neighbors.search import Search, make_search
+from vicinal.neighbors.temperature import optimal_temperature
+
+SIDES = ("outlier", "inlier")
+
+
+class OutlierDetection(NamedTuple):
+    """Ranking quality of one score; ``fpr`` where ``tpr`` of the ``positive`` side is found."""
+
+    auroc: float
+    aupr_outlier: float
+    aupr_inlier: float
+    fpr: float
+    tpr: float
+    positive: str
+    inliers: int
+    outliers: int
+
+
+def outlier_scores(
+    support: Any,
+    query: Any,
+    *,
+    labels: Any = None,
+    logits: Any = None,
+    k: int = 50,
+    temperature: float | None = None,
+    metric: str = "sqeuclidean",
+    search: str | Search = "exact",
+) -> dict[str, Any]:
+    """Every score the inputs allow, ``(n,)`` each, larger = more outlying; one neighbor search.
+
+    Always ``"knn"``. With ``temperature``, or ``labels`` of the support to fit it on, ``"ned"``;
+    with ``labels`` also ``"mahalanobis"``; with the queries' ``logits`` ``"max_softmax"`` and
+    ``"energy"``. ``search`` may be one that already holds ``support``: then it is not built again.
+
+    >>> support, query = torch.eye(4), torch.tensor([[1.0, 0, 0, 0], [9.0, 9, 9, 9]])
+    >>> scores = outlier_scores(support, query, k=1, temperature=1.0)
+    >>> bool(scores["knn"][1] > scores["knn"][0]), bool(scores["ned"][1] > scores["ned"][0])
+    (True, True)
+    """
+    x, rows = as_matrix(support, "support"), as_matrix(query, "query")
+    check_same_width(x, rows, "support", "query")
+    check_k(k, len(x), "k", "support")
+    finder = make_search(search, metric)
+    if finder is not search or len(finder) == 0:
+        finder = finder.build(x)
+    distances = finder.query(rows, k).distances
+    scores = {"knn": distances[:, -1]}
+    if labels is not None and temperature is None:
+        y = torch.from_numpy(as_classes(labels, len(x), "labels"))
+        temperature = optimal_temperature(x, y, metric=metric, k=min(k, len(x) - 1))
+    if temperature is not None:
+        scores["ned"] = -ned_log_density(distances, temperature, len(x))
+    if labels is not None:
+        scores["mahalanobis"] = mahalanobis_distance(x, labels, rows)
+    if logits is not None:
+        z = as_matrix(logits, "logits")
+        scores |= {"max_softmax": max_softmax_score(z), "energy": energy_score(z)}
+    return {name: same_kind(score, query) for name, score in scores.items()}
+
+
+def ned_log_density(distances: Tensor, temperature: float, support_size: int) -> Tensor:
+    """log (1/N) Σ exp(−d/T) over the neighbors found: ``(n, k)`` distances to ``(n,)``.
+
+    What lies beyond k is left out, so the density is never overstated.
+    """
+    check_positive(temperature, "temperature")
+    return torch.logsumexp(-distances.double() / temperature, 1) - math.log(support_size)
+
+
+def max_softmax_score(logits: Any) -> Tensor:
+    """−max_c p_c (Hendrycks and Gimpel 2017): the plain baseline."""
+    return -torch.softmax(as_matrix(logits, "logits").double(), 1).amax(1)
+
+
+def energy_score(logits: Any, temperature: float = 1.0) -> Tensor:
+    """−T log Σ_c exp(z_c / T) (Liu et al. 2020): keeps the scale that a softmax divides out."""
+    check_positive(temperature, "temperature")
+    z = as_matrix(logits, "logits").double()
+    return -temperature * torch.logsumexp(z / temperature, 1)
+
+
+def mahalanobis_distance(support: Any, labels: Any, query: Any) -> Tensor:
+    """Squared distance to the nearest class mean under the pooled within-class covariance.
+
+    Directions in which no class varies count as infinitely stiff in theory; here the pseudoinverse
+    leaves them out, as a support of fewer rows than dimensions cannot measure them.
+    """
+    x, rows = as_matrix(support, "support").double(), as_matrix(query, "query").double()
+    y = as_classes(labels, len(x), "labels")
+    order = np.lexsort(
+        (row_order(x.numpy()), y)
+    )  # one order of summation for every order of the rows
+    x, y = x[torch.from_numpy(order)], y[order]
+    _, group = np.unique(y, return_inverse=True)
+    index = torch.from_numpy(group)
+    counts = torch.bincount(index).double()
+    means = torch.zeros(len(counts), x.shape[1], dtype=torch.float64).index_add_(0, index, x)
+    means /= counts[:, None]
+    centered = x - means[index]
+    values, vectors = torch.linalg.eigh(centered.T @ centered / len(x))
+    kept = values > values[-1].clamp(min=0) * len(values) * 1e-12
+    if not bool(kept.any()):
+        raise InputError(
+            "`support` does not vary within its classes, so there is no Mahalanobis distance. "
+            "Pass more rows per class."
+        )
+    white = vectors[:, kept] / values[kept].sqrt()
+    place = torch.from_numpy(row_order(rows.numpy()))
+    sorted_rows = torch.empty_like(rows)
+    sorted_rows[place] = rows
+    distance = torch.cdist(
+        sorted_rows @ white, means @ white, compute_mode="donot_use_mm_for_euclid_dist"
+    )
+    return distance.amin(1).square()[place]
+
+
+def auroc(inliers: Any, outliers: Any) -> float:
+    """Chance that an outlier scores above an inlier, ties half: ranks in integers, no squashing.
+
+    >>> auroc([1.0, 2.0, 3.0], [3.0, 40.0])
+    0.9166666666666666
+    """
+    low, high = _scores(inliers, outliers)
+    twice = np.searchsorted(low, high, "left") + np.searchsorted(low, high, "right")
+    return int(twice.sum()) / (2 * len(low) * len(high))
+
+
+def aupr(inliers: Any, outliers: Any, *, positive: str = "outlier") -> float:
+    """Average precision with the given side as the positive one; a tie group counts at once.
+
+    >>> aupr([1.0, 2.0], [2.0, 3.0])  # 1/2 · 1 + 1/2 · 2/3
+    0.8333333333333333
+    """
+    check_choice(positive, "positive", SIDES)
+    low, high = _scores(inliers, outliers)
+    wanted, others = (high, low) if positive == "outlier" else (-low[::-1], -high[::-1])
+    steps, counts = np.unique(wanted, return_counts=True)
+    found = len(wanted) - np.searchsorted(wanted, steps)  # at or above each step
+    mistaken = len(others) - np.searchsorted(others, steps)
+    return exact_sum(counts * (found / (found + mistaken)).astype(float)) / len(wanted)
+
+
+def fpr_at_tpr(
+    inliers: Any, outliers: Any, tpr: float = 0.95, *, positive: str = "outlier"
+) -> float:
+    """Share of the other side caught when at least ``tpr`` of the ``positive`` side is.
+
+    ``positive="outlier"``: inliers flagged when 95 % of the outliers are (OpenOOD's reading);
+    ``positive="inlier"``: outliers let in when 95 % of the inliers are (the older papers').
+
+    >>> fpr_at_tpr([1.0, 2.0, 3.0, 4.0], [3.5, 5.0], tpr=1.0)
+    0.25
+    """
+    check_choice(positive, "positive", SIDES)
+    if not 0 < tpr <= 1:
+        raise InputError(f"`tpr` must lie in (0, 1], got {tpr!r}.")
+    low, high = _scores(inliers, outliers)
+    wanted, others = (high, low) if positive == "outlier" else (-low[::-1], -high[::-1])
+    needed = math.ceil(tpr * len(wanted))
+    while needed > 1 and (needed - 1) / len(wanted) >= tpr:  # 0.07 · 100 = 7.000000000000001
+        needed -= 1
+    cut = wanted[len(wanted) - needed]
+    return (len(others) - int(np.searchsorted(others, cut))) / len(others)
+
+
+def outlier_report(
+    inliers: Any, outliers: Any, *, tpr: float = 0.95, positive: str = "outlier"
+) -> OutlierDetection:
+    """AUROC, AUPR of both sides and FPR at TPR of one score (larger = more outlying)."""
+    low, high = _scores(inliers, outliers)
+    return OutlierDetection(
+        auroc(low, high),
+        aupr(low, high, positive="outlier"),
+        aupr(low, high, positive="inlier"),
+        fpr_at_tpr(low, high, tpr, positive=positive),
+        tpr,
+        positive,
+        len(low),
+        len(high),
+    )
+
+
+def _scores(inliers: Any, outliers: Any) -> tuple[FloatArray, FloatArray]:
+    """Both score vectors in float64, sorted; infinite is a rank, NaN is none."""
+    return _sorted_scores(inliers, "inliers"), _sorted_scores(outliers, "outliers")
+
+
+def _sorted_scores(value: Any, name: str) -> FloatArray:
+    x = as_tensor(value, name).detach().cpu().double()
+    if x.ndim != 1 or len(x) == 0:
+        raise InputError(
+            f"`{name}` must be a vector with at least one score, got shape {tuple(x.shape)}."
+        )
+    if bool(x.isnan().any()):
+        row = int(x.isnan().nonzero()[0])
+        raise InputError(f"`{name}` is NaN in row {row}. A score must have a rank.")
+    return np.sort(x.numpy()) + 0.0
