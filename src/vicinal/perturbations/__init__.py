@@ -1,0 +1,25 @@
+"""What if the input differed? Common corruptions and deliberate attacks, seeded, on tensors.
+
+``corruptions`` (the fifteen of Hendrycks & Dietterich, by family in ``noise``, ``blur``,
+``weather`` and ``digital``), ``attacks`` (FGSM, BIM, PGD, also through a neighbor head),
+``adversarial_training``, and ``adapters`` (foolbox, an extra).
+"""
+
+from vicinal.perturbations.adapters import foolbox_attack, to_foolbox
+from vicinal.perturbations.adversarial_training import adversarial_loss, adversarial_step
+from vicinal.perturbations.attacks import ATTACKS, bim, fgsm, pgd
+from vicinal.perturbations.corruptions import CONSTANTS, CORRUPTIONS, corrupt
+
+__all__ = [
+    "ATTACKS",
+    "CONSTANTS",
+    "CORRUPTIONS",
+    "adversarial_loss",
+    "adversarial_step",
+    "bim",
+    "corrupt",
+    "fgsm",
+    "foolbox_attack",
+    "pgd",
+    "to_foolbox",
+]
