@@ -7,6 +7,7 @@ sentences as texts, a table, and a hostile set whose names try to break out of t
 from __future__ import annotations
 
 import dataclasses
+import functools
 
 import numpy as np
 from sklearn.datasets import load_digits
@@ -64,6 +65,7 @@ HOSTILE = (
 )
 
 
+@functools.cache
 def image_audit(queries=300):
     """Digits, 8 × 8 images; every 40th support label is wrong, the last 20 query rows are noise."""
     digits = load_digits()
@@ -86,6 +88,7 @@ def image_audit(queries=300):
     return audit, Media("images", shown, pixels[support])
 
 
+@functools.cache
 def text_audit():
     rng = np.random.default_rng(1)
     topics = {
@@ -105,6 +108,7 @@ def text_audit():
     return audit, Media("texts", texts[110:], texts[:110])
 
 
+@functools.cache
 def table_audit():
     rng = np.random.default_rng(2)
     labels = rng.integers(0, 2, 150)
@@ -116,6 +120,7 @@ def table_audit():
     return audit, Media("tables", rows[100:], rows[:100], ("torque", "heat", "hours", "vibration"))
 
 
+@functools.cache
 def hostile_audit():
     """Names, ids, texts, warnings that would run or break a careless page."""
     audit, media = text_audit()

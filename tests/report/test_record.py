@@ -53,6 +53,16 @@ def test_an_unknown_verdict_is_refused_with_the_nearest_name():
         dataclasses.replace(audit.cases, verdict=verdicts)
 
 
+def test_every_neighbor_of_a_case_is_a_known_support_row():
+    audit, _ = table_audit()
+    support = audit.support
+    fewer = dataclasses.replace(
+        support, row=support.row[1:], id=support.id[1:], label=support.label[1:]
+    )
+    with pytest.raises(InputError, match=rf"row {support.row[0]} is missing"):
+        dataclasses.replace(audit, support=fewer)
+
+
 @pytest.mark.parametrize("text", ["", "[1]", '{"name": "x"}', '{"color": 1}', '{"name":'])
 def test_what_is_no_saved_audit_is_an_input_error(text):
     with pytest.raises(InputError):
@@ -76,7 +86,7 @@ def test_the_summary_holds_the_contracted_names_and_counts(tmp_path):
 
 def test_equal_audits_give_equal_bytes(tmp_path):
     for name in ("a", "b"):
-        audit, _ = image_audit()
+        audit, _ = image_audit.__wrapped__()
         run_files.write_summary(audit, tmp_path / name)
     assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from vicinal.checks import check_choice
+from vicinal.checks import InputError, check_choice
 from vicinal.studies.frozen import Record
 from vicinal.studies.sections import (
     VERDICTS,
@@ -124,6 +124,24 @@ class Audit(Record):
         default=None, compare=False, repr=False, metadata={"json": False}
     )
     head: Any = dataclasses.field(default=None, compare=False, repr=False, metadata={"json": False})
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        known = set(self.support.row)
+        named = {row for line in self.cases.neighbors for row in line}
+        named.update(row for line in self.cases.network_neighbors or () for row in line)
+        for suspect in self.labels.suspects if self.labels else ():
+            named.update((suspect.row, *suspect.neighbors))
+        if named - known:
+            raise InputError(
+                f"`Audit.support` must list every suspect and every neighbor: row "
+                f"{min(named - known)} is missing ({len(named - known)} such rows)."
+            )
+        if self.map is not None and len(self.map.x) != len(self.cases.id):
+            raise InputError(
+                f"`Audit.map` must place every query row: {len(self.cases.id)} rows, "
+                f"{len(self.map.x)} points."
+            )
 
     def __repr__(self) -> str:
         return f"Audit({self.name!r}, {len(self.cases.id)} cases, {self.verdict_counts()})"

@@ -145,7 +145,7 @@ class Credibility(Record):
 
 @dataclass(frozen=True)
 class SupportRows(Record):
-    """The support rows that any list of neighbors below names, by position in the support."""
+    """The support rows that are suspects or in any list of neighbors, by place in the support."""
 
     row: tuple[int, ...]
     id: tuple[str, ...]

@@ -1,0 +1,79 @@
+// ---- base: building elements, printing numbers, reading the data.
+// Names and texts come from users. They reach the page as text nodes or attribute values through
+// el(); nothing here parses markup.
+
+const $ = (selector, root = document) => root.querySelector(selector);
+const $$ = (selector, root = document) => [...root.querySelectorAll(selector)];
+const root = document.documentElement;
+root.classList.add('js');
+
+function el(tag, props = {}, ...children) {
+  const node = document.createElement(tag);
+  for (const [key, value] of Object.entries(props)) {
+    if (value === null || value === undefined || value === false) continue;
+    if (key === 'class') node.className = value;
+    else if (key === 'text') node.textContent = value;
+    else if (key.startsWith('on')) node.addEventListener(key.slice(2), value);
+    else node.setAttribute(key, value === true ? '' : String(value));
+  }
+  node.append(...children.filter((child) => child !== null && child !== undefined && child !== false));
+  return node;
+}
+
+const SVG = 'http://www.w3.org/2000/svg';
+function svg(tag, props = {}, ...children) {
+  const node = document.createElementNS(SVG, tag);
+  for (const [key, value] of Object.entries(props)) node.setAttribute(key, String(value));
+  node.append(...children);
+  return node;
+}
+
+const VERDICTS = ['supported', 'contested', 'unfamiliar', 'isolated'];
+const mark = (verdict) =>
+  svg('svg', { class: `mark v-${VERDICTS[verdict]}`, viewBox: '0 0 16 16', 'aria-hidden': 'true' },
+    svg('use', { href: `#m-${VERDICTS[verdict]}` }));
+
+const name = (text) => el('bdi', { text });
+const clip = (text, n) => (text.length > n ? text.slice(0, n - 1) + '…' : text);
+const whole = (n) => (n === null || n === undefined ? '–' : n.toLocaleString('en-US'));
+const percent = (share, digits = 1) => (share === null || share === undefined ? '–' : `${(100 * share).toFixed(digits)} %`);
+const decimal = (value, digits = 2) => (value === null || value === undefined ? '–' : value.toFixed(digits));
+const brief = (value) => (value === null || value === undefined ? '–' : typeof value === 'number' ? String(Number(value.toPrecision(3))) : value);
+
+function meter(share, other) {
+  const fill = el('i');
+  fill.style.width = `${Math.max(0, Math.min(100, 100 * share))}%`;
+  return el('span', { class: other ? 'meter other' : 'meter', 'aria-hidden': 'true' }, fill);
+}
+
+const live = root.hasAttribute('data-live');
+const token = root.getAttribute('data-token') || '';
+const own = (path) => `${path}?token=${encodeURIComponent(token)}`;
+
+async function readData() {
+  if (live) {
+    const answer = await fetch(own('data.json'), { credentials: 'same-origin' });
+    if (!answer.ok) throw new Error(`the server answered ${answer.status}`);
+    return answer.json();
+  }
+  const packed = atob($('#data').textContent.trim());
+  const bytes = Uint8Array.from(packed, (letter) => letter.charCodeAt(0));
+  const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream('gzip'));
+  return new Response(stream).json();
+}
+
+function download(filename, kind, text) {
+  const link = el('a', { href: URL.createObjectURL(new Blob([text], { type: kind })), download: filename });
+  document.body.append(link);
+  link.click();
+  link.remove();
+  setTimeout(() => URL.revokeObjectURL(link.href), 1000);
+}
+
+function remember(key, value) {
+  try {
+    if (value === undefined) return JSON.parse(localStorage.getItem(key));
+    localStorage.setItem(key, JSON.stringify(value));
+  } catch { /* a page opened from disk or in a frame may have no storage: it still works */ }
+  return null;
+}

@@ -1,0 +1,160 @@
+"""What the page says in words, computed from the record alone: no figure, no markup.
+
+The wording follows the product's rules: a finding names its n, "no contradiction found" is never
+"the labels are clean", and where another head does better than ours the first sentence says so.
+"""
+
+from __future__ import annotations
+
+from vicinal.report.words import count, decimal, percent, plural
+from vicinal.studies.record import VERDICTS, Audit, Head
+
+AT_FLOOR = 1.3  # an ECE within this factor of its noise floor is not told apart from perfect
+NEIGHBOR_HEADS = ("ned", "knn", "wknn", "1nn", "dknn")
+
+MEANING = {
+    "supported": "The neighbors agree on the class, and the row lies where held-out rows lie.",
+    "contested": "The neighbors disagree: two or more classes share the vote.",
+    "unfamiliar": "Farther from every support row than held-out rows are. "
+    "Its confidence is not meaningful.",
+    "isolated": "The network itself treats almost nothing in the data like this row.",
+}
+
+
+def recommended(audit: Audit) -> Head:
+    """The head the record recommends; the first one if it names none of them."""
+    return next((head for head in audit.heads if head.name == audit.recommended), audit.heads[0])
+
+
+def at_floor(head: Head) -> bool:
+    if head.ece is None or head.noise_floor is None:
+        return False
+    return head.ece <= AT_FLOOR * head.noise_floor
+
+
+def headline(audit: Audit) -> tuple[str, ...]:
+    """Three sentences: may the confidence be believed, what to accept, what to look at."""
+    return (calibration_sentence(audit), threshold_sentence(audit), attention_sentence(audit))
+
+
+def calibration_sentence(audit: Audit) -> str:
+    if not audit.heads:
+        return "The query has no labels, so neither accuracy nor calibration was measured."
+    head = recommended(audit)
+    if head.ece is None or head.noise_floor is None:
+        return (
+            f"{head.title} is recommended; too few labeled rows to measure its calibration "
+            "(an ECE would be mostly noise)."
+        )
+    lead = ""
+    if not head.name.startswith(NEIGHBOR_HEADS):
+        lead = f"{head.title} has the best log-loss here, ahead of the neighbor heads: keep it. It "
+    elif len(audit.heads) > 1:
+        lead = f"{head.title} has the best log-loss of {len(audit.heads)} heads and "
+    else:
+        lead = f"{head.title} "
+    numbers = f"(ECE {percent(head.ece)}, noise floor {percent(head.noise_floor)})"
+    if at_floor(head):
+        return f"{lead}is calibrated within sampling noise {numbers}."
+    gap = head.overconfidence
+    side = "miscalibrated" if gap is None else "overconfident" if gap > 0 else "underconfident"
+    return f"{lead}is {side} beyond sampling noise {numbers}."
+
+
+def threshold_sentence(audit: Audit) -> str:
+    curve = audit.risk_coverage
+    if curve is None or curve.chosen is None:
+        return "No acceptance threshold was chosen."
+    pick = curve.chosen
+    if pick.value is None:
+        return (
+            f"No threshold reaches an accuracy of {percent(pick.target, 0)} with a "
+            f"{percent(1 - pick.delta, 0)} lower bound on this data."
+        )
+    return (
+        f"Accept confidence ≥ {decimal(pick.value)}: {percent(pick.coverage)} of inputs, at an "
+        f"accuracy of at least {percent(pick.target, 0)} ({percent(1 - pick.delta, 0)} bound, "
+        f"n = {count(pick.rows)})."
+    )
+
+
+def attention_sentence(audit: Audit) -> str:
+    counts = audit.verdict_counts()
+    strange = counts["unfamiliar"] + counts["isolated"]
+    total = len(audit.cases.id)
+    rows = (
+        f"{count(strange)} of {plural(total, 'input')} lie outside what the support covers"
+        if strange
+        else f"none of {plural(total, 'input')} was found to lie outside what the support covers"
+    )
+    if audit.labels is None:
+        return f"{rows[0].upper()}{rows[1:]}; support labels were not checked."
+    suspects, checked = len(audit.labels.suspects), audit.labels.checked
+    if not suspects:
+        return f"No contradiction found among {plural(checked, 'support label')}; {rows}."
+    verb = "is" if suspects == 1 else "are"
+    return (
+        f"{count(suspects)} of {plural(checked, 'support label')} {verb} contradicted by "
+        f"{'its' if suspects == 1 else 'their'} neighborhood; {rows}."
+    )
+
+
+def verdict_shares(audit: Audit) -> list[tuple[str, int, float]]:
+    counts, total = audit.verdict_counts(), max(len(audit.cases.id), 1)
+    return [(verdict, counts[verdict], counts[verdict] / total) for verdict in VERDICTS]
+
+
+def effect_sentences(audit: Audit) -> list[str]:
+    """What accepting suggestions would change; exact for the neighbor head and for it alone."""
+    lines = []
+    for effect in audit.labels.effects if audit.labels else ():
+        line = (
+            f"Accepting the top {count(effect.top)} changes "
+            f"{plural(effect.changed, 'query prediction')}"
+        )
+        if effect.fixed is not None and effect.broken is not None:
+            line += f" ({count(effect.fixed)} fixed, {count(effect.broken)} broken)"
+        if effect.accuracy_before is not None and effect.accuracy_after is not None:
+            line += (
+                f"; accuracy {percent(effect.accuracy_before)} → {percent(effect.accuracy_after)}"
+            )
+        lines.append(line + ".")
+    return lines
+
+
+def limits(audit: Audit) -> list[str]:
+    """What this report cannot tell, for the sections it has."""
+    lines = [
+        "Confidence is closed-set: it compares the known classes with one another and cannot say "
+        "that an input belongs to none of them. That is what the verdicts unfamiliar and isolated "
+        "are for.",
+        "Neighbors are evidence, not causes. They explain the neighbor head exactly; a softmax "
+        "head may decide otherwise"
+        + (
+            f" (the two agree on {percent(audit.agreement)} of the rows)."
+            if audit.agreement is not None
+            else "."
+        ),
+        "Labels that a model has memorized, or that are wrong for a whole class at once, agree "
+        "with their neighbors and stay unseen. No flag means no contradiction was found.",
+    ]
+    if audit.risk_coverage is not None:
+        lines.append(
+            "The bound on the threshold holds for data drawn like the calibration rows. It says "
+            "nothing about inputs from elsewhere or about later drift."
+        )
+    if audit.credibility is None or not audit.credibility.detections:
+        lines.append(
+            "Whether unknown inputs would be caught was not tested: no set of known-foreign rows "
+            "was given."
+        )
+    if audit.network is not None:
+        lines.append(
+            "Network-view similarity is offset and only its ranks are comparable, so percentiles "
+            "are shown, not counts of neighbors."
+        )
+    if audit.stress:
+        lines.append("The attacks are non-adaptive: surviving them is not robustness.")
+    if audit.map is not None:
+        lines.append("The map is a shadow: distances on it are not the distances that vote.")
+    return lines

@@ -1,0 +1,169 @@
+"""Where classes touch, how layers mix them, and how crowded the network finds each row."""
+
+from __future__ import annotations
+
+from vicinal.report.figures.trust import histogram_rows
+from vicinal.report.svg import Figure, Plot, ticks
+from vicinal.report.words import count, decimal, percent, points, short
+from vicinal.studies.record import Borders, Histogram, Layer, PriorShift
+
+MOST_CLASSES = 20  # more rows and columns than this cannot be read on a page
+
+
+def borders(record: Borders, classes: tuple[str, ...]) -> Figure:
+    """Share of the between-class edge weight for each pair: darker means the classes touch."""
+    touch: dict[int, float] = {}
+    for pair in record.pairs:
+        touch[pair.a] = touch.get(pair.a, 0.0) + pair.share
+        touch[pair.b] = touch.get(pair.b, 0.0) + pair.share
+    shown = sorted(sorted(touch, key=lambda c: -touch[c])[:MOST_CLASSES])
+    place = {label: i for i, label in enumerate(shown)}
+    size = len(shown)
+    longest = max((len(short(classes[label], 14)) for label in shown), default=1)
+    edge = 14 + 7 * longest
+    cell = max(14, min(40, (372 - edge) // max(size, 1)))
+    plot = Plot(
+        (0, size), (0, size), edge + 8 + cell * size, edge + 8 + cell * size, edge, 8, 8, edge
+    )
+    most = max((pair.share for pair in record.pairs), default=1.0)
+    for label, i in place.items():
+        name = short(classes[label], 14)
+        plot.words(edge - 6, plot.sy(size - i - 0.5) + 4, name, "tick end")
+        plot.turned(plot.sx(i + 0.5) + 5, plot.height - edge + 12, name)
+        plot.bar((i, i + 1), (size - i - 1, size - i), "self", 0.5)
+    for pair in record.pairs:
+        if pair.a not in place or pair.b not in place:
+            continue
+        for a, b in ((pair.a, pair.b), (pair.b, pair.a)):
+            x, y = place[a], size - 1 - place[b]
+            says = f"{short(classes[a])} and {short(classes[b])}: {percent(pair.share)}"
+            plot.bar((x, x + 1), (y, y + 1), f"heat{heat_step(pair.share / most)}", 0.5)
+            plot.hot((x, x + 1), f"pair={a}~{b}", says, (y, y + 1))
+    hidden = len(touch) - size
+    note = f"Share of all between-class edge weight in the {record.how}."
+    note += f" {count(hidden)} classes that touch less are in the table only." if hidden > 0 else ""
+    return Figure(
+        "borders",
+        "Which classes touch",
+        note,
+        plot.draw("Heat map of class borders", "heatmap"),
+        ("class", "class", "share of between-class weight"),
+        [[classes[p.a], classes[p.b], percent(p.share)] for p in record.pairs[:200]],
+    )
+
+
+def heat_step(share: float) -> int:
+    """One of nine shades; square root, so that small borders are told from none."""
+    return max(1, min(9, round(9 * share**0.5)))
+
+
+def prior_shift(record: PriorShift, classes: tuple[str, ...]) -> Figure:
+    """Class shares side by side: the support votes with its own frequencies."""
+    order = sorted(range(len(classes)), key=lambda c: -abs(record.support[c] - record.query[c]))
+    shown = sorted(order[:MOST_CLASSES])
+    most = max([*record.support, *record.query], default=0.1) * 1.1 or 0.1
+    row = 22
+    edge = 16 + 7 * max((len(short(classes[label], 13)) for label in shown), default=1)
+    plot = Plot((0, most), (0, len(shown)), 360, 44 + row * len(shown), edge, 14, 4, 40)
+    for i, label in enumerate(shown):
+        top = len(shown) - i
+        plot.words(edge - 6, plot.sy(top - 0.5) + 4, short(classes[label], 13), "tick end")
+        plot.bar((0, record.support[label]), (top - 0.48, top - 0.14), "soft", 0)
+        plot.bar((0, record.query[label]), (top - 0.86, top - 0.52), "second", 0)
+    plot.bottom_axis(ticks(0, most, 4), lambda v: points(v, 0), "share of rows, %")
+    return Figure(
+        "prior-shift",
+        "Class shares in support and query",
+        f"Upper bar support, lower bar query. Total variation {percent(record.distance)}; "
+        f"sampling alone gives about {percent(record.by_chance)}.",
+        plot.draw("Class shares in support and query"),
+        ("class", "support", "query"),
+        [
+            [name, percent(s), percent(q)]
+            for name, s, q in zip(classes, record.support, record.query, strict=True)
+        ],
+    )
+
+
+def layers(record: tuple[Layer, ...]) -> Figure:
+    """Entanglement of each layer with ± and the level that chance would give."""
+    most = max([layer.chance for layer in record] + [layer.entanglement for layer in record]) * 1.15
+    last = max(len(record) - 1, 1)
+    plot = Plot((-0.4, last + 0.4), (0, most), 560, 270, 44, 12, 26, 66)
+    plot.left_axis(ticks(0, most), lambda v: decimal(v, 1), "entanglement")
+    for i, layer in enumerate(record):
+        plot.line([(i - 0.35, layer.chance), (i + 0.35, layer.chance)], "ideal")
+        if layer.se is not None:
+            low, high = layer.entanglement - 2 * layer.se, layer.entanglement + 2 * layer.se
+            plot.whisker(i, max(0.0, low), high)
+        if len(record) <= 12:
+            plot.turned(plot.sx(i) + 6, plot.height - 52, short(layer.name, 12))
+    plot.line([(i, layer.entanglement) for i, layer in enumerate(record)], "main")
+    for i, layer in enumerate(record):
+        plot.dot(i, layer.entanglement, "main")
+    plot.segment((44, plot.height - 66), (plot.width - 12, plot.height - 66), "axis")
+    return Figure(
+        "layers",
+        "How mixed the classes are, layer by layer",
+        "Soft nearest neighbor loss ± 2 standard errors; dotted: what shuffled labels would give. "
+        "Each layer has its own temperature, so compare each with its chance level, not with the "
+        "others' values.",
+        plot.draw("Entanglement per layer against chance", "wide"),
+        ("layer", "entanglement", "±", "chance", "below chance", "T", "distance", "n"),
+        [
+            [
+                *(layer.name, decimal(layer.entanglement, 3), decimal(layer.se, 3)),
+                *(decimal(layer.chance, 3), decimal(layer.chance - layer.entanglement, 3)),
+                *(f"{layer.temperature:.3g}", layer.metric, count(layer.n)),
+            ]
+            for layer in record
+        ],
+    )
+
+
+def layer_history(record: tuple[Layer, ...]) -> Figure | None:
+    """The same by epoch, where it was logged: share of chance, so that layers can be compared."""
+    logged = [layer for layer in record if len(layer.steps) > 1]
+    if not logged:
+        return None
+    first = min(layer.steps[0] for layer in logged)
+    last = max(layer.steps[-1] for layer in logged)
+    most = max(v / layer.chance for layer in logged for v in layer.history) * 1.1
+    plot = Plot((first, last), (0, most), 560, 250, 44, 90, 26, 40)
+    plot.left_axis(ticks(0, most), lambda v: points(v, 0), "% of chance")
+    epochs = [tick for tick in ticks(first, last) if tick == int(tick)]
+    plot.bottom_axis(epochs, lambda v: f"{v:g}", "epoch")
+    for i, layer in enumerate(logged):
+        path = [(s, v / layer.chance) for s, v in zip(layer.steps, layer.history, strict=True)]
+        plot.line(path, f"n{i % 4}")
+        plot.words(plot.width - 84, plot.sy(path[-1][1]) + 4, short(layer.name, 12), "tick")
+    return Figure(
+        "layer-history",
+        "Entanglement over training",
+        "As a share of each layer's chance level.",
+        plot.draw("Entanglement per layer over epochs", "wide"),
+        ("layer", "epoch", "entanglement"),
+        [
+            [layer.name, count(s), decimal(v, 3)]
+            for layer in logged
+            for s, v in zip(layer.steps, layer.history, strict=True)
+        ],
+    )
+
+
+def histogram(
+    record: Histogram, key: str, title: str, note: str, axis: str, pick: str | None = None
+) -> Figure:
+    """Plain counts; with ``pick``, a click on a bin filters the gallery by that column."""
+    most = max(record.counts, default=1) * 1.1 or 1
+    plot = Plot((record.edges[0], record.edges[-1]), (0, most), height=220)
+    plot.left_axis(ticks(0, most, 4), lambda v: count(int(v)), "rows")
+    for i, value in enumerate(record.counts):
+        span = (record.edges[i], record.edges[i + 1])
+        plot.bar(span, (0, value), "soft")
+        if pick and value:
+            says = f"{count(value)} rows from {span[0]:.3g} to {span[1]:.3g}: show them"
+            plot.hot(span, f"{pick}={span[0]:g}~{span[1]:g}", says)
+    plot.bottom_axis(ticks(*plot.x), lambda v: f"{v:g}", axis)
+    rows = histogram_rows([record])
+    return Figure(key, title, note, plot.draw(title), ("from", "to", "rows"), rows)

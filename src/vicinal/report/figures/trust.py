@@ -1,0 +1,228 @@
+"""How far to trust it: reliability, risk against coverage, the choice of k, credibility."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from vicinal.report.svg import Figure, Plot, ticks
+from vicinal.report.words import count, decimal, percent, points
+from vicinal.studies.record import (
+    Credibility,
+    Head,
+    Histogram,
+    ReliabilityBin,
+    RiskCoverage,
+    Sweep,
+)
+
+FEW = 10  # a bin with fewer rows shows its count and no bar: its accuracy would be noise
+
+
+def reliability(head: Head) -> Figure:
+    """Accuracy against confidence with 95 % intervals; counts below; the diagonal is perfect."""
+    plot = Plot(height=290, bottom=76)
+    plot.left_axis(ticks(0, 1), lambda v: points(v, 0), "accuracy %")
+    plot.line([(0, 0), (1, 1)], "ideal")
+    bin_bars(plot, head.bins)
+    count_strip(plot, head.bins)
+    plot.bottom_axis(ticks(0, 1), lambda v: decimal(v, 1))
+    plot.words(
+        (plot.left + plot.width - plot.right) / 2, plot.height - 2, "confidence", "label middle"
+    )
+    hot_bins(plot, head.bins, "conf")
+    ece = f"ECE {percent(head.ece)}" if head.ece is not None else "ECE not shown: too few rows"
+    floor = f" · noise floor {percent(head.noise_floor)}" if head.noise_floor is not None else ""
+    gap = head.overconfidence
+    lean = "" if gap is None else f" · confidence − accuracy {points(gap):s} points"
+    return Figure(
+        f"reliability-{head.name}",
+        f"Reliability of {head.title}",
+        f"{ece}{floor}{lean.replace('-', '−')}. Bars with 95 % intervals; bins of fewer than "
+        f"{FEW} rows show no bar.",
+        plot.draw(f"Reliability diagram of {head.title}: {ece}"),
+        ("confidence", "rows", "mean confidence", "accuracy", "95 % interval"),
+        bin_table(head.bins),
+    )
+
+
+def bin_bars(plot: Plot, bins: Sequence[ReliabilityBin]) -> None:
+    for cell in bins:
+        if cell.count < FEW or cell.accuracy is None or cell.score is None:
+            continue
+        plot.bar((cell.low, cell.high), (0, cell.accuracy), "soft")
+        if cell.accuracy_low is not None and cell.accuracy_high is not None:
+            plot.whisker(cell.score, cell.accuracy_low, cell.accuracy_high)
+        plot.dot(cell.score, cell.accuracy, "main")
+
+
+def count_strip(plot: Plot, bins: Sequence[ReliabilityBin]) -> None:
+    """Under the axis: how many rows stand behind each bin."""
+    most = max((cell.count for cell in bins), default=0) or 1
+    base = plot.height - 16
+    for cell in bins:
+        height = round(24 * cell.count / most, 1)
+        strip = Plot(x=plot.x, y=(0, 24), width=plot.width, height=base, bottom=0, top=base - 24)
+        strip.bar((cell.low, cell.high), (0, height), "count")
+        plot.marks.extend(strip.marks)
+
+
+def hot_bins(plot: Plot, bins: Sequence[ReliabilityBin], key: str) -> None:
+    for cell in bins:
+        if cell.count:
+            says = f"{count(cell.count)} rows, accuracy {percent(cell.accuracy)}: show them"
+            plot.hot((cell.low, cell.high), f"{key}={cell.low:g}~{cell.high:g}", says)
+
+
+def bin_table(bins: Sequence[ReliabilityBin]) -> list[list[str]]:
+    return [
+        [
+            f"{decimal(cell.low)}–{decimal(cell.high)}",
+            count(cell.count),
+            decimal(cell.score, 3),
+            percent(cell.accuracy),
+            "–"
+            if cell.accuracy_low is None
+            else f"{points(cell.accuracy_low)}–{percent(cell.accuracy_high)}",
+        ]
+        for cell in bins
+    ]
+
+
+def risk_coverage(curve: RiskCoverage) -> Figure:
+    """Accuracy of what is accepted against how much is accepted; the script moves the marker."""
+    low = lowest(curve)
+    plot = Plot(y=(low, 1.0), height=250)
+    plot.left_axis(ticks(low, 1), lambda v: points(v, 0), "accuracy %")
+    plot.bottom_axis(ticks(0, 1), lambda v: points(v, 0), "coverage: share of inputs accepted, %")
+    clipped = [max(low, v) for v in curve.lower_bound]
+    plot.band(curve.coverage, clipped, [max(low, v) for v in curve.accuracy])
+    plot.line(list(zip(curve.coverage, [max(low, v) for v in curve.accuracy], strict=True)), "main")
+    plot.line(list(zip(curve.coverage, clipped, strict=True)), "bound")
+    pick = curve.chosen
+    if pick is not None:
+        plot.line([(0, pick.target), (1, pick.target)], "target")
+        y = plot.sy(pick.target) + 13
+        plot.words(plot.left + 6, y, f"target {percent(pick.target, 0)}", "tick")
+    if pick is not None and pick.coverage is not None and pick.accuracy is not None:
+        plot.whisker(pick.coverage, low, 1.0, "mover")
+        plot.dot(pick.coverage, max(low, pick.accuracy), "mover", 5)
+    elif curve.coverage:
+        plot.whisker(curve.coverage[-1], low, 1.0, "mover")
+        plot.dot(curve.coverage[-1], max(low, curve.accuracy[-1]), "mover", 5)
+    step = max(1, len(curve.threshold) // 24)
+    rows = list(
+        zip(curve.threshold, curve.coverage, curve.accuracy, curve.lower_bound, strict=True)
+    )
+    return Figure(
+        "risk-coverage",
+        "Accept more, or be right more often",
+        "Line: accuracy of the accepted inputs. Lower edge of the band: its 95 % lower bound.",
+        plot.draw("Accuracy of accepted inputs against coverage", "curve"),
+        ("threshold", "coverage", "accuracy", "lower bound"),
+        [[decimal(t, 3), percent(c), percent(a), percent(b)] for t, c, a, b in rows[::step]],
+    )
+
+
+def lowest(curve: RiskCoverage) -> float:
+    """Where the axis starts: below every accuracy, and below the bound once it rests on rows."""
+    bounds = [b for b, c in zip(curve.lower_bound, curve.coverage, strict=True) if c >= 0.2]
+    target = [curve.chosen.target] if curve.chosen else []
+    floor = min([*bounds, *curve.accuracy, *target], default=0.0)
+    return max(0.0, min(0.9, (math.floor(floor * 20) - 1) / 20))
+
+
+def sweep(record: Sweep) -> Figure:
+    """Accuracy above, ECE below, against the number of neighbors on an even grid."""
+    places = range(len(record.k))
+    last = max(len(record.k) - 1, 1)
+    low, high = min(record.accuracy), max(record.accuracy)
+    pad = max(0.01, (high - low) * 0.2)
+    upper = Plot(x=(0, last), y=(low - pad, min(1.0, high + pad)), height=260, bottom=144, top=26)
+    upper.left_axis(ticks(*upper.y, 3), points, "accuracy %")
+    upper.line(list(zip(places, record.accuracy, strict=True)), "main")
+    known = [(i, e) for i, e in zip(places, record.ece, strict=True) if e is not None]
+    most = max((e for _, e in known), default=0.1) * 1.15 or 0.1
+    lower = Plot(x=(0, last), y=(0, most), height=260, top=160)
+    lower.left_axis(ticks(0, most, 3), points, "ECE %")
+    lower.line(known, "second")
+    lower.bottom_axis(list(places), lambda i: str(record.k[int(i)]), "neighbors k")
+    for i in places:
+        upper.dot(i, record.accuracy[i], "chosen" if record.k[i] == record.chosen else "main")
+    for i, e in known:
+        lower.dot(i, e, "chosen" if record.k[i] == record.chosen else "second")
+    upper.marks.extend(lower.marks)
+    return Figure(
+        "sweep",
+        "How many neighbors",
+        f"k = {record.chosen} was used (ringed).",
+        upper.draw("Accuracy and ECE against k"),
+        ("k", "accuracy", "ECE", "NLL"),
+        [
+            [count(k), percent(a), percent(e), decimal(n, 3)]
+            for k, a, e, n in zip(record.k, record.accuracy, record.ece, record.nll, strict=True)
+        ],
+    )
+
+
+def credibility(record: Credibility) -> Figure:
+    """Accuracy by credibility: low credibility should mean more errors."""
+    plot = Plot(height=290, bottom=76)
+    plot.left_axis(ticks(0, 1), lambda v: points(v, 0), "accuracy %")
+    bin_bars(plot, record.bins)
+    count_strip(plot, record.bins)
+    plot.bottom_axis(ticks(0, 1), lambda v: decimal(v, 1))
+    plot.words(
+        (plot.left + plot.width - plot.right) / 2, plot.height - 2, "credibility", "label middle"
+    )
+    hot_bins(plot, record.bins, "cred")
+    return Figure(
+        "credibility",
+        "Accuracy by credibility",
+        record.how,
+        plot.draw("Accuracy against credibility"),
+        ("credibility", "rows", "mean credibility", "accuracy", "95 % interval"),
+        bin_table(record.bins),
+    )
+
+
+def p_values(record: Credibility) -> Figure:
+    """Shares per bin of each set's p-values; even bars mean the sets are alike."""
+    sets = [h for h in record.histograms if sum(h.counts)]
+    shares = [[c / sum(h.counts) for c in h.counts] for h in sets]
+    most = max([max(s) for s in shares], default=0.1) * 1.1
+    plot = Plot(y=(0, most), height=250)
+    plot.left_axis(ticks(0, most, 4), lambda v: points(v, 0), "share %")
+    for place, (histogram, share) in enumerate(zip(sets, shares, strict=True)):
+        outline(plot, histogram, share, place)
+    if sets:
+        even = 1 / len(sets[0].counts)
+        plot.line([(0, even), (1, even)], "ideal")
+    plot.bottom_axis(ticks(0, 1), lambda v: decimal(v, 1), "p-value")
+    legend = " · ".join(
+        f"{'solid' if i == 0 else 'outlined'}: {h.name}" for i, h in enumerate(sets)
+    )
+    return Figure(
+        "p-values",
+        "Credibility as a p-value",
+        f"{legend}. Held-out rows like the calibration rows spread evenly (dotted line).",
+        plot.draw("Histogram of p-values"),
+        ("from", "to", *(h.name for h in sets)),
+        histogram_rows(sets),
+    )
+
+
+def outline(plot: Plot, histogram: Histogram, share: Sequence[float], place: int) -> None:
+    for i, value in enumerate(share):
+        kind = "soft" if place == 0 else f"hollow h{min(place, 3)}"
+        plot.bar((histogram.edges[i], histogram.edges[i + 1]), (0, value), kind)
+
+
+def histogram_rows(sets: Sequence[Histogram]) -> list[list[str]]:
+    if not sets:
+        return []
+    edges = sets[0].edges
+    return [
+        [f"{edges[i]:.3g}", f"{edges[i + 1]:.3g}", *(count(h.counts[i]) for h in sets)]
+        for i in range(len(sets[0].counts))
+    ]

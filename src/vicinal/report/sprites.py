@@ -1,0 +1,79 @@
+"""Thumbnails as sprite sheets: a thousand small images in one, so that a page stays one file."""
+
+from __future__ import annotations
+
+import base64
+import io
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+LARGEST = 56  # pixels: what a card shows; the case panel scales it up
+COLUMNS = 32
+PER_SHEET = COLUMNS * COLUMNS
+PAPER = (238, 236, 230)  # behind images that are not square
+
+
+def as_image(item: Any) -> Image.Image | None:
+    """An item of ``Media.images`` as RGB, or None where it cannot be read: a gap, not an error."""
+    try:
+        if isinstance(item, (bytes, bytearray)):
+            return Image.open(io.BytesIO(item)).convert("RGB")
+        if isinstance(item, Image.Image):
+            return item.convert("RGB")
+        array = np.asarray(item)
+        if array.ndim == 3 and array.shape[0] in (1, 3) and array.shape[2] not in (1, 3, 4):
+            array = array.transpose(1, 2, 0)  # channels first, as torch has them
+        if array.ndim == 3 and array.shape[2] == 1:
+            array = array[:, :, 0]
+        if array.dtype.kind == "f":
+            array = array * (255.0 if np.nanmax(array) <= 1.0 else 1.0)
+            array = np.nan_to_num(array).clip(0, 255)
+        return Image.fromarray(array.astype(np.uint8)).convert("RGB")
+    except (OSError, ValueError, TypeError, Image.DecompressionBombError):
+        return None
+
+
+def tile_size(images: list[Image.Image]) -> int:
+    """The largest side among the first images, at most ``LARGEST``."""
+    return min(LARGEST, max((max(image.size) for image in images[:64]), default=LARGEST))
+
+
+def as_tile(image: Image.Image, size: int) -> Image.Image:
+    """The whole image inside a square of ``size``; never cropped, never stretched."""
+    ratio = size / max(image.size)
+    width, height = (max(1, round(side * ratio)) for side in image.size)
+    method = Image.Resampling.NEAREST if ratio >= 1 else Image.Resampling.LANCZOS
+    tile = Image.new("RGB", (size, size), PAPER)
+    tile.paste(image.resize((width, height), method), ((size - width) // 2, (size - height) // 2))
+    return tile
+
+
+def sheet(tiles: list[Image.Image], size: int) -> str:
+    """One sheet as a data URI: PNG while it is small, JPEG for photographs."""
+    rows = -(-len(tiles) // COLUMNS)
+    canvas = Image.new("RGB", (COLUMNS * size, rows * size), PAPER)
+    for place, tile in enumerate(tiles):
+        canvas.paste(tile, (place % COLUMNS * size, place // COLUMNS * size))
+    colors = np.asarray(canvas)
+    gray = bool(
+        (colors[..., 0] == colors[..., 1]).all() and (colors[..., 1] == colors[..., 2]).all()
+    )
+    canvas = canvas.convert("L") if gray else canvas
+    png = encode(canvas, "PNG", optimize=True)
+    if size >= 24:  # below that, JPEG's blocks would run over from one tile into the next
+        jpeg = encode(canvas, "JPEG", quality=84)
+        if len(jpeg) < 0.7 * len(png):
+            return data_uri(jpeg, "image/jpeg")
+    return data_uri(png, "image/png")
+
+
+def encode(image: Image.Image, form: str, **options: Any) -> bytes:
+    buffer = io.BytesIO()
+    image.save(buffer, form, **options)
+    return buffer.getvalue()
+
+
+def data_uri(data: bytes, kind: str) -> str:
+    return f"data:{kind};base64,{base64.b64encode(data).decode('ascii')}"

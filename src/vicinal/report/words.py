@@ -1,0 +1,65 @@
+"""Numbers and names as the page prints them. Names come from users: cleaned, never trusted."""
+
+from __future__ import annotations
+
+import re
+
+# Invisible characters that would reorder or hide the text around them, and controls HTML forbids.
+_CONTROLS = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ufffe\uffff\ud800-\udfff]")
+_DIRECTION = re.compile("[\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+
+
+def clean(text: str) -> str:
+    """A user's text without control characters; each leaves a visible mark.
+
+    >>> clean("a\\x00b")
+    'a\ufffdb'
+    """
+    return _CONTROLS.sub("\ufffd", text)
+
+
+def short(text: str, length: int = 24) -> str:
+    """A label for a chart: one line, no direction marks, at most ``length`` characters.
+
+    >>> short("a very long name of a class", 12)
+    'a very long…'
+    """
+    line = " ".join(_DIRECTION.sub("\ufffd", clean(text)).split())
+    return line if len(line) <= length else line[: length - 1].rstrip() + "…"
+
+
+def percent(share: float | None, digits: int = 1) -> str:
+    """
+    >>> percent(0.9341), percent(None)
+    ('93.4 %', '–')
+    """
+    return "–" if share is None else f"{100 * share:.{digits}f} %"
+
+
+def points(share: float | None, digits: int = 1) -> str:
+    """Percentage points without the sign of percent, for columns whose heading has it."""
+    return "–" if share is None else f"{100 * share:.{digits}f}"
+
+
+def decimal(value: float | None, digits: int = 2) -> str:
+    return "–" if value is None else f"{value:.{digits}f}"
+
+
+def count(value: int | None) -> str:
+    """
+    >>> count(50000)
+    '50,000'
+    """
+    return "–" if value is None else f"{value:,}"
+
+
+def plural(n: int, one: str, many: str | None = None) -> str:
+    """
+    >>> plural(1, "row"), plural(2000, "row")
+    ('1 row', '2,000 rows')
+    """
+    return f"{n:,} {one if n == 1 else (many or one + 's')}"
+
+
+def signed(share: float | None, digits: int = 1) -> str:
+    return "–" if share is None else f"{100 * share:+.{digits}f}".replace("-", "−")

@@ -1,0 +1,153 @@
+"""What the page says, before it is a page: sentences, limits, which cards are kept."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+from report.synthetic import image_audit, table_audit, text_audit
+from vicinal.report import facts, payload, words
+from vicinal.report.figures import structure, trust
+from vicinal.report.svg import Plot, ticks
+from vicinal.studies.record import Media
+
+
+@pytest.fixture(scope="module")
+def digits():
+    return image_audit()
+
+
+def with_head(audit, **changes):
+    heads = [dataclasses.replace(h, **changes) if h.name == "ned" else h for h in audit.heads]
+    return dataclasses.replace(audit, heads=heads)
+
+
+def test_an_ece_at_its_noise_floor_is_said_to_be_noise(digits):
+    audit = with_head(digits[0], ece=0.011, noise_floor=0.01)
+    assert "within sampling noise (ECE 1.1 %, noise floor 1.0 %)" in facts.headline(audit)[0]
+
+
+@pytest.mark.parametrize(("gap", "word"), [(0.1, "overconfident"), (-0.1, "underconfident")])
+def test_beyond_the_floor_the_side_of_the_error_is_named(digits, gap, word):
+    audit = with_head(digits[0], ece=0.2, noise_floor=0.01, overconfidence=gap)
+    assert f"is {word} beyond sampling noise" in facts.headline(audit)[0]
+
+
+def test_when_another_head_is_better_the_first_sentence_says_so(digits):
+    audit = dataclasses.replace(digits[0], recommended="softmax")
+    assert "ahead of the neighbor heads: keep it" in facts.headline(audit)[0]
+
+
+def test_an_ece_of_too_few_rows_is_not_printed(digits):
+    audit = with_head(digits[0], ece=None, noise_floor=None)
+    assert "too few labeled rows" in facts.headline(audit)[0]
+
+
+def test_a_target_out_of_reach_is_said_to_be_out_of_reach(digits):
+    curve = digits[0].risk_coverage
+    missed = dataclasses.replace(curve.chosen, value=None)
+    audit = dataclasses.replace(digits[0], risk_coverage=dataclasses.replace(curve, chosen=missed))
+    assert facts.headline(audit)[1].startswith("No threshold reaches")
+
+
+def test_no_flag_is_worded_as_no_contradiction_and_never_as_clean(digits):
+    labels = dataclasses.replace(digits[0].labels, suspects=(), effects=())
+    audit = dataclasses.replace(digits[0], labels=labels)
+    said = " ".join(facts.headline(audit))
+    assert "No contradiction found among 900 support labels" in said
+    assert "clean" not in said
+
+
+def test_detection_is_listed_as_untested_when_no_foreign_set_was_given(digits):
+    untested = dataclasses.replace(
+        digits[0], credibility=dataclasses.replace(digits[0].credibility, detections=())
+    )
+    assert any("not tested" in line for line in facts.limits(untested))
+    assert not any("not tested" in line for line in facts.limits(digits[0]))
+
+
+def test_bins_of_few_rows_have_no_bar_but_keep_their_place_in_the_table(digits):
+    head = next(h for h in digits[0].heads if h.name == "ned")
+    chart = trust.reliability(head)
+    full = sum(cell.count >= trust.FEW for cell in head.bins)
+    assert str(chart.svg).count('class="bar soft"') == full
+    assert len(chart.rows) == len(head.bins)
+
+
+def test_the_heat_map_is_symmetric_and_its_darkest_cell_is_the_largest_border(digits):
+    record = digits[0].borders
+    drawn = str(structure.borders(record, digits[0].classes).svg)
+    assert drawn.count("data-pick=") == 2 * len(record.pairs)
+    top = record.pairs[0]
+    assert f'data-pick="pair={top.a}~{top.b}"' in drawn
+    assert drawn.count("heat9") >= 2
+
+
+def test_errors_strangers_and_suspects_come_before_all_other_cards(digits):
+    audit = digits[0]
+    cases = audit.cases
+    urgent = {
+        i
+        for i, verdict in enumerate(cases.verdict)
+        if cases.label[i] != cases.predicted[i] or verdict in ("unfamiliar", "isolated")
+    }
+    order = payload.card_order(audit)
+    first = order[: len(urgent) + len(audit.labels.suspects)]
+    assert {i for kind, i in first if kind == "case"} == urgent
+    assert sum(kind == "suspect" for kind, _ in first) == len(audit.labels.suspects)
+    assert len(order) == len(set(order)) == len(cases.id) + len(audit.labels.suspects)
+
+
+def test_the_payload_stays_below_its_budget_and_says_what_it_left_out(digits):
+    audit, media = digits
+    everything = payload.fill(audit, media, 10**9)
+    assert everything.cases == len(audit.cases.id)
+    half = payload.fill(audit, media, everything.size // 2)
+    assert half.size <= everything.size // 2
+    assert 0 < half.cases < everything.cases
+    assert half.suspects == everything.suspects
+
+
+def test_equal_records_give_equal_payloads(digits):
+    again = image_audit.__wrapped__()
+    assert payload.fill(*digits, 10**9).packed == payload.fill(*again, 10**9).packed
+
+
+def test_rejections_at_each_threshold_are_the_rows_below_it(digits):
+    audit = digits[0]
+    curve = payload.curve(audit)
+    for threshold, rejected in zip(audit.risk_coverage.threshold, curve["rejected"], strict=True):
+        below = sum(c < threshold for c in audit.cases.confidence)
+        assert sum(rejected) == below
+
+
+def test_a_picture_is_never_cropped_and_a_broken_one_is_a_gap():
+    audit, _ = table_audit()
+    n, m = len(audit.cases.id), audit.data.support.rows
+    wide = np.zeros((10, 40, 3), np.uint8)
+    broken = [b"no image", None, wide.astype(float), np.zeros((3, 16, 12)), *[wide] * (n - 4)]
+    built = payload.fill(audit, Media("images", broken, [wide] * m), 10**9)
+    assert '"q":[-1,-1,0,1,' in built.json.replace(" ", "")
+    assert built.tile == 40
+
+
+def test_long_texts_are_cut_and_marked():
+    audit, media = text_audit()
+    long = Media("texts", ["y" * 5000] * len(audit.cases.id), media.support)
+    assert "y" * payload.TEXT_SHOWN + "…" in payload.fill(audit, long, 10**9).json
+
+
+def test_ticks_lie_inside_the_axis():
+    for low, high in [(0, 1), (0, 0.003), (-2, 7), (5, 5.1)]:
+        assert all(low - 1e-9 <= tick <= high + 1e-9 for tick in ticks(low, high))
+        assert len(ticks(low, high)) >= 3
+
+
+def test_a_plot_puts_small_values_lower_and_left():
+    plot = Plot()
+    assert plot.sx(0) < plot.sx(1)
+    assert plot.sy(0) > plot.sy(1)
+
+
+def test_labels_for_charts_hold_no_direction_marks_or_line_breaks():
+    assert words.short("\u202eabc\ndef") == "\ufffdabc def"

@@ -1,0 +1,277 @@
+"""The page as a text: one file, a strict policy, nothing of a user's that is markup."""
+
+import base64
+import dataclasses
+import gzip
+import hashlib
+import json
+import re
+from html.parser import HTMLParser
+
+import pytest
+
+from report.synthetic import (
+    HOSTILE,
+    comparison,
+    hostile_audit,
+    image_audit,
+    table_audit,
+    text_audit,
+)
+from vicinal.report import (
+    live_files,
+    notebook_frame,
+    render,
+    render_compare,
+    save_compare,
+    save_report,
+)
+from vicinal.studies.record import Audit
+
+VOID = {"meta", "link", "input", "br", "img"}
+SECTIONS = ["trust", "credibility-section", "cases", "labels", "classes", "layers-section"]
+SECTIONS += ["network", "map", "stress", "limits"]
+
+
+class Page(HTMLParser):
+    """Tags, attributes and texts, with the nesting checked on the way."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.tags, self.open, self.texts, self.raw = [], [], [], {}
+        self.feed(text)
+        self.close()
+        assert not self.open, self.open
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append((tag, dict(attrs)))
+        if tag not in VOID:
+            self.open.append(tag)
+
+    def handle_startendtag(self, tag, attrs):
+        self.tags.append((tag, dict(attrs)))
+
+    def handle_endtag(self, tag):
+        assert self.open.pop() == tag
+
+    def handle_data(self, data):
+        inside = self.open[-1] if self.open else ""
+        if inside in ("script", "style"):
+            self.raw.setdefault(inside, []).append(data)
+        else:
+            self.texts.append(data)
+
+    def all(self, tag):
+        return [attrs for name, attrs in self.tags if name == tag]
+
+    @property
+    def policy(self):
+        return next(
+            a["content"]
+            for a in self.all("meta")
+            if a.get("http-equiv", "").startswith("Content-S")
+        )
+
+
+@pytest.fixture(scope="module")
+def digits():
+    audit, media = image_audit()
+    text = render(audit, media)
+    return audit, media, text, Page(text)
+
+
+@pytest.mark.parametrize("builder", [image_audit, text_audit, table_audit, hostile_audit])
+def test_every_page_is_well_formed_and_has_every_section(builder):
+    page = Page(render(*builder()))
+    ids = [attrs["id"] for _, attrs in page.tags if "id" in attrs]
+    assert len(ids) == len(set(ids))
+    assert [key for key in ids if key in SECTIONS] == SECTIONS
+    for label in (a["aria-labelledby"] for _, a in page.tags if "aria-labelledby" in a):
+        assert label in ids
+
+
+def test_the_policy_allows_this_script_and_this_style_and_no_connection(digits):
+    *_, page = digits
+    rules = dict(rule.split(" ", 1) for rule in page.policy.split("; "))
+    assert rules["default-src"] == "'none'"
+    assert "unsafe" not in page.policy
+    assert "http" not in page.policy
+    assert "connect-src" not in rules
+    script = page.raw["script"][-1]
+    style = page.raw["style"][0]
+    for rule, text in (("script-src", script), ("style-src", style)):
+        digest = base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()
+        assert rules[rule] == f"'sha256-{digest}'"
+
+
+def test_nothing_is_loaded_and_no_handler_or_style_attribute_is_written(digits):
+    *_, page = digits
+    for tag, attrs in page.tags:
+        for key, value in attrs.items():
+            assert not key.startswith("on"), (tag, key)
+            assert key != "style"
+            if key in ("src", "href", "action"):
+                assert value.startswith(("#", "data:")), (tag, value)
+    assert not re.search(r"url\((?!data:|#)", page.raw["style"][0])
+
+
+def test_the_script_parses_no_markup_and_evaluates_no_text(digits):
+    script = digits[3].raw["script"][-1]
+    for word in (
+        "innerHTML",
+        "outerHTML",
+        "insertAdjacentHTML",
+        "document.write",
+        "eval(",
+        "new Function",
+    ):
+        assert word not in script
+
+
+def test_main_facts_are_in_the_text_without_a_script(digits):
+    audit, _, _, page = digits
+    said = " ".join(" ".join(page.texts).split())
+    for verdict, count in audit.verdict_counts().items():
+        assert f"{verdict} {count}" in said
+    for head in audit.heads:
+        assert head.title in said
+    for line in (*audit.warnings, *audit.not_checked.values()):
+        assert line in said
+    assert "What this report cannot tell you" in said
+    assert "Showing 320 of 320 cases; all rows are in samples.csv." in said
+    assert audit.data.support.fingerprint in said
+    assert f"{audit.map.preservation:.0%}".replace("%", " %") in said
+
+
+def test_every_chart_has_a_table_behind_it(digits):
+    *_, page = digits
+    figures = len(page.all("figure"))
+    assert figures >= 12
+    assert sum("behind" in a.get("class", "") for a in page.all("details")) >= figures
+
+
+def test_the_data_in_the_page_is_the_record(digits):
+    audit, _, text, _ = digits
+    packed = re.search(r'id="data">([^<]*)<', text).group(1)
+    data = json.loads(gzip.decompress(base64.b64decode(packed)))
+    assert data["cases"]["id"] == list(audit.cases.id)
+    assert data["cases"]["predicted"] == list(audit.cases.predicted)
+    back = [[data["support"]["row"][s] for s in line] for line in data["cases"]["nb"]]
+    assert back == [list(line) for line in audit.cases.neighbors]
+    assert [s["row"] for s in data["suspects"]] == [s.row for s in audit.labels.suspects]
+
+
+def test_a_page_keeps_to_its_size_and_says_what_it_left_out(digits):
+    audit, media, text, _ = digits
+    small = render(audit, media, max_mb=0.23)
+    assert len(small.encode()) <= 230_000 < len(text.encode())
+    shown = int(re.search(r"Showing (\d+) of 320 cases", small).group(1))
+    assert 0 < shown < 320
+
+
+def test_the_same_record_gives_the_same_page(digits):
+    audit, media, text, _ = digits
+    assert render(audit, media) == text
+    assert render(Audit.from_json(audit.to_json()), media) == text
+
+
+def test_hostile_names_stay_text():
+    plain, media = text_audit()
+    audit, bad_media = hostile_audit()
+    calm, page = Page(render(plain, media)), Page(render(audit, bad_media))
+    names = lambda p: {tag for tag, _ in p.tags}
+    assert names(page) <= names(calm)
+    assert len(page.all("script")) == len(calm.all("script")) == 2
+    for _, attrs in page.tags:
+        assert not any(key.startswith("on") for key in attrs)
+        assert not any((attrs.get(key) or "").startswith("javascript") for key in ("href", "src"))
+    said = "".join(page.texts)
+    assert HOSTILE[0] in said
+    assert "49" not in said.split("{{ 7*7 }}")[1][:5]
+    assert "\x00" not in said
+
+
+def test_sections_that_were_not_computed_say_why():
+    audit, _ = table_audit()
+    bare = dataclasses.replace(
+        audit,
+        layers=None,
+        network=None,
+        map=None,
+        stress=None,
+        credibility=None,
+        borders=None,
+        labels=None,
+        risk_coverage=None,
+        sweep=None,
+        duplicates=None,
+        hubs=None,
+        prior_shift=None,
+        class_facts=(),
+        planted=(),
+        warnings=(),
+        not_checked={"layers": "Layers need the model: pass --model."},
+    )
+    page = Page(render(bare))
+    said = " ".join(" ".join(page.texts).split())
+    assert said.count("Layers need the model: pass --model.") == 2
+    assert said.count("Not checked in this run.") >= 4
+
+
+def test_a_query_without_labels_has_a_page_too():
+    audit, media = table_audit()
+    n = len(audit.cases.id)
+    unlabeled = dataclasses.replace(
+        audit,
+        heads=(),
+        recommended="",
+        cases=dataclasses.replace(audit.cases, label=(None,) * n),
+        risk_coverage=None,
+        not_checked={"heads": "The query has no labels."},
+    )
+    said = " ".join(Page(render(unlabeled, media)).texts)
+    assert "The query has no labels" in said
+
+
+def test_saving_writes_what_rendering_gives(tmp_path, digits):
+    audit, media, text, _ = digits
+    save_report(audit, tmp_path / "a.html", media)
+    assert (tmp_path / "a.html").read_text() == text
+    dataclasses.replace(audit, media=media).save(tmp_path / "b.html")
+    assert (tmp_path / "b.html").read_text() == text
+    assert sorted(p.name for p in tmp_path.iterdir()) == ["a.html", "b.html"]
+
+
+def test_a_notebook_shows_the_page_in_a_frame_that_cannot_reach_it(digits):
+    audit, media, *_ = digits
+    frame = Page(dataclasses.replace(audit, media=media)._repr_html_())
+    (attrs,) = frame.all("iframe")
+    assert attrs["sandbox"] == "allow-scripts allow-downloads"
+    assert attrs["srcdoc"] == render(audit, media, max_mb=6.0)
+    assert len(Page(notebook_frame(audit)).tags) == 1
+
+
+def test_the_live_form_asks_its_own_server_and_holds_no_data():
+    audit, media = image_audit()
+    files = live_files(audit, media, token="a&b")
+    page = Page(files["index.html"].decode())
+    assert "connect-src 'self'" in page.policy
+    assert ("html", {"lang": "en", "data-live": None, "data-token": "a&b"}) in page.tags
+    assert "sprites.css?token=a%26b" in [a["href"] for a in page.all("link")]
+    assert json.loads(files["data.json"])["total"] == len(audit.cases.id)
+    assert files["sprites.css"].startswith(b".s0{background-image:url(data:image/")
+
+
+def test_a_comparison_is_a_page_without_a_script(tmp_path):
+    record = comparison()
+    text = render_compare(record)
+    page = Page(text)
+    assert not page.all("script")
+    assert page.policy.startswith("default-src 'none'")
+    said = " ".join(" ".join(page.texts).split())
+    assert "Better: coverage at 99 %; worse: ECE (NED)." in said
+    assert "−0.60 to +0.20" in said
+    assert "no evidence" in said
+    assert HOSTILE[0] in said
+    save_compare(record, tmp_path / "compare.html")
+    assert (tmp_path / "compare.html").read_text() == text
