@@ -5,6 +5,13 @@ from vicinal.neighbors.graph import NeighborGraph
 from vicinal.neighbors.kernels import dudani, exponential, gou, uniform
 from vicinal.neighbors.mass import class_log_mass, log_mass, own_log_mass
 from vicinal.neighbors.search import ExactSearch, Neighbors, Search, make_search
+from vicinal.neighbors.temperature import (
+    TemperatureFit,
+    chance_level,
+    fit_temperature,
+    optimal_temperature,
+    snnl_profile,
+)
 
 __all__ = ["METRICS"]
 __all__ += ["neighbor_distances", "pairwise_distances", "unit_rows"]
@@ -12,3 +19,5 @@ __all__ += ["dudani", "exponential", "gou", "uniform"]
 __all__ += ["class_log_mass", "log_mass", "own_log_mass"]
 __all__ += ["ExactSearch", "Neighbors", "Search", "make_search"]
 __all__ += ["NeighborGraph"]
+__all__ += ["TemperatureFit", "chance_level", "fit_temperature"]
+__all__ += ["optimal_temperature", "snnl_profile"]

@@ -1,9 +1,9 @@
 r"""The leave-one-out graph of a support: for each row its k nearest *other* rows, kept up to date.
 
 Everything fitted leave-one-out (temperature, sharpness, suspect labels) reads this one graph.
-Editing the support costs what the edit touches: new rows are searched once and merged into the old lists;
-after a removal only the rows that lost a neighbor are searched again. The result is the graph that
-building anew would give.
+Editing the support costs what the edit touches: new rows are searched once and merged into the old
+lists; after a removal only the rows that lost a neighbor are searched again. The result is the
+graph that building anew would give.
 """
 
 from __future__ import annotations
