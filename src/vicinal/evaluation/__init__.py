@@ -3,7 +3,7 @@ every order of its rows.
 
 ``calibration`` (does 0.8 mean eight in ten), ``scores`` (log loss, Brier), ``selection`` (what to
 accept), ``outliers`` (what is foreign), ``retrieval`` (are the neighbors right), ``entanglement``
-(how mixed the classes are, layer by layer).
+(how mixed the classes are, layer by layer), ``robustness`` (how much a corruption costs).
 """
 
 from vicinal.evaluation.calibration import (
@@ -34,6 +34,7 @@ from vicinal.evaluation.retrieval import (
     recall_at_k,
     retrieval_report,
 )
+from vicinal.evaluation.robustness import corruption_errors, mean_corruption_error
 from vicinal.evaluation.scores import LogLoss, brier_score, negative_log_likelihood
 from vicinal.evaluation.selection import (
     ClassTable,
@@ -65,11 +66,13 @@ __all__ = [
     "brier_score",
     "class_table",
     "clopper_pearson_interval",
+    "corruption_errors",
     "entanglement",
     "expected_calibration_error",
     "fpr_at_tpr",
     "map_at_r",
     "maximum_calibration_error",
+    "mean_corruption_error",
     "mean_reciprocal_rank",
     "negative_log_likelihood",
     "noise_floor",
