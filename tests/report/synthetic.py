@@ -150,7 +150,7 @@ def build(z, y, zq, yq, *, classes, name):
     near, distance = neighbors(zq, z, K)
     scale = float(np.median(distance))
     proba, weight = vote(distance, y[near], c, scale)
-    predicted, confidence = proba.argmax(1), proba.max(1)
+    predicted, confidence = proba.argmax(1), proba.max(1).clip(0, 1)
     correct = predicted == yq
     own, own_distance = neighbors(z, z, K, exclude_self=True)
     loo, loo_weight = vote(own_distance, y[own], c, scale)

@@ -84,7 +84,11 @@ def view_of(audit: Audit, media: Media | None) -> dict[str, Any]:
 def figures(audit: Audit) -> dict[str, list[Figure]]:
     """The charts of each section, in reading order; a missing section has none."""
     charts: dict[str, list[Figure | None]] = {
-        "reliability": [trust.reliability(h) for h in heads_in_order(audit) if h.bins],
+        "reliability": [
+            trust.reliability(head, picks=head.name == audit.cases.head)
+            for head in heads_in_order(audit)
+            if head.bins
+        ],
         "trust": [
             trust.risk_coverage(audit.risk_coverage) if audit.risk_coverage else None,
         ],

@@ -170,6 +170,7 @@ class Cases(Record):
     network_percentile: tuple[float | None, ...] | None = None  # of N_S
     network_neighbors: tuple[tuple[int, ...], ...] | None = None
     network_similarities: tuple[tuple[float, ...], ...] | None = None
+    head: str = "ned"  # whose predictions and confidences these are
     layers: tuple[str, ...] = ()  # layer_class[i][l]: what row i's neighbors in layer l vote for
     layer_class: tuple[tuple[int, ...], ...] | None = None
     layer_share: tuple[tuple[float, ...], ...] | None = None
@@ -178,7 +179,9 @@ class Cases(Record):
         super().__post_init__()
         for field in dataclasses.fields(self):
             column = getattr(self, field.name)
-            if field.name != "layers" and column is not None and len(column) != len(self.id):
+            if field.name in ("head", "layers") or column is None:
+                continue
+            if len(column) != len(self.id):
                 raise InputError(
                     f"`Cases.{field.name}` must hold one entry per query row: "
                     f"{len(self.id)} ids, {len(column)} entries."

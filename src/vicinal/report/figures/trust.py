@@ -19,8 +19,11 @@ from vicinal.studies.record import (
 FEW = 10  # a bin with fewer rows shows its count and no bar: its accuracy would be noise
 
 
-def reliability(head: Head) -> Figure:
-    """Accuracy against confidence with 95 % intervals; counts below; the diagonal is perfect."""
+def reliability(head: Head, picks: bool = True) -> Figure:
+    """Accuracy against confidence with 95 % intervals; counts below; the diagonal is perfect.
+
+    ``picks``: the cards carry this head's confidence, so a click on a bar can filter them.
+    """
     plot = Plot(height=290, bottom=76)
     plot.left_axis(ticks(0, 1), lambda v: points(v, 0), "accuracy %")
     plot.line([(0, 0), (1, 1)], "ideal")
@@ -30,7 +33,8 @@ def reliability(head: Head) -> Figure:
     plot.words(
         (plot.left + plot.width - plot.right) / 2, plot.height - 2, "confidence", "label middle"
     )
-    hot_bins(plot, head.bins, "conf")
+    if picks:
+        hot_bins(plot, head.bins, "conf")
     ece = f"ECE {percent(head.ece)}" if head.ece is not None else "ECE not shown: too few rows"
     floor = f" · noise floor {percent(head.noise_floor)}" if head.noise_floor is not None else ""
     gap = head.overconfidence

@@ -1,0 +1,341 @@
+"""The page opened from disk in a real browser: every section, every way from chart to card."""
+
+import csv
+import io
+import json
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from report.synthetic import hostile_audit, image_audit, table_audit, text_audit
+from vicinal.report import notebook_frame, save_report
+
+pytestmark = pytest.mark.browser
+
+
+@pytest.fixture(scope="module")
+def digits(tmp_path_factory):
+    audit, media = image_audit()
+    path = tmp_path_factory.mktemp("page") / "report.html"
+    save_report(audit, path, media)
+    return audit, media, path
+
+
+def shown_rows(page):
+    return [int(v) for v in page.eval_on_selector_all(".card", "c => c.map(n => n.dataset.case)")]
+
+
+def matching(page):
+    return int(page.inner_text("#gallery-count").split(" of ")[1].split()[0].replace(",", ""))
+
+
+def test_every_section_opens_from_disk_without_error_or_request(visit, digits):
+    seen = visit(digits[2])
+    links = seen.page.locator(".side a")
+    assert links.count() == 10
+    for i in range(10):
+        links.nth(i).click()
+        target = links.nth(i).get_attribute("href")
+        seen.page.wait_for_function(
+            "id => { const box = document.querySelector(id).getBoundingClientRect();"
+            " return box.top < innerHeight && box.bottom > 0; }",
+            arg=target,
+        )
+    assert seen.complaints == []
+    assert seen.outside() == []
+
+
+def test_the_policy_stops_connections_and_evaluated_text(visit, digits):
+    page = visit(digits[2]).page
+    tried = (
+        "async () => { try { await fetch('https://example.org'); return 1 } catch { return 0 } }"
+    )
+    assert page.evaluate(tried) == 0
+    # An inline handler is what an injected name would bring; the policy must not run it.
+    page.evaluate(
+        "() => { const b = document.createElement('button');"
+        " b.setAttribute('onclick', 'window.pwned = 1'); document.body.append(b); b.click(); }"
+    )
+    assert page.evaluate("window.pwned") is None
+
+
+def test_filters_leave_exactly_the_rows_of_the_record(visit, digits):
+    audit, _, path = digits
+    cases, page = audit.cases, visit(path).page
+    page.select_option("#f-verdict", "contested")
+    assert matching(page) == cases.verdict.count("contested")
+    page.select_option("#f-verdict", "")
+    page.check("#f-errors")
+    wrong = [i for i, label in enumerate(cases.label) if label != cases.predicted[i]]
+    assert matching(page) == len(wrong)
+    page.select_option("#f-class", "3")
+    with_three = [i for i in wrong if 3 in (cases.label[i], cases.predicted[i])]
+    assert sorted(shown_rows(page)) == with_three
+    page.fill("#search", cases.id[with_three[0]])
+    assert shown_rows(page) == [with_three[0]]
+
+
+def test_clicking_a_bar_a_cell_and_a_class_filters_the_cards(visit, digits):
+    audit, _, path = digits
+    page = visit(path).page
+    bin_ = next(b for b in reversed(audit.heads[-1].bins) if b.count)
+    page.locator("#reliability-ned .hot").last.click()
+    inside = [c for c in audit.cases.confidence if bin_.low < round(c, 4) <= bin_.high]
+    assert matching(page) == len(inside) == bin_.count
+    page.click("#chips button")
+    assert matching(page) == len(audit.cases.id)
+    page.locator("#borders .hot").first.click()
+    assert 0 < matching(page) < len(audit.cases.id)
+    page.click("#chips button")
+    page.locator("#classes tr[data-pick]").nth(4).press("Enter")
+    assert "class=4" in page.url
+    page.locator(".verdict.v-unfamiliar").click()
+    assert "verdict=unfamiliar" in page.url
+
+
+def test_the_address_keeps_filter_and_case(visit, digits):
+    _, _, path = digits
+    page = visit(path).page
+    page.select_option("#f-verdict", "unfamiliar")
+    page.locator(".card").nth(3).click()
+    opened, address = page.inner_text("#panel h2"), page.url
+    again = visit(address).page
+    assert again.inner_text("#panel h2") == opened
+    assert again.input_value("#f-verdict") == "unfamiliar"
+
+
+def test_a_case_shows_its_true_neighbors_in_both_views(visit, digits):
+    audit, _, path = digits
+    page = visit(path).page
+    page.locator(".card").nth(1).click()
+    row = shown_rows(page)[1]
+    ids = dict(zip(audit.support.row, audit.support.id, strict=True))
+    listed = lambda: page.locator("#panel .neighbors .id").all_inner_texts()
+    assert listed() == [ids[r] for r in audit.cases.neighbors[row]]
+    page.click("[data-view=network]")
+    assert listed() == [ids[r] for r in audit.cases.network_neighbors[row]]
+    page.keyboard.press("v")
+    assert listed() == [ids[r] for r in audit.cases.neighbors[row]]
+    assert audit.cases.reason[row] in page.inner_text("#panel")
+
+
+def test_an_unfamiliar_rows_confidence_is_struck_through(visit, digits):
+    page = visit(digits[2]).page
+    page.select_option("#f-verdict", "unfamiliar")
+    page.locator(".card").first.click()
+    assert page.locator("#panel .void").count() == 1
+    assert "confidence not meaningful" in page.inner_text("#panel .facts")
+
+
+def test_thumbnails_are_the_pictures_of_their_ids_also_after_filtering(visit, digits):
+    _, media, path = digits
+    page = visit(path).page
+    page.select_option("#f-class", "7")
+    page.select_option("#f-sort", "far")
+    for n in (0, 5):
+        card = page.locator(".card").nth(n)
+        shot = card.locator(":scope > .thumb").screenshot()
+        seen = np.asarray(Image.open(io.BytesIO(shot)).convert("L"), float)
+        centers = seen[4:64:8, 4:64:8]
+        want = np.asarray(media.query[int(card.get_attribute("data-case"))], float)
+        assert np.abs(centers - want).max() < 4
+
+
+def test_keys_move_through_cases_and_suspects_and_decide(visit, digits):
+    audit, _, path = digits
+    page = visit(path).page
+    rows = shown_rows(page)
+    opened = lambda: page.inner_text("#panel h2")
+    page.keyboard.press("j")
+    page.keyboard.press("j")
+    assert opened() == audit.cases.id[rows[1]]
+    page.keyboard.press("k")
+    assert opened() == audit.cases.id[rows[0]]
+    page.locator("#suspects tr").first.click()
+    page.keyboard.press("2")
+    page.keyboard.press("1")
+    page.keyboard.press("3")
+    assert opened() == audit.labels.suspects[3].id
+    assert page.inner_text("#review-count").startswith("3 of")
+    page.keyboard.press("Escape")
+    assert "Four verdicts" in opened()
+    page.keyboard.press("/")
+    assert page.evaluate("document.activeElement.id") == "search"
+
+
+def test_decisions_leave_as_csv_and_json(visit, digits):
+    audit, _, path = digits
+    seen = visit(path)
+    page, suspects = seen.page, audit.labels.suspects
+    page.locator("#suspects tr").first.click()
+    page.click("[data-decide=relabel]")
+    page.click("[data-decide=keep]")
+    with page.expect_download() as waiting:
+        page.click("#export-csv")
+    with open(waiting.value.path(), newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [row["id"] for row in rows] == [s.id for s in suspects]
+    assert [row["decision"] for row in rows[:3]] == ["relabel", "keep", ""]
+    assert rows[0]["label"] == audit.classes[suspects[0].suggested]
+    assert rows[1]["label"] == audit.classes[suspects[1].given]
+    with page.expect_download() as waiting:
+        page.click("#export-json")
+    with open(waiting.value.path()) as file:
+        assert json.load(file)["suspects"][0]["decision"] == "relabel"
+    assert seen.complaints == []
+
+
+def test_the_threshold_table_follows_the_slider_and_the_curve(visit, digits):
+    audit, _, path = digits
+    curve, page = audit.risk_coverage, visit(path).page
+    assert f"{curve.chosen.value:.3f}" in page.inner_text("#threshold-value")
+    page.locator("#threshold").fill("20")
+    facts = page.inner_text("#threshold-facts")
+    assert f"{100 * curve.coverage[20]:.1f} %" in facts
+    assert f"{100 * curve.lower_bound[20]:.1f} %" in facts
+    below = sum(c < curve.threshold[20] for c in audit.cases.confidence)
+    assert f"turned away {below}" in " ".join(page.inner_text("#threshold-away").split())
+    box = page.locator("#risk-coverage svg.chart").bounding_box()
+    page.mouse.move(box["x"] + box["width"] * 0.3, box["y"] + 60)
+    page.mouse.down()
+    page.mouse.move(box["x"] + box["width"] * 0.5, box["y"] + 60)
+    page.mouse.up()
+    assert page.inner_text("#threshold-facts") != facts
+
+
+def test_a_click_on_the_map_opens_the_point_under_it(visit, digits):
+    audit, _, path = digits
+    page = visit(path).page
+    page.locator("#map").scroll_into_view_if_needed()
+    canvas = page.locator("#map-figure canvas")
+    box = canvas.bounding_box()
+    xs = np.array([*audit.map.x, *audit.map.support_x])
+    ys = np.array([*audit.map.y, *audit.map.support_y])
+    row = int(np.argmax(np.abs(audit.map.x)))
+    x = 18 + (box["width"] - 36) * (audit.map.x[row] - xs.min()) / np.ptp(xs)
+    y = box["height"] - 18 - (box["height"] - 36) * (audit.map.y[row] - ys.min()) / np.ptp(ys)
+    canvas.click(position={"x": float(x), "y": float(y)})
+    assert page.inner_text("#panel h2") == audit.cases.id[row]
+
+
+def test_every_table_behind_a_chart_opens(visit, digits):
+    page = visit(digits[2]).page
+    for button in page.locator("main .tabs button").all():
+        button.click()
+        for summary in page.locator("main details.behind > summary").all():
+            if summary.is_visible() and not summary.evaluate("n => n.parentNode.open"):
+                summary.click()
+    assert page.locator("main details.behind:not([open])").count() == 0
+    assert page.locator("main details[open] table tr").count() > 60
+
+
+@pytest.mark.parametrize("builder", [text_audit, table_audit])
+def test_texts_and_tables_have_cards_and_neighbors_of_their_own(visit, tmp_path, builder):
+    audit, media = builder()
+    save_report(audit, tmp_path / "report.html", media)
+    seen = visit(tmp_path / "report.html")
+    seen.page.locator(".card").first.click()
+    row = shown_rows(seen.page)[0]
+    if media.kind == "texts":
+        assert media.query[row] in seen.page.inner_text("#panel")
+        assert media.support[audit.cases.neighbors[row][0]] in seen.page.inner_text("#panel")
+    else:
+        assert seen.page.locator("#panel .features tbody tr").count() == len(media.columns)
+        assert "vibration" in seen.page.inner_text("#panel .features")
+    seen.page.locator("#suspects tr").first.click()
+    assert "Suspect 1 of" in seen.page.inner_text("#panel")
+    assert seen.complaints == []
+
+
+def test_hostile_names_run_nothing_and_break_nothing(visit, tmp_path):
+    audit, media = hostile_audit()
+    save_report(audit, tmp_path / "report.html", media)
+    seen = visit(tmp_path / "report.html")
+    page = seen.page
+    for n in range(page.locator(".card").count()):
+        page.locator(".card").nth(n).click()
+    page.click("[data-view=network]")
+    page.locator("#suspects tr").first.click()
+    page.keyboard.press("2")
+    page.locator("#classes tr[data-pick]").first.click()
+    page.fill("#search", "<script>")
+    assert matching(page) >= 1
+    with page.expect_download() as waiting:
+        page.click("#export-csv")
+    with open(waiting.value.path(), newline="") as file:
+        assert next(csv.DictReader(file))["given"] in audit.classes
+    assert page.evaluate("window.pwned") is None
+    assert page.evaluate("document.documentElement.scrollWidth <= innerWidth")
+    assert seen.complaints == []
+    assert seen.outside() == []
+
+
+def test_a_phone_has_one_column_and_a_sheet_for_the_case(visit, digits):
+    seen = visit(digits[2], size=(390, 844), has_touch=True)
+    page = seen.page
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    assert not page.is_visible("#panel")
+    page.locator(".card").first.tap()
+    assert page.is_visible("#panel")
+    page.click("#panel .close")
+    assert not page.is_visible("#panel")
+    assert seen.complaints == []
+
+
+@pytest.mark.parametrize(("scheme", "dark"), [("light", False), ("dark", True)])
+def test_light_and_dark_follow_the_reader_and_can_be_switched(visit, digits, scheme, dark):
+    page = visit(digits[2], color_scheme=scheme).page
+    ground = "getComputedStyle(document.body).backgroundColor.match(/\\d+/g).map(Number)[0]"
+    assert (page.evaluate(ground) < 100) is dark
+    page.click("#theme")
+    assert (page.evaluate(ground) < 100) is not dark
+
+
+def test_without_a_script_the_main_facts_are_still_there(visit, digits):
+    audit, _, path = digits
+    page = visit(path, wait=False, java_script_enabled=False).page
+    said = page.inner_text("body")
+    assert all(head.title in said for head in audit.heads)
+    assert "What this report cannot tell you" in said
+    assert audit.warnings[0] in said
+    assert page.locator("#reliability .tab .chart").count() == 3
+    assert not page.is_visible("#filters")
+
+
+def test_on_paper_there_is_no_panel_and_every_head_is_printed(visit, digits):
+    page = visit(digits[2]).page
+    page.emulate_media(media="print")
+    assert not page.is_visible("#panel")
+    assert not page.is_visible(".side")
+    assert all(figure.is_visible() for figure in page.locator("#reliability figure.tab").all())
+
+
+def test_everything_that_can_be_used_has_a_name_and_shows_its_focus(visit, digits):
+    page = visit(digits[2]).page
+    page.locator(".card").first.click()
+    nameless = page.evaluate(
+        """() => [...document.querySelectorAll('button, a[href], input, select, [role=button]')]
+        .filter(n => n.offsetParent !== null || n.ownerSVGElement)
+        .filter(n => !(n.innerText || n.textContent || '').trim() && !n.getAttribute('aria-label')
+          && !(n.labels && n.labels.length) && !n.title).map(n => n.outerHTML.slice(0, 90))"""
+    )
+    assert nameless == []
+    for landmark in ("header", "nav[aria-label]", "main", "aside[aria-label]", "footer"):
+        assert page.locator(landmark).count() >= 1
+    page.locator("#search").focus()
+    page.keyboard.press("Tab")
+    outline = "getComputedStyle(document.activeElement).outlineStyle"
+    assert page.evaluate(outline) == "solid"
+
+
+def test_a_notebooks_frame_works_without_reaching_its_parent(visit, digits, tmp_path):
+    audit, media, _ = digits
+    path = tmp_path / "notebook.html"
+    path.write_text(f"<!doctype html><title>notebook</title>{notebook_frame(audit, media)}")
+    seen = visit(path, wait=False)
+    frame = seen.page.frame_locator("iframe")
+    frame.locator("html[data-ready]").wait_for(timeout=20_000)
+    frame.locator(".card").first.click()
+    assert frame.locator("#panel .neighbors li").count() == 12
+    assert seen.complaints == []
