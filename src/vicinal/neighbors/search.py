@@ -80,6 +80,8 @@ class ExactSearch:
     tensor([[1, 0]])
     """
 
+    exact = True
+
     def __init__(self, metric: str = "sqeuclidean") -> None:
         check_choice(metric, "metric", METRICS)
         self.metric = metric
@@ -134,17 +136,17 @@ class ExactSearch:
     def _query(self, x: Tensor, k: int, exclude: Tensor | None) -> Neighbors:
         q, count = compared_rows(x, self.metric), min(len(self), k + SPARE)
         work, offset = self._prepare(q, "x")
-        scores, indices = smallest_scores(work, self._work, self._bias, count)
+        scores, indices = self._candidates(work, count)
         squared = squared_distances(q, self._base, indices, self.metric)
         if exclude is not None:
             squared = squared.masked_fill(indices == exclude[:, None], torch.inf)
         distances, indices = by_distance_then_index(in_unit(squared, self.metric), indices)
         distances, indices = distances[:, :k].contiguous(), indices[:, :k].contiguous()
-        if count < len(self):
+        if self.exact and count < len(self):
             # A row that was not kept scores at least the largest kept score, less the rounding.
             # (Only rows with ‖x‖ ≤ ‖q‖ + √d_k can be nearer than d_k: that bounds the rounding.)
             kth = squared_unit(distances[:, -1], self.metric).to(offset.dtype)
-            eps = torch.finfo(offset.dtype).eps
+            eps = self._eps()
             reach = 2 * work.norm(dim=1) + kth.sqrt()
             error = (4 * math.sqrt(work.shape[1]) + 8) * eps * (reach.square() + kth)
             unsure = (~(scores.amax(1) + offset - error > kth)).nonzero()[:, 0]
@@ -155,6 +157,14 @@ class ExactSearch:
                 best = self._exhaust(q[rows], work[rows], limit[rows], k, out)
                 distances[rows], indices[rows] = best
         return Neighbors(distances, indices)
+
+    def _candidates(self, work: Tensor, count: int) -> tuple[Tensor, Tensor]:
+        """Scores (squared distances less the query's own square) and indices of the nearest."""
+        return smallest_scores(work, self._work, self._bias, count)
+
+    def _eps(self) -> float:
+        """Unit of rounding of the candidates' scores."""
+        return torch.finfo(self._work.dtype).eps
 
     def _exhaust(
         self, q: Tensor, work: Tensor, limit: Tensor, k: int, exclude: Tensor | None
