@@ -385,3 +385,169 @@ def inverse_root(k, rank=None):
     kept = range(len(values) - (len(values) if rank is None else rank), len(values))
     root = sum(np.outer(vectors[:, i], vectors[:, i]) / math.sqrt(values[i]) for i in kept)
     return root.tolist()
+
+
+# ------------------------------------------------------------------ neighbors: masses (tile engine)
+
+
+def agreement(a, b):
+    """1 if two hard labels are equal, else 0; the inner product of two soft ones."""
+    if hasattr(a, "__len__") and len(a) > 0:
+        return sum(float(u) * float(v) for u, v in zip(a, b, strict=True))
+    return 1.0 if int(a) == int(b) else 0.0
+
+
+def masses(x, labels, temperature=1.0, metric="sqeuclidean", reference=None, reference_labels=None):
+    """For each row: (log Σ w, log Σ w·agree, log Σ w·(1 - agree)) over the others, or a reference."""
+    others = x if reference is None else reference
+    other_labels = labels if reference is None else reference_labels
+    rows = []
+    for i in range(len(x)):
+        every, own, rest = [], [], []
+        for j in range(len(others)):
+            if reference is None and i == j:
+                continue
+            log_weight = -distance(x[i], others[j], metric) / float(temperature)
+            same = agreement(_label(labels[i]), _label(other_labels[j]))
+            every.append(log_weight)
+            if same > 0:
+                own.append(log_weight + math.log(same))
+            if same < 1:
+                rest.append(log_weight + math.log(1 - same))
+        rows.append((log_sum_exp(every), log_sum_exp(own), log_sum_exp(rest)))
+    return rows
+
+
+def _label(label):
+    return label.tolist() if hasattr(label, "tolist") else label
+
+
+def soft_nearest_neighbor_terms(x, labels, temperature=1.0, metric="sqeuclidean"):
+    """-log of the own share of the weight around each row; None for a row without a peer."""
+    return [
+        every - own if own > -math.inf else None
+        for every, own, _ in masses(x, labels, temperature, metric)
+    ]
+
+
+def graph_smoothness(x, labels, alpha=2.0, edges=None):
+    """½ Σ over ordered edges of e^(-α‖x_i - x_j‖) ‖y_i - y_j‖² (hard labels: 1 across classes)."""
+    total = 0.0
+    for i in range(len(x)):
+        for j in range(len(x)):
+            if i == j or (edges is not None and not edges[i][j]):
+                continue
+            a, b = _label(labels[i]), _label(labels[j])
+            if isinstance(a, list):
+                apart = 0.5 * sum((u - v) ** 2 for u, v in zip(a, b, strict=True))
+            else:
+                apart = float(a != b)
+            total += math.exp(-alpha * distance(x[i], x[j], "euclidean")) * apart
+    return total
+
+
+# ------------------------------------------------------------------ losses: InfoNCE, contrastive, metric
+
+
+def info_nce_rows(logits, targets, noise=None, temperature=1.0, noise_targets=None):
+    """Hugger & Uhlmann 2024, eq. 9, one sample and one target at a time; rows of weights as targets."""
+
+    def score(z, alpha):
+        total = 0.0
+        for k, weight in enumerate(alpha):
+            if float(weight) > 0:
+                log_eta = 0.0 if noise is None else math.log(float(noise[k]))
+                total += float(weight) * (float(z[k]) / temperature - log_eta)
+        return total
+
+    losses = []
+    for z, alpha in zip(logits, targets, strict=True):
+        others = targets if noise_targets is None else [alpha, *noise_targets]
+        losses.append(log_sum_exp(score(z, other) for other in others) - score(z, alpha))
+    return losses
+
+
+def share(a, b):
+    """How much of a class two labels have in common: equality, or the inner product of soft labels."""
+    if getattr(a, "ndim", 0) == 0:
+        return float(a == b)
+    return sum(float(u) * float(v) for u, v in zip(a, b, strict=True))
+
+
+def _log_weights(x, i, others, temperature, metric):
+    if metric == "dot":
+        dots = [sum(float(u) * float(v) for u, v in zip(x[i], y, strict=True)) for y in others]
+        return [dot / temperature for dot in dots]
+    return [-distance(x[i], y, metric) / temperature for y in others]
+
+
+def supervised_contrastive_rows(x, labels, temperature=0.1, metric="cosine"):
+    """Khosla et al. 2020, eq. 2: log of the mass of all others less the mean over the positives."""
+    losses = []
+    for i in range(len(x)):
+        others = [j for j in range(len(x)) if j != i]
+        s = _log_weights(x, i, [x[j] for j in others], temperature, metric)
+        w = [share(labels[i], labels[j]) for j in others]
+        if sum(w) > 0:
+            mean = sum(a * b for a, b in zip(w, s, strict=True)) / sum(w)
+            losses.append(log_sum_exp(s) - mean)
+        else:
+            losses.append(None)
+    return losses
+
+
+def nt_xent_rows(x, labels, temperature=0.1, metric="cosine"):
+    """Chen et al. 2020: each positive against the negatives, averaged over the positives."""
+    losses = []
+    for i in range(len(x)):
+        others = [j for j in range(len(x)) if j != i]
+        s = _log_weights(x, i, [x[j] for j in others], temperature, metric)
+        w = [share(labels[i], labels[j]) for j in others]
+        negatives = [a + math.log(1 - b) for a, b in zip(s, w, strict=True) if b < 1]
+        total = 0.0
+        for a, b in zip(s, w, strict=True):
+            if b > 0:
+                total += b * (log_sum_exp([a, *negatives]) - a)
+        losses.append(total / sum(w) if sum(w) > 0 else None)
+    return losses
+
+
+def triplets(x, labels, margin=0.2, metric="euclidean", mining="all", fallback=True):
+    """Frosst et al. 2019, eq. 4: the hinge of every mined (anchor, positive, negative), by anchor."""
+    hinges = []
+    for a in range(len(x)):
+        positives = [p for p in range(len(x)) if p != a and labels[p] == labels[a]]
+        negatives = [n for n in range(len(x)) if labels[n] != labels[a]]
+        d = [distance(x[a], x[j], metric) for j in range(len(x))]
+        mined = [(p, n) for p in positives for n in negatives]
+        if mining == "hard" and mined:
+            mined = [(max(positives, key=d.__getitem__), min(negatives, key=d.__getitem__))]
+        if mining == "semihard" and mined:
+            mined = []
+            for p in positives:
+                farther = [n for n in negatives if d[n] > d[p]]
+                if farther:
+                    mined.append((p, min(farther, key=d.__getitem__)))
+                elif fallback:
+                    mined.append((p, max(negatives, key=d.__getitem__)))
+        hinges.append([max(0.0, d[p] - d[n] + margin) for p, n in mined])
+    return hinges
+
+
+def proxy_nca_rows(x, labels, proxies, temperature=1.0, include_positive=True):
+    """Movshovitz-Attias et al. 2017, eq. 4."""
+    losses = []
+    for row, y in zip(x, labels, strict=True):
+        s = [-distance(row, p) / temperature for p in proxies]
+        summed = [v for c, v in enumerate(s) if include_positive or c != int(y)]
+        losses.append(log_sum_exp(summed) - s[int(y)])
+    return losses
+
+
+def cross_entropy_rows(logits, targets):
+    """-Σ α log softmax(z); rows of weights as targets."""
+    losses = []
+    for z, alpha in zip(logits, targets, strict=True):
+        top = log_sum_exp(float(v) for v in z)
+        losses.append(sum(float(a) * (top - float(v)) for a, v in zip(alpha, z, strict=True)))
+    return losses

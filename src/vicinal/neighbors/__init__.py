@@ -12,6 +12,7 @@ from vicinal.neighbors.temperature import (
     optimal_temperature,
     snnl_profile,
 )
+from vicinal.neighbors.tiles import LogMasses, log_masses
 
 __all__ = ["METRICS"]
 __all__ += ["neighbor_distances", "pairwise_distances", "unit_rows"]
@@ -21,3 +22,4 @@ __all__ += ["ExactSearch", "Neighbors", "Search", "make_search"]
 __all__ += ["NeighborGraph"]
 __all__ += ["TemperatureFit", "chance_level", "fit_temperature"]
 __all__ += ["optimal_temperature", "snnl_profile"]
+__all__ += ["LogMasses", "log_masses"]

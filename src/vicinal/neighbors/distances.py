@@ -110,7 +110,7 @@ def _is_zero(x: Tensor) -> Tensor:
 def _pairwise(x: Tensor, y: Tensor | None, metric: str) -> Tensor:
     """Distances; for ``cosine`` the rows come in with unit length (or zero)."""
     with torch.no_grad(), torch.autocast(x.device.type, enabled=False):
-        a, b = _center(x, y)
+        a, b = center(x, y)
         squares = a.square().sum(1), b.square().sum(1)
         d = torch.mm(a, b.T).mul_(-2).add_(squares[0][:, None]).add_(squares[1]).clamp_min_(0)
         if y is None:
@@ -141,7 +141,7 @@ def _pairwise_backward(
     grad: Tensor, d: Tensor, x: Tensor, y: Tensor | None, metric: str
 ) -> tuple[Tensor, Tensor]:
     with torch.no_grad(), torch.autocast(x.device.type, enabled=False):
-        a, b = _center(x, y)
+        a, b = center(x, y)
         # As a function of d²: ∂d²/∂a = 2(a - b), ∂√d²/∂a = (a - b)/√d², half for the cosine.
         if metric == "euclidean":
             g, near = (grad / d).masked_fill_(d == 0, 0), d.square()
@@ -153,7 +153,8 @@ def _pairwise_backward(
             g.fill_diagonal_(0)
             near.fill_diagonal_(torch.inf)
         squares = a.square().sum(1), b.square().sum(1)
-        ga, gb = near_gradient(g, near, x, x if y is None else y, *squares)
+        pairs = near_pairs(near, *squares)
+        ga, gb = near_gradient(g, pairs, x, x if y is None else y)
         ga.add_(a * g.sum(1)[:, None]).addmm_(g, b, alpha=-1)
         gb.add_(b * g.sum(0)[:, None]).addmm_(g.T, a, alpha=-1)
     return (ga.add_(gb), ga.new_empty(0)) if y is None else (ga, gb)
@@ -182,7 +183,7 @@ _pairwise.register_autograd(_gradient, setup_context=_remember)
 # ------------------------------------------------------------------ near pairs
 
 
-def _center(x: Tensor, y: Tensor | None) -> tuple[Tensor, Tensor]:
+def center(x: Tensor, y: Tensor | None) -> tuple[Tensor, Tensor]:
     if y is None:
         a = x - x.mean(0)
         return a, a
@@ -190,31 +191,30 @@ def _center(x: Tensor, y: Tensor | None) -> tuple[Tensor, Tensor]:
     return x - shift, y - shift
 
 
-def repair_near(d2: Tensor, x: Tensor, y: Tensor, x2: Tensor, y2: Tensor) -> None:
-    """Recompute in place the squared distances that rounding has spoiled.
+def repair_near(d2: Tensor, x: Tensor, y: Tensor, x2: Tensor, y2: Tensor) -> Tensor:
+    """Recompute in place the squared distances that rounding has spoiled; say which (pairs, 2).
 
     ``x``, ``y`` are the rows as they came (centering rounds, and near rows differ exactly);
     ``x2``, ``y2`` the squared lengths that went into ``d2``. Entries of +inf are left alone.
     """
-    near = _near_pairs(d2, x2, y2)
-    if len(near) * 8 > d2.numel():  # so many that every difference is cheaper than gathering
-        direct = direct_distances(x, y).square_()
-        d2.copy_(torch.where(d2 == torch.inf, d2, direct))
-        return
-    for i, j in _gathers(near, x):
-        d2[i, j] = (x[i] - y[j]).square_().sum(1)
+    pairs = near_pairs(d2, x2, y2)
+    i, j = pairs.unbind(1)
+    if len(pairs) * 8 > d2.numel():  # so many that every difference is cheaper than gathering
+        d2[i, j] = direct_distances(x, y).square_()[i, j]
+        return pairs
+    for p, q in _gathers(pairs, x):
+        d2[p, q] = (x[p] - y[q]).square_().sum(1)
+    return pairs
 
 
-def near_gradient(
-    g: Tensor, d2: Tensor, x: Tensor, y: Tensor, x2: Tensor, y2: Tensor
-) -> tuple[Tensor, Tensor]:
-    """Σ_j g_ij (x_i - y_j) and its mirror over near pairs, which are then zeroed in ``g``.
+def near_gradient(g: Tensor, pairs: Tensor, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    """Σ_j g_ij (x_i - y_j) and its mirror over ``pairs``, which are then zeroed in ``g``.
 
     A weight of 1/d times a difference that rounding has spoiled is noise of size eps·‖x‖/d, so
     near pairs take their difference directly.
     """
     gx, gy = torch.zeros_like(x), torch.zeros_like(y)
-    for i, j in _gathers(_near_pairs(d2, x2, y2), x):
+    for i, j in _gathers(pairs, x):
         step = (x[i] - y[j]).mul_(g[i, j, None])
         gx.index_add_(0, i, step)
         gy.index_add_(0, j, step, alpha=-1)
@@ -222,7 +222,8 @@ def near_gradient(
     return gx, gy
 
 
-def _near_pairs(d2: Tensor, x2: Tensor, y2: Tensor) -> Tensor:
+def near_pairs(d2: Tensor, x2: Tensor, y2: Tensor) -> Tensor:
+    """Where d² < c·eps·(‖x‖² + ‖y‖²): the (pairs, 2) positions a product cannot resolve."""
     share = NEAR * torch.finfo(d2.dtype).eps
     if not bool(d2.amin() < share * (x2.max() + y2.max())):  # one cheap pass, mostly the only one
         return torch.empty(0, 2, dtype=torch.long, device=d2.device)
