@@ -7,7 +7,7 @@ r"""How much more often is a model wrong when the input is corrupted, against an
     {\sum_s (E^{\text{ref}}_{s,c} - E^{\text{ref}}_{\text{clean}})}
 
 (Hendrycks and Dietterich 2019; Bontonou 2019, Table 2): a ratio of sums over the severities s and
-never a mean of ratios; the mCE is its mean over corruptions c. 1 is the reference model; the papers'
+never a mean of ratios; the mCE is its mean over corruptions. 1 is the reference model; the papers'
 tables print it times 100. ImageNet's reference is AlexNet; other data sets have none, so the model
 to compare with is always given. The relative form asks what corruption adds to the clean error; a
 reference that loses nothing under a corruption leaves nothing to divide by, and is told so.

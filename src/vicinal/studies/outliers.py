@@ -1,0 +1,192 @@
+"""Which detector tells foreign inputs from familiar ones? AUROC and FPR95 side by side.
+
+Scores are oriented so that larger means more outlying. FPR95 is the share of inliers flagged when
+95 % of the outliers are (``positive="outlier"``), or of outliers let in when 95 % of the inliers
+are (``"inlier"``, the older papers' reading): the record says which.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from vicinal.checks import InputError, as_matrix, as_tensor, check_k
+from vicinal.confidence import TrustScore
+from vicinal.evaluation import auroc, fpr_at_tpr, outlier_scores
+from vicinal.neighbors import optimal_temperature
+from vicinal.studies.frozen import Record
+
+NOT_TESTED = "not tested"
+Score = Callable[[Any], Any]
+
+
+@dataclass(frozen=True)
+class Detector(Record):
+    """One score on one outlier set; None where no outlier set was given."""
+
+    detector: str
+    outliers: str | None
+    auroc: float | None
+    fpr95: float | None
+
+
+@dataclass(frozen=True)
+class Histogram(Record):
+    """Credibilities of one set in equal bins of [0, 1]."""
+
+    name: str
+    edges: tuple[float, ...]
+    counts: tuple[int, ...]
+    mean: float
+
+
+@dataclass(frozen=True)
+class OutlierStudy(Record):
+    """Detectors × outlier sets. ``print(study)`` is the table."""
+
+    detectors: tuple[Detector, ...]
+    credibility: tuple[Histogram, ...]
+    inlier_rows: int
+    outlier_rows: dict[str, int]
+    positive: str
+    k: int
+    temperature: float | None
+    not_tested: tuple[str, ...]
+
+    def best(self, outliers: str) -> Detector:
+        """The detector with the highest AUROC on one outlier set."""
+        mine = [d for d in self.detectors if d.outliers == outliers and d.auroc is not None]
+        if not mine:
+            raise InputError(
+                f"no outlier set {outliers!r} was tested. Sets: {', '.join(self.outlier_rows)}."
+            )
+        return max(mine, key=lambda d: d.auroc or 0.0)
+
+    def __str__(self) -> str:
+        lines = [f"{'outliers':<20}{'detector':<16}{'AUROC':>12}{'FPR95':>12}"]
+        for d in self.detectors:
+            shown = [NOT_TESTED if v is None else f"{v:.3f}" for v in (d.auroc, d.fpr95)]
+            lines.append(f"{d.outliers or '—':<20}{d.detector:<16}{shown[0]:>12}{shown[1]:>12}")
+        lines += [f"credibility of {h.name}: mean {h.mean:.3f}" for h in self.credibility]
+        return "\n".join([*lines, *(f"{NOT_TESTED}: {words}" for words in self.not_tested)])
+
+
+def outlier_study(
+    support: Any,
+    inliers: Any,
+    outliers: Any = None,
+    *,
+    labels: Any = None,
+    logits: Score | None = None,
+    credibility: Score | None = None,
+    detectors: Mapping[str, Score] | None = None,
+    k: int = 50,
+    temperature: float | None = None,
+    metric: str = "sqeuclidean",
+    bins: int = 20,
+    positive: str = "outlier",
+) -> OutlierStudy:
+    """Every detector the inputs allow, on each outlier set.
+
+    ``support``, ``inliers``: rows (n, d); ``outliers``: rows, ``{name: rows}``, or None, and then
+    each detector is listed as not tested. The distance to the k-th neighbor always; with ``labels``
+    of the support also NED's density, Mahalanobis distance and trust score; ``logits`` (a function
+    of the rows) adds maximum softmax and energy; ``credibility`` (a function of the rows) adds
+    itself and its histograms; ``detectors`` adds others, larger = more outlying.
+    """
+    rows, known = as_matrix(support, "support"), as_matrix(inliers, "inliers")
+    check_k(k, len(rows), "k", "the support")
+    sets = _sets(outliers)
+    if labels is not None and temperature is None:
+        y = torch.from_numpy(np.unique(_plain(labels), return_inverse=True)[1])
+        temperature = optimal_temperature(rows, y, metric=metric, k=min(k, len(rows) - 1))
+    extra = {} if credibility is None else {"credibility": lambda z: -_credible(credibility, z)}
+    ask = _Asked(rows, labels, logits, extra | dict(detectors or {}), k, temperature, metric)
+    inside = ask.scores(known)
+    outside = {name: ask.scores(z) for name, z in sets.items()}
+    table = [
+        Detector(name, which, auroc(inside[name], theirs[name]),
+                 fpr_at_tpr(inside[name], theirs[name], positive=positive))
+        for which, theirs in outside.items()
+        for name in inside
+    ]  # fmt: skip
+    every = {"inliers": inside, **outside} if credibility is not None else {}
+    return OutlierStudy(
+        detectors=tuple(table or [Detector(name, None, None, None) for name in inside]),
+        credibility=tuple(_histogram(n, -s["credibility"], bins) for n, s in every.items()),
+        inlier_rows=len(known), outlier_rows={name: len(z) for name, z in sets.items()},
+        positive=positive, k=k, temperature=temperature,
+        not_tested=_missing(sets, logits, credibility, labels),
+    )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """What every detector is asked with."""
+
+    support: Tensor
+    labels: Any
+    logits: Score | None
+    detectors: dict[str, Score]
+    k: int
+    temperature: float | None
+    metric: str
+
+    def scores(self, z: Tensor) -> dict[str, Any]:
+        found = outlier_scores(
+            self.support, z, labels=self.labels,
+            logits=None if self.logits is None else self.logits(z),
+            k=self.k, temperature=self.temperature, metric=self.metric,
+        )  # fmt: skip
+        if self.labels is not None:
+            plain = "euclidean" if self.metric == "sqeuclidean" else self.metric
+            trust = TrustScore(metric=plain).fit(self.support, self.labels)
+            found["trust_score"] = -as_tensor(trust.score(z, trust.predict(z)), "trust_score")
+        extra = {name: _column(score(z), name, len(z)) for name, score in self.detectors.items()}
+        return found | extra
+
+
+def _missing(sets: Any, logits: Any, credibility: Any, labels: Any) -> tuple[str, ...]:
+    reasons = {
+        "outliers: no outlier set was given": not sets,
+        "max softmax and energy: no logits were given": logits is None,
+        "credibility: no credibility function was given": credibility is None,
+        "NED density, Mahalanobis, trust score: no labels were given": labels is None,
+    }
+    return tuple(words for words, missing in reasons.items() if missing)
+
+
+def _credible(credibility: Score, z: Tensor) -> Tensor:
+    return _column(credibility(z), "credibility", len(z))
+
+
+def _sets(outliers: Any) -> dict[str, Tensor]:
+    if outliers is None:
+        return {}
+    if isinstance(outliers, Mapping):
+        return {str(name): as_matrix(z, f"outliers[{name!r}]") for name, z in outliers.items()}
+    return {"outliers": as_matrix(outliers, "outliers")}
+
+
+def _plain(labels: Any) -> Any:
+    return labels.detach().cpu().numpy() if isinstance(labels, Tensor) else np.asarray(labels)
+
+
+def _column(values: Any, name: str, rows: int) -> Tensor:
+    x = as_tensor(values, name).double()
+    if x.shape != (rows,):
+        raise InputError(
+            f"detector {name!r} must return one score for each of the {rows} rows, got shape "
+            f"{tuple(x.shape)}."
+        )
+    return x
+
+
+def _histogram(name: str, credibility: Tensor, bins: int) -> Histogram:
+    counts, edges = np.histogram(credibility.numpy(), bins=bins, range=(0.0, 1.0))
+    return Histogram(name, tuple(edges), tuple(counts), float(credibility.mean()))
