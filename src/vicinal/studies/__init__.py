@@ -7,3 +7,9 @@ from vicinal.studies.audit_inputs import AuditSettings as AuditSettings
 from vicinal.studies.compare import compare_audits as compare_audits
 from vicinal.studies.record import Audit as Audit
 from vicinal.studies.record import Media as Media
+from vicinal.studies.attacks import AttackAudit as AttackAudit
+from vicinal.studies.attacks import attack_audit as attack_audit
+from vicinal.studies.outliers import OutlierStudy as OutlierStudy
+from vicinal.studies.outliers import outlier_study as outlier_study
+from vicinal.studies.perturbation_record import PerturbationReport as PerturbationReport
+from vicinal.studies.robustness import robustness_report as robustness_report
