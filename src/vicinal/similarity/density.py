@@ -34,7 +34,7 @@ def neighbors(
     queries: Any,
 ) -> Float[Tensor, " n"]:
     """See :meth:`GradientKernel.neighbors`."""
-    name, value = _estimator(estimator)
+    name, value = read_estimator(estimator)
     support = kernel.blocks(data, "unit")
     asked = support if queries is None else kernel.blocks(queries, "unit", name="queries")
     if name == "soft":
@@ -87,7 +87,7 @@ def pair_counts(
     counts: Tensor | None = None
     for i, one in enumerate(asked):
         for other in support.since(i if same else 0):
-            share = _share(kernel.tile(one, other), name, value)
+            share = pair_share(kernel.tile(one, other), name, value)
             if counts is None:
                 counts = share.new_zeros(asked.count, dtype=torch.float64)
             counts[one.start : one.stop] += share.sum(1, dtype=torch.float64)
@@ -141,7 +141,7 @@ def _add(
         sums[label] = [f.total(scale, into) for f, into in zip(factors, before, strict=True)]
 
 
-def _share(tile: Float[Tensor, "n m"], name: str, value: float) -> Float[Tensor, "n m"]:
+def pair_share(tile: Float[Tensor, "n m"], name: str, value: float) -> Float[Tensor, "n m"]:
     """What each pair adds to the count."""
     if name == "hard":
         return (tile >= value).to(tile.dtype)
@@ -151,14 +151,14 @@ def _share(tile: Float[Tensor, "n m"], name: str, value: float) -> Float[Tensor,
 def _own_share(asked: Blocks, name: str, value: float) -> Float[Tensor, " n"]:
     """k^C(x, x) is 1, or 0 without a gradient: what x adds to its own count."""
     own = torch.cat([_self_similarity(block) for block in asked])
-    return own if name == "soft" else _share(own[:, None], name, value)[:, 0]
+    return own if name == "soft" else pair_share(own[:, None], name, value)[:, 0]
 
 
 def _self_similarity(block: Block) -> Float[Tensor, " n"]:
     return (block.whitening.rank > 0).to(block.outputs.dtype)
 
 
-def _estimator(estimator: str | tuple[str, float]) -> tuple[str, float]:
+def read_estimator(estimator: str | tuple[str, float]) -> tuple[str, float]:
     name: str = estimator if isinstance(estimator, str) else estimator[0]
     value: float | None = None if isinstance(estimator, str) else estimator[1]
     check_choice(name, "estimator", ESTIMATORS)

@@ -92,7 +92,9 @@ class Places:
         n, t = self.b.shape[:2]
         m, s = other.b.shape[:2]
         if t == s == 1:
-            gram = self._inner(other) * (self.b.view(n, -1) @ other.b.view(m, -1).T)
+            gram = self.b.reshape(n, -1) @ other.b.reshape(m, -1).T
+            inner = self._inner(other)
+            gram = gram * inner if gram.requires_grad or inner.requires_grad else gram.mul_(inner)
             return gram if into is None else into.add_(gram)
         rows = max(1, TILE_BYTES // max(1, self.b.element_size() * t * m * s))
         parts = []
@@ -248,6 +250,11 @@ class Dense:
 
 
 Factor: TypeAlias = Places | Dense
+
+
+def stacked(grads: Sequence[Tensor], axis: int) -> Tensor:
+    """The gradients of the d outputs along a new axis; a single one is not copied."""
+    return grads[0].unsqueeze(axis) if len(grads) == 1 else torch.stack(list(grads), axis)
 
 
 def _own_layout(flat: Float[Tensor, "n d p"], shape: tuple[int, ...]) -> Float[Tensor, "n d p"]:

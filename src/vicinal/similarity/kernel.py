@@ -96,6 +96,7 @@ class GradientKernel:
         )
         self.memory_budget = memory_budget
         self.within_class = isinstance(self.outputs, Contrast) and self.outputs.within_class
+        self._bytes: dict[tuple[int, ...], int] = {}  # of one sample's gradients, by its shape
         _warn(self.engine.model, self.outputs)
         self._store = None if cache is None else FactorStore(Path(cache), self.engine)
 
@@ -125,15 +126,16 @@ class GradientKernel:
         out: Tensor | None = None
         for i, one in enumerate(left):
             for other in right.since(i if same else 0):
-                tile = self._tile(one, other, kind, summary)
+                if same and other.start == one.start:
+                    tile = self._symmetric(one, kind, summary)
+                else:
+                    tile = self._tile(one, other, kind, summary)
                 if out is None:
                     self._check_result(left.count, right.count, tile)
-                    out = tile.new_zeros(left.count, right.count, *tile.shape[2:])
+                    out = tile.new_empty(left.count, right.count, *tile.shape[2:])
                 out[one.start : one.stop, other.start : other.stop] = tile
                 if same and other.start > one.start:
-                    mirrored = tile.transpose(0, 1)
-                    mirrored = mirrored.mT if summary == "matrix" else mirrored
-                    out[other.start : other.stop, one.start : one.stop] = mirrored
+                    out[other.start : other.stop, one.start : one.stop] = _swapped(tile)
         assert out is not None
         return out
 
@@ -205,10 +207,13 @@ class GradientKernel:
 
     def rows_per_block(self, sample: Batch) -> int:
         """As many rows as the working memory allows, told from three samples."""
-        if isinstance(self.outputs, Contrast):
-            self.outputs.position = 0
-        captured = self.engine.capture(sample.x, sample.target)
-        bytes_each = sum(f.nbytes for f in captured.factors) // len(sample.x)
+        shape = tuple(sample.x.shape[1:])
+        if shape not in self._bytes:
+            if isinstance(self.outputs, Contrast):
+                self.outputs.position = 0
+            captured = self.engine.capture(sample.x, sample.target)
+            self._bytes[shape] = sum(f.nbytes for f in captured.factors) // len(sample.x)
+        bytes_each = self._bytes[shape]
         room = min(_WORKING_BYTES, self.memory_budget // 8)
         if bytes_each > self.memory_budget:
             raise InputError(
@@ -217,6 +222,19 @@ class GradientKernel:
                 'parameters with `params`, or fewer outputs (outputs="contrast").'
             )
         return max(1, min(1024, room // (4 * max(bytes_each, 1))))
+
+    def _symmetric(self, block: Block, kind: str, summary: str) -> Tensor:
+        """A block against itself: halved until little but a triangle is left to compute."""
+        if len(block) <= 256:
+            return self._tile(block, block, kind, summary)
+        middle = len(block) // 2
+        first, second = block.rows(slice(0, middle)), block.rows(slice(middle, len(block)))
+        corner = self._tile(first, second, kind, summary)
+        found = corner.new_empty(len(block), len(block), *corner.shape[2:])
+        found[:middle, middle:], found[middle:, :middle] = corner, _swapped(corner)
+        found[:middle, :middle] = self._symmetric(first, kind, summary)
+        found[middle:, middle:] = self._symmetric(second, kind, summary)
+        return found
 
     def _tile(self, one: Block, other: Block, kind: str, summary: str) -> Tensor:
         if summary == "trace":
@@ -261,6 +279,11 @@ def _warn(model: nn.Module, outputs: OutputFunction) -> None:
             "the kernel uses its running statistics. Call model.eval() to say so yourself.",
             stacklevel=3,
         )
+
+
+def _swapped(tile: Tensor) -> Tensor:
+    """The kernel of (x', x) from that of (x, x'): transposed, and so is each d×d matrix."""
+    return tile.transpose(0, 1) if tile.ndim == 2 else tile.transpose(0, 1).mT
 
 
 def _same_class(one: Block, other: Block) -> Bool[Tensor, "n m"]:

@@ -13,10 +13,9 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
-import torch
 from torch import Tensor, nn
 
-from vicinal.similarity.factors import Dense, Factor, Places
+from vicinal.similarity.factors import Dense, Factor, Places, stacked
 from vicinal.similarity.rules_conv import convolution, transposed_convolution
 from vicinal.similarity.rules_norm import (
     batch_norm,
@@ -46,7 +45,7 @@ def linear(call: Call) -> list[Piece]:
     """``nn.Linear`` on ``(n, ..., in)``: every axis between is a place."""
     n, width = len(call.x), call.x.shape[-1]
     a = call.x.reshape(n, -1, width)
-    b = torch.stack(list(call.grads), -2).reshape(n, a.shape[1], len(call.grads), -1)
+    b = stacked(call.grads, -2).reshape(n, a.shape[1], len(call.grads), -1)
     t, d, out = b.shape[1:]
     weight, bias = "weight" in call.wanted, "bias" in call.wanted
     names = tuple(name for name in ("weight", "bias") if name in call.wanted)
@@ -66,7 +65,7 @@ def embedding(call: Call) -> list[Piece]:
     """``nn.Embedding``: a linear layer on one-hot inputs, kept as their indices."""
     n, module = len(call.x), call.module
     index = call.x.reshape(n, -1)
-    b = torch.stack(list(call.grads), -2).reshape(n, index.shape[1], len(call.grads), -1)
+    b = stacked(call.grads, -2).reshape(n, index.shape[1], len(call.grads), -1)
     if module.padding_idx is not None:  # autograd gives the padding row no gradient
         b = b * (index != module.padding_idx)[:, :, None, None]
     places = Places(index, b, vocabulary=module.num_embeddings)
@@ -79,7 +78,7 @@ def embedding(call: Call) -> list[Piece]:
 
 def prelu(call: Call) -> list[Piece]:
     """``nn.PReLU``: ``∂f/∂slope_c = Σ_places b min(x, 0)``, one slope or one per channel."""
-    b = torch.stack(list(call.grads), 1)
+    b = stacked(call.grads, 1)
     g = b * call.x.clamp_max(0)[:, None]
     if call.module.num_parameters == 1:
         return [(("weight",), Dense(g.flatten(2).sum(2, keepdim=True)))]

@@ -9,11 +9,10 @@ from __future__ import annotations
 from math import prod
 from typing import TYPE_CHECKING, Any
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from vicinal.similarity.factors import Dense, Places
+from vicinal.similarity.factors import Dense, Places, stacked
 
 if TYPE_CHECKING:
     from vicinal.similarity.rules import Call, Piece
@@ -22,7 +21,7 @@ if TYPE_CHECKING:
 def convolution(call: Call) -> list[Piece]:
     """``nn.Conv1d/2d/3d``: groups, stride, dilation, every padding and padding mode."""
     module, n, d = call.module, len(call.x), len(call.grads)
-    b = torch.stack(list(call.grads), 1)  # (n, d, out, *places)
+    b = stacked(call.grads, 1)  # (n, d, out, *places)
     pieces: list[Piece] = []
     if "weight" in call.wanted:
         if module.groups == 1:
@@ -51,7 +50,7 @@ def transposed_convolution(call: Call) -> list[Piece]:
     """
     module, x = call.module, call.x
     n, d, groups = len(x), len(call.grads), module.groups
-    b = torch.stack(list(call.grads), 1)
+    b = stacked(call.grads, 1)
     pieces: list[Piece] = []
     if "weight" in call.wanted:
         places = tuple(x.shape[2:])

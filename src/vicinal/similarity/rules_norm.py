@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from vicinal.similarity.factors import Dense
+from vicinal.similarity.factors import Dense, stacked
 
 if TYPE_CHECKING:
     from vicinal.similarity.rules import Call, Piece
@@ -47,7 +46,7 @@ def rms_norm(call: Call) -> list[Piece]:
 
 def _per_channel(call: Call, normalized: Tensor) -> list[Piece]:
     """Parameters along axis 1: summed over all later axes."""
-    b = torch.stack(list(call.grads), 1)
+    b = stacked(call.grads, 1)
     gradients = {"weight": b * normalized[:, None], "bias": b}
     return [
         ((name,), Dense(g.flatten(3).sum(3) if g.ndim > 3 else g))
@@ -62,7 +61,7 @@ def _per_feature(call: Call, normalized: Tensor) -> list[Piece]:
     features = (
         call.module.weight.numel() if call.module.weight is not None else normalized.shape[-1]
     )
-    b = torch.stack(list(call.grads), 1)
+    b = stacked(call.grads, 1)
     gradients = {"weight": b * normalized[:, None], "bias": b}
     return [
         ((name,), Dense(g.reshape(n, d, -1, features).sum(2)))

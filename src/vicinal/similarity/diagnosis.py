@@ -1,0 +1,211 @@
+r"""What the network's own neighborhoods say about its fit, its certainty and its labels (section
+4.4).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from vicinal.checks import InputError, as_tensor, check_k
+from vicinal.similarity.blocks import Block, Blocks
+from vicinal.similarity.density import pair_share, read_estimator
+from vicinal.similarity.factors import dot, matrix_gram
+from vicinal.similarity.kernel import GradientKernel
+
+VERDICTS = ("well fitted", "ambiguous", "isolated", "memorized")
+
+
+@dataclass(frozen=True)
+class FitDiagnosis:
+    """Per sample: how many others it is alike to, how varied their labels are, and what that means.
+
+    ============ ================= ====================================================
+    verdict       neighbors         labels among them
+    ============ ================= ====================================================
+    well fitted   many              agree
+    ambiguous     many              vary: one output for varied targets (underfit)
+    isolated      few               agree
+    memorized     few               vary: the label is held by heart, against the rest
+    ============ ================= ====================================================
+    """
+
+    count: Float[Tensor, " n"]
+    variance: Float[Tensor, " n"]
+    verdict: tuple[str, ...]
+    few: float
+    varied: float
+
+    def share(self, verdict: str) -> float:
+        """The fraction of samples with this verdict."""
+        return self.verdict.count(verdict) / len(self.verdict)
+
+
+@dataclass(frozen=True)
+class SuspiciousLabels:
+    """Samples whose label their own neighbors contradict; ``order`` lists the worst first.
+
+    ``score``: the share of the neighbors' similarity on other labels; ``suggested``: the label with
+    the most.
+    """
+
+    score: Float[Tensor, " n"]
+    suggested: Int[Tensor, " n"]
+    order: Int[Tensor, " n"]
+
+
+def fit_diagnosis(
+    kernel: GradientKernel,
+    data: Any,
+    labels: Any,
+    *,
+    few: float | None = None,
+    varied: float = 0.5,
+    estimator: str | tuple[str, float] = ("positive", 8.0),
+) -> FitDiagnosis:
+    """Neighbor count × label variance in the neighborhood, without the sample itself.
+
+    ``few``: counts below it are few; None: the lowest tenth. ``varied``: from this share of the
+    whole data set's label variance on, a neighborhood is varied. ``labels``: classes ``(n,)``
+    integers, or targets of a regression ``(n,)`` or ``(n, c)`` floats. ``estimator``: the weights,
+    as in ``kernel.neighbors``; by default ``max(k^C, 0)^8``, since even unrelated samples are
+    alike to a degree (k^C of about one half on digits) and by their number would drown the near
+    ones.
+
+    >>> x = torch.tensor([[0.0, 1.0], [0.1, 1.0], [5.0, -5.0]])
+    >>> kernel = GradientKernel(torch.nn.Linear(2, 1))
+    >>> fit_diagnosis(kernel, x, torch.tensor([0, 0, 1]), few=0.5).verdict
+    ('well fitted', 'well fitted', 'isolated')
+    """
+    if kernel.within_class:
+        raise InputError(
+            "labels do not vary where only samples of one class are compared. Diagnose with "
+            'outputs="logits" or "log_prob".'
+        )
+    blocks = kernel.blocks(data, "unit", share=0.8)
+    y = _targets(labels, blocks.count)
+    mass, mean, spread = _neighborhoods(kernel, blocks, y, *read_estimator(estimator))
+    # Neighbors that agree among themselves still contradict a sample of another label.
+    own = (y - mean).square().sum(1)
+    total = y.var(0, correction=0).sum().clamp_min(torch.finfo(torch.float64).tiny)
+    variance = torch.where(mass > 0, torch.maximum(spread, own / 2), torch.zeros_like(own)) / total
+    limit = float(mass.quantile(0.1)) if few is None else float(few)
+    verdicts = tuple(_verdict(c < limit, v >= varied) for c, v in zip(mass, variance, strict=True))
+    kind = next(iter(blocks)).outputs.dtype
+    return FitDiagnosis(mass.to(kind), variance.to(kind), verdicts, limit, varied)
+
+
+def uncertainty(
+    kernel: GradientKernel, queries: Any, data: Any, *, fast: bool = False
+) -> Float[Tensor, " q"]:
+    r"""How far each prediction could be moved for a unit of disturbance to the data (section 4.4).
+
+    Moving f(x) by v moves f(x') by ``M(x') v``, ``M = K(x', x) K(x, x)⁻¹``. Exact:
+    ``1 / Σ_x' ‖M(x')‖_F / √r``, the mean-square disturbance over directions v; for one output
+    ``‖∇f‖² / Σ |k^I|``. ``fast=True`` is the paper's quick form in linear time, ``1 / Σ Tr M / r``,
+    ``‖∇f‖² / Σ k^I``; where negative terms win it is infinite. A sample without gradient cannot be
+    moved at all: 0.
+    """
+    asked = kernel.blocks(queries, "dual", share=0.4, name="queries")
+    support = kernel.blocks(data, "raw", share=0.4)
+    totals = None
+    if fast:
+        for block in support:
+            before = totals or [None] * len(block.factors)
+            totals = [f.total(None, t) for f, t in zip(block.factors, before, strict=True)]
+    found = []
+    for query in asked:
+        if totals is not None:
+            moved = dot(query.factors, totals)
+            moved = moved / query.whitening.rank.clamp_min(1)
+            moved = moved if query.scale is None else moved * query.scale
+        else:
+            moved = torch.stack([_disturbance(query, block) for block in support]).sum(0)
+        inverse = torch.where(moved > 0, 1 / moved, torch.full_like(moved, float("inf")))
+        found.append(torch.where(query.whitening.rank > 0, inverse, torch.zeros_like(inverse)))
+    return torch.cat(found)
+
+
+def suspicious_labels(
+    kernel: GradientKernel, data: Any, labels: Any, *, k: int = 10
+) -> SuspiciousLabels:
+    """Labels that disagree with those of the k samples the network treats most alike.
+
+    >>> x = torch.tensor([[0.0, 1.0], [0.0, 1.1], [0.0, 0.9], [4.0, 0.0], [4.1, 0.0], [3.9, 0.0]])
+    >>> found = suspicious_labels(
+    ...     GradientKernel(torch.nn.Linear(2, 1)), x, torch.tensor([0, 0, 1, 1, 1, 1]), k=2)
+    >>> found.order[0].item(), found.suggested[2].item()
+    (2, 0)
+    """
+    y = as_tensor(labels, "labels").long()
+    n = len(y)
+    check_k(k, n - 1, "k", "`data` without the sample itself")
+    near = kernel.topk(data, data, k + 1)
+    if len(near.indices) != n:
+        raise InputError(
+            f"`labels` must hold one label per sample: {len(near.indices)} samples, {n}."
+        )
+    # The sample itself goes by its index; equal samples may come before it.
+    others = near.indices != torch.arange(n, device=near.indices.device)[:, None]
+    others[others.all(1), -1] = False
+    weights = near.similarities.clamp_min(0) * others
+    votes = torch.zeros(n, int(y.max()) + 1, dtype=weights.dtype)
+    votes.scatter_add_(1, y[near.indices], weights)
+    mass = votes.sum(1)
+    own = votes.gather(1, y[:, None])[:, 0]
+    score = torch.where(mass > 0, 1 - own / mass, torch.zeros_like(mass))
+    return SuspiciousLabels(score, votes.argmax(1), score.argsort(descending=True, stable=True))
+
+
+def _neighborhoods(
+    kernel: GradientKernel, blocks: Blocks, y: Float[Tensor, "n c"], name: str, value: float
+) -> tuple[Float[Tensor, " n"], Float[Tensor, "n c"], Float[Tensor, " n"]]:
+    """Mass, label mean and label variance around each sample, itself left out."""
+    name, value = ("positive", 1.0) if name == "soft" else (name, value)
+    mass = torch.zeros(blocks.count, dtype=torch.float64)
+    mean, square = torch.zeros_like(y), torch.zeros_like(y)
+    for i, one in enumerate(blocks):
+        for other in blocks.since(i):
+            weights = pair_share(kernel.tile(one, other), name, value).double().cpu()
+            if one.start == other.start:
+                weights.fill_diagonal_(0)
+            pairs = [(one, other, weights), (other, one, weights.T)]
+            for row, column, w in pairs[: 1 if one.start == other.start else 2]:
+                rows, near = slice(row.start, row.stop), y[column.start : column.stop]
+                mass[rows] += w.sum(1)
+                mean[rows] += w @ near
+                square[rows] += w @ near.square()
+    safe = torch.where(mass > 0, mass, torch.ones_like(mass))[:, None]
+    mean = mean / safe
+    return mass, mean, (square / safe - mean.square()).sum(1).clamp_min(0)
+
+
+def _disturbance(query: Block, block: Block) -> Float[Tensor, " q"]:
+    """Σ over the block of ``‖K(x', x) K(x, x)⁻¹‖_F / √r``."""
+    operator = matrix_gram(query.factors, block.factors)
+    size = operator.flatten(2).norm(dim=2).sum(1)
+    size = size if query.scale is None else size * query.scale
+    return size / query.whitening.rank.clamp_min(1).to(size).sqrt()
+
+
+def _targets(labels: Any, rows: int) -> Float[Tensor, "n c"]:
+    y = as_tensor(labels, "labels")
+    if len(y) != rows:
+        raise InputError(
+            f"`labels` must hold one label for each of the {rows} samples, got shape "
+            f"{tuple(y.shape)}."
+        )
+    if not y.is_floating_point():
+        return F.one_hot(y.long().flatten()).double()
+    return y.reshape(rows, -1).double()
+
+
+def _verdict(few: bool | Tensor, varied: bool | Tensor) -> str:
+    if few:
+        return "memorized" if varied else "isolated"
+    return "ambiguous" if varied else "well fitted"
