@@ -1,3 +1,5 @@
+import types
+
 import numpy as np
 import pytest
 import torch
@@ -189,6 +191,10 @@ def test_wrong_use_is_named():
         ConformalSets(Oracle(4)).prediction_sets(p)
     with pytest.raises(InputError, match="DeepKNN"):
         ConformalSets(Oracle(4), score="dknn").calibrate(p, y)
+    with pytest.raises(InputError, match="predict_proba"):
+        ConformalSets(types.SimpleNamespace(classes_=np.arange(4))).calibrate(p, y)
+    with pytest.warns(UserWarning, match=r"no calibration row \(3\)"):
+        ConformalSets(Oracle(4), mondrian=True).calibrate(p[y != 3], y[y != 3])
     with pytest.raises(InputError, match="does not know"):
         ConformalSets(Oracle(4)).calibrate(p, y + 3)
     with pytest.raises(InputError, match="alpha"):

@@ -119,9 +119,9 @@ def test_scores_of_rows_move_with_their_rows_and_ignore_the_order_of_the_support
     x, y = rows(rng)
     query = rng.normal(size=(70, 5)).astype(np.float32)
     x = x.astype(np.float32)
-    want = ev.outlier_scores(x, query, labels=y, logits=query, k=9, temperature=2.0)
+    want = ev.outlier_scores(x, query, labels=y, logits=query, k=9)
     for _ in range(5):
         a, b = rng.permutation(N), rng.permutation(70)
-        got = ev.outlier_scores(x[a], query[b], labels=y[a], logits=query[b], k=9, temperature=2.0)
+        got = ev.outlier_scores(x[a], query[b], labels=y[a], logits=query[b], k=9)
         for name, score in want.items():
             assert got[name].tobytes() == score[b].tobytes(), name

@@ -19,11 +19,13 @@ times-u for the last group if smoothed; ``"dknn"`` neighbors of another class, o
 
 from __future__ import annotations
 
+import warnings
 from typing import Any, NamedTuple, Self
 
 import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
+from numpy.typing import NDArray
 from sklearn.base import BaseEstimator
 from torch import Tensor
 
@@ -44,6 +46,18 @@ class Calibration(NamedTuple):
 def check_alpha(alpha: float) -> None:
     if not 0 < alpha < 1:
         raise InputError(f"`alpha` must lie strictly between 0 and 1, got {alpha!r}.")
+
+
+def warn_of_missing_classes(codes: Int[Tensor, " m"], classes: NDArray[Any]) -> None:
+    """Mondrian ranks need rows of every class: without any, (1 + 0) / (0 + 1) = 1."""
+    missing = sorted(set(range(len(classes))) - set(codes.tolist()))
+    if missing:
+        names = ", ".join(str(classes[c]) for c in missing[:5])
+        warnings.warn(
+            f"{len(missing)} classes have no calibration row ({names}): with mondrian=True "
+            "their p-value is always 1.",
+            stacklevel=3,
+        )
 
 
 def conformal_p_values(
@@ -147,6 +161,8 @@ class ConformalSets(BaseEstimator):
             )
         own = scores.gather(1, codes[:, None]).squeeze(1)
         self.calibration_ = Calibration(own, codes, bool(self.mondrian))
+        if self.mondrian:
+            warn_of_missing_classes(codes, self.classes_)
         counts = torch.bincount(codes, minlength=len(self.classes_))
         self.rows_ = counts.numpy() if self.mondrian else np.array(len(codes))
         return self
@@ -198,6 +214,11 @@ class ConformalSets(BaseEstimator):
                     f"{type(self.base).__name__}. Use score='lac' or 'aps' for other classifiers."
                 )
             return as_tensor(self.base.nonconformity(X), "scores").double()
+        if not hasattr(self.base, "predict_proba"):
+            raise InputError(
+                f"`score`={self.score!r} needs a `base` with predict_proba, got "
+                f"{type(self.base).__name__}."
+            )
         p = as_tensor(self.base.predict_proba(X), "probabilities").double()
         check_finite(p, "probabilities")
         check_distributions(p, "probabilities")

@@ -25,7 +25,12 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from vicinal.checks import InputError, as_matrix, check_choice, check_k, closest, same_kind
-from vicinal.confidence.conformal import Calibration, check_alpha, conformal_p_values
+from vicinal.confidence.conformal import (
+    Calibration,
+    check_alpha,
+    conformal_p_values,
+    warn_of_missing_classes,
+)
 from vicinal.confidence.rows_and_labels import Labels, codes_of, labels_of, named
 from vicinal.neighbors.distances import METRICS
 from vicinal.neighbors.search import Neighbors, Search, make_search
@@ -114,7 +119,9 @@ class DeepKNN(BaseEstimator):
                 "Credibility is about the support's classes: leave such rows out."
             )
         found = self._neighbors(rows)
-        self._warn(rows, found, codes)
+        self._warn_of_support_rows(rows, found)
+        if self.mondrian:
+            warn_of_missing_classes(codes, self.classes_)
         own = self._nonconformity(found).gather(1, codes[:, None]).squeeze(1)
         self.calibration_ = Calibration(own, codes, bool(self.mondrian))
         counts = torch.bincount(codes, minlength=len(self.classes_))
@@ -206,24 +213,16 @@ class DeepKNN(BaseEstimator):
                 )
         return {name: given[name] for name in self.searches_}
 
-    def _warn(self, rows: dict[str, Tensor], found: dict[str, Neighbors], codes: Tensor) -> None:
-        same = torch.ones(len(codes), dtype=torch.bool)
+    def _warn_of_support_rows(self, rows: dict[str, Tensor], found: dict[str, Neighbors]) -> None:
+        same = torch.ones(len(next(iter(rows.values()))), dtype=torch.bool)
         for name, x in rows.items():
             nearest = self.searches_[name].support[found[name].indices[:, 0]]
             same &= (nearest == x).all(1).cpu()
         if bool(same.any()):
             warnings.warn(
-                f"{int(same.sum())} of {len(codes)} calibration rows are support rows (the first: "
+                f"{int(same.sum())} of {len(same)} calibration rows are support rows (the first: "
                 f"row {int(same.nonzero()[0])}); they find themselves and make every new row look "
                 "strange. Calibrate on rows held out of the support.",
-                stacklevel=3,
-            )
-        missing = set(range(len(self.classes_))) - set(codes.tolist())
-        if self.mondrian and missing:
-            names = ", ".join(str(self.classes_[c]) for c in sorted(missing)[:5])
-            warnings.warn(
-                f"{len(missing)} classes have no calibration row ({names}): with mondrian=True "
-                "their p-value is always 1.",
                 stacklevel=3,
             )
 

@@ -83,8 +83,10 @@ def outlier_scores(
     distances = finder.query(rows, k).distances
     scores = {"knn": distances[:, -1]}
     if labels is not None and temperature is None:
-        y = torch.from_numpy(as_classes(labels, len(x), "labels"))
-        temperature = optimal_temperature(x, y, metric=metric, k=min(k, len(x) - 1))
+        y = as_classes(labels, len(x), "labels")
+        order = np.lexsort((row_order(x.numpy()), y))  # the fit sums in one order, too
+        y_sorted, x_sorted = torch.from_numpy(y[order]), x[torch.from_numpy(order)]
+        temperature = optimal_temperature(x_sorted, y_sorted, metric=metric, k=min(k, len(x) - 1))
     if temperature is not None:
         scores["ned"] = -ned_log_density(distances, temperature, len(x))
     if labels is not None:

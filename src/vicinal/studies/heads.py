@@ -20,8 +20,6 @@ import torch
 from numpy.typing import NDArray
 from sklearn.calibration import CalibratedClassifierCV
 from sklearn.linear_model import LogisticRegression
-from sklearn.pipeline import make_pipeline
-from sklearn.preprocessing import StandardScaler
 from sklearn.svm import SVC
 from torch import Tensor
 
@@ -101,14 +99,14 @@ class HeadComparison(Record):
         lines = [
             f"{self.query_rows} queries, {self.support_rows} support rows of {self.classes} "
             f"classes in {self.dimensions} dimensions, k={self.k}, {self.metric}",
-            f"{'head':<28}{'accuracy %':>15}{'ECE %':>8}{'floor %':>9}{'NLL':>14}{cover:>12}",
+            f"{'head':<28}{'accuracy %':>15}{'ECE %':>8}{'floor %':>9}{'NLL':>17}{cover:>12}",
         ]
         for h in self.heads:
             accuracy = f"{100 * h.accuracy:.1f} ± {100 * h.accuracy_se:.1f}"
             nll = f"inf ({h.infinite_rows} rows)" if h.nll is None else f"{h.nll:.3f}"
             lines.append(
                 f"{h.title:<28}{accuracy:>15}{100 * h.ece:>8.2f}{100 * h.noise_floor:>9.2f}"
-                f"{nll:>14}{h.coverage_at_target:>12.1%}"
+                f"{nll:>17}{h.coverage_at_target:>12.1%}"
             )
         return "\n".join([*lines, *(f"note: {note}" for note in self.notes)])
 
@@ -254,17 +252,22 @@ def _svc(y: NDArray[np.int64]) -> Any:
 def _trained(
     model: Callable[[NDArray[np.int64]], Any], data: _Rows, seed: int
 ) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-    """A scikit-learn head on standardized rows, a seeded sample of them if there are too many."""
+    """A scikit-learn head, on a seeded sample of the support if that is too large.
+
+    Rows are centered and divided by one common scale: scaling each dimension by itself would blow
+    up those in which an embedding hardly varies.
+    """
     rows = np.arange(len(data.x))
     if len(rows) > TRAINED_ROWS:
         rows = np.sort(np.random.default_rng(seed).permutation(len(rows))[:TRAINED_ROWS])
         warnings.warn(f"fitted on {TRAINED_ROWS} of {len(data.x)} support rows.", stacklevel=2)
     if len(np.unique(data.y[rows])) < 2:
         raise InputError("it needs at least two classes in the support.")
-    head = make_pipeline(StandardScaler(), model(data.y[rows]))
-    head.fit(data.x[torch.from_numpy(rows)].double().numpy(), data.y[rows])
-    p = np.zeros((len(data.q), len(data.classes)))
-    p[:, head.classes_] = head.predict_proba(data.q.double().numpy())
+    x, q = data.x[torch.from_numpy(rows)].double().numpy(), data.q.double().numpy()
+    mean, scale = x.mean(0), float(x.std()) or 1.0
+    head = model(data.y[rows]).fit((x - mean) / scale, data.y[rows])
+    p = np.zeros((len(q), len(data.classes)))
+    p[:, head.classes_] = head.predict_proba((q - mean) / scale)
     return p, p.argmax(1)
 
 
