@@ -1,0 +1,73 @@
+"""What should training push? Losses over neighborhoods, and what stands around a loss.
+
+Each loss is a function of ``(x, labels)`` or ``(logits, targets)`` with an ``nn.Module`` twin of
+the same defaults.
+"""
+
+from vicinal.losses.contrastive import (
+    NTXentLoss,
+    SupervisedContrastiveLoss,
+    nt_xent_loss,
+    supervised_contrastive_loss,
+)
+from vicinal.losses.cross_entropy import SoftTargetCrossEntropyLoss, soft_target_cross_entropy
+from vicinal.losses.distributed import DistributedLoss
+from vicinal.losses.grad_cache import GradCache
+from vicinal.losses.info_nce import (
+    InfoNCELoss,
+    SoftDistributionInfoNCELoss,
+    info_nce,
+    soft_distribution_info_nce,
+)
+from vicinal.losses.layerwise import LayerwiseLoss
+from vicinal.losses.memory_bank import MemoryBank
+from vicinal.losses.n_pairs import NPairsLoss, n_pairs_loss
+from vicinal.losses.noise_targets import (
+    continuous_categorical_noise,
+    dirichlet_noise,
+    mixup_noise,
+    one_hot_noise,
+)
+from vicinal.losses.proxies import (
+    NormalizedSoftmaxLoss,
+    ProxyNCALoss,
+    normalized_softmax_loss,
+    proxy_nca_loss,
+)
+from vicinal.losses.sampler import ClassBalancedBatchSampler
+from vicinal.losses.targets import MixedTargets, cutmix, mixup, smooth_labels
+from vicinal.losses.triplet import TripletLoss, triplet_loss
+
+__all__ = [
+    "ClassBalancedBatchSampler",
+    "DistributedLoss",
+    "GradCache",
+    "InfoNCELoss",
+    "LayerwiseLoss",
+    "MemoryBank",
+    "MixedTargets",
+    "NPairsLoss",
+    "NTXentLoss",
+    "NormalizedSoftmaxLoss",
+    "ProxyNCALoss",
+    "SoftDistributionInfoNCELoss",
+    "SoftTargetCrossEntropyLoss",
+    "SupervisedContrastiveLoss",
+    "TripletLoss",
+    "continuous_categorical_noise",
+    "cutmix",
+    "dirichlet_noise",
+    "info_nce",
+    "mixup",
+    "mixup_noise",
+    "n_pairs_loss",
+    "normalized_softmax_loss",
+    "nt_xent_loss",
+    "one_hot_noise",
+    "proxy_nca_loss",
+    "smooth_labels",
+    "soft_distribution_info_nce",
+    "soft_target_cross_entropy",
+    "supervised_contrastive_loss",
+    "triplet_loss",
+]

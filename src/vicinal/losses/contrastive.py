@@ -1,0 +1,149 @@
+r"""Supervised contrastive loss and NT-Xent: pull an anchor's class, push the rest, in log space.
+
+With log-weights :math:`s_{ij} = -d(x_i, x_j)/T` and :math:`P_i` the others of the anchor's class,
+
+.. math:: \ell_i^{\text{SupCon}} = \log \sum_{j \neq i} e^{s_{ij}} - \tfrac1{|P_i|} \sum_{p} s_{ip}
+
+(Khosla et al. 2020, eq. 2) and, each positive against the negatives alone,
+
+.. math:: \ell_i^{\text{NT-Xent}} = \tfrac1{|P_i|} \sum_{p}
+          \log \Bigl(1 + \sum_{y_j \neq y_i} e^{s_{ij} - s_{ip}}\Bigr)
+
+(Chen et al. 2020; with two views of each instance the two losses are one). For ``metric="cosine"``,
+:math:`-d` is the cosine similarity less 1, and the constant cancels. Soft labels :math:`\alpha`
+weigh a pair by :math:`w_{ij} = \langle\alpha_i, \alpha_j\rangle`: positives count :math:`w`,
+negatives
+:math:`1 - w`. Anchors without a positive are left out.
+"""
+
+from __future__ import annotations
+
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from .blocks import in_blocks
+from .conventions import full_precision, keep_valid, reduce_rows
+from .pairs import Pairs
+
+
+@full_precision
+def supervised_contrastive_loss(
+    x: Float[Tensor, "n d"],
+    labels: Tensor,
+    *,
+    temperature: float | Tensor = 0.1,
+    metric: str = "cosine",
+    reference: Float[Tensor, "m d"] | None = None,
+    reference_labels: Tensor | None = None,
+    reduction: str = "mean",
+) -> Tensor:
+    """Supervised contrastive loss (Khosla et al. 2020, eq. 2).
+
+    ``labels``: integers ``(n,)`` or soft labels ``(n, c)``. With ``reference`` the anchors are
+    compared with its rows, all of them, instead of one another.
+
+    >>> import torch
+    >>> x, y = torch.eye(4)[[0, 0, 1, 1]], torch.tensor([0, 0, 1, 1])
+    >>> round(float(supervised_contrastive_loss(x, y, temperature=1.0)), 4)  # log(1 + 2/e)
+    0.5514
+    """
+    pairs = Pairs.of(x, labels, temperature, metric, reference, reference_labels)
+    spread, pull, count = pairs.spread_and_pull()
+    valid = count > 0
+    losses = spread.masked_fill(~valid, 0) - pull / count.masked_fill(~valid, 1)
+    return reduce_rows(keep_valid(losses, valid, pairs.x), valid, reduction)
+
+
+@full_precision
+def nt_xent_loss(
+    x: Float[Tensor, "n d"],
+    labels: Tensor,
+    *,
+    temperature: float | Tensor = 0.1,
+    metric: str = "cosine",
+    reference: Float[Tensor, "m d"] | None = None,
+    reference_labels: Tensor | None = None,
+    reduction: str = "mean",
+) -> Tensor:
+    """Normalized temperature-scaled cross-entropy over all positive pairs (Chen et al. 2020).
+
+    ``labels``: integers ``(n,)``, equal for views of one instance, or soft labels ``(n, c)``. The
+    mean is over anchors, each the mean over its positives. ``reference`` as in
+    :func:`supervised_contrastive_loss`.
+
+    >>> import torch
+    >>> x, y = torch.eye(4)[[0, 0, 1, 1]], torch.tensor([0, 0, 1, 1])
+    >>> round(float(nt_xent_loss(x, y, temperature=1.0)), 4)  # log(1 + 2/e)
+    0.5514
+    """
+    pairs = Pairs.of(x, labels, temperature, metric, reference, reference_labels)
+    total, count = in_blocks(pairs.push, len(pairs.x), len(pairs.y))
+    valid = count > 0
+    losses = total / count.masked_fill(~valid, 1)
+    return reduce_rows(keep_valid(losses, valid, pairs.x), valid, reduction)
+
+
+class SupervisedContrastiveLoss(nn.Module):
+    """Module form of :func:`supervised_contrastive_loss`."""
+
+    def __init__(
+        self,
+        *,
+        temperature: float | Tensor = 0.1,
+        metric: str = "cosine",
+        reduction: str = "mean",
+    ) -> None:
+        super().__init__()
+        self.temperature = temperature
+        self.metric = metric
+        self.reduction = reduction
+
+    def forward(
+        self,
+        x: Tensor,
+        labels: Tensor,
+        reference: Tensor | None = None,
+        reference_labels: Tensor | None = None,
+    ) -> Tensor:
+        return supervised_contrastive_loss(
+            x,
+            labels,
+            temperature=self.temperature,
+            metric=self.metric,
+            reference=reference,
+            reference_labels=reference_labels,
+            reduction=self.reduction,
+        )
+
+
+class NTXentLoss(nn.Module):
+    """Module form of :func:`nt_xent_loss`."""
+
+    def __init__(
+        self,
+        *,
+        temperature: float | Tensor = 0.1,
+        metric: str = "cosine",
+        reduction: str = "mean",
+    ) -> None:
+        super().__init__()
+        self.temperature = temperature
+        self.metric = metric
+        self.reduction = reduction
+
+    def forward(
+        self,
+        x: Tensor,
+        labels: Tensor,
+        reference: Tensor | None = None,
+        reference_labels: Tensor | None = None,
+    ) -> Tensor:
+        return nt_xent_loss(
+            x,
+            labels,
+            temperature=self.temperature,
+            metric=self.metric,
+            reference=reference,
+            reference_labels=reference_labels,
+            reduction=self.reduction,
+        )

@@ -1,0 +1,133 @@
+"""What every loss agrees on: kinds of input, valid anchors, reductions.
+
+A loss lets NaN through (a wrong batch must show), computes in float32 or wider, and averages over
+the anchors that can be judged at all. Checks that look at values are skipped while tracing, so that
+a loss compiles into one graph.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any, ParamSpec
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from vicinal.checks import (
+    InputError,
+    as_matrix,
+    as_tensor,
+    check_choice,
+    check_distributions,
+    check_labels,
+)
+
+REDUCTIONS = ("mean", "sum", "none")
+P = ParamSpec("P")
+
+
+def full_precision(loss: Callable[P, Tensor]) -> Callable[P, Tensor]:
+    """Under autocast a loss still computes in float32: half precision loses what it measures."""
+
+    @functools.wraps(loss)
+    def call(*args: P.args, **kwargs: P.kwargs) -> Tensor:
+        device = args[0].device.type if args and isinstance(args[0], Tensor) else "cpu"
+        with torch.autocast(device, enabled=False):
+            return loss(*args, **kwargs)
+
+    return call
+
+
+def as_rows(x: Any, name: str) -> Float[Tensor, "n d"]:
+    """One float32 or float64 row per sample; NaN is let through."""
+    return as_matrix(x, name, finite=False)
+
+
+def as_labels(labels: Any, rows: int, name: str = "labels") -> Tensor:
+    """Integers ``(n,)`` of any value, or soft labels ``(n, c)`` whose rows are distributions."""
+    labels = check_labels(as_tensor(labels, name), name, rows)
+    if labels.ndim == 1:
+        return labels.long()
+    labels = labels if labels.dtype == torch.float64 else labels.float()
+    if not torch.compiler.is_compiling():
+        check_distributions(labels.detach(), name)
+    return labels
+
+
+def as_hard_labels(labels: Any, rows: int, name: str = "labels") -> Int[Tensor, " n"]:
+    """Integer labels; soft ones are refused where the loss has no meaning for them."""
+    labels = as_tensor(labels, name)
+    if labels.ndim == 2:
+        raise InputError(
+            f"`{name}` must be integer labels of shape ({rows},) for this loss, got soft labels of "
+            f"shape {tuple(labels.shape)}. Pass {name}.argmax(1), or a loss that takes soft labels."
+        )
+    return check_labels(labels, name, rows).long()
+
+
+def as_class_targets(targets: Any, rows: int, classes: int, name: str = "targets") -> Tensor:
+    """Class indices below ``classes``, or rows of ``classes`` weights that are distributions."""
+    targets = as_labels(targets, rows, name)
+    if targets.ndim == 2 and targets.shape[1] != classes:
+        raise InputError(
+            f"`{name}` must have one column for each of the {classes} classes, got shape "
+            f"{tuple(targets.shape)}. Logits and targets must agree on the classes."
+        )
+    if targets.ndim == 1:
+        check_class_range(targets, classes, name)
+    return targets
+
+
+def check_class_range(labels: Int[Tensor, " n"], classes: int, name: str) -> None:
+    if torch.compiler.is_compiling() or labels.numel() == 0:
+        return
+    low, high = (int(v) for v in labels.aminmax())
+    if low < 0 or high >= classes:
+        wrong = low if low < 0 else high
+        raise InputError(
+            f"`{name}` must lie between 0 and {classes - 1}, one for each class, got {wrong}. "
+            "Re-index the labels, or give the model more outputs."
+        )
+
+
+def reduce_rows(
+    losses: Float[Tensor, " n"], valid: Bool[Tensor, " n"] | None, reduction: str
+) -> Tensor:
+    """Mean over the valid anchors (0 if there is none), sum, or one value per anchor.
+
+    ``losses`` already holds 0 where an anchor is not valid, attached to the graph.
+
+    >>> reduce_rows(torch.tensor([1.0, 3.0, 0.0]), torch.tensor([True, True, False]), "mean")
+    tensor(2.)
+    """
+    check_choice(reduction, "reduction", REDUCTIONS)
+    if reduction == "none":
+        return losses
+    if reduction == "sum":
+        return losses.sum()
+    if valid is None:
+        return losses.mean()
+    return losses.sum() / valid.sum().clamp_min(1)
+
+
+def keep_valid(
+    losses: Float[Tensor, " n"], valid: Bool[Tensor, " n"], x: Float[Tensor, "n d"]
+) -> Float[Tensor, " n"]:
+    """Zero where an anchor is not valid: attached to ``x``, no gradient, NaN where its row is
+    NaN.
+    """
+    return torch.where(valid, losses, x.sum(1) * 0)
+
+
+def class_ids(labels: Int[Tensor, " n"]) -> Int[Tensor, " n"]:
+    """Any integers to 0, 1, ... in sorted order; unlike ``torch.unique`` its shapes are static.
+
+    >>> class_ids(torch.tensor([7, -1, 7, 3]))
+    tensor([2, 0, 2, 1])
+    """
+    ordered, order = labels.sort()
+    rank = torch.zeros_like(labels)
+    rank[1:] = (ordered[1:] != ordered[:-1]).cumsum(0)
+    return torch.empty_like(labels).scatter_(0, order, rank)

@@ -1,0 +1,183 @@
+r"""A loss over the batch of all processes: the value and the gradient of a single process.
+
+A neighborhood loss is not a mean over samples: a process that sees its own shard only has other
+neighbors. :class:`DistributedLoss` gives every process the loss of the whole batch. Its backward
+adds up what all processes contribute, so that after DDP's *mean* over processes the model's
+gradient is exactly that of one process with the whole batch, and the value is that loss, not a
+multiple.
+
+``mode="gather"`` works with any loss: all embeddings are gathered everywhere, and each process
+computes the whole loss. ``mode="ring"`` shares the work and the memory among the processes, for the
+losses that are sums over pairs: soft nearest neighbor, supervised contrastive, NT-Xent.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from vicinal.checks import InputError, check_choice
+
+from .contrastive import NTXentLoss, SupervisedContrastiveLoss
+from .conventions import keep_valid
+from .pairs import Pairs
+from .ring import ring_sums, shard_sizes
+from .targets import MixedTargets
+
+MODES = ("gather", "ring")
+
+
+class DistributedLoss(nn.Module):
+    """``loss`` over the rows of all processes of ``group``; shards may have different sizes.
+
+    Without an initialized process group it is ``loss`` itself. ``reduction="none"`` gives each
+    process the losses of its own rows.
+
+    >>> DistributedLoss(SupervisedContrastiveLoss())(torch.eye(2), torch.tensor([0, 0])).shape
+    torch.Size([])
+    """
+
+    def __init__(
+        self,
+        loss: Callable[..., Tensor],
+        group: dist.ProcessGroup | None = None,
+        *,
+        mode: str = "gather",
+    ) -> None:
+        super().__init__()
+        check_choice(mode, "mode", MODES)
+        if mode == "ring" and not isinstance(loss, RING_LOSSES):
+            names = ", ".join(kind.__name__ for kind in RING_LOSSES)
+            raise InputError(
+                f"`mode='ring'` is for losses that are sums over pairs ({names}), got "
+                f"{type(loss).__name__}. Use mode='gather'."
+            )
+        self.loss = loss
+        self.group = group
+        self.mode = mode
+
+    def forward(self, x: Tensor, labels: Tensor | MixedTargets) -> Tensor:
+        alone = not (dist.is_available() and dist.is_initialized())
+        if alone or dist.get_world_size(self.group) == 1:
+            return self.loss(x, labels)
+        if self.mode == "ring" and isinstance(labels, Tensor):
+            return self._reduce(*_ring_losses(self.loss, x, labels, self.group))
+        sizes = shard_sizes(len(x), self.group, x.device)
+        out = self.loss(
+            gather_rows(x, sizes, self.group), _gather_labels(labels, sizes, self.group)
+        )
+        if out.ndim == 0:
+            return out
+        first = sum(sizes[: dist.get_rank(self.group)])
+        return out[first : first + len(x)]
+
+    def _reduce(self, losses: Tensor, valid: Tensor) -> Tensor:
+        reduction = getattr(self.loss, "reduction", "mean")
+        if reduction == "none":
+            return losses
+        total = _AllSum.apply(losses.sum(), self.group)
+        if reduction == "sum":
+            return total
+        return total / _AllSum.apply(valid.sum().to(losses.dtype), self.group).clamp_min(1)
+
+
+def gather_rows(x: Tensor, sizes: list[int], group: dist.ProcessGroup | None = None) -> Tensor:
+    """The rows of all processes in rank order, differentiable."""
+    return _Gather.apply(x, sizes, group)
+
+
+class _Gather(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, sizes: list[int], group: Any) -> Tensor:
+        ctx.sizes, ctx.group = sizes, group
+        padded = x.new_zeros(max(sizes), *x.shape[1:])  # all_gather wants equal shapes
+        padded[: len(x)] = x
+        parts = [torch.empty_like(padded) for _ in sizes]
+        dist.all_gather(parts, padded, group=group)
+        return torch.cat([part[:size] for part, size in zip(parts, sizes, strict=True)])
+
+    @staticmethod
+    def backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor, None, None]:
+        # Each process computed the whole loss: their sum is W times its gradient, and DDP's mean
+        # over the W processes makes it whole again.
+        grad = upstream[0].contiguous().clone()
+        dist.all_reduce(grad, group=ctx.group)
+        first = sum(ctx.sizes[: dist.get_rank(ctx.group)])
+        return grad[first : first + ctx.sizes[dist.get_rank(ctx.group)]], None, None
+
+
+class _AllSum(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, group: Any) -> Tensor:
+        ctx.group = group
+        total = x.clone()
+        dist.all_reduce(total, group=group)
+        return total
+
+    @staticmethod
+    def backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor, None]:
+        grad = upstream[0].clone()
+        dist.all_reduce(grad, group=ctx.group)
+        return grad, None
+
+
+def _gather_labels(labels: Any, sizes: list[int], group: Any) -> Any:
+    if not isinstance(labels, MixedTargets):
+        return gather_rows(labels, sizes, group)
+    a, b = gather_rows(labels.a, sizes, group), gather_rows(labels.b, sizes, group)
+    return replace(labels, a=a, b=b, lam=gather_rows(labels.lam.contiguous(), sizes, group))
+
+
+# ------------------------------------------------------------------ losses as sums over pairs
+
+
+def _ring_losses(loss: Any, x: Tensor, labels: Tensor, group: Any) -> tuple[Tensor, Tensor]:
+    """Each local anchor's loss over the pairs of all processes, and which are valid."""
+    if isinstance(loss, SupervisedContrastiveLoss):
+        return _supervised_contrastive(loss, x, labels, group)
+    return _nt_xent(loss, x, labels, group)
+
+
+def _supervised_contrastive(
+    loss: SupervisedContrastiveLoss, x: Tensor, labels: Tensor, group: Any
+) -> tuple[Tensor, Tensor]:
+    def sums(*shard: Any) -> tuple[Tensor, ...]:
+        return _pairs(loss, *shard).spread_and_pull()
+
+    kinds = ("log", "add", "add")
+    spread, pull, count = ring_sums(sums, kinds, x, labels, *_learned(loss), group=group)
+    valid = count > 0
+    losses = spread.masked_fill(~valid, 0) - pull / count.masked_fill(~valid, 1)
+    return keep_valid(losses, valid, x.to(losses.dtype)), valid
+
+
+def _nt_xent(loss: NTXentLoss, x: Tensor, labels: Tensor, group: Any) -> tuple[Tensor, Tensor]:
+    def negatives(*shard: Any) -> tuple[Tensor, ...]:
+        return (_pairs(loss, *shard).log_mass_of_negatives(),)
+
+    def pushed(x: Tensor, labels: Tensor, y: Any, y_labels: Any, mass: Tensor, *t: Tensor) -> Any:
+        return _pairs(loss, x, labels, y, y_labels, *t).pushed_by(mass)
+
+    learned = _learned(loss)
+    (mass,) = ring_sums(negatives, ("log",), x, labels, *learned, group=group)
+    total, count = ring_sums(pushed, ("add", "add"), x, labels, mass, *learned, group=group)
+    valid = count > 0
+    losses = total / count.masked_fill(~valid, 1)
+    return keep_valid(losses, valid, x.to(losses.dtype)), valid
+
+
+def _pairs(loss: Any, x: Tensor, labels: Tensor, y: Any, y_labels: Any, *learned: Tensor) -> Pairs:
+    temperature = learned[0] if learned else loss.temperature
+    return Pairs.of(x, labels, temperature, loss.metric, y, y_labels)
+
+
+def _learned(loss: Any) -> tuple[Tensor, ...]:
+    return (loss.temperature,) if isinstance(loss.temperature, Tensor) else ()
+
+
+RING_LOSSES: tuple[type, ...] = (SupervisedContrastiveLoss, NTXentLoss)

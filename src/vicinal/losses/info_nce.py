@@ -1,0 +1,302 @@
+r"""InfoNCE on class scores, with hard, soft and mixed targets (Hugger & Uhlmann 2024).
+
+With scores :math:`s_{ik} = z_{ik}/\tau - \log \eta_k` and targets :math:`\alpha_j` on the simplex,
+the loss asks which of several targets is the sample's own (eq. 9, Figure 2):
+
+.. math:: \ell_i = -\langle\alpha_i, s_i\rangle
+          + \log \sum_{j} e^{\langle\alpha_j, s_i\rangle}
+
+The sum runs over the batch's targets, or over the own target and separately drawn
+``noise_targets``. Figure 2 forms an ``(n, n, c)`` tensor; here each kind of target has its cheapest
+exact form:
+
+* hard: :math:`\sum_j` groups by class, :math:`\log \sum_k n_k e^{s_{ik}}`, ``O(n c)``;
+* soft: one matrix product, :math:`z\alpha^\top/\tau - c_j` with
+  :math:`c_j = \sum_k \alpha_{jk} \log \eta_k` (0 log 0 = 0), see :mod:`.log_partition`;
+* mixed: two columns of the scores per target, see :mod:`.mixed_scores`.
+
+The paper's temperature is applied once and the noise stays outside of it, as in its Figure 2 (its
+eq. 5 divides twice). With hard labels and ``noise="batch"`` the loss is exactly the cross-entropy
+over the classes present plus :math:`\log n_{y_i}`: its floor is not 0, and absent classes are not
+repelled; ``noise_targets`` are the remedy.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from vicinal.checks import InputError, as_tensor, check_positive, check_same_rows
+
+from . import mixed_scores
+from .conventions import as_class_targets, as_rows, full_precision, reduce_rows
+from .log_partition import log_partition
+from .targets import MixedTargets
+
+Targets = Tensor | MixedTargets
+Noise = Tensor | str | None
+
+
+@full_precision
+def info_nce(
+    logits: Float[Tensor, "n c"],
+    targets: Int[Tensor, " n"] | Float[Tensor, "n c"] | MixedTargets,
+    *,
+    noise: Noise = None,
+    temperature: float | Tensor = 1.0,
+    noise_targets: Int[Tensor, " m"] | Float[Tensor, "m c"] | MixedTargets | None = None,
+    reduction: str = "mean",
+) -> Tensor:
+    r"""Noise contrastive loss of class scores (Hugger & Uhlmann 2024, eq. 9).
+
+    ``noise``: the law η of the noise targets, as None or ``"uniform"`` (the same: a constant
+    cancels), ``"batch"`` (mean of the targets) or ``(c,)`` weights of any scale. It may be 0 for a
+    class that no target touches. ``noise_targets``: contrast with these instead of the batch's
+    other targets.
+
+    >>> z = torch.tensor([[2.0, 0.0], [0.0, 2.0]])
+    >>> info_nce(z, torch.tensor([0, 1])), info_nce(z, torch.eye(2))
+    (tensor(0.1269), tensor(0.1269))
+    """
+    logits = as_rows(logits, "logits")
+    check_positive(temperature, "temperature")  # type: ignore[arg-type]  # a tensor is checked too
+    targets = _as_targets(targets, logits, "targets", len(logits))
+    eta = _as_eta(noise, targets, logits)
+    _check_noise_covers(targets, eta, "targets")
+    z = logits if isinstance(temperature, float) and temperature == 1 else logits / temperature
+    if noise_targets is None:
+        losses = _in_batch(z, targets, eta)
+    else:
+        others = _as_targets(noise_targets, logits, "noise_targets", None)
+        _check_noise_covers(others, eta, "noise_targets")
+        own = _own_scores(z, targets, eta)
+        losses = torch.logaddexp(own, _log_sum(z, others, eta)) - own
+    return reduce_rows(losses, None, reduction)
+
+
+@full_precision
+def soft_distribution_info_nce(
+    logits: Float[Tensor, "n c"],
+    targets: Int[Tensor, " n"] | Float[Tensor, "n c"] | MixedTargets,
+    *,
+    noise: Noise = None,
+    temperature: float | Tensor = 1.0,
+    generator: torch.Generator | None = None,
+    reduction: str = "mean",
+) -> Tensor:
+    """InfoNCE on labels drawn from the soft targets (Hugger & Uhlmann 2024, eq. 13).
+
+    Each sample's label is drawn from its own target row, then the hard loss is taken.
+
+    >>> z, soft = torch.zeros(4, 3), torch.full((4, 3), 1 / 3)
+    >>> soft_distribution_info_nce(z, soft, generator=torch.Generator().manual_seed(0))
+    tensor(1.3863)
+    """
+    logits = as_rows(logits, "logits")
+    targets = _as_targets(targets, logits, "targets", len(logits))
+    labels = draw_labels(targets, generator)
+    return info_nce(logits, labels, noise=noise, temperature=temperature, reduction=reduction)
+
+
+def draw_labels(targets: Targets, generator: torch.Generator | None = None) -> Int[Tensor, " n"]:
+    """One class for each row, drawn from the row (hard labels are their own draw)."""
+    if isinstance(targets, Tensor):
+        if targets.ndim == 1:
+            return targets
+        return torch.multinomial(targets, 1, generator=generator)[:, 0]
+    place = generator.device if generator is not None else targets.a.device
+    u = torch.rand(2, len(targets), generator=generator, device=place).to(targets.a.device)
+    own = torch.where(u[0] < targets.lam, targets.a, targets.b)
+    if targets.epsilon == 0:
+        return own
+    xi = torch.ones(targets.num_classes) if targets.noise is None else targets.noise
+    noise = torch.multinomial(xi.to(place), len(targets), replacement=True, generator=generator)
+    return torch.where(u[1] < targets.epsilon, noise.to(own.device), own)
+
+
+# ------------------------------------------------------------------ inputs
+
+
+def _as_targets(targets: Any, logits: Tensor, name: str, rows: int | None) -> Targets:
+    classes = logits.shape[1]
+    if not isinstance(targets, MixedTargets):
+        targets = as_tensor(targets, name)
+        rows = len(targets) if rows is None else rows
+        if rows == 0:
+            raise InputError(f"`{name}` is empty. Pass at least one target.")
+        targets = as_class_targets(targets, rows, classes, name)
+        return targets.to(logits.dtype) if targets.ndim == 2 else targets
+    if rows is not None:
+        check_same_rows(logits, targets, "logits", name)
+    width = targets.num_classes
+    if width > classes or (targets.epsilon > 0 and width != classes):
+        raise InputError(
+            f"`{name}` are mixed over num_classes={width}, but `logits` has {classes} columns. "
+            "Pass num_classes to mixup or cutmix."
+        )
+    return targets
+
+
+def _as_eta(noise: Noise, targets: Targets, logits: Tensor) -> Tensor | None:
+    """Weights of the noise law, or None where they cancel."""
+    if noise is None or (isinstance(noise, str) and noise == "uniform"):
+        return None
+    if isinstance(noise, str):
+        if noise != "batch":
+            raise InputError(
+                f"`noise` must be None, 'uniform', 'batch' or a tensor of one weight per class, "
+                f"got {noise!r}."
+            )
+        return _class_weights(targets, logits).detach()
+    eta = as_tensor(noise, "noise").to(logits)
+    if eta.shape != (logits.shape[1],):
+        raise InputError(
+            f"`noise` must hold one weight for each of the {logits.shape[1]} classes, got shape "
+            f"{tuple(eta.shape)}."
+        )
+    if not torch.compiler.is_compiling() and not bool((eta >= 0).all()):
+        raise InputError("`noise` must not be negative or NaN: it holds probabilities of classes.")
+    return eta
+
+
+def _class_weights(targets: Targets, logits: Tensor) -> Float[Tensor, " c"]:
+    """Sum of the targets over the batch: the class counts if they are hard."""
+    counts = logits.new_zeros(logits.shape[1])
+    if isinstance(targets, MixedTargets):
+        lam = targets.lam.to(counts.dtype) * (1 - targets.epsilon)
+        counts = counts.scatter_add(0, targets.a, lam)
+        counts = counts.scatter_add(0, targets.b, 1 - targets.epsilon - lam)
+        xi = 1 / len(counts) if targets.noise is None else targets.noise.to(counts)
+        return counts + targets.epsilon * len(targets) * xi if targets.epsilon > 0 else counts
+    if targets.ndim == 2:
+        return targets.sum(0)
+    return counts.scatter_add(0, targets, torch.ones_like(targets, dtype=counts.dtype))
+
+
+def _check_noise_covers(targets: Targets, eta: Tensor | None, name: str) -> None:
+    if eta is None or torch.compiler.is_compiling():
+        return
+    missing = eta == 0
+    if not bool(missing.any()):
+        return
+    weights = _class_weights(targets, eta[None])
+    bad = (missing & (weights > 0)).nonzero().flatten().tolist()
+    if bad:
+        raise InputError(
+            f"`noise` is 0 for class {bad[0]}, but `{name}` has weight there "
+            f"({len(bad)} such classes). Noise must be able to draw every class that occurs."
+        )
+
+
+# ------------------------------------------------------------------ the three kinds of target
+
+
+def _in_batch(z: Tensor, targets: Targets, eta: Tensor | None) -> Float[Tensor, " n"]:
+    if isinstance(targets, MixedTargets):
+        return mixed_scores.in_batch(z, targets, eta)
+    if targets.ndim == 2:
+        return log_partition(z, targets, _minus_noise(targets, eta), diagonal="subtract")
+    # -s_y + log Σ_k n_k e^{s_k} = cross-entropy of s + log n, plus log n_y: one fused pass over z
+    counts = _class_weights(targets, z)
+    cross_entropy = F.cross_entropy(z + _log_weights(counts, eta), targets, reduction="none")
+    return cross_entropy + counts[targets].log()
+
+
+def _own_scores(z: Tensor, targets: Targets, eta: Tensor | None) -> Float[Tensor, " n"]:
+    """Each sample's score of its own target."""
+    if isinstance(targets, MixedTargets):
+        return mixed_scores.own(z, targets, eta)
+    if targets.ndim == 1:
+        own = z.gather(1, targets[:, None])[:, 0]
+        return own if eta is None else own - eta.log()[targets]
+    own = torch.linalg.vecdot(z, targets)
+    bias = _minus_noise(targets, eta)
+    return own if bias is None else own + bias
+
+
+def _log_sum(z: Tensor, keys: Targets, eta: Tensor | None) -> Float[Tensor, " n"]:
+    """Log of the summed exponentials of each sample's scores of all ``keys``."""
+    if isinstance(keys, MixedTargets):
+        return mixed_scores.log_sum(z, keys, eta)
+    if keys.ndim == 2:
+        return log_partition(z, keys, _minus_noise(keys, eta))
+    return (z + _log_weights(_class_weights(keys, z), eta)).logsumexp(1)
+
+
+def _log_weights(counts: Tensor, eta: Tensor | None) -> Float[Tensor, " c"]:
+    """``log n_k - log η_k``, and -inf for a class that does not occur (whatever its noise)."""
+    log_weights = counts.log() if eta is None else counts.log() - eta.log()
+    return torch.where(counts > 0, log_weights, float("-inf"))
+
+
+def _minus_noise(targets: Tensor, eta: Tensor | None) -> Float[Tensor, " m"] | None:
+    """``-Σ_k α_jk log η_k`` with 0 log 0 = 0."""
+    if eta is None:
+        return None
+    return -torch.mv(targets, torch.where(eta > 0, eta, 1).log())
+
+
+class InfoNCELoss(nn.Module):
+    """Module form of :func:`info_nce`; a noise tensor is a buffer."""
+
+    eta: Tensor | None
+
+    def __init__(
+        self,
+        *,
+        noise: Noise = None,
+        temperature: float | Tensor = 1.0,
+        reduction: str = "mean",
+    ) -> None:
+        super().__init__()
+        self.noise = noise if isinstance(noise, str) else None
+        self.register_buffer("eta", noise if isinstance(noise, Tensor) else None)
+        self.temperature = temperature
+        self.reduction = reduction
+
+    def forward(
+        self, logits: Tensor, targets: Targets, noise_targets: Targets | None = None
+    ) -> Tensor:
+        return info_nce(
+            logits,
+            targets,
+            noise=self.noise if self.eta is None else self.eta,
+            temperature=self.temperature,
+            noise_targets=noise_targets,
+            reduction=self.reduction,
+        )
+
+
+class SoftDistributionInfoNCELoss(nn.Module):
+    """Module form of :func:`soft_distribution_info_nce`; a noise tensor is a buffer."""
+
+    eta: Tensor | None
+
+    def __init__(
+        self,
+        *,
+        noise: Noise = None,
+        temperature: float | Tensor = 1.0,
+        generator: torch.Generator | None = None,
+        reduction: str = "mean",
+    ) -> None:
+        super().__init__()
+        self.noise = noise if isinstance(noise, str) else None
+        self.register_buffer("eta", noise if isinstance(noise, Tensor) else None)
+        self.temperature = temperature
+        self.generator = generator
+        self.reduction = reduction
+
+    def forward(self, logits: Tensor, targets: Targets) -> Tensor:
+        return soft_distribution_info_nce(
+            logits,
+            targets,
+            noise=self.noise if self.eta is None else self.eta,
+            temperature=self.temperature,
+            generator=self.generator,
+            reduction=self.reduction,
+        )

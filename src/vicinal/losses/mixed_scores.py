@@ -1,0 +1,128 @@
+r"""Scores of mixed targets, two columns each: InfoNCE without an ``(n, c)`` target.
+
+For :math:`\alpha_j = (1-\epsilon)(\lambda_j e_{a_j} + (1-\lambda_j) e_{b_j}) + \epsilon\xi`
+
+.. math:: \langle\alpha_j, s_i\rangle = (1-\epsilon)(\lambda_j z_{i a_j} + (1-\lambda_j) z_{i b_j})
+          + \epsilon \langle\xi, z_i\rangle - c_j
+
+and the smoothing term is the same for every j: among the batch's own targets it cancels. The scores
+are kept transposed, one row per target, so that picking columns of ``z`` copies whole rows.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from .log_partition import BLOCK
+from .targets import MixedTargets
+
+
+def in_batch(z: Float[Tensor, "n c"], targets: MixedTargets, eta: Tensor | None) -> Tensor:
+    """``log Σ_j exp⟨α_j, s_i⟩ - ⟨α_i, s_i⟩`` over the batch's own targets."""
+    return _log_partition(z, targets, eta, subtract=True)
+
+
+def log_sum(z: Float[Tensor, "n c"], keys: MixedTargets, eta: Tensor | None) -> Tensor:
+    """``log Σ_j exp⟨α_j, s_i⟩`` over any mixed targets."""
+    return _log_partition(z, keys, eta, subtract=False) + _smoothing(z, keys, eta)
+
+
+def own(z: Float[Tensor, "n c"], targets: MixedTargets, eta: Tensor | None) -> Tensor:
+    """``⟨α_i, s_i⟩``."""
+    share, rest = _shares(targets, z.dtype)
+    a = z.gather(1, targets.a[:, None])[:, 0]
+    b = z.gather(1, targets.b[:, None])[:, 0]
+    return share * a + rest * b + _bias(targets, eta, z.dtype) + _smoothing(z, targets, eta)
+
+
+def _shares(targets: MixedTargets, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    lam = targets.lam.to(dtype)
+    return (1 - targets.epsilon) * lam, (1 - targets.epsilon) * (1 - lam)
+
+
+def _bias(targets: MixedTargets, eta: Tensor | None, dtype: torch.dtype) -> Tensor:
+    """The noise's part of the two classes, ``-Σ α log η`` with 0 log 0 = 0."""
+    share, rest = _shares(targets, dtype)
+    if eta is None:
+        return torch.zeros_like(share)
+    log_eta = torch.where(eta > 0, eta, 1).log()
+    return -(share * log_eta[targets.a] + rest * log_eta[targets.b])
+
+
+def _smoothing(z: Tensor, targets: MixedTargets, eta: Tensor | None) -> Tensor:
+    """``ε ⟨ξ, s_i⟩``: the part of a score that no target of the set changes."""
+    if targets.epsilon == 0:
+        return z.new_zeros(())
+    s = z if eta is None else z - eta.log()
+    mean = s.mean(1) if targets.noise is None else torch.mv(s, targets.noise.to(s))
+    return targets.epsilon * mean
+
+
+def _log_partition(
+    z: Tensor, targets: MixedTargets, eta: Tensor | None, *, subtract: bool
+) -> Float[Tensor, " n"]:
+    share, rest = _shares(targets, z.dtype)
+    bias = _bias(targets, eta, z.dtype)
+    rows = max(1, BLOCK // len(targets))
+    return _MixedLogPartition.apply(z, targets.a, targets.b, share, rest, bias, subtract, rows)
+
+
+class _MixedLogPartition(torch.autograd.Function):
+    """As in :mod:`.log_partition`: keep exponentials and row sums, or compute them again."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        z: Tensor,
+        a: Tensor,
+        b: Tensor,
+        share: Tensor,
+        rest: Tensor,
+        bias: Tensor,
+        subtract: bool,
+        rows: int,
+    ) -> Tensor:
+        out, kept = [], []
+        for i in range(0, len(z), rows):
+            scores = _scores(z[i : i + rows], a, b, share, rest, bias)
+            own = scores.diagonal(-i).clone() if subtract else 0.0
+            top = scores.amax(0)
+            kept = [scores.sub_(top).exp_()]
+            kept.append(kept[0].sum(0))
+            out.append(kept[1].log() + top - own)
+        ctx.save_for_backward(z, a, b, share, rest, bias, *(kept if len(out) == 1 else []))
+        ctx.subtract, ctx.rows = subtract, rows
+        return torch.cat(out)
+
+    @staticmethod
+    def backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor | None, ...]:
+        (g,) = upstream
+        z, a, b, share, rest, bias, *kept = ctx.saved_tensors
+        grad = torch.empty_like(z)
+        for i in range(0, len(z), ctx.rows):
+            if not kept:
+                scores = _scores(z[i : i + ctx.rows], a, b, share, rest, bias)
+                scores.sub_(scores.amax(0)).exp_()
+            weights, total = kept or (scores, scores.sum(0))
+            columns = weights.new_zeros(z.shape[1], weights.shape[1])
+            columns.index_add_(0, a, weights * share[:, None])
+            columns.index_add_(0, b, weights * rest[:, None])
+            grad[i : i + ctx.rows] = columns.mul_(g[i : i + ctx.rows] / total).T
+        if ctx.subtract:
+            grad.scatter_add_(1, a[:, None], -(g * share)[:, None])
+            grad.scatter_add_(1, b[:, None], -(g * rest)[:, None])
+        return grad, None, None, None, None, None, None, None
+
+
+def _scores(
+    z: Tensor, a: Tensor, b: Tensor, share: Tensor, rest: Tensor, bias: Tensor
+) -> Float[Tensor, "m n"]:
+    """One row per target: ``share·z[:, a] + rest·z[:, b] + bias``."""
+    columns = z.T.contiguous()
+    scores = columns.index_select(0, a).mul_(share[:, None])
+    scores.addcmul_(columns.index_select(0, b), rest[:, None])
+    return scores.add_(bias[:, None])

@@ -1,0 +1,217 @@
+r"""Anchors and what they are compared with: log-weights :math:`s_{ij} = -d(x_i, y_j)/T` of pairs.
+
+For ``cosine`` and ``sqeuclidean`` a log-weight is a product, :math:`q_i \cdot k_j + b_j + r_i`, so
+its sums over a class are linear in class sums, and its log-sum-exp is :func:`.log_partition`. The
+row term
+:math:`r_i` cancels in every softmax and is kept apart.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Float
+from torch import Tensor
+
+from vicinal.checks import InputError, check_choice, check_positive, check_same_width
+from vicinal.neighbors.distances import METRICS, pairwise_distances, unit_rows
+
+from .blocks import in_blocks
+from .conventions import as_labels, as_rows, class_ids
+from .log_partition import log_partition
+
+
+@dataclass(frozen=True)
+class Product:
+    """Log-weights ``q·k + b + r``."""
+
+    q: Float[Tensor, "n d"]
+    k: Float[Tensor, "m d"]
+    bias: Float[Tensor, " m"]
+    row: Float[Tensor, " n"]
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """Anchors ``x`` with labels, and the rows ``y`` they meet: a reference, or one another."""
+
+    x: Float[Tensor, "n d"]
+    labels: Tensor
+    y: Float[Tensor, "m d"]
+    y_labels: Tensor
+    temperature: float | Tensor
+    product: Product | None  # None for the euclidean distance, which is no product
+    selfless: bool  # anchors meet one another, so nobody meets himself
+
+    @classmethod
+    def of(
+        cls,
+        x: Any,
+        labels: Any,
+        temperature: float | Tensor,
+        metric: str,
+        reference: Any = None,
+        reference_labels: Any = None,
+    ) -> Pairs:
+        check_choice(metric, "metric", METRICS)
+        check_positive(temperature, "temperature")  # type: ignore[arg-type]  # tensors as well
+        x = as_rows(x, "x")
+        labels = as_labels(labels, len(x))
+        labels = labels.to(x.dtype) if labels.ndim == 2 else labels
+        if (reference is None) != (reference_labels is None):
+            raise InputError("`reference` and `reference_labels` go together: pass both or none.")
+        y, y_labels = x, labels
+        if reference is not None:
+            y = as_rows(reference, "reference").to(x.dtype)
+            check_same_width(x, y, "x", "reference")
+            y_labels = as_labels(reference_labels, len(y), "reference_labels")
+            if y_labels.shape[1:] != labels.shape[1:]:
+                raise InputError(
+                    "`labels` and `reference_labels` must be of one kind, got shapes "
+                    f"{tuple(labels.shape)} and {tuple(y_labels.shape)}."
+                )
+            y_labels = y_labels.to(labels.dtype)
+        product = _product(x, y, temperature, metric)
+        return cls(x, labels, y, y_labels, temperature, product, reference is None)
+
+    def log_weights(self, start: int, stop: int) -> Float[Tensor, "b m"]:
+        """A block of ``s_ij``, but for the row term where it is a product."""
+        if self.product is None:
+            return pairwise_distances(self.x[start:stop], self.y, "euclidean") / -self.temperature
+        return torch.addmm(self.product.bias, self.product.q[start:stop], self.product.k.T)
+
+    def same(self, start: int, stop: int) -> Tensor:
+        """Which pairs share a class (bool), or how much of it (soft labels); 0 for oneself."""
+        if self.labels.ndim == 1:
+            same = self.labels[start:stop, None] == self.y_labels
+        else:
+            same = (self.labels[start:stop] @ self.y_labels.T).clamp(0, 1)
+        return self.without_self(same, start, 0)
+
+    def without_self(self, pairs: Tensor, start: int, value: float) -> Tensor:
+        if not self.selfless:
+            return pairs
+        return pairs.masked_fill(self.oneself(pairs, start), value)
+
+    def oneself(self, pairs: Tensor, start: int) -> Tensor:
+        anchors = torch.arange(start, start + pairs.shape[0], device=pairs.device)
+        return anchors[:, None] == torch.arange(pairs.shape[1], device=pairs.device)
+
+    def spread_and_pull(self) -> tuple[Tensor, Tensor, Tensor]:
+        """Of each anchor: log Σ e^s over the others, Σ w·s over its positives, and Σ w."""
+        if self.product is not None and self.labels.ndim == 1:
+            return self._by_class_sums(self.product)
+        spread, pull, count = in_blocks(self._spread_and_pull, len(self.x), len(self.y))
+        row = 0.0 if self.product is None else self.product.row
+        return spread + row, pull + count * row, count
+
+    def _by_class_sums(self, p: Product) -> tuple[Tensor, Tensor, Tensor]:
+        n = len(self.x)
+        ids = class_ids(self.labels if self.selfless else torch.cat([self.labels, self.y_labels]))
+        own, theirs = ids[:n], ids[-len(self.y) :]
+        classes = len(ids)  # at most; static, unlike the number of classes
+        keys = p.k.new_zeros(classes, p.k.shape[1]).index_add(0, theirs, p.k)[own]
+        biases = p.bias.new_zeros(classes).index_add(0, theirs, p.bias)[own]
+        count = p.k.new_zeros(classes).index_add(0, theirs, torch.ones_like(p.bias))[own]
+        if self.selfless:
+            keys, biases, count = keys - p.k, biases - p.bias, count - 1
+        diagonal = "exclude" if self.selfless else "keep"
+        spread = log_partition(p.q, p.k, p.bias, diagonal=diagonal) + p.row
+        pull = torch.linalg.vecdot(p.q, keys) + biases + count * p.row
+        return spread, pull, count
+
+    def _spread_and_pull(self, start: int, stop: int) -> Float[Tensor, "3 b"]:
+        s, w = self.log_weights(start, stop), self.same(start, stop).to(self.x.dtype)
+        # A lone anchor has nobody to meet: it is not valid, and its own pair keeps the sum finite.
+        others = self.without_self(s, start, float("-inf")) if len(self.y) > 1 else s
+        return torch.stack([others.logsumexp(1), (w * s).sum(1), w.sum(1)])
+
+    def push(self, start: int, stop: int) -> Float[Tensor, "2 b"]:
+        """Σ_p w log(1 + Σ_neg e^(s_ij - s_ip)) and Σ_p w of a block of anchors."""
+        s, same = self.log_weights(start, stop), self.same(start, stop)
+        if same.dtype == torch.bool:
+            negatives = ~same
+        else:
+            negatives = 1 - same
+        negatives = self.without_self(negatives, start, 0)
+        return torch.stack([_Push.apply(s, same, negatives), same.sum(1, dtype=s.dtype)])
+
+    def log_mass_of_negatives(self) -> Float[Tensor, " n"]:
+        """log Σ over other classes of e^s; -inf where there are none."""
+
+        def block(start: int, stop: int) -> Tensor:
+            s, same = self.log_weights(start, stop), self.same(start, stop).to(self.x.dtype)
+            weights = self.without_self(1 - same, start, 0)
+            return _log_sum(s, weights)
+
+        row = 0.0 if self.product is None else self.product.row
+        return in_blocks(block, len(self.x), len(self.y)) + row
+
+    def pushed_by(self, negatives: Float[Tensor, " n"]) -> tuple[Tensor, Tensor]:
+        """:meth:`push` where the log mass of the negatives is already known."""
+
+        def block(start: int, stop: int) -> Tensor:
+            s, same = self.log_weights(start, stop), self.same(start, stop).to(self.x.dtype)
+            if self.product is not None:
+                s = s + self.product.row[start:stop, None]
+            none = negatives[start:stop] == float("-inf")
+            known = negatives[start:stop].masked_fill(none, 0)[:, None]
+            terms = -F.logsigmoid(s - known).masked_fill(none[:, None], 0)
+            return torch.stack([(terms * same).sum(1), same.sum(1)])
+
+        total, count = in_blocks(block, len(self.x), len(self.y))
+        return total, count
+
+
+def _log_sum(s: Tensor, weights: Tensor) -> Tensor:
+    """log Σ w e^s by rows, -inf with zero gradient where all weights are 0."""
+    top = s.detach().masked_fill(weights == 0, float("-inf")).amax(1, keepdim=True)
+    top = top.clamp_min(torch.finfo(s.dtype).min)
+    total = (weights * (s - top).clamp_max(0).exp()).sum(1)
+    empty = total == 0
+    return torch.where(empty, float("-inf"), total.masked_fill(empty, 1).log() + top[:, 0])
+
+
+def _product(x: Tensor, y: Tensor, temperature: float | Tensor, metric: str) -> Product | None:
+    if metric == "euclidean":
+        return None
+    if metric == "cosine":
+        u = unit_rows(x)
+        v = u if y is x else unit_rows(y)
+        row = (u.new_ones(()) / -temperature).expand(len(u))
+        return Product(u / temperature, v, v.new_zeros(len(v)), row)
+    center = y.detach().mean(0)  # distances do not move, and rounding is that of the spread alone
+    a = x - center
+    b = a if y is x else y - center
+    return Product(
+        a * (2 / temperature), b, b.square().sum(1) / -temperature, a.square().sum(1) / -temperature
+    )
+
+
+class _Push(torch.autograd.Function):
+    """``Σ_p w_p softplus(log Σ_neg v e^s - s_p)`` of each row, its gradient taken on the way."""
+
+    @staticmethod
+    def forward(ctx: Any, s: Tensor, positives: Tensor, negatives: Tensor) -> Tensor:
+        if negatives.dtype == torch.bool:
+            n = s.masked_fill(~negatives, float("-inf"))
+        else:
+            n = s + negatives.log()
+        top = n.amax(1, keepdim=True).clamp_min(torch.finfo(s.dtype).min)
+        weights = n.sub_(top).exp_()
+        total = weights.sum(1, keepdim=True)
+        gap = s - (total.log() + top)  # +inf where there is no negative: nothing to push
+        losses = (F.logsigmoid(gap) * positives).sum(1).neg_()
+        if ctx.needs_input_grad[0]:
+            pulled = gap.neg_().sigmoid_().mul_(positives)
+            share = pulled.sum(1, keepdim=True).div_(total.masked_fill(total == 0, 1))
+            ctx.save_for_backward(weights.mul_(share).sub_(pulled))
+        return losses
+
+    @staticmethod
+    def backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor, None, None]:
+        (gradient,) = ctx.saved_tensors
+        return gradient * upstream[0][:, None], None, None

@@ -1,0 +1,201 @@
+r"""Triplet loss over all, the hardest or the semi-hard triplets, without forming them.
+
+.. math:: \ell(a, p, n) = \max(0,\; d(a, p) - d(a, n) + m)
+
+(Frosst et al. 2019, eq. 4; Schroff et al. 2015). All triplets of an anchor cost one sort: with its
+negatives in order and their prefix sums :math:`S`, a positive with threshold :math:`t = d(a,p) + m`
+meets the :math:`c` negatives below it and adds :math:`c\,t - S(c)`. A batch takes ``n² log n``
+instead of ``n³``, in blocks of anchors.
+
+``average`` names what a mean divides by: ``"active"`` triplets (positive loss; jumps when one
+becomes inactive), or all ``"valid"`` ones. Maximizing this loss is unbounded in the scale of ``x``.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from vicinal.checks import check_choice, check_positive
+from vicinal.neighbors.distances import METRICS, pairwise_distances
+
+from .blocks import in_blocks
+from .conventions import REDUCTIONS, as_hard_labels, as_rows, full_precision
+
+MININGS = ("all", "hard", "semihard")
+AVERAGES = ("active", "valid")
+
+
+@full_precision
+def triplet_loss(
+    x: Float[Tensor, "n d"],
+    labels: Int[Tensor, " n"],
+    *,
+    margin: float = 0.2,
+    mining: str = "all",
+    metric: str = "euclidean",
+    reduction: str = "mean",
+    average: str = "active",
+    fallback: bool = True,
+) -> Tensor:
+    """Triplet margin loss (Frosst et al. 2019, eq. 4).
+
+    ``mining``: ``"all"``; ``"hard"``, the farthest positive and nearest negative of each anchor;
+    ``"semihard"``, for each positive the nearest negative farther than it, or the farthest negative
+    if there is none and ``fallback`` (without it, that positive is left out). The mean is over
+    triplets, the sum as well; ``reduction="none"`` gives each anchor the mean over its own.
+
+    >>> x = torch.tensor([[0.0], [1.0], [1.5]])
+    >>> triplet_loss(x, torch.tensor([0, 0, 1]), margin=1.0)  # 1 - 1.5 + 1 and 1 - 0.5 + 1
+    tensor(1.)
+    """
+    check_positive(margin, "margin")
+    for value, name, choices in (
+        (mining, "mining", MININGS),
+        (metric, "metric", METRICS),
+        (average, "average", AVERAGES),
+        (reduction, "reduction", REDUCTIONS),
+    ):
+        check_choice(value, name, choices)
+    x = as_rows(x, "x")
+    labels = as_hard_labels(labels, len(x))
+
+    def block(start: int, stop: int) -> Float[Tensor, "3 b"]:
+        d = pairwise_distances(x[start:stop], x, metric)
+        same = labels[start:stop, None] == labels
+        oneself = torch.arange(start, stop, device=x.device)[:, None]
+        positives = same & (oneself != torch.arange(len(x), device=x.device))
+        mined = _mine(d, positives, ~same, margin, mining, fallback)
+        return mined + d.detach().sum(1) * 0  # NaN in any distance shows
+
+    total, active, valid = in_blocks(block, len(x), len(x))
+    total = total + x.sum(1) * 0  # attached to the graph, and NaN where x is
+    count = active if average == "active" else valid
+    if reduction == "none":
+        return total / count.clamp_min(1)
+    return total.sum() if reduction == "sum" else total.sum() / count.sum().clamp_min(1)
+
+
+def _mine(
+    d: Float[Tensor, "b n"],
+    positives: Tensor,
+    negatives: Tensor,
+    margin: float,
+    mining: str,
+    fallback: bool,
+) -> Float[Tensor, "3 b"]:
+    """Of each anchor: summed loss, number of active and of valid triplets."""
+    if mining == "all":
+        total, active = _AllTriplets.apply(d, positives, negatives, margin)
+        valid = positives.sum(1, dtype=d.dtype) * negatives.sum(1, dtype=d.dtype)
+        return torch.stack([total, active, valid])
+    if mining == "hard":
+        far = d.masked_fill(~positives, float("-inf")).amax(1)
+        near = d.masked_fill(~negatives, float("inf")).amin(1)
+        valid = positives.any(1) & negatives.any(1)
+        loss = torch.where(valid, far, 0) - torch.where(valid, near, 0) + margin
+        loss = torch.where(valid, loss, 0).relu()
+        return torch.stack([loss, (loss > 0).to(d.dtype), valid.to(d.dtype)])
+    return _semi_hard(d, positives, negatives, margin, fallback)
+
+
+def _semi_hard(
+    d: Tensor, positives: Tensor, negatives: Tensor, margin: float, fallback: bool
+) -> Float[Tensor, "3 b"]:
+    columns, valid = _positive_columns(positives)
+    near = d.gather(1, columns)
+    ordered, order = d.detach().masked_fill(~negatives, float("inf")).sort(1)
+    count = negatives.sum(1, keepdim=True)
+    # the first negative strictly farther than the positive; past the end: the farthest negative
+    place = torch.searchsorted(ordered, near.detach(), right=True)
+    valid = valid & (count > 0) & (fallback | (place < count))
+    negative = order.gather(1, torch.minimum(place, (count - 1).clamp_min(0)))
+    loss = torch.where(valid, near - d.gather(1, negative) + margin, 0).relu()
+    return torch.stack([loss.sum(1), (loss > 0).sum(1, dtype=d.dtype), valid.sum(1, dtype=d.dtype)])
+
+
+def _positive_columns(positives: Tensor) -> tuple[Int[Tensor, "b k"], Tensor]:
+    """Columns of each row's positives, and which of them are (rows have unequal numbers).
+
+    Classes are small beside a batch: searching for the positives' thresholds alone saves half of
+    the time. While tracing, k must not depend on the data: all columns.
+    """
+    if torch.compiler.is_compiling():
+        every = torch.arange(positives.shape[1], device=positives.device)
+        return every.expand_as(positives).contiguous(), positives
+    most = max(1, int(positives.sum(1).max()))
+    shown, columns = positives.float().topk(most, 1)
+    return columns, shown > 0
+
+
+class _AllTriplets(torch.autograd.Function):
+    """Sum of the hinge over all (p, n) of each row, and how many are active; by one sort per row.
+
+    Gradient: a positive moves with its number c of negatives below the threshold, the negative of
+    rank r against the number of positives with c > r.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, d: Tensor, positives: Tensor, negatives: Tensor, margin: float
+    ) -> tuple[Tensor, Tensor]:
+        columns, valid = _positive_columns(positives)
+        threshold = d.gather(1, columns) + margin
+        ordered, order = d.masked_fill(~negatives, float("inf")).sort(1)
+        # strictly below: a triplet whose loss is exactly 0 is not active
+        below = torch.searchsorted(ordered, threshold).mul_(valid)
+        # Sums of thousands of distances of which only differences count: float64
+        prefix = ordered.masked_fill_(ordered == float("inf"), 0).cumsum(1, dtype=torch.float64)
+        last = (below - 1).clamp_min(0)
+        hinge = below * threshold.double() - prefix.gather(1, last)
+        total = hinge.masked_fill(below == 0, 0).sum(1).to(d.dtype)
+        active = below.sum(1).to(d.dtype)
+        if ctx.needs_input_grad[0]:
+            above = torch.zeros_like(d).scatter_add_(1, last, (below > 0).to(d.dtype))
+            above = above.flip(1).cumsum(1).flip(1)  # positives with c > r
+            grad = torch.zeros_like(d).scatter_(1, order, above.neg_())
+            ctx.save_for_backward(grad.scatter_add_(1, columns, below.to(d.dtype)))
+        ctx.mark_non_differentiable(active)
+        return total, active
+
+    @staticmethod
+    def backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor, None, None, None]:
+        (grad,) = ctx.saved_tensors
+        return grad * upstream[0][:, None], None, None, None
+
+
+class TripletLoss(nn.Module):
+    """Module form of :func:`triplet_loss`."""
+
+    def __init__(
+        self,
+        *,
+        margin: float = 0.2,
+        mining: str = "all",
+        metric: str = "euclidean",
+        reduction: str = "mean",
+        average: str = "active",
+        fallback: bool = True,
+    ) -> None:
+        super().__init__()
+        self.margin = margin
+        self.mining = mining
+        self.metric = metric
+        self.reduction = reduction
+        self.average = average
+        self.fallback = fallback
+
+    def forward(self, x: Tensor, labels: Tensor) -> Tensor:
+        return triplet_loss(
+            x,
+            labels,
+            margin=self.margin,
+            mining=self.mining,
+            metric=self.metric,
+            reduction=self.reduction,
+            average=self.average,
+            fallback=self.fallback,
+        )

@@ -1,0 +1,130 @@
+"""What holds for every loss: order, dtype, NaN, lone anchors, gradients, one graph."""
+
+import pytest
+import torch
+from torch.testing import assert_close
+
+from losses.catalog import CATALOG
+
+EVERY = pytest.mark.parametrize(("name", "call", "kind"), CATALOG, ids=[c[0] for c in CATALOG])
+EMBEDDING = pytest.mark.parametrize(
+    ("name", "call"), [c[:2] for c in CATALOG if c[2] == "embedding"],
+    ids=[c[0] for c in CATALOG if c[2] == "embedding"],
+)  # fmt: skip
+
+
+def batch(rng, dtype=torch.float64, n=9):
+    x = torch.randn(n, 3, generator=rng, dtype=torch.float64).to(dtype)
+    return x, torch.arange(n) % 3
+
+
+@EVERY
+def test_gradients_are_exact_in_float64(name, call, kind, rng):
+    x, y = batch(rng)
+    assert torch.autograd.gradcheck(lambda x: call(x, y), x.requires_grad_(), atol=1e-6)
+
+
+@EVERY
+def test_the_order_of_a_batch_does_not_matter(name, call, kind, rng):
+    if (
+        "drawn" in name
+        or name in {"soft_distribution_info_nce", "info_nce_mixed"}
+        or "mixed" in name
+    ):
+        order = torch.arange(9)  # these pair rows by position: only the identity is to be kept
+    else:
+        order = torch.randperm(9, generator=rng)
+    x, y = batch(rng)
+    assert_close(call(x[order], y[order]), call(x, y), rtol=1e-12, atol=1e-12)
+
+
+@EVERY
+def test_half_precision_is_computed_in_float32(name, call, kind, rng):
+    x, y = batch(rng)
+    for dtype in (torch.float16, torch.bfloat16):
+        rounded = x.to(dtype)
+        value = call(rounded.clone().requires_grad_(), y)
+        assert value.dtype == torch.float32
+        assert_close(value.double(), call(rounded.double(), y), rtol=2e-5, atol=2e-5)
+        value.backward()
+
+
+@EVERY
+def test_autocast_does_not_round_a_loss(name, call, kind, rng):
+    x, y = batch(rng, torch.float32)
+    with torch.autocast("cpu", torch.bfloat16):
+        inside = call(x, y)
+    assert_close(inside, call(x, y), rtol=0, atol=0)
+
+
+@EVERY
+def test_float64_stays_float64(name, call, kind, rng):
+    x, y = batch(rng)
+    assert call(x, y).dtype == torch.float64
+
+
+@EVERY
+def test_nan_in_gives_nan_out(name, call, kind, rng):
+    x, y = batch(rng)
+    x[4, 1] = float("nan")
+    assert call(x, y).isnan()
+
+
+@EVERY
+def test_rows_and_labels_must_agree(name, call, kind, rng):
+    x, y = batch(rng)
+    with pytest.raises(ValueError, match=r"rows|one label"):
+        call(x, y[:-1])
+
+
+@EMBEDDING
+def test_without_a_valid_anchor_the_loss_is_zero_with_zero_gradient(name, call, rng):
+    for labels in (torch.tensor([0]), torch.tensor([0, 1, 2])):
+        if name == "graph_smoothness" and len(labels) > 1:
+            continue  # its sum runs over the pairs of different classes: all of these
+        x = torch.randn(len(labels), 3, generator=rng, dtype=torch.float64, requires_grad=True)
+        value = call(x, labels)
+        value.backward()
+        assert value == 0
+        assert_close(x.grad, torch.zeros_like(x))
+
+
+@EMBEDDING
+def test_a_lone_anchor_does_not_dilute_the_mean(name, call, rng):
+    if "triplet" in name or name == "graph_smoothness":
+        return  # averaged over triplets or summed over pairs: no anchor counts as such
+    x, _ = batch(rng, n=6)
+    lone = torch.cat([x, x.mean(0, keepdim=True) + 1])
+    labels = torch.tensor([0, 0, 0, 1, 1, 1, 2])
+    rows = [call(lone, labels), call(x, labels[:-1])]
+    assert rows[0] >= rows[1] - 1e-9  # one more neighbor to push, the same number of anchors
+
+
+@EMBEDDING
+def test_duplicates_and_zero_rows_have_finite_gradients(name, call, rng):
+    x, y = batch(rng)
+    x[3] = x[0]
+    x[4] = x[0]
+    x[5] = 0
+    x[8] = 0
+    x.requires_grad_()
+    value = call(x, y)
+    value.backward()
+    assert value.isfinite()
+    assert x.grad.isfinite().all()
+    assert x.grad.abs().max() < 1e6
+
+
+@EVERY
+def test_a_loss_compiles_into_one_graph(name, call, kind, rng):
+    if name == "soft_distribution_info_nce":
+        return  # a generator object is not traced; the draw without one is tested with the loss
+    x, y = batch(rng, torch.float32)
+    torch._dynamo.reset()
+    compiled = torch.compile(call, fullgraph=True, backend="aot_eager")
+    a, b = (x.detach().clone().requires_grad_() for _ in range(2))
+    value, plain = compiled(a, y), call(b, y)
+    assert_close(value, plain, rtol=1e-5, atol=1e-6)
+    value.backward()
+    plain.backward()
+    assert_close(a.grad, b.grad, rtol=1e-4, atol=1e-5)
