@@ -24,12 +24,12 @@ from vicinal.checks import (
     check_k,
     check_same_width,
 )
-from vicinal.neighbors.distances import METRICS, neighbor_distances, unit_rows
+from vicinal.neighbors.distances import METRICS, unit_rows
 from vicinal.neighbors.exact import by_distance_then_index, columns_below, smallest_scores
 
 SPARE = 16  # candidates kept beyond k, so that the product's rounding seldom matters at the k-th
 _QUERIES = 512  # answered at a time
-_GATHER = 1 << 18  # elements of differences formed at a time
+_GATHER = 1 << 17  # elements of differences formed at a time
 
 
 class Neighbors(NamedTuple):
@@ -245,16 +245,18 @@ def squared_distances(q: Tensor, base: Tensor, indices: Tensor, metric: str) -> 
     Under the cosine a zero row is at 2 from everything, as if orthogonal to it.
     """
     step = max(1, _GATHER // (indices.shape[1] * q.shape[1]))
+    dtype = torch.promote_types(q.dtype, base.dtype)
     parts = []
     for start in range(0, len(q), step):
         part, picked = q[start : start + step], indices[start : start + step]
-        neighbors = base.index_select(0, picked.reshape(-1)).view(*picked.shape, -1)
-        squared = neighbor_distances(part, neighbors)
+        gathered = base.index_select(0, picked.reshape(-1)).to(dtype).view(*picked.shape, -1)
+        gathered.sub_(part[:, None])  # in place: gathering is what costs, a copy would double it
+        squared = gathered.mul_(gathered).sum(2)
         if metric == "cosine":
             # A unit row is at squared distance 1 from a zero row, which few pairs come near.
             suspects = ((squared - 1).abs() < 1e-3) | (squared == 0)
             row, column = suspects.nonzero(as_tuple=True)
-            zero = zero_rows(part)[row] | zero_rows(neighbors[row, column])
+            zero = zero_rows(part)[row] | zero_rows(base[picked[row, column]])
             squared[row[zero], column[zero]] = 2.0
         parts.append(squared)
     return torch.cat(parts) if parts else q.new_empty(indices.shape)
