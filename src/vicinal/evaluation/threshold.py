@@ -13,7 +13,7 @@ the best of many thresholds after looking spoils that. Testing in an order does 
   with an equal share of :math:`\delta`. A walk that arrives at the next start takes that share
   along (the fallback procedure; Wiens 2003).
 
-The chance of a broken promise is at most :math:`\delta` where :math:`q` falls with the threshold.
+The chance of a broken promise is at most :math:`\delta` where accuracy falls as the threshold does.
 For other shapes the same holds for thresholds fixed beforehand, and the starts, which are counts,
 move with the sample; the tests measure hostile shapes.
 """
@@ -25,6 +25,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from scipy import special
 
 from vicinal.evaluation.inputs import IntArray, as_correct, as_vector
 from vicinal.evaluation.intervals import check_fraction, clopper_pearson_lower
@@ -85,6 +86,7 @@ def threshold_for_accuracy(
         )
     rows, right = int(accepted[found]), int(accepted[found] - errors[found])
     lower = float(clopper_pearson_lower(np.array(right), np.array(rows), level))
+    lower = max(lower, float(target))  # the test passed: below it only by rounding
     return AcceptanceThreshold(
         True, float(values[found]), rows / len(c), right / rows, lower, rows, len(c),
         float(target), float(delta),
@@ -113,8 +115,9 @@ def _walk(
         end = gates[j + 1] if j + 1 < len(gates) else len(accepted)
         level += share
         group = slice(gate, end)
-        lower = clopper_pearson_lower(accepted[group] - errors[group], accepted[group], level)
-        failed = np.flatnonzero(lower < target)
+        # P(at least so many right | target) <= level: the bound is above target, without inverting
+        chance = special.betainc(accepted[group] - errors[group], errors[group] + 1.0, target)
+        failed = np.flatnonzero(~(chance <= level))  # nan where nothing is right
         passed = int(failed[0]) if len(failed) else end - gate
         if passed:
             found, found_level = int(gate) + passed - 1, level
