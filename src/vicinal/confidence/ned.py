@@ -43,7 +43,7 @@ from vicinal.confidence.ned_recipe import (
 )
 from vicinal.confidence.prediction import Prediction, prediction_of
 from vicinal.confidence.rows_and_labels import codes_of, labels_of, named, rows_of
-from vicinal.confidence.support import LabeledSupport
+from vicinal.confidence.support import LabeledSupport, usable_k
 from vicinal.neighbors.search import Neighbors, Search, make_search
 
 DEFAULT_K = 100
@@ -62,26 +62,18 @@ class NEDClassifier(ClassifierMixin, BaseEstimator):
     ----------
     k : neighbors that vote. The default of 100 means *at most* 100: a smaller support votes as a
         whole, with a warning. Any other ``k`` above the support size is an error.
-    temperature : None fits it leave-one-out. 0 is the nearest neighbor (ties share), ``inf`` the
-        plain vote of k neighbors.
-    sharpness, background : numbers, or ``"fit"``.
-    bandwidth : ``"shared"``, or ``"class"`` for one per class.
+    temperature : None fits it. 0 is the nearest neighbor (ties share), ``inf`` the plain vote.
+    sharpness, background : numbers, or ``"fit"``; bandwidth : ``"shared"`` or ``"class"``.
     prior : ``"support"``, ``"uniform"`` or an array of class probabilities in the order of
         ``classes_``: the class frequencies to expect of queries.
     metric : ``"sqeuclidean"`` (the paper's), ``"euclidean"`` or ``"cosine"``.
     search : ``"exact"``, ``"faiss"``, ``"auto"`` or a :class:`vicinal.neighbors.search.Search`.
 
-    Attributes
-    ----------
-    temperature_, sharpness_, background_, effective_dimension_, class_temperatures_ : as used
-    classes_ : the order of probability columns; support_size_ : rows; ids_ : their ids
-    loo_proba_ : leave-one-out probabilities of the support rows themselves
-    unreachable_ : ids of support rows whose own class is not among their k neighbors
-    n_conflicting_duplicates_ : support rows with an identical row of another label
-    stale_ : names of what edits have outdated; warnings_ : every warning given
+    After ``fit``: ``temperature_, sharpness_, background_, class_temperatures_`` as used;
+    ``classes_`` in the order of probability columns; ``loo_proba_``, leave-one-out probabilities of
+    the support; ``unreachable_``, ids of rows whose class is not among their k neighbors;
+    ``n_conflicting_duplicates_``; ``stale_``, what edits have outdated; ``warnings_``.
 
-    Examples
-    --------
     >>> X = np.array([[0.0], [0.2], [0.4], [1.0], [1.2], [1.4]])
     >>> ned = NEDClassifier(k=3).fit(X, ["a", "a", "b", "b", "b", "a"])
     >>> ned.predict([[0.1], [1.1]])
@@ -111,10 +103,10 @@ class NEDClassifier(ClassifierMixin, BaseEstimator):
     # ------------------------------------------------------------------ learning
 
     def fit(self, X: Any, y: Any) -> NEDClassifier:
-        """Take rows ``X`` with labels ``y`` (n,), or soft (n, c), as the support; fit the rest."""
+        """Take rows with labels (n,), or soft labels (n, c), as the support; fit the rest."""
         x = rows_of(self, X, reset=True)
         labels = labels_of(y, len(x))
-        recipe = self._recipe()
+        recipe = self.recipe_
         if recipe.anything and len(x) < 2:
             raise InputError(
                 "leave-one-out needs at least 2 support rows, got 1 sample. "
@@ -133,7 +125,7 @@ class NEDClassifier(ClassifierMixin, BaseEstimator):
         Rows whose label the support does not know can never be right; they are left out, and
         counted in a warning.
         """
-        recipe = self._recipe()
+        recipe = self.recipe_
         if not recipe.anything:
             raise InputError(
                 "nothing to calibrate: temperature, sharpness and background are given numbers. "
@@ -141,15 +133,13 @@ class NEDClassifier(ClassifierMixin, BaseEstimator):
             )
         x = self._rows(X)
         targets = codes_of(y, len(x), self.support_.labels)
-        known = targets.new_ones(len(x), dtype=torch.bool) if targets.ndim == 2 else targets >= 0
+        known = (targets >= 0).reshape(len(x), -1).all(1)  # soft labels always are
         if not bool(known.any()):
-            raise InputError(
-                "no calibration row has a label of the support. Check the class names."
-            )
+            raise InputError("no calibration row has a label of the support. Check the names.")
         if not bool(known.all()):
             self._warn(
-                f"{int((~known).sum())} of {len(x)} calibration rows have a label the support does "
-                "not know; they are left out."
+                f"{int((~known).sum())} of {len(x)} calibration rows have a label the "
+                "support does not know; they are left out."
             )
         hood = self.support_.search.query(x[known], self.k_)
         if float((hood.distances[:, 0] == 0).double().mean()) > 0.5:
@@ -157,55 +147,61 @@ class NEDClassifier(ClassifierMixin, BaseEstimator):
                 "most calibration rows are also in the support: they see themselves, and "
                 "confidence will be too high. Hold them out of the support."
             )
-        self._learn(recipe, self._evidence(hood, targets[known], leave_one_out=False))
+        self._learn(recipe, self.evidence_of(hood, targets[known], leave_one_out=False))
         return self
 
     def refit(self) -> NEDClassifier:
         """Fit again, leave-one-out, from the cached graph; nothing is stale after."""
         check_is_fitted(self)
         self.support_.drop_empty_classes()
-        self._learn(self._recipe(), None)
+        self._learn(self.recipe_, None)
         return self
 
     # ------------------------------------------------------------------ predicting
 
     def predict_log_proba(self, X: Any) -> Any:
         """Log-probabilities (n, c), the primitive; -inf is an exact zero."""
-        hood = self._hood(X)
+        hood = self.hood_of(X)
         return same_kind(self.log_probs_of(hood).to(hood.distances.dtype), X)
 
     def predict_proba(self, X: Any) -> Any:
         """Probabilities (n, c) in the order of ``classes_``."""
-        hood = self._hood(X)
+        hood = self.hood_of(X)
         return same_kind(self.log_probs_of(hood).exp().to(hood.distances.dtype), X)
 
     def predict(self, X: Any) -> Any:
         """The most probable class; ties go to the smaller mean distance, then by label order."""
-        hood = self._hood(X)
-        near = self.support_.near(hood.indices)
-        best = best_class(self.log_probs_of(hood), hood.distances.double(), near)
+        hood = self.hood_of(X)
+        best = self._best(hood, self.log_probs_of(hood))
         return named(self.classes_, best, X)
 
     def judge(self, X: Any) -> Prediction:
-        """Everything one search can say: label, probabilities, distances, density, neighbors."""
-        return prediction_of(self, self._hood(X), X)
+        """Everything one search says: label, probabilities, distances, density, neighbors."""
+        return prediction_of(self, self.hood_of(X), X)
 
     def kneighbors(self, X: Any = None, k: int | None = None) -> Neighbors:
-        """Distances (n, k) and ids of the nearest support rows, as arrays of the kind passed in.
-
-        Without ``X``: of each support row among the others.
-        """
+        """Distances and ids of the nearest support rows; without ``X``, of each among the others."""
         check_is_fitted(self)
         if X is None:
-            graph = self.support_.graph(self._loo_k())
-            k = graph.k if k is None else k
-            check_k(k, graph.k, "k", "the leave-one-out graph")
-            hood = Neighbors(graph.distances[:, :k], graph.indices[:, :k])
+            hood = self.loo_hood()
+            k = self._loo_k() if k is None else k
+            check_k(k, self._loo_k(), "k", "the leave-one-out graph")
+            hood = Neighbors(hood.distances[:, :k], hood.indices[:, :k])
             like: Any = self.support_.rows if self._torch else None
         else:
-            hood, like = self._hood(X, k), X
+            hood, like = self.hood_of(X, k), X
         ids = self.support_.ids[hood.indices]
         return Neighbors(same_kind(hood.distances, like), same_kind(ids, like))
+
+    def hood_of(self, X: Any, k: int | None = None) -> Neighbors:
+        """The search itself: distances and positions (not ids) of the k nearest support rows."""
+        x = self._rows(X)
+        return self.support_.search.query(x, self.k_ if k is None else k)
+
+    def loo_hood(self) -> Neighbors:
+        """The same for the support's own rows, each among the others; cached."""
+        graph = self._fitted().support_.graph(self._loo_k())
+        return Neighbors(graph.distances, graph.indices)
 
     def log_probs_of(self, hood: Neighbors) -> Tensor:
         """Log-probabilities (n, c) in float64 of neighbors found before; indices are positions."""
@@ -225,15 +221,12 @@ class NEDClassifier(ClassifierMixin, BaseEstimator):
         check_is_fitted(self)
         return NEDHead(self, temperature, full_support)
 
-    # ------------------------------------------------------------------ what if
-
     def label_effects(
         self, X: Any, ids: Any = None, new_labels: Any = None, probabilities: bool = False
     ) -> LabelEffects:
-        """What queries ``X`` would be told if a support label were different, or the row gone.
+        """What queries would be told with a support row relabeled (removed without new labels).
 
-        Each row of ``ids`` (all by default) alone: relabeled as ``new_labels``, or removed without
-        them. Exact, with the parameters as they are; see :mod:`vicinal.confidence.ned_effects`.
+        Each row of ``ids`` (all by default) alone. Exact: :mod:`vicinal.confidence.ned_effects`.
         """
         return label_effects(self, self._rows(X), ids, new_labels, probabilities)
 
@@ -244,13 +237,14 @@ class NEDClassifier(ClassifierMixin, BaseEstimator):
     # ------------------------------------------------------------------ editing the support
 
     def add(self, X: Any, y: Any, refit: bool = True) -> NEDClassifier:
-        """Add labeled rows; new classes are welcome. Ids go on from the last one.
+        """Add labeled rows, of new classes too. Ids go on from the last one.
 
         The graph is updated, not rebuilt, and what was fitted leave-one-out is fitted again from it
         (``refit=False`` leaves that for :meth:`refit` and lists it in ``stale_``). What was
         calibrated on held-out rows cannot be, and is listed.
         """
-        self.support_.add(self._rows(X), y)
+        x = self._rows(X)
+        self.support_.add(x, y)
         return self._edited(refit)
 
     def remove(self, ids: Any, refit: bool = True) -> NEDClassifier:
@@ -288,8 +282,8 @@ class NEDClassifier(ClassifierMixin, BaseEstimator):
     @property
     def class_temperatures_(self) -> NDArray[np.float64]:
         own = self._fitted().parameters_.log_bandwidths
-        ratios = torch.ones(len(self.classes_)) if own is None else own.exp()
-        return (self.temperature_ * ratios.double()).numpy()
+        ratios = np.ones(len(self.classes_)) if own is None else own.exp().numpy()
+        return self.temperature_ * ratios
 
     @property
     def loo_proba_(self) -> Any:
@@ -316,29 +310,29 @@ class NEDClassifier(ClassifierMixin, BaseEstimator):
         check_is_fitted(self, "support_")
         return self
 
-    def _recipe(self) -> Recipe:
+    @property
+    def recipe_(self) -> Recipe:
+        """Which parameters are given and which are fitted, from the options as they are now."""
         if isinstance(self.prior, str):
             check_choice(self.prior, "prior", ("support", "uniform"))
         return Recipe.of(self.temperature, self.sharpness, self.background, self.bandwidth)
 
     def _usable_k(self, rows: int) -> int:
-        if self.k == DEFAULT_K and rows < DEFAULT_K:
-            if getattr(self, "k_", None) != rows:
-                self._warn(
-                    f"the support has {rows} rows, fewer than the default k=100: all of them vote. "
-                    f"Pass k={rows} or fewer to choose."
-                )
-            return rows
-        check_k(self.k, rows, "k", "the support")
-        return int(self.k)
+        k = usable_k(self.k, DEFAULT_K, rows)
+        if k < self.k and getattr(self, "k_", None) != k:
+            self._warn(
+                f"the support has {rows} rows, fewer than the default k={DEFAULT_K}: all of them "
+                f"vote. Pass k={rows} or fewer to choose."
+            )
+        return k
 
     def _learn(self, recipe: Recipe, held_out: Evidence | None) -> None:
         """Fit on held-out rows, or leave-one-out on the support itself."""
         evidence = held_out
         if evidence is None and recipe.anything:
-            graph = self.support_.graph(self._loo_k())
-            hood = Neighbors(graph.distances, graph.indices)
-            evidence = self._evidence(hood, self.support_.labels.values, leave_one_out=True)
+            evidence = self.evidence_of(
+                self.loo_hood(), self.support_.labels.values, leave_one_out=True
+            )
         fit = fit_recipe(recipe, evidence, len(self.classes_), self.n_features_in_)
         for sentence in fit.warnings:
             self._warn(sentence)
@@ -362,11 +356,10 @@ class NEDClassifier(ClassifierMixin, BaseEstimator):
         return with_prior(parameters, counts / counts.sum(), self.prior)
 
     def _check_collapse(self) -> None:
-        labels, graph = self.support_.labels, self.support_.graph(self._loo_k())
+        labels = self.support_.labels
         if labels.soft or len(self.classes_) < 2:
             return
-        near = self.support_.near(graph.indices)
-        best = best_class(self._loo_log_probs(), graph.distances.double(), near)
+        best = self._best(self.loo_hood(), self._loo_log_probs())
         accuracy = float((best == labels.values).double().mean())
         if accuracy > 0.999:
             self._warn(collapse_sentence(accuracy))
@@ -374,46 +367,36 @@ class NEDClassifier(ClassifierMixin, BaseEstimator):
     def _edited(self, refit: bool) -> NEDClassifier:
         self.k_ = self._usable_k(len(self.support_))
         self._loo = None
-        recipe = self._recipe()
+        recipe = self.recipe_
         if refit and (self.fitted_on_ == "leave-one-out" or not recipe.anything):
             return self.refit()
-        self._stretch_parameters()
+        prior = self.parameters_.prior
+        if prior is not None and len(prior) != len(self.classes_):
+            # New classes count by their rows and take the common bandwidth until the next fit.
+            self._use(self._with_prior(replace(self.parameters_, log_bandwidths=None)))
         self.stale_ = (*recipe.names, "prior_")
         if self.fitted_on_ == "held-out":
-            self._warn(
-                "the support has changed since it was calibrated on held-out rows: call "
-                "calibrate(X, y) again; stale_ lists what is outdated."
-            )
+            self._warn("the support has changed since calibration: call calibrate(X, y) again.")
         return self
-
-    def _stretch_parameters(self) -> None:
-        """New classes count by their rows and take the common bandwidth until the next fit."""
-        prior, own = self.parameters_.prior, self.parameters_.log_bandwidths
-        if prior is None or len(prior) == len(self.classes_):
-            return
-        width = None if own is None else torch.zeros(len(self.classes_), dtype=own.dtype)
-        self._use(self._with_prior(replace(self.parameters_, log_bandwidths=width)))
 
     def _warn(self, sentence: str) -> None:
         self.warnings_.append(sentence)
         warnings.warn(sentence, UserWarning, stacklevel=3)
 
+    def _best(self, hood: Neighbors, log_probs: Tensor) -> Tensor:
+        return best_class(log_probs, hood.distances.double(), self.support_.near(hood.indices))
+
     def _rows(self, X: Any) -> Tensor:
         return rows_of(self._fitted(), X).to(self.support_.rows)
-
-    def _hood(self, X: Any, k: int | None = None) -> Neighbors:
-        x = self._rows(X)
-        return self.support_.search.query(x, self.k_ if k is None else k)
 
     def _loo_k(self) -> int:
         return min(self.k_, len(self.support_) - 1)
 
-    def _evidence(self, hood: Neighbors, targets: Tensor, *, leave_one_out: bool) -> Evidence:
+    def evidence_of(self, hood: Neighbors, targets: Tensor, *, leave_one_out: bool) -> Evidence:
         near, counts = self.support_.near(hood.indices), self.support_.labels.counts()
         return Evidence(hood.distances.double(), near, targets, counts, leave_one_out)
 
     def _loo_log_probs(self) -> Tensor:
-        graph = self.support_.graph(self._loo_k())
         if self._loo is None:
-            self._loo = self.log_probs_of(Neighbors(graph.distances, graph.indices))
+            self._loo = self.log_probs_of(self.loo_hood())
         return self._loo

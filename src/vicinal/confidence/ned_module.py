@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from vicinal.checks import check_same_width
+from vicinal.checks import check_positive, check_same_width
 from vicinal.confidence.ned_posterior import NEDParameters, ned_log_probs
 from vicinal.neighbors.distances import neighbor_distances, pairwise_distances
 
@@ -46,6 +46,7 @@ class NEDHead(nn.Module):
         self.metric = ned.metric
         parameters = ned.parameters_
         if temperature is not None:
+            check_positive(temperature, "temperature")
             parameters = replace(parameters, temperature=float(temperature))
         self.parameters_: NEDParameters = parameters
 

@@ -15,7 +15,7 @@ from jaxtyping import Float, Int
 from numpy.typing import NDArray
 from torch import Tensor
 
-from vicinal.checks import InputError
+from vicinal.checks import InputError, check_k
 from vicinal.confidence.rows_and_labels import Labels, joined, labels_of, without_empty_classes
 from vicinal.neighbors.graph import NeighborGraph
 from vicinal.neighbors.search import Search
@@ -105,3 +105,15 @@ class LabeledSupport:
         differs = self.near(graph.indices) != own[:, None]
         other = differs if own.ndim == 1 else differs.any(2)
         return int(((graph.distances == 0) & other).any(1).sum())
+
+
+def usable_k(k: int, default: int, rows: int) -> int:
+    """``k`` itself, or an error above the support's size; the default k means *at most* that many.
+
+    >>> usable_k(100, 100, 30), usable_k(20, 100, 30)
+    (30, 20)
+    """
+    if k == default and 0 < rows < default:
+        return rows
+    check_k(k, rows, "k", "the support")
+    return int(k)

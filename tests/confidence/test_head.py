@@ -1,0 +1,261 @@
+"""TrustHead: verdicts, credibility, files; each number against a loop or a planted case."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import save_file
+from torch.testing import assert_close
+
+import reference
+import vicinal
+from vicinal.checks import InputError
+from vicinal.confidence import NEDClassifier, TrustHead, bundle, load
+from vicinal.confidence.verdicts import VERDICTS, accepted_from, conformal_p, verdict_codes
+
+pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
+
+
+def rows(rng, n):
+    """Two classes that overlap a little, in three dimensions."""
+    y = torch.arange(n) % 2
+    return torch.randn(n, 3, generator=rng).double() + 1.2 * y[:, None], y
+
+
+@pytest.fixture
+def head(rng):
+    ned = NEDClassifier(k=20)
+    return TrustHead.fit(rows(rng, 300), rows(rng, 200), ned=ned, target_accuracy=0.8)
+
+
+def test_credibility_is_the_conformal_rank_of_disagreeing_neighbors(rng):
+    support, calib, new = rows(rng, 120), rows(rng, 60), rows(rng, 10)[0]
+    head = TrustHead.fit(support, calib, ned=NEDClassifier(k=9))
+    out = head.predict(new)
+
+    def disagreeing(row, label):
+        near = reference.nearest_rows(row, support[0], 9)
+        return sum(int(support[1][i]) != int(label) for _, i in near)
+
+    held = [disagreeing(r, c) for r, c in zip(*calib, strict=True)]
+    for row, label, p in zip(new, out.label, out.credibility, strict=True):
+        mine = disagreeing(row, label)
+        assert_close(float(p), (1 + sum(h >= mine for h in held)) / 61)
+
+
+def test_percentiles_are_shares_of_held_out_rows(rng):
+    support, calib, new = rows(rng, 120), rows(rng, 60), rows(rng, 10)[0]
+    head = TrustHead.fit(support, calib, ned=NEDClassifier(k=9))
+    out = head.predict(new)
+    held = [reference.nearest_rows(r, support[0], 9)[-1][0] for r in calib[0]]
+    for row, share in zip(new, out.near_percentile, strict=True):
+        kth = reference.nearest_rows(row, support[0], 9)[-1][0]
+        assert_close(float(share), 100 * sum(h < kth for h in held) / 60)
+
+
+def test_each_verdict_is_told_on_the_row_it_was_planted_for(head, rng):
+    x, y = head.ned.support_.rows, head.ned.support_.labels.values
+    between = torch.full((1, 3), 0.6).double()
+    deep = torch.full((1, 3), -0.3).double()
+    out = head.predict(torch.cat([deep, between, torch.full((1, 3), 40.0).double()]))
+    assert out.verdict.tolist() == ["supported", "contested", "unfamiliar"]
+    assert float(out.confidence[2]) > 0.9  # shares of next to nothing: why the verdict is needed
+    assert "confidence not meaningful" in out.reason[2]
+    votes = out.neighbor_labels[0]
+    assert out.reason[0] == f"{int((votes == 0).sum())}/20 neighbors 0"
+    assert sum(out.counts().values()) == 3
+    crowded = head.predict(deep, crowding=[0.4])
+    assert crowded.verdict.tolist() == ["isolated"]
+    assert "0.4 %" in crowded.reason[0]
+    assert len(x) == len(y) == 300
+
+
+def test_a_row_without_close_neighbors_at_an_ordinary_kth_distance_is_isolated(rng):
+    x, y = rows(rng, 400)
+    ned = NEDClassifier(k=100, temperature=0.05)
+    head = TrustHead.fit((x, y), rows(rng, 300), ned=ned)
+    held = head.standards
+    gap = head.predict(x)  # on the support every row has itself as a close neighbor
+    assert not (gap.verdict == "isolated").any()
+    low = held.log_densities[0] - 1
+    codes = verdict_codes(held, *(torch.tensor([v]) for v in (50.0, 0.0, 0.9, 0.99)))
+    assert VERDICTS[int(codes[0])] == "isolated"
+    assert low < held.log_densities[3]
+
+
+def test_the_order_of_the_verdicts_is_unfamiliar_isolated_contested(head):
+    held = head.standards
+    told = lambda *v: VERDICTS[int(verdict_codes(held, *(torch.tensor([x]) for x in v))[0])]
+    assert told(99.5, 0.0, 0.01, 0.2) == "unfamiliar"
+    assert told(50.0, 0.0, 0.01, 0.2) == "isolated"
+    assert told(50.0, 60.0, 0.01, 1.0) == "contested"
+    assert told(50.0, 60.0, 0.50, 1.0) == "supported"
+
+
+def test_about_one_in_a_hundred_ordinary_rows_is_called_unfamiliar(rng):
+    head = TrustHead.fit(rows(rng, 400), rows(rng, 1000), ned=NEDClassifier(k=20))
+    share = (head.predict(rows(rng, 3000)[0]).verdict == "unfamiliar").mean()
+    assert 0.002 < share < 0.025
+
+
+def test_credibility_of_right_labels_is_a_valid_p_value(rng):
+    head = TrustHead.fit(rows(rng, 300), rows(rng, 500), ned=NEDClassifier(k=20))
+    x, y = rows(rng, 2000)
+    near = head.ned.support_.near(head.ned.hood_of(x).indices)
+    p = conformal_p(head.standards.disagreements, (near != y[:, None]).sum(1))
+    for level in (0.05, 0.1, 0.3):
+        assert float((p <= level).double().mean()) <= level + 0.04
+
+
+def test_the_accepted_level_keeps_its_promise_over_many_draws():
+    broken = 0
+    for seed in range(200):
+        rng = np.random.default_rng(seed)
+        c = rng.random(300)
+        cut = accepted_from(c, rng.random(300) < c, target=0.8)
+        truth = (1 + cut) / 2 if cut <= 1 else 1.0  # accuracy of rows of confidence U(cut, 1)
+        broken += truth < 0.8
+    assert broken / 200 <= 0.05
+
+
+def test_no_level_is_accepted_where_none_is_good_enough():
+    c = np.linspace(0, 1, 100)
+    assert accepted_from(c, np.zeros(100, dtype=bool), 0.9) == np.inf
+    assert accepted_from(c, np.ones(100, dtype=bool), 0.9) == 0.0
+
+
+def test_an_unreachable_target_contests_everything_and_says_so(rng):
+    x, y = rows(rng, 100)
+    noise = y[torch.randperm(100, generator=rng)]
+    head = TrustHead.fit((x, noise), ned=NEDClassifier(k=10), target_accuracy=0.99)
+    out = head.predict(x[:20])
+    ordinary = np.isin(out.verdict, ["contested", "supported"])
+    assert (out.verdict[ordinary] == "contested").all()
+    assert "no confidence keeps 99% accuracy" in out.reason[int(np.flatnonzero(ordinary)[0])]
+
+
+def test_edits_keep_a_leave_one_out_head_fresh_and_mark_a_calibrated_one(rng):
+    (x, y), more = rows(rng, 150), rows(rng, 20)
+    head = TrustHead.fit((x, y), ned=NEDClassifier(k=10)).add(more[0], more[1] + 2)
+    assert head.stale_ == ()
+    assert head.classes_.tolist() == [0, 1, 2, 3]
+    assert len(head.standards.kth_distances) == 170
+    held = TrustHead.fit((x, y), rows(rng, 50), ned=NEDClassifier(k=10))
+    held.remove([0]).relabel([5], [1])
+    assert "temperature_" in held.stale_
+    assert held.recalibrate(*rows(rng, 50)).stale_ == ()
+
+
+def test_numpy_rows_with_string_labels_come_back_as_strings(rng):
+    x, y = rows(rng, 100)
+    names = np.array(["cat", "dog"])[y.numpy()]
+    ned = NEDClassifier(k=10)
+    head = TrustHead.fit((x.numpy(), names), ned=ned, target_accuracy=0.7)
+    out = head.predict(x.numpy()[:5])
+    assert set(out.label) <= {"cat", "dog"}
+    assert isinstance(out.credibility, np.ndarray)
+    assert "neighbors cat" in head.predict(np.full((1, 3), -0.3)).reason[0]
+
+
+def test_soft_labels_are_refused(rng):
+    x, y = rows(rng, 40)
+    with pytest.raises(InputError, match="must be hard"):
+        TrustHead.fit((x, torch.eye(2)[y]), ned=NEDClassifier(k=5))
+
+
+# ------------------------------------------------------------------ files
+
+
+@pytest.mark.parametrize("labels", ["int", "str", "object", "soft"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_a_saved_ned_predicts_bit_for_bit_the_same(rng, tmp_path, labels, dtype):
+    x, y = rows(rng, 90)
+    named = {
+        "int": y.numpy() * 7,
+        "str": np.array(["a", "bb"])[y.numpy()],
+        "object": np.array(["a", "bb"], dtype=object)[y.numpy()],
+        "soft": torch.eye(2)[y],
+    }
+    options = {"sharpness": "fit", "background": "fit", "bandwidth": "class"}
+    ned = NEDClassifier(k=15, prior=[0.3, 0.7], **options)
+    ned.fit(x.to(dtype), named[labels]).remove([4])
+    again = load(ned.save(tmp_path / "ned.vic"))
+    assert torch.equal(again.predict_log_proba(x.to(dtype)), ned.predict_log_proba(x.to(dtype)))
+    assert again.classes_.dtype == ned.classes_.dtype
+    assert again.ids_.tolist() == ned.ids_.tolist()
+    assert torch.equal(again.loo_proba_, ned.loo_proba_)
+    assert {k: str(v) for k, v in again.get_params().items()} == {
+        k: str(np.asarray(v) if k == "prior" else v) for k, v in ned.get_params().items()
+    }
+    again.add(x[:3].to(dtype), named[labels][:3])
+    assert again.ids_[-1] == 92
+
+
+def test_a_saved_head_judges_bit_for_bit_the_same(head, rng, tmp_path):
+    new = rows(rng, 40)[0]
+    again = vicinal.load(head.save(tmp_path / "trust.vic"))
+    one, two = head.predict(new), again.predict(new)
+    for name in ("label", "confidence", "credibility", "near_percentile", "neighbors", "weights"):
+        assert torch.equal(getattr(one, name), getattr(two, name))
+    assert one.reason == two.reason
+    assert one.verdict.tolist() == two.verdict.tolist()
+
+
+def test_limits_of_temperature_survive_the_file(rng, tmp_path):
+    x, y = rows(rng, 30)
+    for t in (0.0, float("inf")):
+        ned = NEDClassifier(k=5, temperature=t).fit(x, y)
+        again = load(ned.save(tmp_path / "limit.vic"))
+        assert again.temperature_ == again.temperature == t
+
+
+def test_the_file_is_plain_safetensors_with_a_page_of_json(head, tmp_path):
+    from safetensors import safe_open
+
+    with safe_open(head.save(tmp_path / "t.vic"), framework="pt") as file:
+        page = json.loads(file.metadata()["vicinal"])
+        assert file.get_tensor("support").shape == (300, 3)
+    assert page["classes"]["names"] == [0, 1]
+
+
+def test_saving_leaves_one_whole_file_and_nothing_else(head, tmp_path):
+    path = tmp_path / "t.vic"
+    path.write_text("an older file")
+    head.save(path)
+    assert [p.name for p in tmp_path.iterdir()] == ["t.vic"]
+    load(path)
+
+
+def test_files_that_are_no_whole_head_are_refused_with_a_sentence(head, tmp_path):
+    path = head.save(tmp_path / "t.vic")
+    data = path.read_bytes()
+    (tmp_path / "cut.vic").write_bytes(data[: len(data) // 2])
+    (tmp_path / "empty.vic").write_bytes(b"")
+    (tmp_path / "text.vic").write_text("hello, this is no head at all")
+    flipped = bytearray(data)
+    flipped[-5] ^= 1
+    (tmp_path / "flipped.vic").write_bytes(bytes(flipped))
+    save_file({"w": torch.zeros(2)}, tmp_path / "foreign.vic")
+    newer = data.replace(b'"version":"1"', b'"version":"9"')
+    assert newer != data
+    (tmp_path / "newer.vic").write_bytes(newer)
+    for name, words in {
+        "cut": "not a whole .vic file",
+        "empty": "not a whole .vic file",
+        "text": "not a whole .vic file",
+        "flipped": "checksum does not match",
+        "foreign": "not a vicinal head",
+        "newer": "format version 9",
+        "absent": "no such file",
+    }.items():
+        with pytest.raises(InputError, match=words):
+            load(tmp_path / f"{name}.vic")
+    with pytest.raises(InputError, match="does not exist"):
+        head.save(tmp_path / "nowhere" / "t.vic")
+
+
+def test_an_unknown_kind_of_bundle_is_refused(tmp_path):
+    path = bundle.write(tmp_path / "x.vic", "other", {"w": torch.zeros(1)}, {})
+    with pytest.raises(InputError, match="'other'"):
+        load(path)
