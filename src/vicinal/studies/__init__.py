@@ -1,10 +1,6 @@
 from vicinal.studies.heads import HeadComparison as HeadComparison
 from vicinal.studies.heads import HeadScore as HeadScore
 from vicinal.studies.heads import compare_heads as compare_heads
-from vicinal.studies.audit import audit as audit
-from vicinal.studies.audit_inputs import About as About
-from vicinal.studies.audit_inputs import AuditSettings as AuditSettings
-from vicinal.studies.compare import compare_audits as compare_audits
 from vicinal.studies.record import Audit as Audit
 from vicinal.studies.record import Media as Media
 from vicinal.studies.attacks import AttackAudit as AttackAudit
