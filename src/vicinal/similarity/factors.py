@@ -81,7 +81,7 @@ class Places:
         n, t, d, out = self.b.shape
         inner = self._inner_self()
         if t == 1:
-            b = self.b[:, 0]
+            b = self.b[:, 0].double()  # small, and its inverse root amplifies rounding
             return inner * (b @ b.mT)
         flat = self.b.reshape(n, t, d * out)
         left = (inner @ flat).view(n, t, d, out).transpose(1, 2).reshape(n, d, t * out)
@@ -119,7 +119,7 @@ class Places:
         return torch.cat(parts)
 
     def mixed(self, w: Float[Tensor, "n c d"]) -> Places:
-        return replace(self, b=w[:, None] @ self.b)
+        return replace(self, b=(w[:, None] @ self.b.to(w.dtype)).to(self.b.dtype))
 
     def total(self, weights: Tensor | None = None, into: Totals | None = None) -> Totals:
         b = self.b if weights is None else self.b * weights[:, None, None, None]
@@ -216,7 +216,8 @@ class Dense:
     def self_gram(self) -> Float[Tensor, "n d d"]:
         if self.outputs == 1:  # a matrix product of one row leaves the cores idle
             return self.g.square().sum(2, keepdim=True)
-        return self.g @ self.g.mT
+        g = self.g.double()  # the inverse root of this amplifies rounding
+        return g @ g.mT
 
     def trace_gram(self, other: Dense, into: Tensor | None = None) -> Float[Tensor, "n m"]:
         left, right = self.g.flatten(1), other.g.flatten(1).T
@@ -227,7 +228,9 @@ class Dense:
         return flat.view(len(self), self.outputs, len(other), other.outputs).transpose(1, 2)
 
     def mixed(self, w: Float[Tensor, "n c d"]) -> Dense:
-        return replace(self, g=self.g * w if w.shape[1:] == (1, 1) else w @ self.g)
+        if w.shape[1:] == (1, 1):
+            return replace(self, g=self.g * w.to(self.g.dtype))
+        return replace(self, g=(w @ self.g.to(w.dtype)).to(self.g.dtype))
 
     def total(self, weights: Tensor | None = None, into: Totals | None = None) -> Totals:
         if weights is None:
@@ -296,7 +299,7 @@ def matrix_gram(left: Sequence[Factor], right: Sequence[Factor]) -> Float[Tensor
 
 def mixed(factors: Sequence[Factor], w: Float[Tensor, "n c d"]) -> list[Factor]:
     """Every layer's gradients with their outputs mixed by the same matrix per sample."""
-    return [factor.mixed(w.to(_float(factor).dtype)) for factor in factors]
+    return [factor.mixed(w) for factor in factors]
 
 
 def total(factors: Sequence[Factor], weights: Tensor | None = None) -> list[Totals]:

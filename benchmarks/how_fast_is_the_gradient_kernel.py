@@ -1,0 +1,264 @@
+"""How fast is the exact gradient kernel k^C, against every way to get the same numbers?
+
+One scalar output (right against rest, all pairs) and ten outputs (whitened trace), on a perceptron
+784-512-512-10 and on a convolutional network of 0.8 M parameters, trained on the bundled digits.
+Rivals: torch.func, a backward pass per sample, nngeometry, captum, and the pair loop of the
+definition (some pairs, times their number). Then 2000 x 2000 against one forward and backward, the
+share of the matrix-product rate, and the error of float32 against float64.
+"""
+
+from __future__ import annotations
+
+import copy
+import time
+from pathlib import Path
+
+import torch
+import torch.nn.functional as F
+from captum.influence import TracInCP
+from nngeometry.backend import TorchHooksJacobianBackend
+from nngeometry.layercollection import LayerCollection
+from nngeometry.object.fspace import FMatDense
+from sklearn.datasets import load_digits
+from torch import Tensor, nn
+from torch.func import functional_call, grad, jacrev, vmap
+from torch.utils.data import DataLoader, TensorDataset
+
+from benchmarks.runner import Measured, gemm_rate, measure, print_table, save
+from vicinal.similarity import GradientKernel
+
+
+def digits(n: int) -> tuple[Tensor, Tensor]:
+    """n digits of 28 x 28, each a little noisy so that none repeats."""
+    raw = load_digits()
+    pick = torch.arange(n) % len(raw.target)
+    x = torch.tensor(raw.images, dtype=torch.float32)[pick, None] / 16
+    x = F.interpolate(x, size=(28, 28), mode="bilinear")
+    noise = torch.rand(x.shape, generator=torch.Generator().manual_seed(0))
+    return x + 0.1 * noise, torch.tensor(raw.target)[pick]
+
+
+def perceptron() -> nn.Module:
+    layers = nn.Linear(784, 512), nn.ReLU(), nn.Linear(512, 512), nn.ReLU(), nn.Linear(512, 10)
+    return nn.Sequential(nn.Flatten(), *layers)
+
+
+def convolutional() -> nn.Module:
+    return nn.Sequential(
+        nn.Conv2d(1, 32, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Conv2d(32, 64, 3, padding=1), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Flatten(), nn.Linear(3136, 256), nn.ReLU(), nn.Linear(256, 10),
+    )  # fmt: skip
+
+
+def trained(model: nn.Module, epochs: int) -> nn.Module:
+    x, y = digits(1797)
+    optimizer = torch.optim.Adam(model.parameters(), 1e-3)
+    for _ in range(epochs):
+        for rows in torch.randperm(len(x), generator=torch.Generator().manual_seed(0)).split(64):
+            optimizer.zero_grad()
+            F.cross_entropy(model(x[rows]), y[rows]).backward()
+            optimizer.step()
+    return model.eval()
+
+
+def odds(output: Tensor, target: Tensor) -> Tensor:
+    """The right class against the rest, between samples of any class."""
+    rest = output.scatter(1, target[:, None], float("-inf"))
+    return output.gather(1, target[:, None]) - rest.logsumexp(1, keepdim=True)
+
+
+def cosines(gradients: Tensor) -> Tensor:
+    unit = F.normalize(gradients, dim=1)
+    return unit @ unit.T
+
+
+def whitened_trace(gram: Tensor) -> Tensor:
+    """k^C from K (n, n, d, d): what every rival must do after its own work."""
+    n, _, d, _ = gram.shape
+    values, vectors = torch.linalg.eigh(gram[range(n), range(n)].double())
+    root = ((vectors * values.clamp_min(1e-12).rsqrt()[:, None]) @ vectors.mT).to(gram.dtype)
+    return torch.einsum("nij,nmjk,mki->nm", root, gram, root) / d
+
+
+# ------------------------------------------------------------------ one output
+
+
+def by_backward(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+    f = odds(model(x), y)[:, 0]
+    rows = [torch.autograd.grad(v, list(model.parameters()), retain_graph=True) for v in f]
+    return cosines(torch.stack([torch.cat([g.flatten() for g in row]) for row in rows]))
+
+
+def by_func(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+    params = {name: p.detach() for name, p in model.named_parameters()}
+
+    def one(p: dict[str, Tensor], a: Tensor, t: Tensor) -> Tensor:
+        return odds(functional_call(model, p, (a[None],)), t[None])[0, 0]
+
+    grads = vmap(grad(one), (None, 0, 0))(params, x, y)
+    return cosines(torch.cat([g.flatten(1) for g in grads.values()], 1))
+
+
+def by_nngeometry(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+    backend = TorchHooksJacobianBackend(
+        layer_collection=LayerCollection.from_model(model),
+        model=model,
+        function=lambda a, t: odds(model(a), t),
+    )
+    loader = DataLoader(TensorDataset(x.clone(), y), batch_size=256)
+    gram = FMatDense(generator=backend, examples=loader).data[0, :, 0]
+    scale = gram.diagonal().rsqrt()
+    return gram * scale[:, None] * scale[None]
+
+
+def by_captum(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+    def loss(output: Tensor, target: Tensor) -> Tensor:
+        return odds(output, target)[:, 0]
+
+    loss.reduction = "none"  # type: ignore[attr-defined]  # captum asks for it
+    tracin = TracInCP(
+        model, TensorDataset(x, y), ["now"], lambda m, p: 1.0, loss_fn=loss, batch_size=64
+    )
+    gram = tracin.influence((x, y))
+    scale = gram.diagonal().rsqrt()
+    return gram * scale[:, None] * scale[None]
+
+
+def pair_loop(model: nn.Module, x: Tensor, y: Tensor, pairs: int = 20) -> float:
+    """CPU seconds of one pair by the definition: two gradients, flattened, their cosine."""
+    params = list(model.parameters())
+    start = time.process_time()
+    for i in range(pairs):
+        both = []
+        for j in (i, i + 1):
+            f = odds(model(x[j : j + 1]), y[j : j + 1])[0, 0]
+            both.append(torch.cat([g.flatten() for g in torch.autograd.grad(f, params)]))
+        F.cosine_similarity(both[0], both[1], dim=0).item()
+    return (time.process_time() - start) / pairs
+
+
+# ----------------------------------------------------------------- ten outputs
+
+
+def by_backward_vector(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+    params = list(model.parameters())
+    f = model(x)
+    rows = [torch.autograd.grad(v, params, retain_graph=True) for v in f.flatten()]
+    g = torch.stack([torch.cat([p.flatten() for p in row]) for row in rows])
+    n, d = f.shape
+    return whitened_trace((g @ g.T).view(n, d, n, d).transpose(1, 2))
+
+
+def by_func_vector(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+    params = {name: p.detach() for name, p in model.named_parameters()}
+
+    def one(p: dict[str, Tensor], a: Tensor) -> Tensor:
+        return functional_call(model, p, (a[None],))[0]
+
+    grads = vmap(jacrev(one), (None, 0))(params, x)
+    g = torch.cat([v.flatten(2) for v in grads.values()], 2).flatten(0, 1)
+    n, d = len(x), len(g) // len(x)
+    return whitened_trace((g @ g.T).view(n, d, n, d).transpose(1, 2))
+
+
+def by_nngeometry_vector(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+    backend = TorchHooksJacobianBackend(
+        layer_collection=LayerCollection.from_model(model),
+        model=model,
+        function=lambda a, t: model(a),
+    )
+    loader = DataLoader(TensorDataset(x.clone(), y), batch_size=len(x))
+    gram = FMatDense(generator=backend, examples=loader).data
+    return whitened_trace(gram.permute(1, 3, 0, 2))
+
+
+# ------------------------------------------------------------------- the table
+
+
+def compare(model: nn.Module, n: int, outputs: object, rivals: dict, repeats: int) -> dict:
+    """Our time (best of several), the rivals' (best of few), everyone's distance from float64."""
+    x, y = digits(n)
+    data = (x, y)
+    kernel = GradientKernel(model, outputs=outputs)
+    rows = measure({"vicinal": lambda: kernel.gram(data)}, repeats=5, warmup=2)
+    rows |= measure(
+        {name: (lambda f=f: f(model, x, y)) for name, f in rivals.items()},
+        repeats=repeats,
+        warmup=0,
+    )
+    exact = GradientKernel(copy.deepcopy(model).double(), outputs=outputs).gram((x.double(), y))
+
+    def error(k: Tensor) -> float:
+        return float((k.detach().double() - exact).abs().max())
+
+    errors = {"vicinal": error(kernel.gram(data))}
+    errors |= {name: error(f(model, x, y)) for name, f in rivals.items()}
+    return {"rows": rows, "errors": errors}
+
+
+def against_one_step(model: nn.Module, n: int, rate: float, repeats: int) -> dict[str, object]:
+    """n x n scalar k^C beside one forward and backward of the same n samples, and GEMM share."""
+    x, y = digits(n)
+    kernel = GradientKernel(model, outputs=odds)
+
+    def step() -> None:
+        model.zero_grad()
+        F.cross_entropy(model(x), y).backward()
+
+    calls = {"forward + backward": step, "k^C": lambda: kernel.gram((x, y))}
+    rows: dict[str, object] = dict(measure(calls, repeats=repeats))
+    model.zero_grad()
+    blocks = kernel.blocks((x, y), "unit")
+    list(blocks)  # captured and kept: what is timed below is the Gram stage alone
+
+    def gram_stage() -> None:
+        for i, one in enumerate(blocks):
+            for other in blocks.since(i):
+                if one.start == other.start:
+                    kernel._symmetric(one, "correlation", "trace")
+                else:
+                    kernel.tile(one, other)
+
+    stage = measure({"gram": gram_stage}, repeats=repeats)["gram"].cpu
+    flops = sum(layer.flops or 0 for layer in kernel.explain()) * n * n / 2
+    times = rows["k^C"].cpu, rows["forward + backward"].cpu  # type: ignore[attr-defined]
+    rows["times one step"] = times[0] / times[1]
+    rows["share of GEMM rate"] = flops / stage / rate
+    return rows
+
+
+def main(quick: bool = False, data: Path | None = None) -> None:
+    rate = gemm_rate(n=512, inner=512) if quick else gemm_rate(n=1024, inner=512)
+    scalar = {"torch.func": by_func, "backward per sample": by_backward}
+    scalar |= {"nngeometry": by_nngeometry, "captum TracInCP": by_captum}
+    vector = {"torch.func": by_func_vector, "backward per sample": by_backward_vector}
+    vector |= {"nngeometry": by_nngeometry_vector}
+    results: dict[str, dict[str, object]] = {}
+    for name, make, sizes in (
+        ("perceptron", perceptron, (24, 8, 64) if quick else (512, 128, 2000)),
+        ("convolutional", convolutional, (16, 4, 32) if quick else (256, 32, 2000)),
+    ):
+        model = trained(make(), 0 if quick else 2)
+        cases = ((sizes[0], odds, scalar, "1 output"), (sizes[1], "logits", vector, "10 outputs"))
+        for n, outputs, rivals, what in cases:
+            title = f"{name}, {what}, n={n}"
+            found = compare(model, n, outputs, rivals, 1 if quick else 2)
+            rows: dict[str, Measured] = found["rows"]
+            print_table(title, rows, against="torch.func")
+            print("largest error against float64:", found["errors"])
+            results[title] = {**rows, "errors": found["errors"]}
+            if what == "1 output":
+                x, y = digits(32)
+                each = pair_loop(model, x, y)
+                ratio = each * n * n / 2 / rows["vicinal"].cpu
+                results[title] |= {
+                    "pair loop, seconds a pair": each,
+                    "pair loop, times ours": ratio,
+                }
+                print(f"pair loop of the definition: {each * 1e3:.2f} ms a pair, {ratio:.0f}x ours")
+        title = f"{name}, 1 output, {sizes[2]} x {sizes[2]}"
+        results[title] = against_one_step(model, sizes[2], rate, 2 if quick else 3)
+        print(title, {k: v if isinstance(v, float) else v.cpu for k, v in results[title].items()})  # type: ignore[attr-defined]
+    if not quick:
+        save("how_fast_is_the_gradient_kernel", results, gemm_gflop_per_cpu_second=rate / 1e9)
