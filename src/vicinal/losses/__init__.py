@@ -13,6 +13,7 @@ from vicinal.losses.contrastive import (
 from vicinal.losses.cross_entropy import SoftTargetCrossEntropyLoss, soft_target_cross_entropy
 from vicinal.losses.distributed import DistributedLoss
 from vicinal.losses.grad_cache import GradCache
+from vicinal.losses.graph_smoothness import GraphSmoothnessLoss, graph_smoothness_loss
 from vicinal.losses.info_nce import (
     InfoNCELoss,
     SoftDistributionInfoNCELoss,
@@ -35,6 +36,13 @@ from vicinal.losses.proxies import (
     proxy_nca_loss,
 )
 from vicinal.losses.sampler import ClassBalancedBatchSampler
+from vicinal.losses.schedules import Cosine, InversePower, Linear
+from vicinal.losses.snnl import (
+    SoftNearestNeighborLoss,
+    SoftNearestNeighborTerms,
+    soft_nearest_neighbor_loss,
+    soft_nearest_neighbor_terms,
+)
 from vicinal.losses.targets import MixedTargets, cutmix, mixup, smooth_labels
 from vicinal.losses.triplet import TripletLoss, triplet_loss
 
@@ -71,3 +79,7 @@ __all__ = [
     "supervised_contrastive_loss",
     "triplet_loss",
 ]
+__all__ += ["Cosine", "InversePower", "Linear"]
+__all__ += ["GraphSmoothnessLoss", "graph_smoothness_loss"]
+__all__ += ["SoftNearestNeighborLoss", "SoftNearestNeighborTerms"]
+__all__ += ["soft_nearest_neighbor_loss", "soft_nearest_neighbor_terms"]

@@ -69,6 +69,20 @@ def log_masses(
     >>> masses.other
     tensor([-9.0000, -4.0000, -3.9933])
     """
+    precise = precise_log_masses(x, labels, temperature, metric, reference, reference_labels)
+    dtype = torch.float64 if torch.float64 in (x.dtype, getattr(reference, "dtype", None)) else None
+    return LogMasses(*(mass.to(dtype or torch.float32) for mass in precise))
+
+
+def precise_log_masses(
+    x: Tensor,
+    labels: Tensor,
+    temperature: float | Tensor,
+    metric: str,
+    reference: Tensor | None,
+    reference_labels: Tensor | None,
+) -> LogMasses:
+    """:func:`log_masses` in float64, for those who subtract them: large ones cancel in float32."""
     check_choice(metric, "metric", METRICS)
     x = as_matrix(x, "x", finite=False)
     labels = _labels(labels, "labels", x)
@@ -83,8 +97,7 @@ def log_masses(
         _check_same_kind(labels, reference_labels)
     small = max(x.shape[0], (x if reference is None else reference).shape[0]) <= DENSE_BELOW
     tile = 0 if small else TILE
-    masses = masses_by_tiles(x, labels, reference, reference_labels, temperature, metric, tile)
-    return LogMasses(*(mass.to(x.dtype) for mass in masses))
+    return masses_by_tiles(x, labels, reference, reference_labels, temperature, metric, tile)
 
 
 def masses_by_tiles(
@@ -96,7 +109,11 @@ def masses_by_tiles(
     metric: str,
     tile: int,
 ) -> LogMasses:
-    """:func:`log_masses`, but float64, with the tile size in hand; 0 takes all pairs at once."""
+    """:func:`precise_log_masses` of checked inputs; ``tile`` 0 takes all pairs at once.
+
+    Without a reference, ``reference_labels`` may hold the columns that soft labels are multiplied
+    with, for an agreement other than their inner product.
+    """
     t = torch.as_tensor(temperature, dtype=torch.float64, device=x.device)
     if t.numel() != 1:
         raise InputError(f"`temperature` must be one number, got shape {tuple(t.shape)}.")

@@ -65,7 +65,8 @@ def block_masses(pairs: Tile, left: Side, right: Side) -> Tensor:
         weak = (sums < smallest).any(0)
         same = agreement(left.part(weak), right)
         shares = torch.stack([same, 1 - same]).log_().add_(s[weak])
-        logs[1:, weak] = shares.double().logsumexp(2)
+        exact = shares.double().logsumexp(2)
+        logs[1:, weak] = torch.where(sums[1:, weak] < smallest, exact, logs[1:, weak])
     return logs
 
 

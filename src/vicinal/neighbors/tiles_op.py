@@ -44,13 +44,15 @@ def _problem(
     return _Problem(left, right, None, Kernel(metric, float(t)))
 
 
-def _ascending(x: Tensor, labels: Tensor, t: Tensor, metric: str) -> _Problem:
+def _ascending(
+    x: Tensor, labels: Tensor, mirror: Tensor | None, t: Tensor, metric: str
+) -> _Problem:
     """One side, its rows ascending by hard label, as the symmetric tiles want them."""
     order = None
     if labels.ndim == 1:
         labels, order = labels.sort(stable=True)
         x = x[order]
-    left, right = sides(x, None, labels, None, metric)
+    left, right = sides(x, None, labels, mirror, metric)
     return _Problem(left, right, order, Kernel(metric, float(t)))
 
 
@@ -75,7 +77,7 @@ def tiled_log_masses(
     """(all, own, other) log-masses, float64; for the cosine the rows come in with unit length."""
     with torch.no_grad(), torch.autocast(x.device.type, enabled=False):
         if y is None:
-            p = _ascending(x, x_labels, t, metric)
+            p = _ascending(x, x_labels, y_labels, t, metric)
             logs = symmetric_masses(p.left, p.kernel, tile, _empty(p.left))
         else:
             p = _problem(x, y, x_labels, y_labels, t, metric)
@@ -121,7 +123,7 @@ def _tiled_backward(
     with torch.no_grad(), torch.autocast(x.device.type, enabled=False):
         pull = _pull(grads, torch.stack(masses), x.dtype)
         if y is None:
-            p = _ascending(x, x_labels, t, metric)
+            p = _ascending(x, x_labels, y_labels, t, metric)
             pull = pull if p.order is None else pull.part(p.order)
             sums = [symmetric_gradient(p.left, p.kernel, tile, pull)]
         else:
@@ -153,12 +155,15 @@ def _(
 
 def _remember(ctx, inputs, output) -> None:  # type: ignore[no-untyped-def]  # torch's own record
     x, y, x_labels, y_labels, t, ctx.metric, ctx.tile = inputs
-    ctx.save_for_backward(*output, x, x_labels, t, *(() if y is None else (y, y_labels)))
+    ctx.present = [tensor is not None for tensor in (y, y_labels)]
+    rest = (tensor for tensor in (y, y_labels) if tensor is not None)
+    ctx.save_for_backward(*output, x, x_labels, t, *rest)
 
 
 def _backward(ctx, *grads):  # type: ignore[no-untyped-def]
     *masses, x, x_labels, t = ctx.saved_tensors[:6]
-    y, y_labels = ctx.saved_tensors[6:] or (None, None)
+    rest = iter(ctx.saved_tensors[6:])
+    y, y_labels = (next(rest) if present else None for present in ctx.present)
     learned = ctx.needs_input_grad[4]
     gx, gy, slope = _tiled_backward(
         list(grads), masses, x, y, x_labels, y_labels, t, ctx.metric, ctx.tile, learned
@@ -251,6 +256,8 @@ def _empty(side: Side) -> Tensor:
     if labels.ndim == 1:
         _, inverse, counts = labels.unique_consecutive(return_inverse=True, return_counts=True)
         return torch.stack([counts[inverse] == 1, counts[inverse] == n])
+    if side.mirror is not None:  # not known beforehand: rows that turn out empty are streamed
+        return torch.zeros(2, n, dtype=torch.bool, device=labels.device)
     held = labels > 0
     shared = held & (held.sum(0) > 1)
     # Two soft labels agree fully only if both are the same corner of the simplex.

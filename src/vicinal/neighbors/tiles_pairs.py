@@ -25,9 +25,11 @@ class Side(NamedTuple):
     squares: Tensor  # (n,) ‖row‖², plus 1 for a zero row under the cosine
     labels: Tensor  # (n,) integers or (n, c) soft
     longest: float  # an upper bound of the squares, of the whole side
+    mirror: Tensor | None = None  # (n, c) what labels meet on the other side, if not labels
 
     def part(self, index: Index) -> Side:
-        return Side(*(field[index] for field in self[:4]), self.longest)
+        mirror = None if self.mirror is None else self.mirror[index]
+        return Side(*(field[index] for field in self[:4]), self.longest, mirror)
 
     @property
     def soft(self) -> bool:
@@ -63,10 +65,13 @@ class Tile(NamedTuple):
 def sides(
     x: Tensor, y: Tensor | None, x_labels: Tensor, y_labels: Tensor | None, metric: str
 ) -> tuple[Side, Side]:
-    """Both sides, centered together; the second is the first itself where ``y`` is None."""
+    """Both sides, centered together; the second is the first itself where ``y`` is None.
+
+    Then ``y_labels`` may hold what the labels are multiplied with, for agreements beyond ⟨α, α⟩.
+    """
     a, b = center(x, y)
     squares = _squares(x, a, metric)
-    left = Side(x, a, squares, x_labels, float(squares.max()))
+    left = Side(x, a, squares, x_labels, float(squares.max()), y_labels if y is None else None)
     if y is None or y_labels is None:
         return left, left
     squares = _squares(y, b, metric)
@@ -136,7 +141,8 @@ def _put(tile: Tensor, column: Own, value: float) -> None:
 def agreement(left: Side, right: Side) -> Tensor:
     """How far two labels agree: 1 or 0 for hard ones, ⟨α_i, α_j⟩ for soft ones."""
     if left.soft:
-        return (left.labels @ right.labels.T).clamp_max_(1)
+        met = right.labels if right.mirror is None else right.mirror
+        return (left.labels @ met.T).clamp_(0, 1)
     return (left.labels[:, None] == right.labels).to(left.rows.dtype)
 
 

@@ -1,0 +1,194 @@
+r"""Graph smoothness loss: how much weight runs between classes on a graph of the outputs?
+
+.. math::
+   \mathcal L = \sum_c s_c^\top L\, s_c = \operatorname{tr}(Y^\top L Y)
+   = \sum_{(\mu,\nu):\, y_\mu \neq y_\nu} e^{-\alpha \|f_\mu - f_\nu\|_2}
+
+(Bontonou et al. 2019, section III), :math:`L = D - W` the Laplacian of the graph of similarities
+:math:`W_{\mu\nu} = e^{-\alpha\|f_\mu - f_\nu\|_2}` (the distance not squared), :math:`Y` the
+one-hot labels, the sum over *ordered* pairs. The graph is complete, or has an edge to each of the
+k nearest others. The choice of neighbors is a constant: no gradient goes through it. Soft labels:
+:math:`\tfrac12 \sum_{(\mu,\nu)} W_{\mu\nu}\|y_\mu - y_\nu\|^2`.
+"""
+
+from __future__ import annotations
+
+import warnings
+from typing import Any
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from vicinal.checks import InputError, check_choice, check_positive
+from vicinal.neighbors.distances import neighbor_distances, unit_rows
+from vicinal.neighbors.search import ExactSearch
+from vicinal.neighbors.tiles import DENSE_BELOW, TILE, Labels, masses_by_tiles
+
+from .conventions import REDUCTIONS, as_labels, as_rows, full_precision
+
+SYMMETRIES = ("union", "mutual", "directed")
+
+
+@full_precision
+def graph_smoothness_loss(
+    x: Float[Tensor, "n d"],
+    labels: Labels,
+    *,
+    alpha: float = 2.0,
+    k: int | None = None,
+    symmetry: str = "union",
+    normalize: bool = True,
+    reduction: str = "sum",
+) -> Tensor:
+    """Graph smoothness loss (Bontonou et al. 2019).
+
+    ``k``: neighbors of each node, itself not counted; None or more than there are: all. An edge is
+    kept if either end chose it (``symmetry="union"``), if both did (``"mutual"``), or one way only,
+    as chosen (``"directed"``). ``normalize``: rows are scaled to length one; without it the loss
+    can be lowered by scattering the outputs to infinity. ``reduction``: ``"sum"`` as in the paper,
+    which grows with n²; ``"mean"`` per ordered edge between classes; ``"none"`` per node.
+
+    >>> x = torch.tensor([[1.0, 0.0], [1.0, 0.0], [-1.0, 0.0]])
+    >>> graph_smoothness_loss(x, torch.tensor([0, 1, 1]), alpha=1.0)  # 2 e^0 + 2 e^-2
+    tensor(2.2707)
+    """
+    check_positive(alpha, "alpha")
+    check_choice(symmetry, "symmetry", SYMMETRIES)
+    check_choice(reduction, "reduction", REDUCTIONS)
+    x = as_rows(x, "x")
+    labels = as_labels(labels, len(x))
+    if labels.ndim == 2:
+        labels = labels.detach().to(x.dtype)
+    x = unit_rows(x) if normalize else _as_they_are(x)
+    if _is_full(k, len(x)):
+        nodes, edges = _full(x, labels, alpha)
+    else:
+        assert k is not None
+        nodes, edges = _nearest(x, labels, alpha, k, symmetry)
+    if reduction == "none":
+        return nodes
+    total = nodes.sum()
+    return total if reduction == "sum" else total / edges.masked_fill(edges == 0, 1)
+
+
+def _as_they_are(x: Tensor) -> Tensor:
+    if not torch.compiler.is_compiling():
+        warnings.warn(
+            "graph smoothness without normalize=True is lowest with all outputs scattered to "
+            "infinity. Bound the outputs yourself, or leave normalize=True.",
+            stacklevel=4,
+        )
+    return x
+
+
+def _is_full(k: int | None, n: int) -> bool:
+    if k is None:
+        return True
+    if isinstance(k, bool) or not isinstance(k, int) or k < 1:
+        raise InputError(f"`k` must be a whole number of at least 1, or None for all, got {k!r}.")
+    return k >= n - 1
+
+
+def _full(x: Tensor, labels: Tensor, alpha: float) -> tuple[Tensor, Tensor]:
+    """Per node Σ_ν W_µν apart(µ, ν) by tiles, and Σ apart over ordered pairs."""
+    tile = 0 if len(x) <= DENSE_BELOW else TILE
+    if labels.ndim == 1:
+        masses = masses_by_tiles(x, labels, None, None, 1.0 / alpha, "euclidean", tile)
+        ordered = labels.sort().values
+        same = torch.searchsorted(ordered, labels, right=True) - torch.searchsorted(ordered, labels)
+        edges = (len(x) - same).sum()
+    else:
+        # apart = ½‖y - z‖² = 1 - ⟨y, z⟩ - p - q with p = ½(1 - ‖y‖²): [y, p, 1] meets [z, 1, q].
+        squares = labels.square().sum(1)
+        p, one = 0.5 * (1 - squares)[:, None], torch.ones_like(labels[:, :1])
+        left, right = torch.cat([labels, p, one], 1), torch.cat([labels, one, p], 1)
+        masses = masses_by_tiles(x, left, None, right, 1.0 / alpha, "euclidean", tile)
+        edges = len(x) * squares.sum() - labels.sum(0).square().sum()
+    # attached to x even where no class has another to meet: 0 with gradient 0
+    return masses.other.exp().to(x.dtype) + x.sum(1) * 0, edges.to(x.dtype)
+
+
+def _nearest(
+    x: Tensor, labels: Tensor, alpha: float, k: int, symmetry: str
+) -> tuple[Tensor, Tensor]:
+    """The same over the graph of the k nearest others, edge by edge."""
+    indices = _nearest_others(x.detach(), k)
+    apart = _apart(labels, indices)
+    both = _is_chosen_back(indices)
+    near = x[indices.flatten()].view(*indices.shape, -1)
+    flow = torch.exp(-alpha * neighbor_distances(x, near, "euclidean")) * apart
+    if symmetry == "mutual":
+        flow, apart = flow * both, apart * both
+    nodes, edges = flow.sum(1), apart.sum()
+    if symmetry == "union":  # an edge chosen by one end only runs back as well
+        nodes = nodes.index_add(0, indices.flatten(), (flow * ~both).flatten())
+        edges = edges + (apart * ~both).sum()
+    return nodes, edges
+
+
+def _apart(labels: Tensor, indices: Int[Tensor, "n k"]) -> Float[Tensor, "n k"]:
+    """½‖y_µ - y_ν‖² along each edge: 1 between classes for hard labels."""
+    if labels.ndim == 1:
+        return (labels[:, None] != labels[indices]).float()
+    return 0.5 * (labels[:, None] - labels[indices]).square().sum(2)
+
+
+def _is_chosen_back(indices: Int[Tensor, "n k"]) -> Tensor:
+    """Does ν have µ among its neighbors? Edges are numbers µ·n + ν, looked up in sorted order."""
+    n = len(indices)
+    source = torch.arange(n, device=indices.device)[:, None]
+    forward, back = (source * n + indices).flatten(), (indices * n + source).flatten()
+    ordered = forward.sort().values
+    place = torch.searchsorted(ordered, back).clamp_max(len(ordered) - 1)
+    return (ordered[place] == back).view(indices.shape)
+
+
+@torch.library.custom_op(
+    "vicinal::nearest_others", mutates_args=(), schema="(Tensor x, int k) -> Tensor"
+)
+def _nearest_others(x: Tensor, k: int) -> Tensor:
+    """The k nearest other rows of each row, ties by index; an operator, so that losses compile."""
+    rows = torch.arange(len(x), device=x.device)
+    known = torch.where(torch.isfinite(x), x, torch.zeros_like(x))  # NaN shows in the distances
+    return ExactSearch("sqeuclidean").build(known).query(known, k, exclude=rows).indices.clone()
+
+
+@_nearest_others.register_fake
+def _(x: Tensor, k: int) -> Tensor:
+    return x.new_empty(x.shape[0], k, dtype=torch.long)
+
+
+class GraphSmoothnessLoss(nn.Module):
+    """Module form of :func:`graph_smoothness_loss`.
+
+    >>> x = torch.tensor([[1.0, 0.0], [1.0, 0.0], [-1.0, 0.0]])
+    >>> GraphSmoothnessLoss(alpha=1.0)(x, torch.tensor([0, 1, 1]))
+    tensor(2.2707)
+    """
+
+    def __init__(
+        self,
+        alpha: float = 2.0,
+        k: int | None = None,
+        symmetry: str = "union",
+        normalize: bool = True,
+        reduction: str = "sum",
+    ) -> None:
+        super().__init__()
+        check_positive(alpha, "alpha")
+        check_choice(symmetry, "symmetry", SYMMETRIES)
+        check_choice(reduction, "reduction", REDUCTIONS)
+        self.alpha, self.k, self.symmetry = alpha, k, symmetry
+        self.normalize, self.reduction = normalize, reduction
+
+    def forward(self, x: Float[Tensor, "n d"], labels: Any) -> Tensor:
+        return graph_smoothness_loss(
+            x,
+            labels,
+            alpha=self.alpha,
+            k=self.k,
+            symmetry=self.symmetry,
+            normalize=self.normalize,
+            reduction=self.reduction,
+        )

@@ -1,0 +1,246 @@
+r"""Soft nearest neighbor loss: how entangled are the classes of a batch?
+
+.. math::
+   \ell = -\frac{1}{|V|} \sum_{i \in V} \log
+   \frac{\sum_{j \neq i,\, y_j = y_i} e^{-d_{ij}/T}}{\sum_{k \neq i} e^{-d_{ik}/T}}
+
+(Frosst et al. 2019), over the anchors V that have a peer. Low: points sit by their own class. High:
+classes are spread over each other; at large T the loss is that of chance. It is also the
+leave-one-out log-loss of a NED classifier. Soft labels weigh the numerator by
+:math:`\langle\alpha_i, \alpha_j\rangle`.
+"""
+
+from __future__ import annotations
+
+import math
+import warnings
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Bool, Float
+from torch import Tensor, nn
+
+from vicinal.checks import InputError, check_choice, check_positive
+from vicinal.neighbors.distances import METRICS
+from vicinal.neighbors.temperature import optimal_temperature
+from vicinal.neighbors.tiles import Labels, precise_log_masses
+
+from .conventions import REDUCTIONS, as_rows, full_precision, keep_valid
+from .schedules import Schedule, check_schedule
+
+ENTANGLE = ("min", "max")
+
+
+class SoftNearestNeighborTerms(NamedTuple):
+    """The loss of each anchor, 0 where it has no peer, and which anchors have one."""
+
+    loss: Float[Tensor, " n"]
+    valid: Bool[Tensor, " n"]
+
+
+def soft_nearest_neighbor_terms(
+    x: Float[Tensor, "n d"],
+    labels: Labels,
+    *,
+    temperature: float | Tensor = 1.0,
+    metric: str = "sqeuclidean",
+    reference: Float[Tensor, "m d"] | None = None,
+    reference_labels: Labels | None = None,
+) -> SoftNearestNeighborTerms:
+    """-log of the own class's share of the weight around each anchor, and whether it has a peer.
+
+    >>> x = torch.tensor([[0.0], [1.0], [3.0]])
+    >>> soft_nearest_neighbor_terms(x, torch.tensor([0, 0, 1])).valid
+    tensor([ True,  True, False])
+    """
+    x = as_rows(x, "x")
+    masses = precise_log_masses(x, labels, temperature, metric, reference, reference_labels)
+    valid = masses.own != -torch.inf  # NaN counts: a wrong batch must show
+    loss = (masses.all - masses.own).to(x.dtype)
+    return SoftNearestNeighborTerms(keep_valid(loss, valid, x), valid)
+
+
+@full_precision
+def soft_nearest_neighbor_loss(
+    x: Float[Tensor, "n d"],
+    labels: Labels,
+    *,
+    temperature: float | Tensor = 1.0,
+    metric: str = "sqeuclidean",
+    reference: Float[Tensor, "m d"] | None = None,
+    reference_labels: Labels | None = None,
+    weight: Float[Tensor, " n"] | None = None,
+    reduction: str = "mean",
+) -> Tensor:
+    """Soft nearest neighbor loss (Frosst et al. 2019), natural log.
+
+    ``labels``: integers (n,) or soft (n, c). ``temperature``: a number or a tensor that may learn.
+    ``reference``: other rows to look among, instead of the batch's own; nothing is left out there.
+    ``weight``: one per anchor; the mean divides by the weight of the anchors that have a peer, and
+    is 0 where none has. Exact at any scale, in memory linear in n.
+
+    >>> x = torch.tensor([[0.0], [1.0], [2.0], [3.0]])
+    >>> soft_nearest_neighbor_loss(x, torch.tensor([0, 0, 1, 1]))
+    tensor(0.3833)
+    """
+    check_choice(reduction, "reduction", REDUCTIONS)
+    loss, valid = soft_nearest_neighbor_terms(
+        x,
+        labels,
+        temperature=temperature,
+        metric=metric,
+        reference=reference,
+        reference_labels=reference_labels,
+    )
+    return _reduced(loss, valid, _weight(weight, loss), reduction)
+
+
+def _weight(weight: Tensor | None, loss: Tensor) -> Tensor | None:
+    if weight is None:
+        return None
+    weight = torch.as_tensor(weight, dtype=loss.dtype, device=loss.device)
+    if weight.shape != loss.shape:
+        raise InputError(
+            f"`weight` must hold one number for each of the {len(loss)} rows, got shape "
+            f"{tuple(weight.shape)}."
+        )
+    if not torch.compiler.is_compiling() and bool((weight < 0).any()):
+        raise InputError("`weight` has a negative entry. Weights of anchors must be 0 or more.")
+    return weight
+
+
+def _reduced(loss: Tensor, valid: Tensor, weight: Tensor | None, reduction: str) -> Tensor:
+    if weight is not None:
+        loss = loss * weight
+    if reduction == "none":
+        return loss
+    if reduction == "sum":
+        return loss.sum()
+    total = valid.sum() if weight is None else (weight * valid).sum()
+    return loss.sum() / total.to(loss.dtype).masked_fill(total == 0, 1)
+
+
+class SoftNearestNeighborLoss(nn.Module):
+    r"""Module form of :func:`soft_nearest_neighbor_loss`, with a temperature that may move.
+
+    ``temperature``: a number, a tensor or parameter of yours, a schedule ``epoch -> T``
+    (:mod:`vicinal.losses.schedules`; call :meth:`set_epoch` at the start of each epoch), or
+    ``"optimal"``: the minimum over T of each batch, as a constant (the derivative through an
+    optimum is zero). ``learn_temperature``: T is a parameter, ``exp(log_temperature)``.
+
+    ``entangle="max"`` returns the negative loss, to *raise* entanglement. A learned T minimizes the
+    loss even then (its gradient is reversed): the paper's definition is a minimum over T, and a T
+    that maximized would run to 0 and the loss to infinity.
+
+    >>> x, y = torch.tensor([[0.0], [1.0], [2.0], [3.0]]), torch.tensor([0, 0, 1, 1])
+    >>> SoftNearestNeighborLoss(entangle="max")(x, y)
+    tensor(-0.3833)
+    """
+
+    epoch: Tensor
+
+    def __init__(
+        self,
+        temperature: float | Tensor | Schedule | str = 1.0,
+        learn_temperature: bool = False,
+        entangle: str = "min",
+        metric: str = "sqeuclidean",
+        *,
+        reduction: str = "mean",
+    ) -> None:
+        super().__init__()
+        check_choice(entangle, "entangle", ENTANGLE)
+        check_choice(metric, "metric", METRICS)
+        check_choice(reduction, "reduction", REDUCTIONS)
+        self.entangle, self.metric, self.reduction = entangle, metric, reduction
+        self.register_buffer("epoch", torch.zeros((), dtype=torch.float64))
+        self.log_temperature: nn.Parameter | None = None
+        self._warned = False
+        _check_temperature(temperature)
+        if learn_temperature:
+            if callable(temperature) or isinstance(temperature, str):
+                raise InputError(
+                    f"`learn_temperature` needs a number to start from, got {temperature!r}. "
+                    "Pass temperature=1.0, or learn_temperature=False."
+                )
+            self.log_temperature = nn.Parameter(torch.tensor(math.log(float(temperature))))
+        self.temperature = temperature
+
+    def set_epoch(self, epoch: float) -> None:
+        """Tell a schedule where training is; saved with ``state_dict``."""
+        self.epoch.fill_(epoch)
+
+    def current_temperature(self, x: Tensor, labels: Tensor) -> float | Tensor:
+        """T of this call, with the gradient that a learned one is to receive."""
+        t: float | Tensor | Schedule | str = self.temperature
+        if self.log_temperature is not None:
+            t = self.log_temperature.exp()
+        elif t == "optimal":
+            return _best_temperature(x, labels, self.metric)
+        elif callable(t) and not isinstance(t, Tensor):
+            return t(float(self.epoch))
+        assert isinstance(t, (int, float, Tensor))
+        if self.entangle == "max" and isinstance(t, Tensor):
+            return 2 * t.detach() - t  # the value of t, its gradient reversed
+        return t
+
+    def forward(
+        self,
+        x: Float[Tensor, "n d"],
+        labels: Labels,
+        *,
+        reference: Float[Tensor, "m d"] | None = None,
+        reference_labels: Labels | None = None,
+        weight: Float[Tensor, " n"] | None = None,
+    ) -> Tensor:
+        with torch.autocast(x.device.type, enabled=False):
+            loss, valid = soft_nearest_neighbor_terms(
+                x,
+                labels,
+                temperature=self.current_temperature(x, labels),
+                metric=self.metric,
+                reference=reference,
+                reference_labels=reference_labels,
+            )
+            if not (self._warned or torch.compiler.is_compiling()):
+                self._warn_of_lone_rows(valid)
+            result = _reduced(loss, valid, _weight(weight, loss), self.reduction)
+        return -result if self.entangle == "max" else result
+
+    def _warn_of_lone_rows(self, valid: Tensor) -> None:
+        if not bool(valid.all()):
+            self._warned = True
+            warnings.warn(
+                f"SNNL: {int((~valid).sum())} of {len(valid)} rows have no same-class partner; "
+                "they are left out of the mean. Draw batches with "
+                "vicinal.losses.ClassBalancedBatchSampler. (Said once.)",
+                stacklevel=3,
+            )
+
+    def extra_repr(self) -> str:
+        return f"entangle={self.entangle!r}, metric={self.metric!r}, reduction={self.reduction!r}"
+
+
+def _check_temperature(temperature: float | Tensor | Schedule | str) -> None:
+    if isinstance(temperature, str):
+        check_choice(temperature, "temperature", ("optimal",))
+    elif isinstance(temperature, Tensor):
+        check_positive(float(temperature.detach().min()), "temperature")
+    elif callable(temperature):
+        check_schedule(temperature)
+    else:
+        check_positive(float(temperature), "temperature")
+
+
+@torch.compiler.disable
+def _best_temperature(x: Tensor, labels: Tensor, metric: str) -> float:
+    """argmin over T; any T where the loss does not depend on it (no peers) or is NaN anyway."""
+    x = as_rows(x.detach(), "x")
+    if not bool(torch.isfinite(x).all()):
+        return 1.0
+    try:
+        return optimal_temperature(x, labels, metric=metric)
+    except InputError:
+        if len(labels) == len(x) and labels.ndim == 1 and len(labels.unique()) == len(labels):
+            return 1.0
+        raise
