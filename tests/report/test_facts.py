@@ -4,9 +4,10 @@ import dataclasses
 
 import numpy as np
 import pytest
+import torch
 
 from report.synthetic import image_audit, table_audit, text_audit
-from vicinal.report import facts, payload, words
+from vicinal.report import facts, payload, sprites, words
 from vicinal.report.figures import structure, trust
 from vicinal.report.svg import Plot, ticks
 from vicinal.studies.record import Media
@@ -106,6 +107,21 @@ def test_the_payload_stays_below_its_budget_and_says_what_it_left_out(digits):
     assert half.size <= everything.size // 2
     assert 0 < half.cases < everything.cases
     assert half.suspects == everything.suspects
+
+
+def test_a_budget_for_no_card_leaves_a_page_without_cards(digits):
+    audit, media = digits
+    photos = Media("images", [np.zeros((40, 40, 3), np.uint8)] * 320, media.support)
+    built = payload.fill(audit, photos, 1)
+    assert (built.cases, built.suspects, built.sheets) == (0, 0, ())
+
+
+def test_photographs_are_packed_smaller_than_as_png(rng):
+    fine = torch.rand(64, 48, 48, 3, generator=rng).numpy()
+    tiles = [sprites.as_tile(sprites.as_image(picture), 48) for picture in fine]
+    form = sprites.best_form(tiles, 48)
+    assert form in ("WEBP", "JPEG")
+    assert len(sprites.sheet(tiles, 48, form)) < len(sprites.sheet(tiles, 48, "PNG"))
 
 
 def test_equal_records_give_equal_payloads(digits):

@@ -262,6 +262,24 @@ def test_the_live_form_asks_its_own_server_and_holds_no_data():
     assert files["sprites.css"].startswith(b".s0{background-image:url(data:image/")
 
 
+def luminance(color):
+    parts = [int(color[i : i + 2], 16) / 255 for i in (1, 3, 5)]
+    linear = [p / 12.92 if p <= 0.04045 else ((p + 0.055) / 1.055) ** 2.4 for p in parts]
+    return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2]
+
+
+def test_text_can_be_read_on_its_ground_in_light_and_dark(digits):
+    style = digits[3].raw["style"][0]
+    blocks = re.findall(r"\{([^{}]*--paper:[^{}]*)\}", style)
+    assert len(blocks) >= 3
+    for block in blocks[:3]:
+        colors = dict(re.findall(r"--([\w-]+): (#[0-9a-f]{6})", block))
+        for ground in ("paper", "sheet"):
+            for ink in ("ink", "quiet", "accent", "other", "unfamiliar", "better"):
+                pair = sorted((luminance(colors[ground]), luminance(colors[ink])))
+                assert (pair[1] + 0.05) / (pair[0] + 0.05) >= 4.5, (ground, ink)
+
+
 def test_a_comparison_is_a_page_without_a_script(tmp_path):
     record = comparison()
     text = render_compare(record)

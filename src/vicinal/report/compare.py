@@ -8,7 +8,7 @@ from markupsafe import Markup
 
 from vicinal.report.page import asset, environment, fingerprint
 from vicinal.report.svg import Plot, ticks
-from vicinal.report.words import signed
+from vicinal.report.words import short, signed
 from vicinal.studies.record import Comparison
 from vicinal.studies.run_files import write_atomically
 
@@ -54,13 +54,13 @@ def interval_chart(record: Comparison) -> Markup:
         return Markup("")
     reach = max(max(abs(d.low or 0), abs(d.high or 0)) for d in shown) * 1.15 or 0.01
     height = 44 + 34 * len(shown)
-    plot = Plot((-reach, reach), (0, len(shown)), 560, height, 150, 16, 6, 38)
+    plot = Plot((-reach, reach), (0, len(shown)), 440, height, 120, 16, 6, 38)
     plot.segment((plot.sx(0), 6), (plot.sx(0), height - 38), "axis")
     for i, delta in enumerate(shown):
         y = len(shown) - i - 0.5
         kind = "main" if delta.finding == "no evidence" else delta.finding
         low, high = delta.low or 0.0, delta.high or 0.0
-        plot.words(142, plot.sy(y) + 4, delta.title, "tick end")
+        plot.words(112, plot.sy(y) + 4, short(delta.title, 18), "tick end")
         plot.segment((plot.sx(low), plot.sy(y)), (plot.sx(high), plot.sy(y)), "whisker")
         plot.dot(delta.delta or 0.0, y, kind, 4.5)
     plot.bottom_axis(ticks(-reach, reach, 6), lambda v: signed(v), "difference, percentage points")

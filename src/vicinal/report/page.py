@@ -55,12 +55,21 @@ def notebook_frame(audit: Audit, media: Media | None = None, *, height: int = 82
 
 
 def live_files(
-    audit: Audit, media: Media | None = None, *, token: str, max_mb: float = 200.0
+    audit: Audit,
+    media: Media | None = None,
+    *,
+    token: str,
+    max_mb: float = 200.0,
+    full_media: bool = False,
 ) -> dict[str, bytes]:
-    """What ``vicinal explore`` serves: the page, its data and its thumbnails, by file name."""
+    """What ``vicinal explore`` serves: the page, its data and its thumbnails, by file name.
+
+    ``full_media``: the server also has full-size pictures at ``media/query/ROW``.
+    """
     payload = fill(audit, media, int(max_mb * MEGABYTE))
+    view = {**view_of(audit, media), "full_media": full_media}
     return {
-        "index.html": page(view_of(audit, media), payload, token=token).encode("utf-8", "replace"),
+        "index.html": page(view, payload, token=token).encode("utf-8", "replace"),
         "data.json": payload.json.encode("utf-8", "replace"),
         "sprites.css": payload.css.encode("ascii"),
     }
@@ -78,6 +87,7 @@ def view_of(audit: Audit, media: Media | None) -> dict[str, Any]:
         "effects": facts.effect_sentences(audit),
         "limits": facts.limits(audit),
         "figures": figures(audit),
+        "full_media": False,
     }
 
 

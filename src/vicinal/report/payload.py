@@ -25,6 +25,9 @@ NEIGHBORS_SHOWN = 20
 TEXT_SHOWN = 600
 CELLS_SHOWN = 24
 MAP_SUPPORT = 3000
+PICTURES_SHOWN = 12  # neighbors with a thumbnail; the others have label, weight and id
+FEW_PICTURES = 6  # the same on cards that are only there as a sample
+SAMPLE = 200
 
 Entry = tuple[str, int]  # ("case", query row) or ("suspect", place in the list)
 
@@ -43,7 +46,7 @@ class Payload:
     @functools.cached_property
     def packed(self) -> str:
         """gzip in base64: a fifth of the size, and no character that HTML would read."""
-        data = gzip.compress(self.json.encode("utf-8", "replace"), 9, mtime=0)
+        data = gzip.compress(self.json.encode("utf-8", "replace"), 6, mtime=0)
         return base64.b64encode(data).decode("ascii")
 
     @property
@@ -59,12 +62,8 @@ class Payload:
 def card_order(audit: Audit) -> list[Entry]:
     """Every card the page could have, the ones it must not lose first."""
     cases = audit.cases
-    urgent: list[int] = []
-    rest: list[int] = []
-    for i, verdict in enumerate(cases.verdict):
-        wrong = cases.label[i] is not None and cases.label[i] != cases.predicted[i]
-        strange = verdict in ("unfamiliar", "isolated")
-        (urgent if wrong or strange else rest).append(i)
+    urgent = [i for i in range(len(cases.id)) if is_urgent(audit, i)]
+    rest = [i for i in range(len(cases.id)) if not is_urgent(audit, i)]
     suspects = [("suspect", i) for i in range(len(audit.labels.suspects if audit.labels else ()))]
     pairs = itertools.zip_longest(suspects, [("case", i) for i in urgent])
     first = [entry for pair in pairs for entry in pair if entry is not None]
@@ -75,15 +74,44 @@ def card_order(audit: Audit) -> list[Entry]:
     return [*first, *(("case", i) for turn in turns for i in turn if i is not None)]
 
 
+def is_urgent(audit: Audit, i: int) -> bool:
+    """An error, or a row outside what the support covers."""
+    cases = audit.cases
+    wrong = cases.label[i] is not None and cases.label[i] != cases.predicted[i]
+    return wrong or cases.verdict[i] in ("unfamiliar", "isolated")
+
+
 def fill(audit: Audit, media: Media | None, budget: int) -> Payload:
     """The largest payload within ``budget`` bytes; sizes are measured, not guessed."""
     order, builder = card_order(audit), Builder(audit, media)
-    keep = len(order)
+    keep = guess(builder, order, budget)
     while True:
         payload = builder.build(order[:keep])
         if payload.size <= budget or keep == 0:
             return payload
         keep = min(keep - 1, int(keep * 0.97 * budget / payload.size))
+
+
+def guess(builder: Builder, order: list[Entry], budget: int) -> int:
+    """How many cards may fit: bytes per card from a sample, thumbnails counted once per row.
+
+    A build of every card only to find that a tenth of them fits would take minutes.
+    """
+    if builder.media is None or builder.media.kind != "images" or len(order) <= SAMPLE:
+        return len(order)
+    sample = builder.build(order[:: max(1, len(order) // SAMPLE)][:SAMPLE])
+    fixed = len(builder.build([]).packed)
+    per_card = (len(sample.packed) - fixed) / SAMPLE
+    per_picture = sum(map(len, sample.sheets)) / max(sample.thumbnails, 1)
+    seen: set[int] = set()
+    size = float(fixed)
+    for at, entry in enumerate(order):
+        rows = builder.pictured(entry) - seen
+        seen |= rows
+        size += per_card + per_picture * (len(rows) + (entry[0] == "case"))
+        if size > budget:
+            return at
+    return len(order)
 
 
 class Builder:
@@ -117,9 +145,21 @@ class Builder:
             "map": self.map_support(),
             "network": self.network_extras(),
         }
-        sheets, tile, thumbnails = self.add_media(data, rows, used)
+        pictured = set[int]().union(*(self.pictured(entry) for entry in entries))
+        sheets, tile, thumbnails = self.add_media(data, rows, used, pictured)
         text = json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
         return Payload(text, tuple(sheets), tile, len(rows), len(suspects), thumbnails)
+
+    def pictured(self, entry: Entry) -> set[int]:
+        """Support rows whose thumbnails this card shows."""
+        kind, i = entry
+        if kind == "suspect" and self.audit.labels is not None:
+            suspect = self.audit.labels.suspects[i]
+            return {suspect.row, *suspect.neighbors[:PICTURES_SHOWN]}
+        cases = self.audit.cases
+        some = PICTURES_SHOWN if is_urgent(self.audit, i) else FEW_PICTURES
+        seen = cases.network_neighbors[i][:some] if cases.network_neighbors else ()
+        return {*cases.neighbors[i][:some], *seen}
 
     def support_used(self, rows: list[int], suspects: list[Suspect]) -> list[int]:
         cases, used = self.audit.cases, set[int]()
@@ -231,7 +271,7 @@ class Builder:
         }
 
     def add_media(
-        self, data: dict[str, Any], rows: list[int], used: list[int]
+        self, data: dict[str, Any], rows: list[int], used: list[int], pictured: set[int]
     ) -> tuple[list[str], int, int]:
         media = self.media
         if media is None:
@@ -249,12 +289,13 @@ class Builder:
             }
             data["columns"] = data["columns"][:CELLS_SHOWN]
             return [], 0, 0
-        return self.add_sprites(data, rows, used)
+        return self.add_sprites(data, rows, used, pictured)
 
     def add_sprites(
-        self, data: dict[str, Any], rows: list[int], used: list[int]
+        self, data: dict[str, Any], rows: list[int], used: list[int], pictured: set[int]
     ) -> tuple[list[str], int, int]:
-        keys = [*(("query", row) for row in rows), *(("support", row) for row in used)]
+        seen = [row for row in used if row in pictured]
+        keys = [*(("query", row) for row in rows), *(("support", row) for row in seen)]
         for key in keys:
             if key not in self.images:
                 item = self.media.get(*key) if self.media else None
@@ -264,7 +305,10 @@ class Builder:
         place = {key: i for i, key in enumerate(present)}
         tiles = [sprites.as_tile(image, size) for key in present if (image := self.images[key])]
         step = sprites.PER_SHEET
-        sheets = [sprites.sheet(tiles[i : i + step], size) for i in range(0, len(tiles), step)]
+        form = sprites.best_form(tiles, size)
+        sheets = [
+            sprites.sheet(tiles[i : i + step], size, form) for i in range(0, len(tiles), step)
+        ]
         data["tiles"] = {
             "columns": sprites.COLUMNS,
             "per": sprites.PER_SHEET,

@@ -7,7 +7,7 @@ import io
 from typing import Any
 
 import numpy as np
-from PIL import Image
+from PIL import Image, features
 
 LARGEST = 56  # pixels: what a card shows; the case panel scales it up
 COLUMNS = 32
@@ -50,8 +50,18 @@ def as_tile(image: Image.Image, size: int) -> Image.Image:
     return tile
 
 
-def sheet(tiles: list[Image.Image], size: int) -> str:
-    """One sheet as a data URI: PNG while it is small, JPEG for photographs."""
+def best_form(tiles: list[Image.Image], size: int) -> str:
+    """PNG, or for photographs WEBP (JPEG where Pillow lacks it), by trying on the first tiles."""
+    if not tiles or size < 24:  # lossy blocks would run over from one small tile into the next
+        return "PNG"
+    lossy = "WEBP" if features.check("webp") else "JPEG"
+    first = tiles[: 2 * COLUMNS]
+    smaller = len(sheet(first, size, lossy)) < 0.7 * len(sheet(first, size, "PNG"))
+    return lossy if smaller else "PNG"
+
+
+def sheet(tiles: list[Image.Image], size: int, form: str) -> str:
+    """One sheet as a data URI."""
     rows = -(-len(tiles) // COLUMNS)
     canvas = Image.new("RGB", (COLUMNS * size, rows * size), PAPER)
     for place, tile in enumerate(tiles):
@@ -61,19 +71,7 @@ def sheet(tiles: list[Image.Image], size: int) -> str:
         (colors[..., 0] == colors[..., 1]).all() and (colors[..., 1] == colors[..., 2]).all()
     )
     canvas = canvas.convert("L") if gray else canvas
-    png = encode(canvas, "PNG", optimize=True)
-    if size >= 24:  # below that, JPEG's blocks would run over from one tile into the next
-        jpeg = encode(canvas, "JPEG", quality=84)
-        if len(jpeg) < 0.7 * len(png):
-            return data_uri(jpeg, "image/jpeg")
-    return data_uri(png, "image/png")
-
-
-def encode(image: Image.Image, form: str, **options: Any) -> bytes:
     buffer = io.BytesIO()
-    image.save(buffer, form, **options)
-    return buffer.getvalue()
-
-
-def data_uri(data: bytes, kind: str) -> str:
-    return f"data:{kind};base64,{base64.b64encode(data).decode('ascii')}"
+    canvas.save(buffer, form, quality=78, method=3)  # PNG ignores what it does not know
+    packed = base64.b64encode(buffer.getvalue()).decode("ascii")
+    return f"data:image/{form.lower()};base64,{packed}"

@@ -10,7 +10,7 @@ function neighborList(found, winner, measures) {
     const other = D.support.label[s] !== winner;
     const label = D.classes[D.support.label[s]];
     const item = el('li', { class: other ? 'other' : null, title: clip(`${D.support.id[s]} · ${measures.says(n)}`, 200) });
-    if (D.kind === 'images') {
+    if (D.kind === 'images' && D.tiles.s[s] >= 0) {
       const image = thumb('s', s, 60);
       if (other) image.classList.add('other');
       item.append(image);

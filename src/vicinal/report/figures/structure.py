@@ -89,7 +89,7 @@ def layers(record: tuple[Layer, ...]) -> Figure:
     """Entanglement of each layer with ± and the level that chance would give."""
     most = max([layer.chance for layer in record] + [layer.entanglement for layer in record]) * 1.15
     last = max(len(record) - 1, 1)
-    plot = Plot((-0.4, last + 0.4), (0, most), 560, 270, 44, 12, 26, 66)
+    plot = Plot((-0.4, last + 0.4), (0, most), 440, 260, 44, 12, 26, 66)
     plot.left_axis(ticks(0, most), lambda v: decimal(v, 1), "entanglement")
     for i, layer in enumerate(record):
         plot.line([(i - 0.35, layer.chance), (i + 0.35, layer.chance)], "ideal")
@@ -129,7 +129,7 @@ def layer_history(record: tuple[Layer, ...]) -> Figure | None:
     first = min(layer.steps[0] for layer in logged)
     last = max(layer.steps[-1] for layer in logged)
     most = max(v / layer.chance for layer in logged for v in layer.history) * 1.1
-    plot = Plot((first, last), (0, most), 560, 250, 44, 90, 26, 40)
+    plot = Plot((first, last), (0, most), 440, 240, 44, 88, 26, 40)
     plot.left_axis(ticks(0, most), lambda v: points(v, 0), "% of chance")
     epochs = [tick for tick in ticks(first, last) if tick == int(tick)]
     plot.bottom_axis(epochs, lambda v: f"{v:g}", "epoch")
