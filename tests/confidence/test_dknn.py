@@ -48,6 +48,17 @@ def test_p_values_are_the_papers_counts_ranked_with_the_plus_one(head, metric, m
     np.testing.assert_array_equal(dknn.prediction_sets(query, 0.2), want > 0.2)
 
 
+def test_each_layer_alone_is_a_dknn_of_one_layer_and_agreement_is_its_share_of_neighbors(head):
+    support, y, calibration, y_cal, query = head
+    dknn = DeepKNN(k=5).fit(support, y).calibrate(calibration, y_cal)
+    out, alone = dknn.evaluate(query), dknn.layer_p_values(query)
+    for name in support:
+        one = DeepKNN(k=5).fit({name: support[name]}, y).calibrate({name: calibration[name]}, y_cal)
+        np.testing.assert_array_equal(alone[name], one.p_values({name: query[name]}))
+        near = y[out.neighbors[name].indices] == out.labels[:, None]
+        np.testing.assert_allclose(out.agreement[name], near.mean(1), rtol=1e-6)
+
+
 def test_zero_scores_count_like_any_other():
     # with most calibration scores zero, a perfect row is as credible as most of them: p = 1
     x = np.array([[1.0, 0.0]] * 10 + [[0.0, 1.0]] * 10)

@@ -45,6 +45,7 @@ class DeepKNNPrediction(NamedTuple):
     ambiguous: Any  # (n,) bool: several classes share the largest p-value
     p_values: Any  # (n, c)
     nonconformity: Any  # (n, c) neighbors of another class, all layers
+    agreement: dict[str, Any]  # per layer (n,): share of neighbors with the predicted label
     neighbors: dict[str, Neighbors]  # per layer, indices into the support
 
 
@@ -102,7 +103,8 @@ class DeepKNN(BaseEstimator):
         self.searches_: dict[str, Search] = {
             name: make_search(self.search, self.metric).build(x) for name, x in rows.items()
         }
-        self.__dict__.pop("calibration_", None)  # belonged to the former support
+        for former in ("calibration_", "layer_calibration_"):  # they knew another support
+            self.__dict__.pop(former, None)
         return self
 
     def calibrate(self, layers: Any, y: Any) -> Self:
@@ -122,8 +124,15 @@ class DeepKNN(BaseEstimator):
         self._warn_of_support_rows(rows, found)
         if self.mondrian:
             warn_of_missing_classes(codes, self.classes_)
-        own = self._nonconformity(found).gather(1, codes[:, None]).squeeze(1)
-        self.calibration_ = Calibration(own, codes, bool(self.mondrian))
+        per_layer = {
+            name: against.gather(1, codes[:, None]).squeeze(1)
+            for name, against in self._against(found).items()
+        }
+        self.layer_calibration_ = {
+            name: Calibration(own, codes, bool(self.mondrian)) for name, own in per_layer.items()
+        }
+        total = torch.stack(list(per_layer.values())).sum(0)
+        self.calibration_ = Calibration(total, codes, bool(self.mondrian))
         counts = torch.bincount(codes, minlength=len(self.classes_))
         self.smallest_p_ = 1 / (counts.numpy() + 1) if self.mondrian else 1 / (n + 1)
         return self
@@ -132,17 +141,22 @@ class DeepKNN(BaseEstimator):
         """Everything from one search per layer."""
         rows = self._rows(layers)
         found = self._neighbors(rows)
-        strange = self._nonconformity(found)
-        p = self._ranks(strange)
+        against = self._against(found)
+        strange = torch.stack(list(against.values())).sum(0)
+        p = self._ranks(strange, "calibration_")
         like = _sample(layers)
         top = p.amax(1)
         second = p.topk(2, 1).values[:, 1] if p.shape[1] > 1 else torch.zeros_like(top)
         shared = (p == top[:, None]).sum(1) > 1
         # among equal p-values the label with more neighbors; then the first in order
         best = strange.masked_fill(p < top[:, None], torch.iinfo(torch.long).max).argmin(1)
+        agreement = {
+            name: same_kind(1 - count.gather(1, best[:, None]).squeeze(1) / self.k, like)
+            for name, count in against.items()
+        }
         return DeepKNNPrediction(
             named(self.classes_, best, like), same_kind(top, like), same_kind(1 - second, like),
-            same_kind(shared, like), same_kind(p, like), same_kind(strange, like), found,
+            same_kind(shared, like), same_kind(p, like), same_kind(strange, like), agreement, found,
         )  # fmt: skip
 
     def predict(self, layers: Any) -> Any:
@@ -167,6 +181,14 @@ class DeepKNN(BaseEstimator):
     def p_values(self, layers: Any) -> Float[Tensor, "n c"]:
         return self.evaluate(layers).p_values
 
+    def layer_p_values(self, layers: Any) -> dict[str, Float[Tensor, "n c"]]:
+        """The p-values each layer would give alone: where along the network support is lost."""
+        against = self._against(self._neighbors(self._rows(layers)))
+        return {
+            name: same_kind(self._ranks(count, "layer_calibration_", name), _sample(layers))
+            for name, count in against.items()
+        }
+
     def nonconformity(self, layers: Any) -> Int[Tensor, "n c"]:
         """Neighbors of another class over all layers, for each candidate class."""
         strange = self._nonconformity(self._neighbors(self._rows(layers)))
@@ -177,25 +199,29 @@ class DeepKNN(BaseEstimator):
         check_alpha(alpha)
         return self.p_values(layers) > alpha
 
-    def _ranks(self, strange: Int[Tensor, "n c"]) -> Float[Tensor, "n c"]:
-        if not hasattr(self, "calibration_"):
+    def _ranks(self, strange: Tensor, kind: str, layer: str | None = None) -> Float[Tensor, "n c"]:
+        if not hasattr(self, kind):
             raise InputError(
                 "DeepKNN has no calibration rows yet, so nothing to rank against. "
                 "Call calibrate(layers, y) with held-out rows first."
             )
+        calibration = getattr(self, kind) if layer is None else getattr(self, kind)[layer]
         uniform = None
         if self.random_state is not None:
-            uniform = torch.from_numpy(
-                np.random.default_rng(self.random_state).random(len(strange))
-            )
-        return conformal_p_values(strange, self.calibration_, uniform)
+            rng = np.random.default_rng(self.random_state)
+            uniform = torch.from_numpy(rng.random(len(strange)))
+        return conformal_p_values(strange, calibration, uniform)
 
     def _nonconformity(self, found: dict[str, Neighbors]) -> Int[Tensor, "n c"]:
-        agreeing = [
-            class_counts(self.support_labels_[hood.indices.cpu()], len(self.classes_))
-            for hood in found.values()
-        ]
-        return len(found) * self.k - torch.stack(agreeing).sum(0)
+        return torch.stack(list(self._against(found).values())).sum(0)
+
+    def _against(self, found: dict[str, Neighbors]) -> dict[str, Int[Tensor, "n c"]]:
+        """Per layer, how many neighbors have another class than each candidate."""
+        count = len(self.classes_)
+        return {
+            name: self.k - class_counts(self.support_labels_[hood.indices.cpu()], count)
+            for name, hood in found.items()
+        }
 
     def _neighbors(self, rows: dict[str, Tensor]) -> dict[str, Neighbors]:
         return {name: self.searches_[name].query(x, self.k) for name, x in rows.items()}
