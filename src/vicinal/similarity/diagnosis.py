@@ -18,6 +18,7 @@ from vicinal.similarity.density import pair_share, read_estimator
 from vicinal.similarity.factors import dot, matrix_gram
 from vicinal.similarity.kernel import GradientKernel
 
+SHARPNESSES = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0)
 VERDICTS = ("well fitted", "ambiguous", "isolated", "memorized")
 
 
@@ -40,6 +41,7 @@ class FitDiagnosis:
     verdict: tuple[str, ...]
     few: float
     varied: float
+    estimator: str | tuple[str, float]
 
     def share(self, verdict: str) -> float:
         """The fraction of samples with this verdict."""
@@ -66,16 +68,16 @@ def fit_diagnosis(
     *,
     few: float | None = None,
     varied: float = 0.5,
-    estimator: str | tuple[str, float] = ("positive", 8.0),
+    estimator: str | tuple[str, float] | None = None,
 ) -> FitDiagnosis:
     """Neighbor count × label variance in the neighborhood, without the sample itself.
 
     ``few``: counts below it are few; None: the lowest tenth. ``varied``: from this share of the
     whole data set's label variance on, a neighborhood is varied. ``labels``: classes ``(n,)``
     integers, or targets of a regression ``(n,)`` or ``(n, c)`` floats. ``estimator``: the weights,
-    as in ``kernel.neighbors``; by default ``max(k^C, 0)^8``, since even unrelated samples are
-    alike to a degree (k^C of about one half on digits) and by their number would drown the near
-    ones.
+    as in ``kernel.neighbors``. None: ``max(k^C, 0)^α`` with the α at which neighbors predict each
+    other's labels best; even unrelated samples are alike to a degree (k^C near one half on
+    digits), and by their number they would drown the near ones.
 
     >>> x = torch.tensor([[0.0, 1.0], [0.1, 1.0], [5.0, -5.0]])
     >>> kernel = GradientKernel(torch.nn.Linear(2, 1))
@@ -89,15 +91,20 @@ def fit_diagnosis(
         )
     blocks = kernel.blocks(data, "unit", share=0.8)
     y = _targets(labels, blocks.count)
-    mass, mean, spread = _neighborhoods(kernel, blocks, y, *read_estimator(estimator))
+    tried = [("positive", a) for a in SHARPNESSES] if estimator is None else [estimator]
+    around = _neighborhoods(kernel, blocks, y, [read_estimator(e) for e in tried])
+    # Leave-one-out squared error; a sample without neighbors counts as one predicted by the mean.
+    losses = [torch.where(m > 0, (y - c).square().sum(1), _spread(y)).sum() for m, c, _ in around]
+    best = int(torch.stack(losses).argmin())
+    mass, mean, spread = around[best]
     # Neighbors that agree among themselves still contradict a sample of another label.
     own = (y - mean).square().sum(1)
-    total = y.var(0, correction=0).sum().clamp_min(torch.finfo(torch.float64).tiny)
+    total = _spread(y).clamp_min(torch.finfo(torch.float64).tiny)
     variance = torch.where(mass > 0, torch.maximum(spread, own / 2), torch.zeros_like(own)) / total
     limit = float(mass.quantile(0.1)) if few is None else float(few)
     verdicts = tuple(_verdict(c < limit, v >= varied) for c, v in zip(mass, variance, strict=True))
     kind = next(iter(blocks)).outputs.dtype
-    return FitDiagnosis(mass.to(kind), variance.to(kind), verdicts, limit, varied)
+    return FitDiagnosis(mass.to(kind), variance.to(kind), verdicts, limit, varied, tried[best])
 
 
 def uncertainty(
@@ -163,26 +170,38 @@ def suspicious_labels(
 
 
 def _neighborhoods(
-    kernel: GradientKernel, blocks: Blocks, y: Float[Tensor, "n c"], name: str, value: float
-) -> tuple[Float[Tensor, " n"], Float[Tensor, "n c"], Float[Tensor, " n"]]:
-    """Mass, label mean and label variance around each sample, itself left out."""
-    name, value = ("positive", 1.0) if name == "soft" else (name, value)
-    mass = torch.zeros(blocks.count, dtype=torch.float64)
-    mean, square = torch.zeros_like(y), torch.zeros_like(y)
+    kernel: GradientKernel,
+    blocks: Blocks,
+    y: Float[Tensor, "n c"],
+    estimators: list[tuple[str, float]],
+) -> list[tuple[Float[Tensor, " n"], Float[Tensor, "n c"], Float[Tensor, " n"]]]:
+    """Mass, label mean and label variance around each sample, itself left out, per estimator."""
+    mass = torch.zeros(len(estimators), blocks.count, dtype=torch.float64)
+    mean, square = (torch.zeros(len(estimators), *y.shape, dtype=torch.float64) for _ in "ab")
     for i, one in enumerate(blocks):
         for other in blocks.since(i):
-            weights = pair_share(kernel.tile(one, other), name, value).double().cpu()
-            if one.start == other.start:
-                weights.fill_diagonal_(0)
-            pairs = [(one, other, weights), (other, one, weights.T)]
-            for row, column, w in pairs[: 1 if one.start == other.start else 2]:
-                rows, near = slice(row.start, row.stop), y[column.start : column.stop]
-                mass[rows] += w.sum(1)
-                mean[rows] += w @ near
-                square[rows] += w @ near.square()
-    safe = torch.where(mass > 0, mass, torch.ones_like(mass))[:, None]
-    mean = mean / safe
-    return mass, mean, (square / safe - mean.square()).sum(1).clamp_min(0)
+            tile = kernel.tile(one, other).double().cpu()
+            for e, (name, value) in enumerate(estimators):
+                w = pair_share(tile, *(("positive", 1.0) if name == "soft" else (name, value)))
+                same = one.start == other.start
+                w = w.fill_diagonal_(0) if same else w
+                sides = [(one, other, w)] if same else [(one, other, w), (other, one, w.T)]
+                for row, column, share in sides:
+                    rows, near = slice(row.start, row.stop), y[column.start : column.stop]
+                    mass[e, rows] += share.sum(1)
+                    mean[e, rows] += share @ near
+                    square[e, rows] += share @ near.square()
+    found = []
+    for m, c, q in zip(mass, mean, square, strict=True):
+        safe = torch.where(m > 0, m, torch.ones_like(m))[:, None]
+        center = c / safe
+        found.append((m, center, (q / safe - center.square()).sum(1).clamp_min(0)))
+    return found
+
+
+def _spread(y: Float[Tensor, "n c"]) -> Float[Tensor, ""]:
+    """The labels' variance over the whole data set."""
+    return y.var(0, correction=0).sum()
 
 
 def _disturbance(query: Block, block: Block) -> Float[Tensor, " q"]:
