@@ -221,8 +221,8 @@ def test_a_click_on_the_map_opens_the_point_under_it(visit, digits):
 
 def test_every_table_behind_a_chart_opens(visit, digits):
     page = visit(digits[2]).page
-    for button in page.locator("main .tabs button").all():
-        button.click()
+    for head in page.locator("#head-shown option").all():
+        page.select_option("#head-shown", head.get_attribute("value"))
         for summary in page.locator("main details.behind > summary").all():
             if summary.is_visible() and not summary.evaluate("n => n.parentNode.open"):
                 summary.click()

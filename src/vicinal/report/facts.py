@@ -10,14 +10,16 @@ from vicinal.report.words import count, decimal, percent, plural
 from vicinal.studies.record import VERDICTS, Audit, Head
 
 AT_FLOOR = 1.3  # an ECE within this factor of its noise floor is not told apart from perfect
-NEIGHBOR_HEADS = ("ned", "knn", "wknn", "1nn", "dknn")
+NEIGHBOR_HEADS = ("ned", "knn", "1nn", "dudani", "gou", "dknn")
 
 MEANING = {
-    "supported": "The neighbors agree on the class, and the row lies where held-out rows lie.",
-    "contested": "The neighbors disagree: two or more classes share the vote.",
-    "unfamiliar": "Farther from every support row than held-out rows are. "
-    "Its confidence is not meaningful.",
-    "isolated": "The network itself treats almost nothing in the data like this row.",
+    "supported": "Neighbors agree on the class, and the row lies where held-out rows lie.",
+    "contested": "Confidence is below the level that keeps the target accuracy, or the neighbors "
+    "disagree more than they do for held-out rows.",
+    "unfamiliar": "Farther from the support than held-out rows are. Its confidence is not "
+    "meaningful.",
+    "isolated": "Less support around it than around nearly every held-out row, or, where the "
+    "network's own view is at hand, hardly anything it treats alike.",
 }
 
 

@@ -28,6 +28,16 @@ def short(text: str, length: int = 24) -> str:
     return line if len(line) <= length else line[: length - 1].rstrip() + "…"
 
 
+def sentence(text: str) -> str:
+    """A phrase of the record as a sentence of the page.
+
+    >>> sentence("neighbors in the support")
+    'Neighbors in the support.'
+    """
+    text = text.strip()
+    return text and text[0].upper() + text[1:] + ("" if text[-1] in ".!?" else ".")
+
+
 def percent(share: float | None, digits: int = 1) -> str:
     """
     >>> percent(0.9341), percent(None)

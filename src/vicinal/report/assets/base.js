@@ -34,6 +34,7 @@ const mark = (verdict) =>
     svg('use', { href: `#m-${VERDICTS[verdict]}` }));
 
 const name = (text) => el('bdi', { text });
+const called = (id, row) => (id === String(row) ? `row ${id}` : id); // rows without ids are their numbers
 const clip = (text, n) => (text.length > n ? text.slice(0, n - 1) + '…' : text);
 const whole = (n) => (n === null || n === undefined ? '–' : n.toLocaleString('en-US'));
 const percent = (share, digits = 1) => (share === null || share === undefined ? '–' : `${(100 * share).toFixed(digits)} %`);

@@ -10,16 +10,8 @@ function startPicks() {
     const target = event.target.closest?.('[data-pick]');
     if (target && target.tagName !== 'BUTTON') { event.preventDefault(); pick(target.dataset.pick); }
   });
-  for (const group of $$('.tabbed')) {
-    for (const button of $$('[data-shows]', group)) {
-      button.onclick = () => {
-        for (const other of $$('[data-shows]', group)) {
-          other.setAttribute('aria-pressed', String(other === button));
-          document.getElementById(other.dataset.shows).classList.toggle('later', other !== button);
-        }
-      };
-    }
-  }
+  const chooser = $('#head-shown');
+  if (chooser) chooser.onchange = () => { for (const figure of $$('#reliability .tab')) figure.classList.toggle('later', figure.id !== chooser.value); };
 }
 
 // The threshold: a slider and a drag on the curve move the same marker.

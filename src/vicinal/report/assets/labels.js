@@ -25,7 +25,7 @@ function suspectRow(s, n) {
   const other = (c) => name(clip(D.classes[c], 40));
   return el('tr', { tabindex: '0', 'data-suspect': s.row, 'aria-selected': String(state.suspect === String(s.row)), onclick: () => openSuspect(n),
     onkeydown: (event) => { if (event.key === 'Enter') openSuspect(n); } },
-  el('td', {}, el('span', { class: 'row-name' }, D.kind === 'images' ? thumb('s', s.s, 32) : null, name(clip(s.id, 60)))),
+  el('td', {}, el('span', { class: 'row-name' }, D.kind === 'images' ? thumb('s', s.s, 32) : null, name(clip(called(s.id, s.row), 60)))),
   el('td', {}, other(s.given), el('span', { class: 'arrow', text: '→' }), other(s.suggested)),
   el('td', { text: decimal(s.pg, 3) }), el('td', { text: decimal(s.ps, 3) }), el('td', { text: percent(s.depth, 0) }),
   el('td', { text: whole(s.affected) }), el('td', { class: decisions[s.row] ? null : 'quiet', text: decisions[s.row] ?? '–' }));

@@ -18,7 +18,7 @@ function neighborList(found, winner, measures) {
     item.append(
       el('div', { class: 'who' }, name(clip(label, 40)), el('span', { class: 'quiet', text: measures.value(n) })),
       meter(measures.share[n] / most, other),
-      el('div', { class: 'id' }, name(clip(D.support.id[s], 60))));
+      el('div', { class: 'id' }, name(clip(called(D.support.id[s], D.support.row[s]), 60))));
     if (D.kind === 'texts') item.append(text('s', s));
     list.append(item);
   });
@@ -64,7 +64,7 @@ function casePanel(i) {
   const wrong = c.label[i] !== null && c.label[i] !== c.predicted[i];
   return [
     el('p', { class: 'kind' }, el('span', { text: `Case, query row ${whole(c.row[i])}` }), closer()),
-    el('h2', {}, name(clip(c.id[i], 300))),
+    el('h2', {}, name(clip(called(c.id[i], c.row[i]), 300))),
     bigMedia('q', i, c.row[i]),
     el('p', { class: 'verdict-line' }, mark(c.verdict[i]), VERDICTS[c.verdict[i]]),
     el('p', { class: 'reason' }, name(clip(c.reason[i], 600))),
@@ -92,7 +92,7 @@ function suspectPanel(n) {
   const button = (kind, key) => el('button', { type: 'button', 'aria-pressed': String(choice === kind), 'data-decide': kind, text: `${key} ${kind}`, onclick: () => decide(n, kind) });
   return [
     el('p', { class: 'kind' }, el('span', { text: `Suspect ${n + 1} of ${D.suspects.length}, support row ${whole(s.row)}` }), closer()),
-    el('h2', {}, name(clip(s.id, 300))),
+    el('h2', {}, name(clip(called(s.id, s.row), 300))),
     bigMedia('s', s.s, s.row),
     pairs([
       ['given', name(clip(D.classes[s.given], 120))],

@@ -6,7 +6,7 @@ import math
 from collections.abc import Sequence
 
 from vicinal.report.svg import Figure, Plot, ticks
-from vicinal.report.words import count, decimal, percent, points
+from vicinal.report.words import count, decimal, percent, points, sentence
 from vicinal.studies.record import (
     Credibility,
     Head,
@@ -183,7 +183,7 @@ def credibility(record: Credibility) -> Figure:
     return Figure(
         "credibility",
         "Accuracy by credibility",
-        record.how,
+        sentence(record.how),
         plot.draw("Accuracy against credibility"),
         ("credibility", "rows", "mean credibility", "accuracy", "95 % interval"),
         bin_table(record.bins),
@@ -209,7 +209,7 @@ def p_values(record: Credibility) -> Figure:
     return Figure(
         "p-values",
         "Credibility as a p-value",
-        f"{legend}. Held-out rows like the calibration rows spread evenly (dotted line).",
+        f"{sentence(legend)} Held-out rows like the calibration rows spread evenly (dotted line).",
         plot.draw("Histogram of p-values"),
         ("from", "to", *(h.name for h in sets)),
         histogram_rows(sets),
