@@ -22,11 +22,13 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from vicinal.checks import InputError, check_choice
+from vicinal.neighbors.tiles import precise_log_masses
 
 from .contrastive import NTXentLoss, SupervisedContrastiveLoss
 from .conventions import keep_valid
 from .pairs import Pairs
 from .ring import ring_sums, shard_sizes
+from .snnl import SoftNearestNeighborLoss
 from .targets import MixedTargets
 
 MODES = ("gather", "ring")
@@ -138,9 +140,36 @@ def _gather_labels(labels: Any, sizes: list[int], group: Any) -> Any:
 
 def _ring_losses(loss: Any, x: Tensor, labels: Tensor, group: Any) -> tuple[Tensor, Tensor]:
     """Each local anchor's loss over the pairs of all processes, and which are valid."""
+    if isinstance(loss, SoftNearestNeighborLoss):
+        return _soft_nearest_neighbor(loss, x, labels, group)
     if isinstance(loss, SupervisedContrastiveLoss):
         return _supervised_contrastive(loss, x, labels, group)
     return _nt_xent(loss, x, labels, group)
+
+
+def _soft_nearest_neighbor(
+    loss: SoftNearestNeighborLoss, x: Tensor, labels: Tensor, group: Any
+) -> tuple[Tensor, Tensor]:
+    if isinstance(loss.temperature, str):
+        raise InputError(
+            "`temperature='optimal'` is a minimum over the whole batch, which no process of a ring "
+            "holds. Use mode='gather', or a learned temperature."
+        )
+    t = loss.current_temperature(x, labels)
+
+    def masses(x: Tensor, labels: Tensor, y: Any, y_labels: Any, *learned: Tensor) -> Any:
+        found = precise_log_masses(
+            x, labels, learned[0] if learned else t, loss.metric, y, y_labels
+        )
+        return found.all, found.own
+
+    learned = (t,) if isinstance(t, Tensor) else ()
+    everyone, own = ring_sums(masses, ("log", "log"), x, labels, *learned, group=group)
+    valid = own != -torch.inf
+    sign = -1 if loss.entangle == "max" else 1
+    losses = sign * torch.where(valid, everyone - torch.where(valid, own, 0), 0)
+    wide = x.to(torch.promote_types(x.dtype, torch.float32))
+    return keep_valid(losses.to(wide.dtype), valid, wide), valid
 
 
 def _supervised_contrastive(
@@ -180,4 +209,4 @@ def _learned(loss: Any) -> tuple[Tensor, ...]:
     return (loss.temperature,) if isinstance(loss.temperature, Tensor) else ()
 
 
-RING_LOSSES: tuple[type, ...] = (SupervisedContrastiveLoss, NTXentLoss)
+RING_LOSSES = (SoftNearestNeighborLoss, SupervisedContrastiveLoss, NTXentLoss)

@@ -1,0 +1,90 @@
+"""One loss on several layers, in one forward."""
+
+import pytest
+import torch
+from torch import nn
+from torch.testing import assert_close
+
+from vicinal.checks import InputError
+from vicinal.losses import LayerwiseLoss, SupervisedContrastiveLoss, supervised_contrastive_loss
+
+
+@pytest.fixture
+def model():
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Conv2d(1, 2, 3), nn.ReLU(), nn.Flatten(), nn.Linear(32, 3))
+
+
+@pytest.fixture
+def batch(rng):
+    return torch.randn(6, 1, 6, 6, generator=rng), torch.arange(6) % 2
+
+
+def test_it_is_the_weighted_sum_over_flattened_activations(model, batch):
+    x, y = batch
+    loss = LayerwiseLoss(SupervisedContrastiveLoss(), layers={"1": 0.5, "3": -2.0})
+    with loss.watch(model) as activations:
+        model(x)
+    hidden = model[:2](x)
+    expected = 0.5 * supervised_contrastive_loss(hidden.flatten(1), y)
+    expected = expected - 2 * supervised_contrastive_loss(model(x), y)
+    assert_close(loss(activations, y), expected)
+    assert set(loss.terms(activations, y)) == {"1", "3"}
+
+
+def test_a_negative_weight_raises_a_layers_loss_and_a_positive_one_lowers_it(model, batch):
+    x, y = batch
+    for weight in (1.0, -1.0):
+        net = nn.Sequential(nn.Flatten(), nn.Linear(36, 4))
+        loss = LayerwiseLoss(SupervisedContrastiveLoss(temperature=1.0), layers={"1": weight})
+        optimizer = torch.optim.SGD(net.parameters(), 0.1)
+        values = []
+        for _ in range(20):
+            with loss.watch(net) as activations:
+                net(x)
+            values.append(float(loss.terms(activations, y)["1"].detach()))
+            optimizer.zero_grad()
+            loss(activations, y).backward()
+            optimizer.step()
+        assert (values[-1] < values[0]) == (weight > 0)
+
+
+def test_each_layer_may_have_its_own_loss_with_parameters(model, batch):
+    x, y = batch
+    losses = {n: SupervisedContrastiveLoss(temperature=nn.Parameter(torch.ones(()))) for n in "13"}
+    loss = LayerwiseLoss(losses, layers={"1": 1.0, "3": 1.0})
+    assert len(loss.losses) == 2
+    with loss.watch(model) as activations:
+        model(x)
+    loss(activations, y).backward()
+    assert all(module.temperature.grad is not None for module in losses.values())
+
+
+def test_the_model_is_left_as_it_was(model, batch):
+    loss = LayerwiseLoss(SupervisedContrastiveLoss(), layers={"1": 1.0})
+    with pytest.raises(RuntimeError), loss.watch(model):
+        model(torch.ones(2, 5))
+    assert not any(module._forward_hooks for module in model.modules())
+
+
+def test_wrong_layers_are_named(model, batch):
+    x, y = batch
+    named = nn.Sequential()
+    named.add_module("features", nn.Flatten())
+    named.add_module("recurrent", nn.LSTM(36, 4))
+    with (
+        pytest.raises(InputError, match=r"no layer 'feature'.*'features'"),
+        LayerwiseLoss(SupervisedContrastiveLoss(), {"feature": 1.0}).watch(named),
+    ):
+        pass
+    with (
+        pytest.raises(InputError, match="LSTM"),
+        LayerwiseLoss(SupervisedContrastiveLoss(), {"recurrent": 1.0}).watch(named),
+    ):
+        named(x)
+    with pytest.raises(InputError, match="lacks layer '1'"):
+        LayerwiseLoss(SupervisedContrastiveLoss(), {"1": 1.0})({}, y)
+    with pytest.raises(InputError, match="empty"):
+        LayerwiseLoss(SupervisedContrastiveLoss(), {})
+    with pytest.raises(InputError, match="no entry for layer '3'"):
+        LayerwiseLoss({"1": SupervisedContrastiveLoss()}, {"1": 1.0, "3": 1.0})
