@@ -118,6 +118,32 @@ def test_a_class_the_support_lacks_is_wrong_for_every_head_and_noted(digits):
     assert "the support lacks" in table.notes[0]
 
 
+def test_the_svc_is_a_fair_rival_its_confidence_ranks_and_two_classes_work(digits):
+    x, y = digits
+    table = compare_heads(
+        (x[:400], y[:400]), (x[400:], y[400:]), k=9, heads=["logistic", "svc"], target=0.8
+    )
+    assert table["svc"].aurc < table["logistic"].aurc
+    assert table["svc"].ece < 3 * table["svc"].noise_floor
+    two = compare_heads((x[:100], y[:100] > 4), (x[100:200], y[100:200] > 4), k=9, heads=["svc"])
+    assert two["svc"].accuracy > 0.7
+
+
+def test_a_support_too_large_to_train_on_is_sampled_and_says_so(digits, monkeypatch):
+    x, y = digits
+    monkeypatch.setattr("vicinal.studies.heads.LOGISTIC_ROWS", 150)
+    table = compare_heads((x[:400], y[:400]), (x[400:], y[400:]), k=9, heads=["logistic"])
+    assert "fitted on 150 of 400 support rows" in table.notes[0]
+
+
+def test_a_class_of_one_row_leaves_the_svc_out(digits):
+    x, y = digits
+    labels = np.where(np.arange(100) == 0, 99, y[:100])
+    table = compare_heads((x[:100], labels), (x[100:200], y[100:200]), k=9, heads=["knn", "svc"])
+    assert [head.name for head in table.heads] == ["knn"]
+    assert "two support rows of every class" in table.notes[0]
+
+
 def test_what_cannot_be_trained_is_left_out_with_a_note():
     x = np.random.default_rng(0).normal(size=(40, 3))
     table = compare_heads((x, np.zeros(40, int)), (x + 0.1, np.zeros(40, int)), k=5)

@@ -18,9 +18,7 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from sklearn.calibration import CalibratedClassifierCV
 from sklearn.linear_model import LogisticRegression
-from sklearn.svm import SVC
 from torch import Tensor
 
 from vicinal.checks import InputError, as_matrix, check_choice, check_k, check_same_width
@@ -35,6 +33,7 @@ from vicinal.evaluation import (
 )
 from vicinal.neighbors.search import Search, make_search
 from vicinal.studies.frozen import Record
+from vicinal.studies.scaled_svc import ScaledSVC
 from vicinal.studies.shared_search import SharedSearch
 
 TITLES = {
@@ -50,7 +49,8 @@ TITLES = {
     "softmax_scaled": "softmax, temperature-scaled",
 }
 BINS = 15
-TRAINED_ROWS = 10_000  # an SVC's cost grows with the square of its rows
+SVC_ROWS = 4_000  # its cost grows with the square of the rows, for every class and fold
+LOGISTIC_ROWS = 20_000
 
 
 @dataclass(frozen=True)
@@ -217,8 +217,8 @@ def _makers(
             head.calibrate(*data.calib)
         return *_predict(head, data.q), float(head.temperature_)
 
-    def trained(model: Callable[[NDArray[np.int64]], Any]) -> Answer:
-        return *_trained(model, data, seed), None
+    def trained(model: Any, most: int) -> Answer:
+        return *_trained(model, data, most, seed), None
 
     makers: dict[str, Callable[[], Answer]] = {
         "1nn": lambda: vote(1, "uniform"),
@@ -227,8 +227,8 @@ def _makers(
         "gou": lambda: vote(k, "gou"),
         "ned": lambda: ned(False),
         "ned_fitted": lambda: ned(True),
-        "svc": lambda: trained(_svc),
-        "logistic": lambda: trained(lambda _: LogisticRegression(max_iter=1000)),
+        "svc": lambda: trained(ScaledSVC(), SVC_ROWS),
+        "logistic": lambda: trained(LogisticRegression(max_iter=1000), LOGISTIC_ROWS),
     }
     if logits is not None:
         makers["softmax"] = lambda: _softmax(data, logits, None)
@@ -242,15 +242,8 @@ def _predict(head: Any, rows: Tensor) -> tuple[NDArray[np.float64], NDArray[np.i
     return p, np.asarray(head.predict(rows))
 
 
-def _svc(y: NDArray[np.int64]) -> Any:
-    smallest = int(np.bincount(y)[np.unique(y)].min())
-    if smallest < 2:
-        raise InputError("its sigmoid calibration needs two support rows of every class.")
-    return CalibratedClassifierCV(SVC(), ensemble=False, cv=min(5, smallest))
-
-
 def _trained(
-    model: Callable[[NDArray[np.int64]], Any], data: _Rows, seed: int
+    model: Any, data: _Rows, most: int, seed: int
 ) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
     """A scikit-learn head, on a seeded sample of the support if that is too large.
 
@@ -258,14 +251,14 @@ def _trained(
     up those in which an embedding hardly varies.
     """
     rows = np.arange(len(data.x))
-    if len(rows) > TRAINED_ROWS:
-        rows = np.sort(np.random.default_rng(seed).permutation(len(rows))[:TRAINED_ROWS])
-        warnings.warn(f"fitted on {TRAINED_ROWS} of {len(data.x)} support rows.", stacklevel=2)
+    if len(rows) > most:
+        rows = np.sort(np.random.default_rng(seed).permutation(len(rows))[:most])
+        warnings.warn(f"fitted on {most} of {len(data.x)} support rows.", stacklevel=2)
     if len(np.unique(data.y[rows])) < 2:
         raise InputError("it needs at least two classes in the support.")
     x, q = data.x[torch.from_numpy(rows)].double().numpy(), data.q.double().numpy()
     mean, scale = x.mean(0), float(x.std()) or 1.0
-    head = model(data.y[rows]).fit((x - mean) / scale, data.y[rows])
+    head = model.fit((x - mean) / scale, data.y[rows])
     p = np.zeros((len(q), len(data.classes)))
     p[:, head.classes_] = head.predict_proba((q - mean) / scale)
     return p, p.argmax(1)
