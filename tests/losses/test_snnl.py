@@ -5,6 +5,7 @@ import math
 import pytest
 import torch
 import torch.nn.functional as F
+from experiments.frosst2019snnl import fig01_fig02_toy
 from torch.autograd import gradcheck
 from torch.testing import assert_close
 
@@ -285,3 +286,11 @@ def test_wrong_inputs_are_named(rng):
     ]:
         with pytest.raises(InputError, match=words):
             SoftNearestNeighborLoss(**arguments)
+
+
+# ------------------------------------------------------------------ what the paper shows
+
+
+def test_minimizing_keeps_the_modes_of_a_class_and_maximizing_spreads_the_classes():
+    results = fig01_fig02_toy.run(fig01_fig02_toy.PRESETS["quick"])
+    assert all(fig01_fig02_toy.claims(results).values()), results
