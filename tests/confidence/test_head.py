@@ -48,10 +48,10 @@ def test_percentiles_are_shares_of_held_out_rows(rng):
     support, calib, new = rows(rng, 120), rows(rng, 60), rows(rng, 10)[0]
     head = TrustHead.fit(support, calib, ned=NEDClassifier(k=9))
     out = head.predict(new)
-    held = [reference.nearest_rows(r, support[0], 9)[-1][0] for r in calib[0]]
+    held = [reference.nearest_rows(r, support[0], 9)[4][0] for r in calib[0]]
     for row, share in zip(new, out.near_percentile, strict=True):
-        kth = reference.nearest_rows(row, support[0], 9)[-1][0]
-        assert_close(float(share), 100 * sum(h < kth for h in held) / 60)
+        fifth = reference.nearest_rows(row, support[0], 9)[4][0]
+        assert_close(float(share), 100 * sum(h < fifth for h in held) / 60)
 
 
 def test_each_verdict_is_told_on_the_row_it_was_planted_for(head, rng):
@@ -125,14 +125,20 @@ def test_no_level_is_accepted_where_none_is_good_enough():
     assert accepted_from(c, np.ones(100, dtype=bool), 0.9) == 0.0
 
 
-def test_an_unreachable_target_contests_everything_and_says_so(rng):
+def test_where_no_level_can_be_promised_a_row_needs_the_target_itself_as_confidence(rng):
     x, y = rows(rng, 100)
     noise = y[torch.randperm(100, generator=rng)]
     head = TrustHead.fit((x, noise), ned=NEDClassifier(k=10), target_accuracy=0.99)
     out = head.predict(x[:20])
+    assert not head.standards.reachable
+    assert head.standards.level == 0.99
     ordinary = np.isin(out.verdict, ["contested", "supported"])
-    assert (out.verdict[ordinary] == "contested").all()
-    assert "no confidence keeps 99% accuracy" in out.reason[int(np.flatnonzero(ordinary)[0])]
+    below = np.asarray(out.confidence) < 0.99
+    assert (out.verdict[ordinary & below] == "contested").all()
+    assert (
+        "too few support rows left out to promise"
+        in out.reason[int(np.flatnonzero(ordinary & below)[0])]
+    )
 
 
 def test_edits_keep_a_leave_one_out_head_fresh_and_mark_a_calibrated_one(rng):
@@ -140,7 +146,7 @@ def test_edits_keep_a_leave_one_out_head_fresh_and_mark_a_calibrated_one(rng):
     head = TrustHead.fit((x, y), ned=NEDClassifier(k=10)).add(more[0], more[1] + 2)
     assert head.stale_ == ()
     assert head.classes_.tolist() == [0, 1, 2, 3]
-    assert len(head.standards.kth_distances) == 170
+    assert len(head.standards.near_distances) == 170
     held = TrustHead.fit((x, y), rows(rng, 50), ned=NEDClassifier(k=10))
     held.remove([0]).relabel([5], [1])
     assert "temperature_" in held.stale_

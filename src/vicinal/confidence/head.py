@@ -37,6 +37,8 @@ from vicinal.confidence.verdicts import (
     accepted_from,
     conformal_p,
     disagreement,
+    near_distance,
+    reason,
     share_below,
     verdict_codes,
 )
@@ -47,7 +49,7 @@ from vicinal.neighbors.search import Neighbors
 class Judgement(Prediction):
     """A prediction with what it is worth; see :mod:`vicinal.confidence.verdicts`.
 
-    ``near_percentile``: farther from its k-th neighbor than this percent of held-out rows.
+    ``near_percentile``: farther from its 5th neighbor than this percent of held-out rows.
     ``density_percentile``: more mass around it than around this percent of them.
     """
 
@@ -68,28 +70,16 @@ class Judgement(Prediction):
         return {name: int((self.verdict == name).sum()) for name in VERDICTS}
 
     def _reason(self, row: int) -> str:
-        verdict, held = self.verdict[row], "held-out rows"
-        if self.standards.source == "leave-one-out":
-            held = "support rows left out"
-        if verdict == "unfamiliar":
-            share = float(self.near_percentile[row])
-            return f"farther than {share:.0f} % of {held}; confidence not meaningful"
-        if verdict == "isolated":
-            if self.crowding is not None and self.crowding[row] <= self.standards.sparse_percentile:
-                return f"the network has it in its lowest {self.crowding[row]:.1f} % of crowding"
-            share = 100 - float(self.density_percentile[row])
-            return f"less support around it than around {share:.0f} % of {held}"
-        votes = _votes(self.neighbor_labels[row])
-        if verdict == "supported":
-            own = dict(votes).get(_plain(self.label[row]), 0)
-            return f"{own}/{len(self.neighbor_labels[row])} neighbors {self.label[row]}"
-        split = " · ".join(f"{name} {count}" for name, count in votes[:3])
-        cut, target = self.standards.threshold, self.standards.target_accuracy
-        if np.isinf(cut):
-            return f"{split}; no confidence keeps {target:.0%} accuracy on {held}"
-        if float(self.confidence[row]) < cut:
-            return f"{split}; confidence below {cut:.2f}, which keeps {target:.0%} accuracy"
-        return f"{split}; neighbors disagree more than for 95 % of {held}"
+        return reason(
+            str(self.verdict[row]),
+            self.standards,
+            label=str(_plain(self.label[row])),
+            votes=[(str(name), n) for name, n in _votes(self.neighbor_labels[row])],
+            confidence=float(self.confidence[row]),
+            near_percentile=float(self.near_percentile[row]),
+            density_percentile=float(self.density_percentile[row]),
+            crowding=None if self.crowding is None else float(self.crowding[row]),
+        )
 
 
 class TrustHead:
@@ -160,7 +150,7 @@ class TrustHead:
         d, near = hood.distances.double(), ned.support_.near(hood.indices)
         best = torch.from_numpy(np.searchsorted(ned.classes_, _numpy(told.label)))
         credible = conformal_p(held.disagreements, disagreement(near, best))
-        near_share = share_below(held.kth_distances, d[:, -1])
+        near_share = share_below(held.near_distances, near_distance(d))
         dense_share = share_below(held.log_densities, log_density(d, near, ned.parameters_))
         crowd = None if crowding is None else as_tensor(crowding, "crowding").double()
         confidence = torch.from_numpy(_numpy(told.confidence)).double()
@@ -241,7 +231,7 @@ def measure(ned: NEDClassifier, calib: tuple[Any, Any] | None, target_accuracy: 
     confidence = log_probs.gather(1, best[:, None])[:, 0].exp().numpy()
     dense = log_density(evidence.distances, near, ned.parameters_)
     return Standards(
-        kth_distances=evidence.distances[:, -1].sort().values,
+        near_distances=near_distance(evidence.distances).sort().values,
         log_densities=dense.sort().values,
         disagreements=disagreement(near, codes).sort().values,
         threshold=accepted_from(confidence, (best == codes).numpy(), target_accuracy),

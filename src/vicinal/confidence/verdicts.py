@@ -1,17 +1,13 @@
-r"""Four verdicts, each naming one measured thing, in this order:
+r"""Four verdicts, each naming one measured thing. A row gets the first that holds:
 
-===============
-======================================================================================
-                **unfamiliar**  the k-th neighbor is farther than that of 99 % of held-out rows:
-                confidence, a share of whatever mass is there, means nothing
-**isolated**    less kernel mass around it than around 99 % of held-out rows (no close neighbor,
-                though the k-th is at an ordinary distance), or, where the network's own neighbor
-                counts N_S are given, fewer of those
-**contested**   confidence is below the level that keeps the target accuracy on held-out rows, or
-                the neighbors disagree with the label as in only 5 % of held-out rows (credibility)
-**supported**   none of these
-===============
-======================================================================================
+* **unfamiliar**: its 5th neighbor is farther than that of 99 % of held-out rows. Confidence, a
+  share of whatever mass is there, then means nothing.
+* **isolated**: less kernel mass around it than around 99 % of held-out rows (no close neighbor,
+  though the 5th is at an ordinary distance), or, where the network's own neighbor counts N_S are
+  given, fewer of those.
+* **contested**: confidence is below the level that keeps the target accuracy on held-out rows, or
+  the neighbors disagree with the label as in only 5 % of held-out rows (credibility).
+* **supported**: none of these.
 
 Credibility is DkNN's on one layer (Papernot & McDaniel 2018): with :math:`\alpha` the number of
 neighbors that do not have the label and calibration rows scored under their true one,
@@ -20,6 +16,7 @@ neighbors that do not have the label and calibration rows scored under their tru
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,17 +31,18 @@ from vicinal.checks import InputError
 
 VERDICTS = ("supported", "contested", "unfamiliar", "isolated")
 SUPPORTED, CONTESTED, UNFAMILIAR, ISOLATED = range(4)
+NEAR_RANK = 5
 
 
 @dataclass(frozen=True, eq=False)
 class Standards:
-    """What held-out rows look like: sorted k-th distances, log-densities and disagreements.
+    """What held-out rows look like: sorted 5th distances, log-densities and disagreements.
 
-    ``threshold`` is the lowest confidence to accept (infinity: no level reaches
+    ``threshold`` is the lowest confidence to accept (infinity: no level can be shown to keep
     ``target_accuracy``). ``source`` is ``"held-out"`` or ``"leave-one-out"``.
     """
 
-    kth_distances: Float[Tensor, " m"]
+    near_distances: Float[Tensor, " m"]
     log_densities: Float[Tensor, " m"]
     disagreements: Float[Tensor, " m"]
     threshold: float
@@ -53,6 +51,28 @@ class Standards:
     far_percentile: float = 99.0
     sparse_percentile: float = 1.0
     low_credibility: float = 0.05
+
+    @property
+    def reachable(self) -> bool:
+        """Whether some confidence keeps the target accuracy on the held-out rows."""
+        return bool(np.isfinite(self.threshold))
+
+    @property
+    def level(self) -> float:
+        """The confidence below which a row is contested.
+
+        Where the held-out rows are too few to promise anything, a calibrated confidence is still
+        worth its face value, so the target accuracy itself takes the threshold's place.
+        """
+        return self.threshold if self.reachable else self.target_accuracy
+
+
+def near_distance(distances: Float[Tensor, "n k"]) -> Float[Tensor, " n"]:
+    """How far the 5th neighbor is: near enough to be local, deep enough to survive a duplicate.
+
+    The k-th would not do: with k above the class sizes it measures the gap between classes.
+    """
+    return distances[:, min(NEAR_RANK, distances.shape[1]) - 1].contiguous()
 
 
 def share_below(held_out: Float[Tensor, " m"], values: Float[Tensor, " n"]) -> Float[Tensor, " n"]:
@@ -110,6 +130,38 @@ def accepted_from(
     return best
 
 
+def reason(
+    verdict: str,
+    standards: Standards,
+    *,
+    label: str,
+    votes: Sequence[tuple[str, int]],
+    confidence: float,
+    near_percentile: float,
+    density_percentile: float,
+    crowding: float | None = None,
+) -> str:
+    """One line: the measured thing behind a verdict. ``votes``: (label, neighbors), most first."""
+    held = "support rows left out" if standards.source == "leave-one-out" else "held-out rows"
+    if verdict == "unfamiliar":
+        return f"farther than {near_percentile:.0f} % of {held}; confidence not meaningful"
+    if verdict == "isolated":
+        if crowding is not None and crowding <= standards.sparse_percentile:
+            return f"the network has it in its lowest {crowding:.1f} % of crowding"
+        return f"less support around it than around {100 - density_percentile:.0f} % of {held}"
+    if verdict == "supported":
+        return f"{dict(votes).get(label, 0)}/{sum(n for _, n in votes)} neighbors {label}"
+    split = " · ".join(f"{name} {count}" for name, count in votes[:3])
+    if confidence >= standards.level:
+        return f"{split}; neighbors disagree more than for 95 % of {held}"
+    if standards.reachable:
+        target = f"{standards.target_accuracy:.0%}"
+        return f"{split}; confidence below {standards.level:.2f}, which keeps {target} accuracy"
+    return (
+        f"{split}; confidence below {standards.level:.2f}, and too few {held} to promise accuracy"
+    )
+
+
 def verdict_codes(
     standards: Standards,
     near_percentile: Float[Tensor, " n"],
@@ -121,7 +173,7 @@ def verdict_codes(
     """Positions in ``VERDICTS``; ``crowding`` are percentiles of N_S, where there are any."""
     codes = torch.full(near_percentile.shape, SUPPORTED)
     doubtful = credibility <= standards.low_credibility
-    codes[(confidence < standards.threshold) | doubtful] = CONTESTED
+    codes[(confidence < standards.level) | doubtful] = CONTESTED
     codes[density_percentile <= standards.sparse_percentile] = ISOLATED
     if crowding is not None:
         if crowding.shape != codes.shape:

@@ -1,0 +1,97 @@
+"""``vicinal``: the table of commands, and what becomes of an error.
+
+Exit codes: 0 fine, 1 a gate failed, 2 bad input and nothing written, 3 an error of ours, 130
+interrupted (run the same command again to go on).
+"""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+
+import typer
+
+from vicinal import __version__
+from vicinal.cli import audit, check, compare, demo, embed, explore, fit, layers, predict
+
+NEWCOMER = """vicinal — know a model by its neighborhoods
+
+  vicinal demo                              see a whole report on bundled digits, offline
+  vicinal audit train.npz test.npz          how far to trust predictions, which labels look wrong
+  vicinal embed model.py:make data/         embeddings of your own model, resumable
+  vicinal fit train.npz -o trust.vic        a head to keep; then: vicinal predict trust.vic new.npz
+  vicinal compare runs/a runs/b             paired comparison, with gates for CI
+  vicinal COMMAND --help                    options and examples"""
+
+app = typer.Typer(
+    name="vicinal",
+    help="Know a model by its neighborhoods: how far each prediction may be trusted, and why.",
+    no_args_is_help=False,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
+for _command in (demo, audit, embed, fit, predict, compare, layers, check, explore):
+    app.command(name=_command.NAME, epilog=_command.EXAMPLES)(_command.run)
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"vicinal {__version__}")
+        raise typer.Exit
+
+
+@app.callback(invoke_without_command=True)
+def _root(
+    context: typer.Context,
+    version: bool = typer.Option(
+        False, "--version", callback=_version, is_eager=True, help="Show the version and stop."
+    ),
+) -> None:
+    if context.invoked_subcommand is None:
+        typer.echo(NEWCOMER)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run a command and return its exit code."""
+    try:
+        result = app(args=None if argv is None else list(argv), standalone_mode=False)
+        return result if isinstance(result, int) else 0
+    except typer.Exit as stop:
+        return int(stop.exit_code)
+    except (KeyboardInterrupt, typer.Abort):
+        typer.echo("\ninterrupted. Run the same command again to continue.", err=True)
+        return 130
+    except Exception as error:
+        return _report(error)
+
+
+def _report(error: Exception) -> int:
+    """Bad input is a sentence and exit code 2; anything else is ours, its traceback in a log."""
+    if hasattr(error, "format_message"):  # the parser's own: an unknown option, a bad value
+        typer.echo(f"error: {error.format_message()}", err=True)
+        return 2
+    from vicinal.checks import InputError
+
+    if isinstance(error, InputError):
+        typer.echo(f"error: {error}", err=True)
+        return 2
+    log = Path("vicinal-error.log")
+    log.write_text("".join(traceback.format_exception(error)))
+    typer.echo(
+        f"internal error: {type(error).__name__}: {error}\nThis is a fault of vicinal, not yours. "
+        f"The traceback is in {log}.",
+        err=True,
+    )
+    return 3
+
+
+def entry() -> None:
+    sys.exit(main())
+
+
+if __name__ == "__main__":
+    entry()

@@ -1,0 +1,80 @@
+"""What a command says: to the terminal, with progress; to stdout only JSON when that was asked."""
+
+from __future__ import annotations
+
+import json
+import sys
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+
+
+@dataclass
+class Voice:
+    """``--json`` moves words to stderr and keeps stdout for one JSON value; ``--quiet`` hides them.
+
+    Warnings are kept, since each of them must also be on the page.
+    """
+
+    as_json: bool = False
+    quiet: bool = False
+    warned: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.out = Console(stderr=self.as_json, highlight=False, soft_wrap=True)
+        self.err = Console(stderr=True, highlight=False, soft_wrap=True)
+
+    def say(self, text: str = "") -> None:
+        if not self.quiet:
+            self.out.print(text, markup=False)
+
+    def warn(self, text: str) -> None:
+        """Once each, even under ``--quiet``: a warning is never hidden."""
+        if text not in self.warned:
+            self.warned.append(text)
+            self.err.print(f"! {text}", markup=False, style="yellow")
+
+    def result(self, value: Any) -> None:
+        if self.as_json:
+            sys.stdout.write(
+                json.dumps(value, ensure_ascii=False, allow_nan=False, indent=1) + "\n"
+            )
+
+    @contextmanager
+    def progress(self, title: str) -> Iterator[Callable[[int, int | None], None]]:
+        """A bar with an estimate of the time left; called with (done, total)."""
+        columns = (
+            TextColumn("{task.description:<12}"),
+            BarColumn(bar_width=28),
+            MofNCompleteColumn(),
+            TimeElapsedColumn(),
+            TextColumn("left"),
+            TimeRemainingColumn(),
+        )
+        with Progress(*columns, console=self.err, disable=self.quiet, transient=True) as bar:
+            task = bar.add_task(title, total=None)
+            yield lambda done, total: bar.update(task, completed=done, total=total)
+
+    @contextmanager
+    def library_warnings(self) -> Iterator[None]:
+        """What the library warns of inside is said here, in the same form as our own warnings."""
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always", UserWarning)
+            try:
+                yield
+            finally:
+                for item in caught:
+                    if issubclass(item.category, UserWarning):
+                        self.warn(str(item.message))

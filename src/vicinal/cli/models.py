@@ -1,0 +1,240 @@
+"""Models named on the command line: a factory and its weights, TorchScript, ``torch.export``."""
+
+from __future__ import annotations
+
+import importlib
+import importlib.util
+import sys
+import zipfile
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from pickle import UnpicklingError
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from vicinal.checks import InputError, closest
+
+WRAPPERS = ("state_dict", "model_state_dict", "model", "ema", "net")
+PREFIXES = ("module.", "_orig_mod.", "model.")
+
+
+@dataclass(frozen=True)
+class LoadedModel:
+    """The model and what was said about loading it, for the terminal and the page."""
+
+    model: nn.Module
+    name: str
+    notes: tuple[str, ...] = ()
+    hooks: bool = True  # TorchScript and exported programs have no layers to listen to
+
+
+def load_model(
+    spec: str,
+    *,
+    weights: str | None = None,
+    arguments: Mapping[str, str] | None = None,
+    output: str | None = None,
+    trust_pickle: bool = False,
+) -> LoadedModel:
+    """``pkg.module:factory``, ``file.py:factory``, ``model.ts`` or ``model.pt2``.
+
+    Weights are read with ``weights_only=True``; a training checkpoint is unwrapped and prefixes of
+    parallel or compiled models removed, and the notes say so.
+    """
+    if ":" not in spec:
+        loaded = _load_program(spec)
+    else:
+        factory = _factory(spec)
+        model = _called(factory, spec, dict(arguments or {}))
+        notes = _load_weights(model, Path(weights), trust_pickle) if weights else ()
+        loaded = LoadedModel(model, spec, notes)
+    if output is None:
+        return loaded
+    return LoadedModel(ChosenOutput(loaded.model, output), loaded.name, loaded.notes, loaded.hooks)
+
+
+class ChosenOutput(nn.Module):
+    """A model that returns several things, reduced to the one that was asked for."""
+
+    def __init__(self, inner: nn.Module, key: str):
+        super().__init__()
+        self.inner = inner
+        self.key = key
+
+    def forward(self, *inputs: Any) -> Tensor:
+        result = self.inner(*inputs)
+        if isinstance(result, Mapping) and self.key in result:
+            return result[self.key]
+        if hasattr(result, self.key):
+            return getattr(result, self.key)
+        if isinstance(result, (tuple, list)) and self.key.isdigit() and int(self.key) < len(result):
+            return result[int(self.key)]
+        raise InputError(f"forward() returned {described(result)}, which has no {self.key!r}.")
+
+
+def described(result: Any) -> str:
+    """What came out of a model, in a few words: ``dict(logits, hidden)``."""
+    if isinstance(result, Mapping):
+        return f"dict({', '.join(map(str, result))})"
+    if isinstance(result, (tuple, list)):
+        return f"{type(result).__name__} of {len(result)}"
+    return type(result).__name__
+
+
+def check_output(result: Any) -> None:
+    """One tensor of rows, or a sentence that names the choices."""
+    if isinstance(result, Tensor):
+        return
+    if isinstance(result, Mapping):
+        first = "logits" if "logits" in result else next(iter(result), "logits")
+        raise InputError(f"forward() returned {described(result)}. Choose: --output {first}")
+    raise InputError(
+        f"forward() returned {described(result)}. Choose a part of it: --output 0, or a name."
+    )
+
+
+def imported(spec: str, what: str) -> Any:
+    """The object that ``pkg.module:name`` or ``file.py:name`` names."""
+    where, _, name = spec.rpartition(":")
+    module = _module_from_file(Path(where)) if where.endswith(".py") else _module(where, what)
+    if not hasattr(module, name):
+        public = [n for n in vars(module) if not n.startswith("_")]
+        near = ", ".join(closest(name, public)) or ", ".join(public[:5])
+        raise InputError(f"{where} has no {name!r}. Close names: {near}.")
+    return getattr(module, name)
+
+
+def _factory(spec: str) -> Callable[..., Any]:
+    found = imported(spec, "--model")
+    if isinstance(found, nn.Module):
+        return lambda: found
+    if not callable(found):
+        raise InputError(f"{spec} is a {type(found).__name__}, not a function that makes a model.")
+    return found
+
+
+def _module(name: str, what: str) -> Any:
+    try:
+        sys.path.insert(0, "")
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        raise InputError(
+            f"{what}: cannot import {name!r} ({error}). Give pkg.module:name or file.py:name."
+        ) from None
+    finally:
+        sys.path.remove("")
+
+
+def _module_from_file(path: Path) -> Any:
+    if not path.exists():
+        raise InputError(f"no such file: {path}.")
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[path.stem] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def _called(factory: Callable[..., Any], spec: str, arguments: dict[str, str]) -> nn.Module:
+    try:
+        model = factory(**{key: _value(text) for key, text in arguments.items()})
+    except TypeError as error:
+        raise InputError(
+            f"{spec} cannot be called so: {error}. Use --model-arg name=value."
+        ) from None
+    if not isinstance(model, nn.Module):
+        raise InputError(f"{spec} returned a {type(model).__name__}, not a torch.nn.Module.")
+    return model
+
+
+def _value(text: str) -> Any:
+    for kind in (int, float):
+        try:
+            return kind(text)
+        except ValueError:
+            continue
+    return {"true": True, "false": False, "none": None}.get(text.lower(), text)
+
+
+def _load_program(spec: str) -> LoadedModel:
+    path = Path(spec)
+    if not path.exists():
+        raise InputError(
+            f"no model {spec!r}: give file.py:factory, pkg.module:factory, a TorchScript file or "
+            "a .pt2 file."
+        )
+    try:
+        if path.suffix == ".pt2":
+            return LoadedModel(torch.export.load(path).module(), path.name, hooks=False)
+        return LoadedModel(torch.jit.load(str(path), map_location="cpu"), path.name, hooks=False)
+    except (RuntimeError, zipfile.BadZipFile, ValueError, OSError) as error:
+        first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+        raise InputError(
+            f"{path.name} is neither TorchScript nor an exported program ({first}). For a "
+            "checkpoint give the factory as --model and the file as --weights."
+        ) from None
+
+
+def _load_weights(model: nn.Module, path: Path, trust_pickle: bool) -> tuple[str, ...]:
+    if not path.exists():
+        raise InputError(f"no such file: {path}.")
+    if path.suffix == ".safetensors":
+        from safetensors.torch import load_file
+
+        found: Any = load_file(path)
+    else:
+        try:
+            found = torch.load(path, map_location="cpu", weights_only=not trust_pickle)
+        except (UnpicklingError, RuntimeError, EOFError, zipfile.BadZipFile) as error:
+            first = str(error).strip().splitlines()[0][:160]
+            raise InputError(
+                f"cannot read weights from {path.name}: {first}. If it holds a whole pickled "
+                "model that you trust, add --trust-pickle."
+            ) from None
+    return _fitted(model, found.state_dict() if isinstance(found, nn.Module) else found, path.name)
+
+
+def _fitted(model: nn.Module, found: Any, name: str) -> tuple[str, ...]:
+    """Load the reading of the file that matches the most parameters; all must match."""
+    wanted = model.state_dict()
+    best: tuple[int, str, dict[str, Tensor]] = (-1, "", {})
+    for how, candidate in _readings(found):
+        hits = sum(k in wanted and wanted[k].shape == v.shape for k, v in candidate.items())
+        if hits > best[0]:
+            best = (hits, how, candidate)
+    hits, how, state = best
+    if hits < len(wanted):
+        keys = (
+            ", ".join(list(map(str, found))[:3]) if isinstance(found, Mapping) else described(found)
+        )
+        missing = next(k for k in wanted if k not in state or state[k].shape != wanted[k].shape)
+        raise InputError(
+            f"weights match {max(hits, 0)} of {len(wanted)} parameters of the model (first without "
+            f"a match: {missing}). The file holds: {keys}."
+        )
+    model.load_state_dict({key: state[key] for key in wanted})
+    extra = len(state) - len(wanted)
+    notes = [f"weights: {hits}/{len(wanted)} parameters match {name}{how}"]
+    return tuple(notes + ([f"weights: {extra} entries of {name} were not used"] if extra else []))
+
+
+def _readings(found: Any) -> list[tuple[str, dict[str, Tensor]]]:
+    """The file as it is, unwrapped, and each without its prefixes."""
+    if not isinstance(found, Mapping):
+        return []
+    outer = [("", found)]
+    outer += [(f"[{k!r}]", found[k]) for k in WRAPPERS if isinstance(found.get(k), Mapping)]
+    readings = []
+    for how, mapping in outer:
+        tensors = {k: v for k, v in mapping.items() if isinstance(v, Tensor)}
+        readings.append((how, tensors))
+        for prefix in PREFIXES:
+            if any(k.startswith(prefix) for k in tensors):
+                bare = {k.removeprefix(prefix): v for k, v in tensors.items()}
+                readings.append((f"{how} after removing {prefix!r}", bare))
+    return readings

@@ -1,0 +1,173 @@
+"""A set of rows as a command was given it: embeddings, labels, ids and what the rows look like."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vicinal.checks import InputError, check_choice
+
+POOLS = ("mean", "max", "flatten")
+
+
+@dataclass(frozen=True)
+class Rows:
+    """``embeddings`` is None for images or texts that a model has yet to embed."""
+
+    name: str
+    embeddings: NDArray[Any] | None
+    labels: NDArray[Any] | None = None
+    ids: tuple[str, ...] | None = None
+    images: Sequence[Any] | None = None
+    texts: Sequence[str] | None = None
+    table: Sequence[Sequence[Any]] | None = None
+    columns: tuple[str, ...] = ()
+    logits: NDArray[Any] | None = None
+    source: str = ""  # "train.npz:Z": what the messages call the embeddings
+    dropped: tuple[tuple[str, str], ...] = field(default=())  # (id, why)
+
+    def __len__(self) -> int:
+        if self.embeddings is not None:
+            return len(self.embeddings)
+        return len(self.images if self.images is not None else self.texts or ())
+
+    def row_id(self, row: int) -> str:
+        return self.ids[row] if self.ids is not None else str(row)
+
+    def take(self, rows: NDArray[np.int64]) -> Rows:
+        """The rows at these positions; ids stay with their rows."""
+        ids = self.ids if self.ids is not None else tuple(map(str, range(len(self))))
+        return replace(
+            self,
+            embeddings=None if self.embeddings is None else self.embeddings[rows],
+            labels=None if self.labels is None else self.labels[rows],
+            ids=tuple(ids[i] for i in rows),
+            images=None if self.images is None else [self.images[i] for i in rows],
+            texts=None if self.texts is None else [self.texts[i] for i in rows],
+            table=None if self.table is None else [self.table[i] for i in rows],
+            logits=None if self.logits is None else self.logits[rows],
+        )
+
+    @property
+    def fingerprint(self) -> str:
+        """A checksum of what decides the result: embeddings and labels."""
+        digest = hashlib.sha256()
+        for array in (self.embeddings, self.labels):
+            if array is not None:
+                plain = np.ascontiguousarray(array.astype("U") if array.dtype == object else array)
+                digest.update(f"{plain.dtype}{plain.shape}".encode())
+                digest.update(plain.tobytes())
+        return digest.hexdigest()[:12]
+
+
+def vectors(rows: Rows, *, pool: str | None = None, transpose: bool = False) -> Rows:
+    """One vector per row: pooled or transposed if asked, else a sentence that says what to do."""
+    x = rows.embeddings
+    if x is None:
+        raise InputError(f"{rows.name} has no embeddings. Add --model to embed its rows.")
+    if transpose:
+        x = x.T
+    if x.ndim > 2:
+        if pool is None:
+            raise InputError(
+                f"{rows.source} has shape {x.shape}. Neighbors need one vector per row: "
+                "add --pool mean (or max, flatten)."
+            )
+        check_choice(pool, "--pool", POOLS)
+        flat = x.reshape(*x.shape[:2], -1)
+        x = {"mean": lambda: flat.mean(2), "max": lambda: flat.max(2)}.get(
+            pool, lambda: x.reshape(len(x), -1)
+        )()
+    if x.ndim != 2 or 0 in x.shape:
+        raise InputError(
+            f"{rows.source} has shape {x.shape}; it must be one row of numbers per sample."
+        )
+    labels = rows.labels
+    if labels is not None and len(labels) != len(x):
+        if len(labels) == x.shape[1]:
+            raise InputError(
+                f"embeddings look transposed: shape {x.shape} with {len(labels)} labels. "
+                "Pass --transpose or save Z.T."
+            )
+        raise InputError(
+            f"{rows.name}: {len(x)} embeddings but {len(labels)} labels. Rows must match one to "
+            "one; give an 'ids' key in both and use --align ids."
+        )
+    if rows.ids is not None and len(rows.ids) != len(x):
+        raise InputError(f"{rows.name}: {len(x)} embeddings but {len(rows.ids)} ids.")
+    kind = np.float64 if x.dtype == np.float64 else np.float32
+    return replace(rows, embeddings=np.ascontiguousarray(x, dtype=kind))
+
+
+def usable(rows: Rows, *, drop_bad: bool, zero_rows: bool) -> Rows:
+    """Rows without NaN, infinity or (``zero_rows``) zero norm: dropped if asked, else refused."""
+    x = rows.embeddings
+    assert x is not None
+    bad = ~np.isfinite(x).all(1)
+    if bad.any() and not drop_bad:
+        first = int(np.flatnonzero(bad)[0])
+        raise InputError(
+            f"{rows.source} has {int(bad.sum())} rows with NaN/Inf (first: row {first}, id "
+            f"{rows.row_id(first)}). Fix them, or --drop-bad to skip and list them in "
+            "dropped.csv. Nothing is imputed."
+        )
+    zero = ~bad & (x == 0).all(1) if zero_rows else np.zeros_like(bad)
+    if zero.any() and not drop_bad:
+        raise InputError(
+            f"{int(zero.sum())} rows of {rows.source} have zero norm; cosine/normalized distance "
+            "is undefined. --drop-bad or --metric l2 --no-normalize."
+        )
+    if not (bad | zero).any():
+        return rows
+    gone = [(rows.row_id(i), "NaN/Inf") for i in np.flatnonzero(bad).tolist()]
+    gone += [(rows.row_id(i), "zero norm") for i in np.flatnonzero(zero).tolist()]
+    kept = rows.take(np.flatnonzero(~(bad | zero)))
+    if len(kept) == 0:
+        raise InputError(f"{rows.name}: no row is left after --drop-bad.")
+    return replace(kept, dropped=tuple(gone))
+
+
+def checked_labels(rows: Rows) -> Rows:
+    """Labels as whole numbers or strings; floats that are not whole are no classes."""
+    y = rows.labels
+    if y is None:
+        return rows
+    if y.ndim != 1:
+        raise InputError(
+            f"{rows.name}: labels have shape {y.shape}; they must be one class per row. "
+            "For one-hot labels save y.argmax(1)."
+        )
+    if y.dtype.kind == "f":
+        whole = np.isfinite(y).all() and (y == np.round(y)).all()
+        if not whole:
+            raise InputError(
+                f"labels are float with {len(np.unique(y)):,} distinct values — regression is not "
+                "supported by audit. For classes use integers or strings."
+            )
+        y = y.astype(np.int64)
+    if y.dtype.kind == "b":
+        y = y.astype(np.int64)
+    if y.dtype.kind == "S":
+        y = np.char.decode(y, "utf-8", "replace")
+    return replace(rows, labels=y)
+
+
+def aligned(rows: Rows, ids_of_labels: Sequence[str], labels: NDArray[Any]) -> Rows:
+    """Labels matched to rows by id; rows whose id has no label are an error that names one."""
+    if rows.ids is None:
+        raise InputError(f"{rows.name} has no ids to align by. Save an 'ids' key beside it.")
+    place = {name: at for at, name in enumerate(ids_of_labels)}
+    if len(place) != len(ids_of_labels):
+        raise InputError(f"{rows.name}: the ids of the labels are not unique.")
+    missing = [name for name in rows.ids if name not in place]
+    if missing:
+        raise InputError(
+            f"{rows.name}: {len(missing)} ids have no label (first: {missing[0]}). "
+            "Remove these rows or add their labels."
+        )
+    return replace(rows, labels=labels[[place[name] for name in rows.ids]])
