@@ -1,6 +1,7 @@
 """The page opened from disk in a real browser: every section, every way from chart to card."""
 
 import csv
+import dataclasses
 import io
 import json
 
@@ -10,6 +11,7 @@ from PIL import Image
 
 from report.synthetic import hostile_audit, image_audit, table_audit, text_audit
 from vicinal.report import notebook_frame, save_report
+from vicinal.studies.record import FitPoint
 
 pytestmark = pytest.mark.browser
 
@@ -217,6 +219,41 @@ def test_a_click_on_the_map_opens_the_point_under_it(visit, digits):
     y = box["height"] - 18 - (box["height"] - 36) * (audit.map.y[row] - ys.min()) / np.ptp(ys)
     canvas.click(position={"x": float(x), "y": float(y)})
     assert page.inner_text("#panel h2") == audit.cases.id[row]
+
+
+def test_the_fit_map_opens_the_row_it_was_drawn_from(visit, digits, tmp_path):
+    audit, media, _ = digits
+    known = audit.support.row[:30]
+    points = [FitPoint(row, 3.0 * i, 0.1, "well fitted") for i, row in enumerate(known)]
+    view = dataclasses.replace(audit.network, fit_map=points, fit_rows_of="support")
+    path = tmp_path / "report.html"
+    save_report(dataclasses.replace(audit, network=view, labels=None), path, media)
+    seen = visit(path)
+    canvas = seen.page.locator("#fit-map canvas")
+    canvas.scroll_into_view_if_needed()
+    box = canvas.bounding_box()
+    canvas.click(position={"x": box["width"] - 30, "y": box["height"] - 30})
+    said = seen.page.inner_text("#panel")
+    assert f"Support row {known[-1]}" in said
+    assert audit.support.id[29] in said
+    assert seen.complaints == []
+
+
+def test_the_networks_view_shows_similarities_and_an_example_of_each_bin(visit, digits):
+    audit, _, path = digits
+    page = visit(path.as_uri() + "#case=0&view=network").page
+    assert page.locator("#panel .mini rect").count() == 10
+    example = audit.network.density.examples[0][0]
+    page.locator("#density .examples button").first.click()
+    assert page.inner_text("#panel h2") == audit.cases.id[example]
+
+
+def test_a_duplicate_opens_its_case(visit, digits):
+    audit, _, path = digits
+    page = visit(path).page
+    page.locator("#classes summary", has_text="Table").nth(2).click()
+    page.locator("#classes tr[data-pick^='case=']").first.click()
+    assert page.inner_text("#panel h2") == audit.cases.id[audit.duplicates.pairs[0][0]]
 
 
 def test_every_table_behind_a_chart_opens(visit, digits):

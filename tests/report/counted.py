@@ -175,8 +175,8 @@ def network_section(zq, crowd, proba):
     variance = 1 - (proba**2).sum(1)
     group = np.select(
         [(crowd < 50) & (variance < 0.3), (crowd >= 50) & (variance < 0.3), crowd >= 50],
-        ["memorized", "well fitted", "ambiguous"],
-        "rare",
+        ["isolated", "well fitted", "ambiguous"],
+        "memorized",
     )
     edges = np.linspace(0, 100, 11)
     inside = [np.flatnonzero((crowd >= a) & (crowd < b))[:4] for a, b in itertools.pairwise(edges)]
@@ -192,6 +192,7 @@ def network_section(zq, crowd, proba):
         [Histogram("0", edges / 50 - 1, np.histogram(crowd / 50 - 1, edges / 50 - 1)[0])],
         0.41,
         10,
+        "query",
     )
 
 

@@ -6,6 +6,8 @@ The wording follows the product's rules: a finding names its n, "no contradictio
 
 from __future__ import annotations
 
+from collections import Counter
+
 from vicinal.report.words import count, decimal, percent, plural
 from vicinal.studies.record import VERDICTS, Audit, Head
 
@@ -122,6 +124,13 @@ def effect_sentences(audit: Audit) -> list[str]:
             )
         lines.append(line + ".")
     return lines
+
+
+def fit_groups(audit: Audit) -> list[list[str]]:
+    """Rows per diagnosis of the fit map, most first."""
+    points = audit.network.fit_map if audit.network else ()
+    groups = Counter(point.group for point in points)
+    return [[name, count(n), percent(n / len(points))] for name, n in groups.most_common()]
 
 
 def limits(audit: Audit) -> list[str]:

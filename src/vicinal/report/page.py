@@ -86,6 +86,7 @@ def view_of(audit: Audit, media: Media | None) -> dict[str, Any]:
         "meaning": facts.MEANING,
         "effects": facts.effect_sentences(audit),
         "limits": facts.limits(audit),
+        "fit_groups": facts.fit_groups(audit),
         "figures": figures(audit),
         "full_media": False,
     }

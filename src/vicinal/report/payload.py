@@ -25,6 +25,7 @@ NEIGHBORS_SHOWN = 20
 TEXT_SHOWN = 600
 CELLS_SHOWN = 24
 MAP_SUPPORT = 3000
+MOST_POINTS = 5000
 PICTURES_SHOWN = 12  # neighbors with a thumbnail; the others have label, weight and id
 FEW_PICTURES = 6  # the same on cards that are only there as a sample
 SAMPLE = 200
@@ -141,7 +142,7 @@ class Builder:
             "support": self.support_columns(used),
             "suspects": [self.suspect(s, index) for s in suspects],
             "curve": curve(audit),
-            "fit": self.fit_map(rows, index),
+            "fit": self.fit_map(index),
             "map": self.map_support(),
             "network": self.network_extras(),
         }
@@ -170,9 +171,6 @@ class Builder:
         for suspect in suspects:
             used.add(suspect.row)
             used.update(suspect.neighbors[:NEIGHBORS_SHOWN])
-        network = self.audit.network
-        if network is not None and network.rows_of == "support":
-            used.update(point.row for point in network.fit_map if point.row in self.places)
         return sorted(used)
 
     def case_columns(self, rows: list[int], index: dict[int, int]) -> dict[str, Any]:
@@ -232,20 +230,20 @@ class Builder:
             "d": [significant(d) for d in suspect.distances[:NEIGHBORS_SHOWN]],
         }
 
-    def fit_map(self, rows: list[int], index: dict[int, int]) -> dict[str, Any] | None:
+    def fit_map(self, index: dict[int, int]) -> dict[str, Any] | None:
+        """The points of the fit map, an even sample of them where there are very many."""
         network = self.audit.network
         if network is None or not network.fit_map:
             return None
-        of_query = network.rows_of == "query"
-        shown = set(rows) if of_query else set(index)
-        kept = [point for point in network.fit_map if point.row in shown]
+        kept = network.fit_map[:: max(1, -(-len(network.fit_map) // MOST_POINTS))]
+        of_query = network.fit_rows_of == "query"
         return {
             "query": of_query,
             "row": [point.row for point in kept],
+            "s": [-1 if of_query else index.get(point.row, -1) for point in kept],
             "x": [round(point.density, 1) for point in kept],
             "y": [round(point.variance, 3) for point in kept],
             "group": [clean(point.group) for point in kept],
-            "total": len(network.fit_map),
         }
 
     def network_extras(self) -> dict[str, Any] | None:

@@ -276,14 +276,14 @@ class FitPoint(Record):
     row: int
     density: float  # percentile of N_S
     variance: float  # of the labels in the neighborhood
-    group: str  # "memorized", "well fitted", "ambiguous", "rare"
+    group: str  # the diagnosis: "well fitted", "ambiguous", "isolated", "memorized"
 
 
 @dataclass(frozen=True)
 class NetworkView(Record):
     """Similarity as the network sees it: correlation of output gradients."""
 
-    rows_of: str  # whose rows these are: "query" or "support"
+    rows_of: str  # whose rows the density and the similarities are: "query" or "support"
     how: str  # which parameters, exact or sketched, with which error
     n: int
     density: Histogram  # N_S percentile or share
@@ -293,6 +293,7 @@ class NetworkView(Record):
     similarity: tuple[Histogram, ...] = ()  # name = row number: one row's similarity to all others
     overlap: float | None = None  # share of embedding neighbors that are network neighbors too
     overlap_k: int | None = None
+    fit_rows_of: str = "support"  # whose rows the fit map and the denoising factors are
 
 
 @dataclass(frozen=True)

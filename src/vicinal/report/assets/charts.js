@@ -125,12 +125,24 @@ function startMaps() {
   const fit = $('#fit-map canvas');
   if (fit && D.fit && D.fit.row.length) {
     const place = (i) => (D.fit.query ? caseAt.get(D.fit.row[i]) : undefined);
+    const middle = (Math.min(...D.fit.y) + Math.max(...D.fit.y)) / 2;
+    const corners = [...new Set(D.fit.group)].map((group) => { // each diagnosis is named where its points are
+      const mine = D.fit.group.flatMap((g, i) => (g === group ? [i] : []));
+      const mean = (values) => mine.reduce((sum, i) => sum + values[i], 0) / mine.length;
+      const right = mean(D.fit.x) >= 50;
+      return [group, right ? 0.97 : 0.03, mean(D.fit.y) >= middle ? 0.06 : 0.97, right ? 'right' : 'left'];
+    });
     redraws.push(scatter(fit, { x: D.fit.x, y: D.fit.y, verdict: (i) => (place(i) === undefined ? 0 : c.verdict[place(i)]),
-      labels: [['memorized', 0.03, 0.97, 'left'], ['well fitted', 0.97, 0.97, 'right'], ['rare', 0.03, 0.06, 'left'], ['ambiguous', 0.97, 0.06, 'right']],
-      open: (i) => { if (place(i) !== undefined) openCase(place(i)); else { const n = D.suspects.findIndex((s) => s.row === D.fit.row[i]); if (n >= 0) openSuspect(n); } },
-      chosen: () => (D.fit.query && state.case !== '' ? D.fit.row.indexOf(+state.case) : -1) }));
+      labels: corners,
+      open: (i) => {
+        const n = D.fit.query ? -1 : D.suspects.findIndex((s) => s.row === D.fit.row[i]);
+        if (place(i) !== undefined) openCase(place(i));
+        else if (n >= 0) openSuspect(n);
+        else if (!D.fit.query) update({ support: String(D.fit.row[i]), case: '', suspect: '' });
+      },
+      chosen: () => { const open = D.fit.query ? state.case : state.support || state.suspect; return open === '' ? -1 : D.fit.row.indexOf(+open); } }));
   }
-  watchers.push((change) => { if ('case' in change) for (const draw of redraws) draw(); });
+  watchers.push((change) => { if ('case' in change || 'suspect' in change) for (const draw of redraws) draw(); });
   startExamples();
 }
 

@@ -63,7 +63,7 @@ function startGallery() {
   $('#search').onkeydown = (event) => { if (event.key === 'Enter') goTo('cases'); };
   $('#more').onclick = () => { limit += PAGE; drawGallery(); };
   watchers.push((change) => {
-    const filters = Object.keys(change).some((key) => !['case', 'suspect', 'view', 'at'].includes(key));
+    const filters = Object.keys(change).some((key) => !['case', 'suspect', 'support', 'view', 'at'].includes(key));
     if (filters) { limit = PAGE; drawGallery(); } else markOpen();
   });
   drawGallery();

@@ -18,7 +18,7 @@ function decide(n, kind) {
 
 function openSuspect(n) {
   if (n >= suspectLimit) { suspectLimit = n + SUSPECT_PAGE; drawSuspects(); }
-  update({ suspect: String(D.suspects[n].row), case: '' });
+  update({ suspect: String(D.suspects[n].row), case: '', support: '' });
 }
 
 function suspectRow(s, n) {

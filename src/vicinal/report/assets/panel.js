@@ -52,7 +52,7 @@ function similarityBars(row) {
     svg('svg', { class: 'mini', viewBox: '0 0 300 60', role: 'img', 'aria-label': 'Histogram of similarities' }, ...bars));
 }
 
-const closer = () => el('button', { type: 'button', class: 'close', text: 'Close', onclick: () => update({ case: '', suspect: '' }) });
+const closer = () => el('button', { type: 'button', class: 'close', text: 'Close', onclick: () => update({ case: '', suspect: '', support: '' }) });
 
 function casePanel(i) {
   const c = D.cases;
@@ -79,6 +79,7 @@ function casePanel(i) {
     ]),
     viewSwitch(network),
     seen ? similarityBars(String(c.row[i])) : null,
+    seen && !found.length && el('p', { class: 'absent', text: 'The network view was not computed for this row.' }),
     !network && el('h3', { text: 'Neighbors, nearest first' }),
     D.kind === 'tables' && D.tables.q[i] ? featureTable(D.tables.q[i], found) : null,
     neighborList(found, c.predicted[i], seen ? bySimilarity(c.nsim[i]) : byDistance(c.w[i], c.d[i])),
@@ -109,12 +110,29 @@ function suspectPanel(n) {
   ];
 }
 
+// A support row from the fit map: what is known of it. Neighbors are listed for suspects only.
+function supportPanel(at) {
+  const s = D.fit.s[at];
+  return [
+    el('p', { class: 'kind' }, el('span', { text: `Support row ${whole(D.fit.row[at])}` }), closer()),
+    s >= 0 && el('h2', {}, name(clip(called(D.support.id[s], D.support.row[s]), 300))),
+    s >= 0 && bigMedia('s', s, D.fit.row[at]),
+    pairs([
+      s >= 0 && ['label', name(clip(D.classes[D.support.label[s]], 120))],
+      ['diagnosis', name(D.fit.group[at])],
+      ['N_S percentile', D.fit.x[at].toFixed(0)],
+      ['variance of the labels around', decimal(D.fit.y[at])],
+    ]),
+  ];
+}
+
 let guide = null; // what the panel says while nothing is open
 function drawPanel() {
   const panel = $('#panel');
   const i = state.case === '' ? undefined : caseAt.get(+state.case);
   const n = state.suspect === '' ? -1 : D.suspects.findIndex((s) => s.row === +state.suspect);
-  const parts = n >= 0 ? suspectPanel(n) : i !== undefined ? casePanel(i) : null;
+  const at = state.support === '' || !D.fit || D.fit.query ? -1 : D.fit.row.indexOf(+state.support);
+  const parts = n >= 0 ? suspectPanel(n) : i !== undefined ? casePanel(i) : at >= 0 ? supportPanel(at) : null;
   panel.classList.toggle('open', Boolean(parts));
   const body = $('#panel-body');
   guide ??= [...body.children];

@@ -30,7 +30,7 @@ function startKeys() {
   document.addEventListener('keydown', (event) => {
     if (event.ctrlKey || event.metaKey || event.altKey) return;
     const typing = /^(INPUT|SELECT|TEXTAREA)$/.test(event.target.tagName) && event.target.type !== 'range' && event.target.type !== 'checkbox';
-    if (event.key === 'Escape') { if (typing) event.target.blur(); else update({ case: '', suspect: '' }); return; }
+    if (event.key === 'Escape') { if (typing) event.target.blur(); else update({ case: '', suspect: '', support: '' }); return; }
     if (typing) return;
     const n = D.suspects.findIndex((s) => String(s.row) === state.suspect);
     const choice = { 1: 'keep', 2: 'relabel', 3: 'skip' }[event.key];
@@ -79,7 +79,7 @@ async function start() {
   startLive();
   startKeys();
   startSections();
-  watchers.push((change) => { if ('case' in change || 'suspect' in change || 'view' in change) drawPanel(); });
+  watchers.push((change) => { if (['case', 'suspect', 'support', 'view'].some((key) => key in change)) drawPanel(); });
   drawPanel();
   addEventListener('hashchange', () => { readHash(); update({}); drawGallery(); drawPanel(); });
   addEventListener('beforeprint', () => { for (const node of $$('details')) node.open = true; });

@@ -1,6 +1,6 @@
 // ---- state: what is filtered, sorted and open. It lives in the URL's hash, so a case can be linked.
 
-const EMPTY = { verdict: '', class: '', errors: '', q: '', sort: 'doubt', conf: '', cred: '', near: '', crowd: '', pair: '', case: '', suspect: '', view: '', at: '' };
+const EMPTY = { verdict: '', class: '', errors: '', q: '', sort: 'doubt', conf: '', cred: '', near: '', crowd: '', pair: '', case: '', suspect: '', support: '', view: '', at: '' };
 const state = { ...EMPTY };
 const watchers = [];
 const RANGES = { conf: ['confidence', 'confidence'], cred: ['credibility', 'credibility'], near: ['near', 'distance percentile'], crowd: ['crowd', 'N_S percentile'] };
@@ -66,11 +66,12 @@ function arrange() {
 
 let caseAt = new Map(); // query row -> position among the cards
 function openCase(i) {
-  update({ case: String(D.cases.row[i]), suspect: '' });
+  update({ case: String(D.cases.row[i]), suspect: '', support: '' });
 }
 
 function pick(text) {
   const [key, value] = text.split(/=(.*)/s);
+  if (key === 'case') { update({ case: value, suspect: '', support: '' }); return; }
   update({ [key]: state[key] === value ? '' : value });
   goTo('cases');
 }
