@@ -39,7 +39,7 @@ def two_modes(settings: Settings) -> tuple[Tensor, Tensor, Tensor]:
     generator = torch.Generator().manual_seed(settings.seed)
     corners = torch.tensor([[-1.5, -1.5], [1.5, 1.5], [-1.5, 1.5], [1.5, -1.5]])
     mode = torch.arange(4).repeat_interleave(settings.points_per_mode)
-    x = corners[mode] + 0.6 * torch.randn(len(mode), 2, generator=generator)
+    x = corners[mode] + 0.9 * torch.randn(len(mode), 2, generator=generator)
     return x, mode // 2, mode
 
 
