@@ -1,0 +1,20 @@
+"""Each example runs as it stands, offline, and learns the digits."""
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = sorted((Path(__file__).parent.parent / "examples").glob("*.py"))
+
+
+@pytest.mark.parametrize("path", EXAMPLES, ids=[path.stem for path in EXAMPLES])
+def test_the_example_runs_and_learns(path, capsys, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)  # whatever it may write stays out of the repository
+    spec = importlib.util.spec_from_file_location(f"example_{path.stem}", path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    accuracy = module.main()
+    assert accuracy > 0.85  # chance is 0.10
+    assert "accuracy" in capsys.readouterr().out
+    assert not list(tmp_path.iterdir())
