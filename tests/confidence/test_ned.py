@@ -17,9 +17,8 @@ from vicinal.confidence.ned_posterior import NEDParameters, best_class, ned_log_
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 
 
-@pytest.mark.parametrize("options", [{}, {"k": 5, "sharpness": "fit"}])
-def test_ned_keeps_scikit_learns_contract(options):
-    check_estimator(NEDClassifier(**options), on_skip=None)
+def test_ned_keeps_scikit_learns_contract():
+    check_estimator(NEDClassifier(), on_skip=None)
 
 
 @pytest.fixture

@@ -120,10 +120,9 @@ class NEDClassifier(ClassifierMixin, BaseEstimator):
         return self
 
     def calibrate(self, X: Any, y: Any) -> NEDClassifier:
-        """Fit the same parameters on held-out rows instead (the paper's abstract); preferred.
+        """Fit on held-out rows instead (the paper's abstract); preferred where there are any.
 
-        Rows whose label the support does not know can never be right; they are left out, and
-        counted in a warning.
+        Rows of a label the support does not know are left out, and counted in a warning.
         """
         recipe = self.recipe_
         if not recipe.anything:
@@ -172,15 +171,14 @@ class NEDClassifier(ClassifierMixin, BaseEstimator):
     def predict(self, X: Any) -> Any:
         """The most probable class; ties go to the smaller mean distance, then by label order."""
         hood = self.hood_of(X)
-        best = self._best(hood, self.log_probs_of(hood))
-        return named(self.classes_, best, X)
+        return named(self.classes_, self._best(hood, self.log_probs_of(hood)), X)
 
     def judge(self, X: Any) -> Prediction:
         """Everything one search says: label, probabilities, distances, density, neighbors."""
         return prediction_of(self, self.hood_of(X), X)
 
     def kneighbors(self, X: Any = None, k: int | None = None) -> Neighbors:
-        """Distances and ids of the nearest support rows; without ``X``, of each among the others."""
+        """Distances and ids of the nearest support rows; without ``X``, of each among others."""
         check_is_fitted(self)
         if X is None:
             hood = self.loo_hood()
