@@ -229,6 +229,15 @@ def test_ties_go_to_the_smaller_mean_distance_then_to_the_label_order():
     assert nobody.tolist() == [0]
 
 
+def test_another_search_gives_the_same_answers(cloud):
+    x, y, queries = cloud
+    exact = NEDClassifier(k=12).fit(x.float(), y)
+    faiss = NEDClassifier(k=12, search="faiss").fit(x.float(), y)
+    assert_close(faiss.temperature_, exact.temperature_, rtol=1e-4, atol=0)
+    assert_close(faiss.predict_proba(queries), exact.predict_proba(queries), rtol=1e-4, atol=1e-5)
+    assert_close(faiss.add(x[:2].float(), y[:2]).loo_proba_, exact.add(x[:2], y[:2]).loo_proba_)
+
+
 def test_torch_in_is_torch_out_and_numpy_numpy(cloud):
     x, y, queries = cloud
     ned = NEDClassifier(k=10).fit(x, y)

@@ -147,6 +147,10 @@ def test_a_class_outside_the_neighborhood_sends_no_nan_back(cloud):
     q = queries.clone().requires_grad_()
     ned.module()(q)[:, :3].logsumexp(1).sum().backward()
     assert q.grad.isfinite().all()
+    q.grad = None
+    absent = torch.full((25,), 3)  # an attack towards a class that no neighbor has
+    torch.nn.functional.cross_entropy(ned.module()(q), absent, reduction="none")[:1].backward()
+    assert q.grad.isfinite().all()
     assert ned.module(full_support=True)(queries).isfinite().all()
 
 
