@@ -13,12 +13,13 @@ import argparse
 import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 from orderings import claims, mean_and_error
 from small_nets import LOSSES, Parts, hidden, parts_of, small_net, train
-from torch import nn
+from torch import Tensor, nn
 
 from vicinal.confidence import DeepKNN, KNNClassifier, NEDClassifier
 from vicinal.perturbations import CORRUPTIONS, fgsm
@@ -47,25 +48,29 @@ PRESETS = {
 }
 
 
-def run(settings: Settings, data: Path | None) -> dict[str, object]:
-    """For each data set, loss and seed: the report, DkNN by credibility, the audit, transfer."""
-    found: dict[str, object] = {}
-    for name in ("digits", "fashion"):
-        nets: dict[str, list[dict[str, object]]] = {loss: [] for loss in LOSSES}
-        for seed in range(settings.seeds):
-            parts = parts_of(name, getattr(settings, name), data, seed)
-            size = parts.test[0].shape[-1]
-            pair = {
-                loss: train(small_net(size, seed), parts.train, loss, settings.steps, seed)
-                for loss in LOSSES
-            }
-            for loss, other in zip(LOSSES, reversed(LOSSES), strict=True):
-                nets[loss].append(one(settings, parts, pair[loss], pair[other], seed))
-        found[name] = {loss: summary(runs) for loss, runs in nets.items()}
-    return found
+def run(settings: Settings, name: str, data: Path) -> dict[str, Any]:
+    """One data set: both losses, every seed."""
+    nets: dict[str, list[dict[str, Any]]] = {loss: [] for loss in LOSSES}
+    for seed in range(settings.seeds):
+        parts = parts_of(name, getattr(settings, name), data, seed)
+        size = parts.test[0].shape[-1]
+        pair = {
+            loss: train(small_net(size, seed), parts.train, loss, settings.steps, seed)
+            for loss in LOSSES
+        }
+        for loss, other in zip(LOSSES, reversed(LOSSES), strict=True):
+            nets[loss].append(one(settings, parts, pair[loss], pair[other], seed))
+    return {loss: summary(runs) for loss, runs in nets.items()}
 
 
-def one(settings: Settings, parts: Parts, net: nn.Sequential, other: nn.Sequential, seed: int):
+def one(
+    settings: Settings, parts: Parts, net: nn.Sequential, other: nn.Sequential, seed: int
+) -> dict[str, Any]:
+    """One net: the report, the audit, DkNN by credibility, and attacks made on the ``other`` net.
+
+    The support is disjoint from the training rows: on those the embedding is always right, and a
+    temperature fitted there means nothing. DkNN looks among the training rows, as in its paper.
+    """
     x, y = parts.test
     support = net[0](parts.support[0]).detach()
     knn = {
@@ -99,7 +104,9 @@ def one(settings: Settings, parts: Parts, net: nn.Sequential, other: nn.Sequenti
     }
 
 
-def by_credibility(dknn: DeepKNN, net: nn.Sequential, images, y, epsilon: float):
+def by_credibility(
+    dknn: DeepKNN, net: nn.Sequential, images: Tensor, y: Tensor, epsilon: float
+) -> dict[str, Any]:
     """DkNN's accuracy within bins of its credibility, and the gap of the two means."""
     out = dknn.evaluate(hidden(net, images))
     right, trust = (out.labels == y).double().numpy(), np.asarray(out.credibility)
@@ -114,11 +121,11 @@ def by_credibility(dknn: DeepKNN, net: nn.Sequential, images, y, epsilon: float)
     }
 
 
-def summary(runs: list[dict[str, object]]) -> dict[str, object]:
+def summary(runs: list[dict[str, Any]]) -> dict[str, Any]:
     """Means and standard errors over the seeds."""
     reports: list[PerturbationReport] = [r["report"] for r in runs]
     cases = list(dict.fromkeys((r.perturbation, r.level, r.source) for r in reports[0].rows))
-    table: dict[str, object] = {}
+    table: dict[str, Any] = {}
     for case in cases:
         rows = {h: [r.row(h, case[0], case[1], case[2]) for r in reports] for h in HEADS}
         label = " ".join(str(part) for part in case if part not in (None, 0.0))
@@ -155,7 +162,7 @@ def summary(runs: list[dict[str, object]]) -> dict[str, object]:
     }  # fmt: skip
 
 
-def show(found: dict[str, object]) -> str:
+def show(found: dict[str, Any]) -> str:
     lines = []
     for name, losses in found.items():
         for loss, facts in losses.items():
@@ -185,16 +192,23 @@ def main() -> None:
     parser.add_argument("--preset", choices=PRESETS, default="quick")
     arguments = parser.parse_args()
     settings = PRESETS[arguments.preset]
-    found = run(settings, arguments.data)
+    found: dict[str, Any] = {}
+    for name in ("digits", "fashion"):
+        found[name] = run(settings, name, arguments.data)
+        if arguments.preset != "quick":
+            save(settings, found, arguments.preset)
+    print(show(found))
+
+
+def save(settings: Settings, found: dict[str, Any], preset: str) -> None:
+    """To a temporary name first; after each data set, so that a cut run keeps what it has."""
     record = {"settings": asdict(settings), "corruptions": CORRUPTIONS, "constants": CONSTANTS,
               "found": found, "orderings": claims(found)}  # fmt: skip
-    if arguments.preset != "quick":
-        path = RESULTS / f"corruptions_and_attacks.{arguments.preset}.json"
-        path.parent.mkdir(exist_ok=True)
-        partial = path.with_suffix(".partial")
-        partial.write_text(json.dumps(record) + "\n")
-        partial.replace(path)
-    print(show(found))
+    path = RESULTS / f"corruptions_and_attacks.{preset}.json"
+    path.parent.mkdir(exist_ok=True)
+    partial = path.with_suffix(".partial")
+    partial.write_text(json.dumps(record) + "\n")
+    partial.replace(path)
 
 
 if __name__ == "__main__":
