@@ -60,12 +60,12 @@ def main(quick: bool = False, data: Path | None = None) -> None:
     n = 64 if quick else 512
     times, results, facts = {}, {}, {}
     for name in RIVALS:
-        both = measure(pairs(name, n), repeats=2)
+        both = measure(pairs(name, n), repeats=2, warmup=0)
         ours = {"vicinal": pairs(name, n)["vicinal"]}
         times[name] = {**both, **measure(ours, repeats=5 if quick else 30)}
     with own_pages():
         for name in RIVALS:
-            rows = with_memory(times[name], measure(pairs(name, n), repeats=1))
+            rows = with_memory(times[name], measure(pairs(name, n), repeats=1, warmup=0))
             case = f"{name}, n={n}"
             print_table(case, rows, against="pytorch-metric-learning")
             results[case] = rows
