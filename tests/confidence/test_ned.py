@@ -79,6 +79,20 @@ def test_soft_labels_with_class_bandwidths_fit_and_sum_to_one(cloud):
     assert_close(one_hot.predict_proba(queries), hard.predict_proba(queries), rtol=1e-2, atol=1e-3)
 
 
+def test_hard_held_out_labels_calibrate_a_soft_support(cloud):
+    x, y, queries = cloud
+    soft = NEDClassifier(k=12).fit(x[:50], torch.eye(3)[y[:50]]).calibrate(x[50:], y[50:])
+    hard = NEDClassifier(k=12).fit(x[:50], y[:50]).calibrate(x[50:], y[50:])
+    assert_close(soft.predict_proba(queries), hard.predict_proba(queries), rtol=1e-2, atol=1e-3)
+
+
+def test_every_fit_warns_anew(cloud):
+    x, y, _ = cloud
+    ned = NEDClassifier().fit(x, y)
+    with pytest.warns(UserWarning, match="fewer than the default"):
+        ned.fit(x, y)
+
+
 # ------------------------------------------------------------------ temperature
 
 

@@ -113,6 +113,7 @@ class NEDClassifier(ClassifierMixin, BaseEstimator):
                 "Pass temperature= a number, or more rows."
             )
         self.warnings_: list[str] = []
+        self.k_ = 0
         self.k_ = self._usable_k(len(x))
         self.support_ = LabeledSupport(make_search(self.search, self.metric).build(x), labels)
         self._torch = isinstance(X, Tensor)
@@ -136,10 +137,8 @@ class NEDClassifier(ClassifierMixin, BaseEstimator):
         if not bool(known.any()):
             raise InputError("no calibration row has a label of the support. Check the names.")
         if not bool(known.all()):
-            self._warn(
-                f"{int((~known).sum())} of {len(x)} calibration rows have a label the "
-                "support does not know; they are left out."
-            )
+            count = f"{int((~known).sum())} of {len(x)} calibration rows"
+            self._warn(f"{count} have a label the support does not know; they are left out.")
         hood = self.support_.search.query(x[known], self.k_)
         if float((hood.distances[:, 0] == 0).double().mean()) > 0.5:
             self._warn(
@@ -194,12 +193,13 @@ class NEDClassifier(ClassifierMixin, BaseEstimator):
     def hood_of(self, X: Any, k: int | None = None) -> Neighbors:
         """The search itself: distances and positions (not ids) of the k nearest support rows."""
         x = self._rows(X)
-        return self.support_.search.query(x, self.k_ if k is None else k)
+        found = self.support_.search.query(x, self.k_ if k is None else k)
+        return Neighbors(found.distances.cpu(), found.indices.cpu())
 
     def loo_hood(self) -> Neighbors:
         """The same for the support's own rows, each among the others; cached."""
         graph = self._fitted().support_.graph(self._loo_k())
-        return Neighbors(graph.distances, graph.indices)
+        return Neighbors(graph.distances.cpu(), graph.indices.cpu())
 
     def log_probs_of(self, hood: Neighbors) -> Tensor:
         """Log-probabilities (n, c) in float64 of neighbors found before; indices are positions."""
@@ -317,20 +317,16 @@ class NEDClassifier(ClassifierMixin, BaseEstimator):
 
     def _usable_k(self, rows: int) -> int:
         k = usable_k(self.k, DEFAULT_K, rows)
-        if k < self.k and getattr(self, "k_", None) != k:
-            self._warn(
-                f"the support has {rows} rows, fewer than the default k={DEFAULT_K}: all of them "
-                f"vote. Pass k={rows} or fewer to choose."
-            )
+        if k < self.k and self.k_ != k:
+            fewer = f"the support has {rows} rows, fewer than the default k={DEFAULT_K}"
+            self._warn(f"{fewer}: all of them vote. Pass k={rows} or fewer to choose.")
         return k
 
     def _learn(self, recipe: Recipe, held_out: Evidence | None) -> None:
         """Fit on held-out rows, or leave-one-out on the support itself."""
-        evidence = held_out
+        evidence, own = held_out, self.support_.labels.values
         if evidence is None and recipe.anything:
-            evidence = self.evidence_of(
-                self.loo_hood(), self.support_.labels.values, leave_one_out=True
-            )
+            evidence = self.evidence_of(self.loo_hood(), own, leave_one_out=True)
         fit = fit_recipe(recipe, evidence, len(self.classes_), self.n_features_in_)
         for sentence in fit.warnings:
             self._warn(sentence)
@@ -391,7 +387,10 @@ class NEDClassifier(ClassifierMixin, BaseEstimator):
         return min(self.k_, len(self.support_) - 1)
 
     def evidence_of(self, hood: Neighbors, targets: Tensor, *, leave_one_out: bool) -> Evidence:
+        """What a fit may look at; ``targets`` are class codes, or soft labels."""
         near, counts = self.support_.near(hood.indices), self.support_.labels.counts()
+        if near.ndim == 3 and targets.ndim == 1:
+            targets = torch.nn.functional.one_hot(targets, len(counts)).double()
         return Evidence(hood.distances.double(), near, targets, counts, leave_one_out)
 
     def _loo_log_probs(self) -> Tensor:

@@ -47,8 +47,8 @@ class LabeledSupport:
         return self._graph
 
     def near(self, indices: Int[Tensor, "n k"]) -> Int[Tensor, "n k"] | Float[Tensor, "n k c"]:
-        """Labels of neighbors given by position."""
-        return self.labels.values[indices]
+        """Labels of neighbors given by position (labels are kept on the CPU)."""
+        return self.labels.values[indices.cpu()]
 
     def add(self, rows: Float[Tensor, "m d"], y: Any) -> None:
         labels = joined(self.labels, labels_of(y, len(rows)))
