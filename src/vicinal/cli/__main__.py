@@ -61,12 +61,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         result = app(args=None if argv is None else list(argv), standalone_mode=False)
         return result if isinstance(result, int) else 0
     except typer.Exit as stop:
-        return int(stop.exit_code)
+        code = int(stop.exit_code)
     except (KeyboardInterrupt, typer.Abort):
-        typer.echo("\ninterrupted. Run the same command again to continue.", err=True)
-        return 130
+        code = 130
     except Exception as error:
         return _report(error)
+    if code == 130:
+        typer.echo("\ninterrupted. Run the same command again to continue.", err=True)
+    return code
 
 
 def _report(error: Exception) -> int:

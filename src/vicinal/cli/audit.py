@@ -97,8 +97,8 @@ def run(
     if config is not None:
         given = {**given, **read_config(config, given, "audit")}
         given |= {"support": support, "query": query} if support != "-" else {}
+    prepared = prepare(given, settings_of(given), voice)
     settings = settings_of(given)
-    prepared = prepare(given, settings, voice)
     folder = out or next_folder(Path("runs"), "audit")
     with locked(folder):
         if fresh:
@@ -117,10 +117,8 @@ def computed(
     voice: Voice,
 ) -> Audit:
     """Run the study with a bar for each of its long steps."""
-    from vicinal import __version__
     from vicinal.studies import audit
 
-    voice.say(f"vicinal {__version__} · seed {settings.seed} · no network used")
     with voice.progress("audit") as bar:
         return audit(
             **prepared.arguments,

@@ -94,6 +94,7 @@ def _prepare_model(given: dict[str, Any], columns: Any, voice: Voice) -> Prepare
     from vicinal.checks import InputError
     from vicinal.cli.embed import model_arguments, model_inputs
     from vicinal.cli.models import check_output, load_model
+    from vicinal.studies.audit_model import embedding_of
 
     loaded = load_model(
         given["model"],
@@ -122,6 +123,8 @@ def _prepare_model(given: dict[str, Any], columns: Any, voice: Voice) -> Prepare
             names = names or classes
             sets[role] = (inputs, rows)
     _probe(loaded.model, sets["support"][0], check_output)
+    if given["embedding"] is None:  # written down, so that the run can be repeated and explored
+        given["embedding"] = embedding_of(loaded.model, sets["support"][0])
     arguments = {
         "model": loaded.model,
         "train": sets["support"][0],

@@ -12,6 +12,8 @@ if TYPE_CHECKING:
 
 def say_result(audit: Audit, folder: Path, voice: Voice) -> None:
     """The terminal's version of the page's first screen."""
+    made = audit.provenance
+    voice.say(f"vicinal {made.version} · seed {made.seed} · no network used")
     for text in audit.warnings:
         voice.warn(text)
     data = audit.data

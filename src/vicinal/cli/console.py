@@ -30,10 +30,11 @@ class Voice:
 
     as_json: bool = False
     quiet: bool = False
+    aside: bool = False  # words to stderr, because stdout carries rows
     warned: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.out = Console(stderr=self.as_json, highlight=False, soft_wrap=True)
+        self.out = Console(stderr=self.as_json or self.aside, highlight=False, soft_wrap=True)
         self.err = Console(stderr=True, highlight=False, soft_wrap=True)
 
     def say(self, text: str = "") -> None:

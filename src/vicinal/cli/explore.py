@@ -199,13 +199,13 @@ def _embedder(folder: Path, trust_pickle: bool) -> Callable[[bytes], NDArray[Any
         import numpy as np
 
         from vicinal.capture import capture
+        from vicinal.studies.audit_model import compact
 
         pixels = read_image(
             io.BytesIO(data), size=settings.get("size"), gray=bool(settings.get("gray"))
         )
         layer = settings.get("embedding") or "output"
-        pool = settings.get("pool") or "mean"
-        acts = capture(loaded.model, as_input(pixels)[None], [layer], pool=pool)
+        acts = capture(loaded.model, as_input(pixels)[None], [layer], pool=compact)
         rows = acts[layer].float()
         if settings.get("normalize"):
             from vicinal.neighbors import unit_rows

@@ -49,7 +49,7 @@ def run(
     from vicinal.cli.data_files import Columns
     from vicinal.confidence import TrustHead, load
 
-    voice = Voice(as_json or jsonl == "-", quiet)
+    voice = Voice(as_json, quiet, aside=jsonl == "-")
     if not head.exists():
         raise InputError(f"no such file: {head}.")
     loaded = load(head)

@@ -137,6 +137,11 @@ def default_embedding(model: nn.Module, order: Sequence[str]) -> str:
     return order[linear[-1] - 1]
 
 
+def embedding_of(model: nn.Module, data: Any) -> str:
+    """The layer an audit of this model searches in, unless another is named."""
+    return default_embedding(model, executed(model, data))
+
+
 def spread(names: Sequence[str]) -> tuple[str, ...]:
     """At most ``STORY_LAYERS`` of the layers, evenly over the depth."""
     if len(names) <= STORY_LAYERS:

@@ -1,0 +1,339 @@
+"""The main job from the shell: what it writes, that it repeats, and what a wrong word earns."""
+
+import csv
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+
+from vicinal.studies import Audit
+
+FILES = {
+    "audit.json", "config.json", "media.npz", "provenance.json", "report.html", "samples.csv",
+    "summary.json", "suspects.csv", "trust.vic",
+}  # fmt: skip
+
+
+def rows(path):
+    with path.open(newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def test_a_run_holds_everything_and_nothing_half_done(run_folder):
+    assert {path.name for path in run_folder.iterdir()} == FILES
+    summary = json.loads((run_folder / "summary.json").read_text())
+    for head in summary["heads"].values():
+        assert {
+            "accuracy",
+            "accuracy_se",
+            "ece",
+            "noise_floor",
+            "nll",
+            "coverage_at_target",
+        } <= set(head)
+    assert summary["recommended"] in summary["heads"]
+    assert set(summary["verdicts"]) == {"supported", "contested", "unfamiliar", "isolated"}
+    assert sum(summary["verdicts"].values()) == 240
+    assert {"warnings", "not_checked", "data", "provenance", "suspects"} <= set(summary)
+    samples = rows(run_folder / "samples.csv")
+    assert len(samples) == 240
+    wanted = {
+        "id",
+        "label",
+        "predicted",
+        "confidence",
+        "credibility",
+        "near_percentile",
+        "verdict",
+        "reason",
+    }
+    assert wanted <= set(samples[0])
+    assert samples[7]["id"] == "7"
+    assert (
+        Audit.from_json((run_folder / "audit.json").read_text()).recommended
+        == summary["recommended"]
+    )
+
+
+def test_the_planted_wrong_labels_lead_the_list_of_suspects(run_folder):
+    suspects = rows(run_folder / "suspects.csv")
+    assert {"id", "given", "suggested", "p_given", "p_suggested", "affected"} <= set(suspects[0])
+    found = {int(row["id"]) for row in suspects[:10]}
+    assert len(found & set(range(10))) >= 8
+    margins = [float(row["p_suggested"]) - float(row["p_given"]) for row in suspects]
+    assert margins == sorted(margins, reverse=True)
+
+
+def test_the_recommended_head_has_the_lowest_log_loss_whoever_it_is(run_folder):
+    heads = json.loads((run_folder / "summary.json").read_text())["heads"]
+    losses = {name: head["nll"] for name, head in heads.items() if head["nll"] is not None}
+    summary = json.loads((run_folder / "summary.json").read_text())
+    assert summary["recommended"] == min(losses, key=losses.get)
+
+
+def test_the_same_seed_gives_the_same_bytes_but_for_times(vicinal, files, run_folder, tmp_path):
+    code, _, _ = vicinal("audit", files / "train.npz", files / "test.npz", "-o", "again", "-q")
+    assert code == 0
+    for name in ("samples.csv", "suspects.csv"):
+        assert (tmp_path / "again" / name).read_bytes() == (run_folder / name).read_bytes()
+    first, second = (
+        json.loads((folder / "summary.json").read_text())
+        for folder in (run_folder, tmp_path / "again")
+    )
+    for summary in (first, second):
+        for key in ("created", "seconds", "command"):
+            summary["provenance"].pop(key)
+    assert first == second
+
+
+def test_json_is_all_that_stdout_gets(vicinal, files):
+    code, out, _ = vicinal(
+        "audit", files / "train.npz", files / "test.npz", "-o", "r", "--json", "--k", "20"
+    )
+    assert code == 0
+    assert json.loads(out)["data"]["k"] == 20
+
+
+def test_a_calibration_set_sets_the_temperature(vicinal, files, tmp_path):
+    code, out, _ = vicinal(
+        "audit", files / "train.npz", files / "test.npz", "--calib", files / "val.npz", "-o", "c"
+    )
+    assert code == 0
+    assert "fitted on 200 calibration rows" in out
+    assert "wrote  c/report.html" in out
+    audit = Audit.from_json((tmp_path / "c" / "audit.json").read_text())
+    assert audit.data.calib.rows == 200
+
+
+def test_one_set_alone_is_judged_leave_one_out_with_a_banner(vicinal, files, tmp_path):
+    code, out, err = vicinal("audit", files / "train.npz", "-o", "one", "--k", "15")
+    assert code == 0
+    assert "query and support are the same rows: using leave-one-out" in err
+    assert "leave-one-out on the support" in out
+    samples = rows(tmp_path / "one" / "samples.csv")
+    assert all(row["neighbor_1"] != row["id"] for row in samples)
+
+
+def test_rows_without_labels_are_judged_without_scores(vicinal, files, tmp_path):
+    x = np.load(files / "test.npz")["Z"]
+    np.savez(tmp_path / "new.npz", Z=x[:50])
+    code, _, err = vicinal("audit", files / "train.npz", "new.npz", "-o", "u")
+    assert code == 0
+    assert "running in predict-only mode (no accuracy, no ECE)" in err
+    summary = json.loads((tmp_path / "u" / "summary.json").read_text())
+    assert summary["heads"]["ned"]["accuracy"] is None
+    assert sum(summary["verdicts"].values()) == 50
+
+
+def test_a_config_repeats_a_run(vicinal, files, run_folder, tmp_path):
+    code, _, _ = vicinal("audit", "-", "--config", run_folder / "config.json", "-o", "same", "-q")
+    assert code == 0
+    assert (tmp_path / "same" / "samples.csv").read_bytes() == (
+        run_folder / "samples.csv"
+    ).read_bytes()
+    (tmp_path / "bad.json").write_text('{"metrc": "l2"}')
+    code, _, err = vicinal("audit", "-", "--config", "bad.json")
+    assert code == 2
+    assert "no setting 'metrc'. Did you mean 'metric'?" in err
+
+
+def save(path, **arrays):
+    np.savez(path, **arrays)
+    return path
+
+
+def arrays(n=60, d=4, classes=3):
+    rng = np.random.default_rng(0)
+    y = np.arange(n) % classes
+    return {"Z": (rng.normal(size=(n, d)) + y[:, None]).astype(np.float32), "y": y}
+
+
+def wide(folder):
+    save(folder / "q.npz", **arrays(d=6))
+    return ["t.npz", "q.npz"]
+
+
+def maps(folder):
+    save(folder / "t.npz", Z=np.zeros((60, 5, 2, 2)), y=np.arange(60) % 3)
+    return ["t.npz", "t.npz"]
+
+
+def transposed(folder):
+    save(folder / "t.npz", Z=np.zeros((4, 60)), y=np.arange(60) % 3)
+    return ["t.npz"]
+
+
+def ragged(folder):
+    save(folder / "t.npz", Z=np.zeros((60, 4)), y=np.arange(58) % 3)
+    return ["t.npz"]
+
+
+def holes(folder):
+    data = arrays()
+    data["Z"][17] = np.nan
+    save(folder / "q.npz", **data)
+    return ["t.npz", "q.npz"]
+
+
+def zeros(folder):
+    data = arrays()
+    data["Z"][:12] = 0
+    save(folder / "t.npz", **data)
+    return ["t.npz", "--metric", "cosine"]
+
+
+def nameless(folder):
+    data = arrays()
+    save(folder / "t.npz", Z=data["Z"], target_=data["y"])
+    return ["t.npz"]
+
+
+def regression(folder):
+    save(folder / "t.npz", Z=arrays()["Z"], y=np.linspace(0, 1, 60))
+    return ["t.npz"]
+
+
+def alone(folder):
+    save(folder / "t.npz", Z=arrays()["Z"], y=np.zeros(60, int))
+    return ["t.npz"]
+
+
+def damaged(folder):
+    whole = (folder / "t.npz").read_bytes()
+    (folder / "t.npz").write_bytes(whole[: len(whole) // 2])
+    return ["t.npz"]
+
+
+def pickled(folder):
+    save(folder / "t.npz", Z=arrays()["Z"], y=np.array([None, 1] * 30, dtype=object))
+    return ["t.npz"]
+
+
+WRONG = [
+    (
+        wide,
+        "support embeddings have 4 dims but query has 6 (q.npz:Z). They must come from the same",
+    ),
+    (maps, "t.npz:Z has shape (60, 5, 2, 2). Neighbors need one vector per row: add --pool mean"),
+    (transposed, "embeddings look transposed: shape (4, 60) with 60 labels. Pass --transpose"),
+    (ragged, "t.npz: 60 embeddings but 58 labels. Rows must match one to one"),
+    (holes, "q.npz:Z has 1 rows with NaN/Inf (first: row 17, id 17). Fix them, or --drop-bad"),
+    (zeros, "12 rows of t.npz:Z have zero norm; cosine/normalized distance is undefined."),
+    (
+        nameless,
+        "t.npz has no key 'y' or 'labels' (keys: Z, target_). Did you mean --label-key target_?",
+    ),
+    (regression, "labels are float with 60 distinct values — regression is not supported"),
+    (alone, "support has one class only; nothing to contrast."),
+    (damaged, "cannot read t.npz:"),
+    (pickled, "t.npz:y holds Python objects (pickle). Refused for safety; save strings with dtype"),
+    (lambda f: ["t.npz", "--k", "500"], "k=500 but the smallest support fold has 59 rows."),
+    (lambda f: ["t.npz", "--k", "many"], "--k must be a whole number or auto, got 'many'."),
+    (lambda f: ["missing.npz"], "no such file: missing.npz."),
+    (lambda f: ["t.npz", "--metric", "l3"], "`--metric` must be one of 'l2', 'cosine', got 'l3'"),
+    (lambda f: ["t.npz", "--target-accuracy", "99"], "`target_accuracy` must be between 0 and 1"),
+    (lambda f: ["t.npz", "--targt-accuracy", "0.9"], "--target-accuracy"),
+    (lambda f: ["t.npz", "--align", "rows"], "--align must be 'ids', got 'rows'."),
+]
+
+
+@pytest.mark.parametrize(("make", "sentence"), WRONG, ids=lambda v: getattr(v, "__name__", "")[:20])
+def test_bad_input_is_answered_with_a_sentence_exit_code_2_and_nothing_written(
+    vicinal, tmp_path, make, sentence
+):
+    save(tmp_path / "t.npz", **arrays())
+    words = make(tmp_path)
+    before = sorted(path.name for path in tmp_path.rglob("*"))
+    code, out, err = vicinal("audit", *words, "-o", "run")
+    assert code == 2
+    assert sentence in " ".join(err.split())
+    assert out == ""
+    assert sorted(path.name for path in tmp_path.rglob("*")) == before
+
+
+WARNED = [
+    (
+        lambda d: {**d, "y": np.where(np.arange(60) == 5, 7, d["y"])},
+        None,
+        "1 class has a single support row (7). They can be predicted but not leave-one-out checked",
+    ),
+    (
+        None,
+        lambda d: {**d, "y": np.where(np.arange(60) < 9, 8, d["y"])},
+        "class '8' occurs 9x in query but never in support. Those rows count as unknown",
+    ),
+    (
+        None,
+        lambda d: d,
+        "query has 60 scored rows: ECE of a perfectly calibrated model would already read",
+    ),
+]
+
+
+@pytest.mark.parametrize(("change", "change_query", "sentence"), WARNED)
+def test_what_is_odd_but_possible_is_done_with_a_warning_here_and_on_the_page(
+    vicinal, tmp_path, change, change_query, sentence
+):
+    save(tmp_path / "t.npz", **(change(arrays()) if change else arrays()))
+    query = arrays()
+    query["Z"] = query["Z"] + 0.01
+    save(tmp_path / "q.npz", **(change_query(query) if change_query else query))
+    code, _, err = vicinal("audit", "t.npz", "q.npz", "-o", "run", "--k", "10")
+    assert code == 0
+    assert sentence in " ".join(err.split())
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert any(sentence in warning for warning in summary["warnings"])
+    words = sentence.replace("'", "&#39;")
+    page = (tmp_path / "run" / "report.html").read_text()
+    assert words in page or sentence in page
+
+
+def test_dropped_rows_are_listed(vicinal, tmp_path):
+    save(tmp_path / "t.npz", **arrays())
+    holes(tmp_path)
+    code, _, err = vicinal("audit", "t.npz", "q.npz", "-o", "run", "--drop-bad", "--k", "10")
+    assert code == 0
+    assert "1 rows were dropped" in err
+    assert rows(tmp_path / "run" / "dropped.csv") == [{"id": "17", "why": "NaN/Inf"}]
+
+
+def test_a_folder_in_use_or_of_another_kind_is_left_alone(vicinal, files, tmp_path):
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine" / "thesis.txt").write_text("…")
+    code, _, err = vicinal("audit", files / "train.npz", "-o", "mine")
+    assert code == 2
+    assert "is not empty and not a run of vicinal" in err
+    (tmp_path / "busy").mkdir()
+    (tmp_path / "busy" / ".lock").write_text(f"{os.getpid()} 0\n")
+    code, _, err = vicinal("audit", files / "train.npz", "-o", "busy")
+    assert code == 2
+    assert f"in use by process {os.getpid()}" in err
+
+
+def test_a_run_that_was_killed_goes_on_and_ends_with_the_same_numbers(files, run_folder, tmp_path):
+    """Killed at a moment of no choosing: the folder is resumable or absent, never a broken run."""
+    command = [sys.executable, "-m", "vicinal.cli", "audit", str(files / "train.npz"),
+               str(files / "test.npz"), "-o", "run", "-q"]  # fmt: skip
+    victim = subprocess.Popen(command, cwd=tmp_path)
+    deadline = time.time() + 120
+    work = tmp_path / "run" / ".work"
+    while not (work.is_dir() and any(work.iterdir())) and victim.poll() is None:
+        assert time.time() < deadline
+        time.sleep(0.05)
+    victim.send_signal(signal.SIGKILL)
+    victim.wait()
+    left = (
+        {path.name for path in (tmp_path / "run").iterdir()}
+        if (tmp_path / "run").exists()
+        else set()
+    )
+    assert left <= {".lock", ".work", ".unfinished"} or left == FILES
+    assert subprocess.run(command, cwd=tmp_path, timeout=600, check=False).returncode == 0
+    assert {path.name for path in (tmp_path / "run").iterdir()} == FILES
+    again, first = (folder / "samples.csv" for folder in (tmp_path / "run", run_folder))
+    assert again.read_bytes() == first.read_bytes()
