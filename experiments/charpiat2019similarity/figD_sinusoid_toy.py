@@ -57,23 +57,53 @@ def circle(points: int) -> tuple[Tensor, Tensor]:
     return alpha, torch.stack([(2 * math.pi * alpha).cos(), (2 * math.pi * alpha).sin()], 1)
 
 
-def trained(settings: Settings, frequency: int, seed: int) -> tuple[nn.Module, float]:
-    """A network fitted to the sinusoid, and its mean squared error at the end."""
-    torch.manual_seed(seed)
+def trained(settings: Settings) -> dict[int, list[tuple[nn.Module, float]]]:
+    """For each frequency, networks fitted to its sinusoid and their final mean squared errors.
+
+    All networks are trained side by side, a batched product per layer; Adam acts on each number
+    by itself, so none knows of the others.
+    """
+    torch.manual_seed(0)
+    which = [f for f in settings.frequencies for _ in range(settings.repeats)]
+    models = [network(settings) for _ in which]
+    weights = [
+        torch.stack(p).detach().requires_grad_() for p in zip(*map(parameters, models), strict=True)
+    ]
+    alpha, x = circle(settings.points)
+    y = torch.stack([(2 * math.pi * f * alpha).sin()[:, None] for f in which])
+    optimizer = torch.optim.Adam(weights, settings.rate)
+    for _ in range(settings.epochs):
+        for rows in torch.randperm(settings.points).split(settings.batch):
+            optimizer.zero_grad()
+            (side_by_side(weights, x[rows]) - y[:, rows]).square().mean((1, 2)).sum().backward()
+            optimizer.step()
+    found: dict[int, list[tuple[nn.Module, float]]] = {f: [] for f in settings.frequencies}
+    with torch.no_grad():
+        errors = (side_by_side(weights, x) - y).square().mean((1, 2))
+        for i, model in enumerate(models):
+            for p, stacked in zip(parameters(model), weights, strict=True):
+                p.copy_(stacked[i])
+            found[which[i]].append((model, float(errors[i])))
+    return found
+
+
+def network(settings: Settings) -> nn.Sequential:
     widths = [2, *[settings.width] * settings.hidden]
     layers = [m for a, b in pairwise(widths) for m in (nn.Linear(a, b), nn.ReLU())]
-    model = nn.Sequential(*layers, nn.Linear(settings.width, 1))
-    alpha, x = circle(settings.points)
-    y = (2 * math.pi * frequency * alpha).sin()[:, None]
-    optimizer = torch.optim.Adam(model.parameters(), settings.rate)
-    order = torch.Generator().manual_seed(seed)
-    for _ in range(settings.epochs):
-        for rows in torch.randperm(settings.points, generator=order).split(settings.batch):
-            optimizer.zero_grad()
-            nn.functional.mse_loss(model(x[rows]), y[rows]).backward()
-            optimizer.step()
-    with torch.no_grad():
-        return model, float(nn.functional.mse_loss(model(x), y))
+    return nn.Sequential(*layers, nn.Linear(settings.width, 1))
+
+
+def parameters(model: nn.Module) -> list[Tensor]:
+    return list(model.parameters())
+
+
+def side_by_side(weights: list[Tensor], x: Tensor) -> Tensor:
+    """The outputs (networks, n, 1) of networks whose weights and biases are stacked."""
+    h = x.expand(len(weights[0]), -1, -1)
+    for i in range(0, len(weights), 2):
+        h = torch.baddbmm(weights[i + 1][:, None], h, weights[i].mT)
+        h = h.relu() if i + 2 < len(weights) else h
+    return h
 
 
 def counts(model: nn.Module, points: int) -> dict[str, float]:
@@ -87,8 +117,7 @@ def run(settings: Settings) -> dict[str, object]:
     """Median counts per frequency, and the slope of their logarithms: -1 is 1/f."""
     table: dict[int, dict[str, float]] = {}
     errors: dict[int, float] = {}
-    for frequency in settings.frequencies:
-        fits = [trained(settings, frequency, seed) for seed in range(settings.repeats)]
+    for frequency, fits in trained(settings).items():
         rows = [counts(model, settings.points) for model, _ in fits]
         table[frequency] = {k: statistics.median(row[k] for row in rows) for k in ESTIMATORS}
         errors[frequency] = statistics.median(error for _, error in fits)

@@ -86,7 +86,9 @@ class Blocks:
         self.count = count(data, name)
         self._left = budget
         self._kept: dict[int, Block] = {}
-        self.rows = kernel.rows_per_block(next(batches(data, 3, name)))
+        sample = next(batches(data, 3, name))
+        self.rows = kernel.rows_per_block(sample)
+        self._fits = kernel.bytes_each(sample) * self.count <= budget
 
     def __iter__(self) -> Iterator[Block]:
         return self.since(0)
@@ -104,6 +106,10 @@ class Blocks:
 
     def __len__(self) -> int:
         return -(-self.count // self.rows)
+
+    def kept(self) -> bool:
+        """Whether all blocks fit the budget; makes them if they may."""
+        return self._fits and all(number in self._kept for number, _ in enumerate(self))
 
     def _batches(self) -> Iterator[Batch]:
         """Full batches of ``rows``, whatever pieces a DataLoader hands out."""

@@ -183,6 +183,7 @@ class GradientKernel:
 
     def block(self, batch: Batch, start: int) -> Block:
         """The raw gradients of one batch, from the cache if it has them."""
+        batch = self._moved(batch)
         if isinstance(self.outputs, Contrast):
             self.outputs.position = start
         if self._store is not None:
@@ -193,6 +194,12 @@ class GradientKernel:
         return make_block(
             factors, outputs, start=start, target=batch.target, deficiency=deficiency(self.outputs)
         )
+
+    def _moved(self, batch: Batch) -> Batch:
+        """To where the parameters are."""
+        device = next(iter(self.engine.selected.values())).device
+        target = None if batch.target is None else batch.target.to(device)
+        return Batch(batch.x.to(device), target)
 
     def tile(self, one: Block, other: Block) -> Float[Tensor, "n m"]:
         """``Σ_i ⟨G(x, i), G(x', i)⟩`` of two blocks as they are: k^C of unit blocks."""
@@ -205,15 +212,19 @@ class GradientKernel:
             found.mul_(_same_class(one, other))
         return found
 
-    def rows_per_block(self, sample: Batch) -> int:
-        """As many rows as the working memory allows, told from three samples."""
+    def bytes_each(self, sample: Batch) -> int:
+        """Of the gradients of one sample of this shape."""
         shape = tuple(sample.x.shape[1:])
         if shape not in self._bytes:
             if isinstance(self.outputs, Contrast):
                 self.outputs.position = 0
-            captured = self.engine.capture(sample.x, sample.target)
+            captured = self.engine.capture(*self._moved(sample))
             self._bytes[shape] = sum(f.nbytes for f in captured.factors) // len(sample.x)
-        bytes_each = self._bytes[shape]
+        return self._bytes[shape]
+
+    def rows_per_block(self, sample: Batch) -> int:
+        """As many rows as the working memory allows, told from three samples."""
+        bytes_each = self.bytes_each(sample)
         room = min(_WORKING_BYTES, self.memory_budget // 8)
         if bytes_each > self.memory_budget:
             raise InputError(

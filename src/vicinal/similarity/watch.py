@@ -78,7 +78,9 @@ class Watch:
                 wanted = name in self._planned[0] or name in self._planned[1]
             if wanted and _owns(module, self._chosen):
                 hook = self._hook(name)
-                self._hooks.append(module.register_forward_hook(hook, with_kwargs=True))
+                self._hooks.append(
+                    module.register_forward_hook(hook, with_kwargs=True, prepend=True)
+                )
         return self
 
     def __exit__(

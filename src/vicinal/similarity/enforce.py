@@ -1,0 +1,339 @@
+r"""Similarity as a training goal (Charpiat et al. 2019, section 5 and appendices D.2 and E).
+
+=============================== =====================================================
+:class:`PairSimilarityLoss`     ``-k^C(x, x')``
+:class:`SetSimilarityLoss`      ``-mean_{i≠j} k^C(x_i, x_j)`` in each group, exact
+:class:`OrbitSimilarityLoss`    the same for the orbit of each sample under transformations
+:class:`TwoBatchSimilarityLoss` ``n_B ‖μ_1 - μ_2‖² / (‖μ_1‖ ‖μ_2‖)``, the paper's substitute
+:class:`DensityLoss`            ``Σ_i (N_S(x_i) / n - q)²``
+=============================== =====================================================
+
+All are to be *minimized*: similar samples are pulled together. f is what ``outputs`` says; for
+several outputs k^C is the trace of the whitened kernel over its rank (eq. 5), as GradientKernel
+gives it, at the price of one backward pass per output. One number per sample
+(``outputs="contrast"`` with targets, or a callable) is the cheap choice in training.
+
+The functions below take the similarities; each Module takes the model, reads it in eval mode
+(dropout off, batch norms by their running statistics) and leaves it as it was. ``loss.of(g, ...)``
+takes the gradients of :func:`~vicinal.similarity.enforce_gradients.similarity_gradients` instead,
+whose forward pass may serve the task's loss too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor, nn
+
+from vicinal.checks import InputError, check_choice
+from vicinal.similarity.enforce_gradients import Gradients, paired, similarity_gradients
+from vicinal.similarity.factors import select
+from vicinal.similarity.outputs import OutputFunction
+
+REDUCTIONS = ("mean", "sum", "none")
+
+
+def set_similarity(
+    k: Float[Tensor, "n n"], groups: Int[Tensor, " n"] | None
+) -> tuple[Float[Tensor, " g"], Int[Tensor, " g"]]:
+    r"""Mean similarity between the members of each group, and how many there are.
+
+    ``1/(n(n-1)) Σ_{i≠j} k^C(x_i, x_j) = n/(n-1) ‖μ‖² - 1/(n-1)``, μ the mean of unit gradients.
+    Groups come in ascending order; a group of one has similarity 0.
+
+    >>> k = torch.tensor([[1.0, 0.5, 0.0], [0.5, 1.0, 0.0], [0.0, 0.0, 1.0]])
+    >>> set_similarity(k, torch.tensor([7, 7, 9]))
+    (tensor([0.5000, 0.0000]), tensor([2, 1]))
+    """
+    n = len(k)
+    if groups is None:
+        groups = torch.zeros(n, dtype=torch.long, device=k.device)
+    names, member = groups.to(k.device).unique(return_inverse=True)
+    others = (member[:, None] == member[None]) & ~torch.eye(n, dtype=torch.bool, device=k.device)
+    rows = torch.where(others, k, torch.zeros_like(k)).sum(1)
+    sizes = torch.bincount(member, minlength=len(names))
+    sums = torch.zeros_like(rows[: len(names)]).index_add(0, member, rows)
+    return sums / (sizes * (sizes - 1)).clamp_min(1), sizes
+
+
+def two_batch_distance(gram: Float[Tensor, "n n"], first: int) -> Float[Tensor, ""]:
+    r"""``n_B ‖μ_1 - μ_2‖² / (‖μ_1‖ ‖μ_2‖)`` with μ the mean gradient of either batch.
+
+    ``gram`` holds the inner products of both batches' gradients, the ``first`` rows being the
+    first's: ``‖μ_1 - μ_2‖² = wᵀ K w`` with ``w = 1/n_1`` there and ``-1/n_2`` on the others.
+    Unequal sizes count with their harmonic mean. 0 if a batch has no gradient at all.
+
+    >>> two_batch_distance(torch.tensor([[1.0, 0.0], [0.0, 4.0]]), 1).item()  # (1 + 4) / (1 * 2)
+    2.5
+    """
+    n = len(gram)
+    k = gram.double()
+    w = torch.cat([k.new_full((first,), 1 / first), k.new_full((n - first,), -1 / (n - first))])
+    one = k[:first, :first].mean()
+    two = k[first:, first:].mean()
+    product = one * two
+    kept = ~(product <= 0)  # NaN goes through
+    norms = torch.where(kept, product, torch.ones_like(product)).sqrt()
+    size = 2 * first * (n - first) / n
+    return (size * (w @ k @ w) / norms * kept).to(gram.dtype)
+
+
+def density_gap(k: Float[Tensor, "n n"], q: float) -> Float[Tensor, " n"]:
+    """``(N_S(x_i) / n - q)²`` with the soft count over the batch, x itself included (D.2).
+
+    >>> density_gap(torch.eye(2), 0.5)
+    tensor([0., 0.])
+    """
+    return (k.mean(1) - q).square()
+
+
+class SetSimilarityLoss(nn.Module):
+    """``-`` :func:`set_similarity`: the samples of each group are to be treated alike, exactly.
+
+    ``groups`` (n,) are integers, labels for instance; None: the batch is one group. The mean is
+    over groups of two or more; without any the loss is 0.
+
+    >>> model = nn.Sequential(nn.Linear(2, 4), nn.Tanh(), nn.Linear(4, 1))
+    >>> loss = SetSimilarityLoss()(model, torch.randn(6, 2), torch.tensor([0, 0, 0, 1, 1, 1]))
+    >>> loss.backward()
+    >>> bool(-1 <= loss <= 1), model[0].weight.grad.shape
+    (True, torch.Size([4, 2]))
+    """
+
+    def __init__(
+        self,
+        *,
+        outputs: str | OutputFunction = "logits",
+        params: str | Sequence[str] | None = None,
+        strict: bool = True,
+        reduction: str = "mean",
+    ) -> None:
+        super().__init__()
+        check_choice(reduction, "reduction", REDUCTIONS)
+        self.outputs, self.params, self.strict = outputs, params, strict
+        self.reduction = reduction
+
+    def forward(
+        self, model: nn.Module, x: Tensor, groups: Tensor | None, target: Tensor | None = None
+    ) -> Tensor:
+        return self.of(_gradients(self, model, x, target), groups)
+
+    def of(self, gradients: Gradients, groups: Tensor | None) -> Tensor:
+        if groups is not None:
+            _check_groups(groups, len(gradients))
+        similarity, sizes = set_similarity(gradients.correlation(), groups)
+        similarity = gradients.attached(similarity)
+        if self.reduction == "none":
+            return -similarity
+        total = -similarity.sum()
+        return total if self.reduction == "sum" else total / (sizes > 1).sum().clamp_min(1)
+
+
+class PairSimilarityLoss(nn.Module):
+    """``-k^C(x_i, x'_i)`` of two batches row by row: each pair is to be treated alike.
+
+    ``target2`` are the second batch's labels, if they are not the first's.
+
+    >>> model = nn.Sequential(nn.Linear(2, 4), nn.Tanh(), nn.Linear(4, 1))
+    >>> x = torch.randn(3, 2)
+    >>> round(PairSimilarityLoss()(model, x, x).item(), 4)  # nothing is more alike than itself
+    -1.0
+    """
+
+    def __init__(
+        self,
+        *,
+        outputs: str | OutputFunction = "logits",
+        params: str | Sequence[str] | None = None,
+        strict: bool = True,
+        reduction: str = "mean",
+    ) -> None:
+        super().__init__()
+        check_choice(reduction, "reduction", REDUCTIONS)
+        self.outputs, self.params, self.strict = outputs, params, strict
+        self.reduction = reduction
+
+    def forward(
+        self,
+        model: nn.Module,
+        x: Tensor,
+        x2: Tensor,
+        target: Tensor | None = None,
+        target2: Tensor | None = None,
+    ) -> Tensor:
+        if x.shape != x2.shape:
+            raise InputError(
+                f"`x` and `x2` must hold pairs row by row: x has shape {tuple(x.shape)}, x2 "
+                f"{tuple(x2.shape)}. Pad or cut them to one shape."
+            )
+        g = _both(self, model, x, x2, target, target2)
+        unit, n = g.unit(), len(x)
+        k = paired(select(unit, slice(0, n)), select(unit, slice(n, 2 * n)))
+        if g.within_class and g.target is not None:
+            k = k * (g.target[:n] == g.target[n:])
+        return _reduced(g.attached(-k), self.reduction)
+
+
+class TwoBatchSimilarityLoss(nn.Module):
+    """:func:`two_batch_distance` of two batches from one set of samples to be treated alike.
+
+    The paper's criterion for frameworks that give gradients summed over a batch: not normalized
+    sample by sample. :class:`SetSimilarityLoss` is the exact goal and costs no more. For several
+    outputs the norms are Frobenius norms, without whitening.
+
+    >>> model = nn.Sequential(nn.Linear(2, 4), nn.Tanh(), nn.Linear(4, 1))
+    >>> x = torch.randn(3, 2)
+    >>> abs(TwoBatchSimilarityLoss()(model, x, x.flip(0)).item()) < 1e-4
+    True
+    """
+
+    def __init__(
+        self,
+        *,
+        outputs: str | OutputFunction = "logits",
+        params: str | Sequence[str] | None = None,
+        strict: bool = True,
+    ) -> None:
+        super().__init__()
+        self.outputs, self.params, self.strict = outputs, params, strict
+
+    def forward(
+        self,
+        model: nn.Module,
+        x1: Tensor,
+        x2: Tensor,
+        target: Tensor | None = None,
+        target2: Tensor | None = None,
+    ) -> Tensor:
+        if x1.shape[1:] != x2.shape[1:]:
+            raise InputError(
+                f"the samples of `x1` and `x2` must have one shape, got {tuple(x1.shape[1:])} and "
+                f"{tuple(x2.shape[1:])}."
+            )
+        g = _both(self, model, x1, x2, target, target2)
+        return g.attached(two_batch_distance(g.inner(), len(x1)))
+
+
+class OrbitSimilarityLoss(nn.Module):
+    """Each sample and its images under ``transforms`` are to be treated alike (E.2).
+
+    ``transforms`` are callables from a batch to a batch of the same shape; the identity belongs to
+    every orbit. The mean over the pairs of an orbit costs time linear in the batch.
+
+    >>> model = nn.Sequential(nn.Flatten(), nn.Linear(9, 4), nn.Tanh(), nn.Linear(4, 1))
+    >>> flips = [lambda x: x.flip(-1), lambda x: x.flip(-2)]
+    >>> OrbitSimilarityLoss(flips, reduction="none")(model, torch.randn(5, 3, 3)).shape
+    torch.Size([5])
+    """
+
+    def __init__(
+        self,
+        transforms: Sequence[Callable[[Tensor], Tensor]],
+        *,
+        outputs: str | OutputFunction = "logits",
+        params: str | Sequence[str] | None = None,
+        strict: bool = True,
+        reduction: str = "mean",
+    ) -> None:
+        super().__init__()
+        check_choice(reduction, "reduction", REDUCTIONS)
+        if not transforms:
+            raise InputError("`transforms` is empty: an orbit of the sample alone has no pairs.")
+        self.transforms = list(transforms)
+        self.outputs, self.params, self.strict = outputs, params, strict
+        self.reduction = reduction
+
+    def forward(self, model: nn.Module, x: Tensor, target: Tensor | None = None) -> Tensor:
+        orbit = [x, *(transform(x) for transform in self.transforms)]
+        for i, image in enumerate(orbit):
+            if image.shape != x.shape:
+                raise InputError(
+                    f"transform {i - 1} changes the batch's shape from {tuple(x.shape)} to "
+                    f"{tuple(image.shape)}. Return one image of the same shape per sample."
+                )
+        n, m = len(x), len(orbit)
+        targets = None if target is None else target.repeat(m, *[1] * (target.ndim - 1))
+        g = _gradients(self, model, torch.cat(orbit), targets)
+        unit = g.unit()
+        turns = [select(unit, slice(i * n, (i + 1) * n)) for i in range(m)]
+        pairs = [paired(turns[i], turns[j]) for i in range(m) for j in range(i)]
+        return _reduced(g.attached(-torch.stack(pairs).mean(0)), self.reduction)
+
+
+class DensityLoss(nn.Module):
+    """:func:`density_gap` summed: every sample is to have the share ``q`` of the batch as neighbors.
+
+    >>> model = nn.Sequential(nn.Linear(2, 4), nn.Tanh(), nn.Linear(4, 1))
+    >>> bool(DensityLoss(0.5)(model, torch.randn(6, 2)) >= 0)
+    True
+    """
+
+    def __init__(
+        self,
+        q: float,
+        *,
+        outputs: str | OutputFunction = "logits",
+        params: str | Sequence[str] | None = None,
+        strict: bool = True,
+        reduction: str = "sum",
+    ) -> None:
+        super().__init__()
+        check_choice(reduction, "reduction", REDUCTIONS)
+        if not 0 <= q <= 1:
+            raise InputError(f"`q` must be a share of the data in [0, 1], got {q!r}.")
+        self.q = q
+        self.outputs, self.params, self.strict = outputs, params, strict
+        self.reduction = reduction
+
+    def forward(self, model: nn.Module, x: Tensor, target: Tensor | None = None) -> Tensor:
+        return self.of(_gradients(self, model, x, target))
+
+    def of(self, gradients: Gradients) -> Tensor:
+        gaps = gradients.attached(density_gap(gradients.correlation(), self.q))
+        return _reduced(gaps, self.reduction)
+
+
+def _gradients(
+    loss: SetSimilarityLoss
+    | PairSimilarityLoss
+    | TwoBatchSimilarityLoss
+    | OrbitSimilarityLoss
+    | DensityLoss,
+    model: nn.Module,
+    x: Tensor,
+    target: Tensor | None,
+) -> Gradients:
+    return similarity_gradients(
+        model, x, target, outputs=loss.outputs, params=loss.params, strict=loss.strict
+    )
+
+
+def _both(
+    loss: PairSimilarityLoss | TwoBatchSimilarityLoss,
+    model: nn.Module,
+    x: Tensor,
+    x2: Tensor,
+    target: Tensor | None,
+    target2: Tensor | None,
+) -> Gradients:
+    """Both batches in one pass; the second has the first's targets unless it brings its own."""
+    targets = None
+    if target is not None:
+        targets = torch.cat([target, target if target2 is None else target2])
+    return _gradients(loss, model, torch.cat([x, x2]), targets)
+
+
+def _check_groups(groups: Tensor, rows: int) -> None:
+    if groups.shape != (rows,) or groups.is_floating_point():
+        raise InputError(
+            f"`groups` must hold one whole number for each of the {rows} rows, got shape "
+            f"{tuple(groups.shape)} of {groups.dtype}. Pass labels, or None for one group."
+        )
+
+
+def _reduced(values: Tensor, reduction: str) -> Tensor:
+    if reduction == "none":
+        return values
+    return values.mean() if reduction == "mean" else values.sum()
