@@ -12,7 +12,7 @@ import io
 import json
 import os
 import re
-import tempfile
+import secrets
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -141,7 +141,8 @@ def write_suspects(audit: Audit, path: str | Path) -> None:
 def write_atomically(path: str | Path, text: str | bytes) -> None:
     """All of ``text`` under ``path``, or what was there before."""
     path = Path(path)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+    name = path.with_name(f".{path.name}.{secrets.token_hex(6)}")
+    handle = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
     try:
         with os.fdopen(handle, "wb") as file:
             # U+D800–U+DFFF alone are no text in UTF-8; a user's id may hold one all the same.
@@ -149,9 +150,6 @@ def write_atomically(path: str | Path, text: str | bytes) -> None:
             file.write(data)
             file.flush()
             os.fsync(file.fileno())
-        umask = os.umask(0)
-        os.umask(umask)
-        os.chmod(name, 0o666 & ~umask)  # mkstemp makes it private; a report is for others too
         os.replace(name, path)
     except BaseException:
         with contextlib.suppress(FileNotFoundError):

@@ -23,7 +23,7 @@ function card(i) {
 function drawGallery() {
   arrange();
   $('#gallery').replaceChildren(...shown.slice(0, limit).map(card));
-  if (!shown.length) $('#gallery').append(el('p', { class: 'none', text: 'No card matches these filters.' }));
+  if (!shown.length) $('#gallery').append(el('p', { class: 'none', text: D.cases.row.length < D.total ? 'No card matches these filters. Rows without a card are in samples.csv.' : 'No card matches these filters.' }));
   $('#more').hidden = shown.length <= limit;
   $('#gallery-count').textContent = `${whole(Math.min(limit, shown.length))} of ${whole(shown.length)} matching cards`;
   drawFilters();
