@@ -336,7 +336,7 @@ def test_the_elastic_ripple_is_the_same_part_of_the_image_at_every_size():
 # ------------------------------------------------------------------ wrong input
 
 
-@pytest.mark.parametrize("severity", [0, 6, -1, 2.5, True, "3", None])
+@pytest.mark.parametrize("severity", [0, 6, -1, 2.5, 3.0, True, "3", None])
 def test_a_severity_outside_one_to_five_is_an_error(severity):
     with pytest.raises(InputError, match="`severity` must be 1, 2, 3, 4 or 5, got"):
         corrupt(digits(1), "fog", severity)

@@ -16,6 +16,7 @@ about a pixel wide whatever the image shows. CIFAR-10-C's lengths are used as th
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from numbers import Integral
 from typing import Any, NamedTuple
 
 import torch
@@ -99,7 +100,8 @@ def check_corruption(name: object) -> None:
 
 
 def _check_severity(severity: object) -> None:
-    if isinstance(severity, bool) or severity not in (1, 2, 3, 4, 5):
+    whole = isinstance(severity, Integral) and not isinstance(severity, bool)
+    if not whole or severity not in (1, 2, 3, 4, 5):
         raise InputError(
             f"`severity` must be 1, 2, 3, 4 or 5, got {severity!r}. "
             "Severity 0, the clean image, needs no call."
