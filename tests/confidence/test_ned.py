@@ -420,3 +420,10 @@ def test_no_warning_is_given_where_nothing_is_wrong(cloud):
         ned = NEDClassifier(k=20).fit(x, y)
         ned.predict_proba(queries)
     assert ned.warnings_ == []
+
+
+def test_classes_of_one_row_do_not_hide_that_the_others_have_collapsed(rng):
+    y = torch.cat([torch.arange(60) % 3, torch.arange(3, 23)])  # and twenty classes of one row
+    x = 100.0 * torch.eye(23)[y] + 1e-3 * torch.randn(80, 23, generator=rng)
+    with pytest.warns(UserWarning, match="leave-one-out accuracy is 1"):
+        NEDClassifier(k=30).fit(x, y)

@@ -353,8 +353,9 @@ class NEDClassifier(ClassifierMixin, BaseEstimator):
         labels = self.support_.labels
         if labels.soft or len(self.classes_) < 2:
             return
-        best = self._best(self.loo_hood(), self._loo_log_probs())
-        accuracy = float((best == labels.values).double().mean())
+        right = self._best(self.loo_hood(), self._loo_log_probs()) == labels.values
+        unreachable = len(self.support_.unreachable(self._loo_k()))  # bound to be wrong
+        accuracy = float(right.sum()) / max(len(right) - unreachable, 1)
         if accuracy > 0.999:
             self._warn(collapse_sentence(accuracy))
 

@@ -164,8 +164,8 @@ def _plain_temperature(
     same = rows.labels == rows.targets[:, None]
     if not bool((same.any(1) & ~same.all(1)).any()):
         return fallback, (
-            "temperature cannot be fitted: every row's neighbors are all of its own class, so any "
-            "temperature gives the same answer. The median distance to the k-th neighbor is used. "
+            "temperature cannot be fitted: rows have neighbors of their own class only or none, so "
+            "any temperature gives the same answer. The median distance to the k-th is used. "
             "If the support is what the embedding was trained on, call calibrate(X, y) with "
             "held-out rows.",
         )
