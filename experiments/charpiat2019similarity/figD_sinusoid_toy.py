@@ -125,8 +125,14 @@ def run(settings: Settings) -> dict[str, object]:
         "settings": asdict(settings),
         "counts": table,
         "error": errors,
+        "falls": {name: falls([row[name] for row in table.values()]) for name in ESTIMATORS},
         "slope": {name: slope([(f, row[name]) for f, row in table.items()]) for name in ESTIMATORS},
     }
+
+
+def falls(values: list[float]) -> bool:
+    """Whether every higher frequency leaves fewer neighbors."""
+    return all(after < before for before, after in pairwise(values))
 
 
 def slope(points: list[tuple[int, float]]) -> float:

@@ -216,8 +216,7 @@ class Dense:
     def self_gram(self) -> Float[Tensor, "n d d"]:
         if self.outputs == 1:  # a matrix product of one row leaves the cores idle
             return self.g.square().sum(2, keepdim=True)
-        g = self.g.double()  # the inverse root of this amplifies rounding
-        return g @ g.mT
+        return self.g @ self.g.mT
 
     def trace_gram(self, other: Dense, into: Tensor | None = None) -> Float[Tensor, "n m"]:
         left, right = self.g.flatten(1), other.g.flatten(1).T
@@ -228,9 +227,8 @@ class Dense:
         return flat.view(len(self), self.outputs, len(other), other.outputs).transpose(1, 2)
 
     def mixed(self, w: Float[Tensor, "n c d"]) -> Dense:
-        if w.shape[1:] == (1, 1):
-            return replace(self, g=self.g * w.to(self.g.dtype))
-        return replace(self, g=(w @ self.g.to(w.dtype)).to(self.g.dtype))
+        w = w.to(self.g.dtype)
+        return replace(self, g=self.g * w if w.shape[1:] == (1, 1) else w @ self.g)
 
     def total(self, weights: Tensor | None = None, into: Totals | None = None) -> Totals:
         if weights is None:
