@@ -28,7 +28,9 @@ def test_an_ece_at_its_noise_floor_is_said_to_be_noise(digits):
     assert "within sampling noise (ECE 1.1 %, noise floor 1.0 %)" in facts.headline(audit)[0]
 
 
-@pytest.mark.parametrize(("gap", "word"), [(0.1, "overconfident"), (-0.1, "underconfident")])
+@pytest.mark.parametrize(
+    ("gap", "word"), [(0.1, "overconfident"), (-0.1, "underconfident"), (0.01, "miscalibrated")]
+)
 def test_beyond_the_floor_the_side_of_the_error_is_named(digits, gap, word):
     audit = with_head(digits[0], ece=0.2, noise_floor=0.01, overconfidence=gap)
     assert f"is {word} beyond sampling noise" in facts.headline(audit)[0]

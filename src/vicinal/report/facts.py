@@ -61,7 +61,10 @@ def calibration_sentence(audit: Audit) -> str:
     if at_floor(head):
         return f"{lead}is calibrated within sampling noise {numbers}."
     gap = head.overconfidence
-    side = "miscalibrated" if gap is None else "overconfident" if gap > 0 else "underconfident"
+    if gap is None or abs(gap) < head.ece / 2:  # errors on both sides, or not known
+        side = "miscalibrated"
+    else:
+        side = "overconfident" if gap > 0 else "underconfident"
     return f"{lead}is {side} beyond sampling noise {numbers}."
 
 

@@ -125,13 +125,8 @@ function startMaps() {
   const fit = $('#fit-map canvas');
   if (fit && D.fit && D.fit.row.length) {
     const place = (i) => (D.fit.query ? caseAt.get(D.fit.row[i]) : undefined);
-    const middle = (Math.min(...D.fit.y) + Math.max(...D.fit.y)) / 2;
-    const corners = [...new Set(D.fit.group)].map((group) => { // each diagnosis is named where its points are
-      const mine = D.fit.group.flatMap((g, i) => (g === group ? [i] : []));
-      const mean = (values) => mine.reduce((sum, i) => sum + values[i], 0) / mine.length;
-      const right = mean(D.fit.x) >= 50;
-      return [group, right ? 0.97 : 0.03, mean(D.fit.y) >= middle ? 0.06 : 0.97, right ? 'right' : 'left'];
-    });
+    // Few neighbors to the left, labels that vary above: the four diagnoses have their corners.
+    const corners = [['isolated', 0.03, 0.97, 'left'], ['well fitted', 0.97, 0.97, 'right'], ['memorized', 0.03, 0.06, 'left'], ['ambiguous', 0.97, 0.06, 'right']];
     redraws.push(scatter(fit, { x: D.fit.x, y: D.fit.y, verdict: (i) => (place(i) === undefined ? 0 : c.verdict[place(i)]),
       labels: corners,
       open: (i) => {
