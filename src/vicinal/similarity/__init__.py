@@ -8,6 +8,15 @@ from vicinal.similarity.diagnosis import (
     suspicious_labels,
     uncertainty,
 )
+from vicinal.similarity.enforce import (
+    DensityLoss,
+    OrbitSimilarityLoss,
+    PairSimilarityLoss,
+    SetSimilarityLoss,
+    TwoBatchSimilarityLoss,
+)
+from vicinal.similarity.enforce_gradients import similarity_gradients
+from vicinal.similarity.enforce_tangent import TangentInvarianceLoss
 from vicinal.similarity.kernel import GradientKernel, Histogram, TopK
 from vicinal.similarity.outputs import Contrast
 from vicinal.similarity.perceptual import perceptual_gram
@@ -15,14 +24,21 @@ from vicinal.similarity.perceptual import perceptual_gram
 __all__ = [
     "Contrast",
     "Denoising",
+    "DensityLoss",
     "FitDiagnosis",
     "GradientKernel",
     "Histogram",
+    "OrbitSimilarityLoss",
+    "PairSimilarityLoss",
+    "SetSimilarityLoss",
     "SuspiciousLabels",
+    "TangentInvarianceLoss",
     "TopK",
+    "TwoBatchSimilarityLoss",
     "denoising",
     "fit_diagnosis",
     "perceptual_gram",
+    "similarity_gradients",
     "suspicious_labels",
     "uncertainty",
 ]

@@ -263,7 +263,7 @@ class OrbitSimilarityLoss(nn.Module):
 
 
 class DensityLoss(nn.Module):
-    """:func:`density_gap` summed: every sample is to have the share ``q`` of the batch as neighbors.
+    """:func:`density_gap` summed: each sample is to have the share ``q`` of the batch as neighbors.
 
     >>> model = nn.Sequential(nn.Linear(2, 4), nn.Tanh(), nn.Linear(4, 1))
     >>> bool(DensityLoss(0.5)(model, torch.randn(6, 2)) >= 0)

@@ -111,9 +111,7 @@ def similarity_gradients(
         known.checked = True
     chosen = f.outputs
     within = isinstance(chosen, Contrast) and chosen.within_class
-    return Gradients(
-        output, captured.outputs, captured.factors, target, deficiency(chosen), within
-    )
+    return Gradients(output, captured.outputs, captured.factors, target, deficiency(chosen), within)
 
 
 class _Kept:
@@ -215,7 +213,7 @@ def inverse_root(
     gram: Float[Tensor, "n d d"], precision: torch.dtype, deficiency: int = 0
 ) -> tuple[Float[Tensor, "n d d"], Float[Tensor, " n"]]:
     """``K^-½`` on the range of K, and its rank, as in ``whiten`` but differentiable."""
-    root, rank = _InverseRoot.apply(gram.double(), torch.finfo(precision).eps, deficiency)  # type: ignore[no-untyped-call]  # torch's Function.apply is untyped
+    root, rank = _InverseRoot.apply(gram.double(), torch.finfo(precision).eps, deficiency)
     return root, rank
 
 
@@ -243,7 +241,7 @@ class _InverseRoot(torch.autograd.Function):
         return (vectors * s[:, None, :]) @ vectors.mT, rank
 
     @staticmethod
-    @once_differentiable  # type: ignore[untyped-decorator]
+    @once_differentiable
     def backward(ctx: Any, grad: Tensor, _: object) -> tuple[Tensor, None, None]:
         vectors, s = ctx.saved_tensors
         one, other = s[:, :, None], s[:, None, :]

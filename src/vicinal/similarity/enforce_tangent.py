@@ -1,54 +1,130 @@
 r"""Invariance along directions: ``‖∂_x ∇_θ f(x) · e(x)‖²`` (Charpiat et al. 2019, appendix E.2).
 
 The limit of ``‖∇f(x) - ∇f(x + ε e(x))‖² / ε²``: not small gradients are asked for, but gradients
-that do not change along e. The factors ``G = Σ_t b_t ⊗ a_t`` are captured with dual numbers, so that
-``Ġ = Σ_t b_t ⊗ ȧ_t + ḃ_t ⊗ a_t`` costs one pass per direction and its norm is a product of factors;
-no gradient of the size of the parameters is formed.
+that do not change along e. With the factors ``G = Σ_t b_t ⊗ a_t`` it takes only the derivatives of
+a and b along e, ``Ġ = Σ_t b_t ⊗ ȧ_t + ḃ_t ⊗ a_t``, no gradient of the size of the parameters.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
-from torch.autograd import forward_ad
+from torch.overrides import TorchFunctionMode
 
 from vicinal.checks import InputError, check_choice
 from vicinal.similarity.enforce import REDUCTIONS
-from vicinal.similarity.enforce_gradients import Gradients, paired, similarity_gradients
+from vicinal.similarity.enforce_gradients import paired, similarity_gradients
 from vicinal.similarity.factors import Dense, Factor, Places
 from vicinal.similarity.outputs import OutputFunction
 
 
-def tangent_change(factors: Sequence[Factor]) -> Float[Tensor, " n"]:
-    """``Σ_i ‖Ġ(x, i)‖²`` of dual factors, where ``Ġ`` is their derivative along the direction."""
-    moved = [piece for factor in factors for piece in _tangent(factor)]
+def tangent_change(factors: Sequence[Factor], x: Tensor, direction: Tensor) -> Float[Tensor, " n"]:
+    """``Σ_i ‖Ġ(x, i)‖²``, the change of each sample's gradients along its direction."""
+    tensors = [t for factor in factors for t in factor.tensors().values()]
+    slopes = _derivatives(tensors, x, direction)
+    moved: list[Factor] = []
+    for factor in factors:
+        count = len(factor.tensors())
+        moved.extend(_moved(factor, slopes[:count]))
+        slopes = slopes[count:]
     return paired(moved, moved)
 
 
-def _tangent(factor: Factor) -> list[Factor]:
-    """The derivative of one factor: places twice over, and the bias' apart."""
+def _derivatives(tensors: Sequence[Tensor], x: Tensor, direction: Tensor) -> list[Tensor]:
+    """Of each tensor along ``direction`` in x: with ``u = Σ ⟨v, t(x)⟩``, ``∂/∂v ⟨∂u/∂x, e⟩``.
+
+    Twice backward rather than once forward: every layer can, and the result is differentiable.
+    """
+    moving = [i for i, t in enumerate(tensors) if t.requires_grad]
+    dual = {i: torch.zeros_like(tensors[i], requires_grad=True) for i in moving}
+    (pulled,) = torch.autograd.grad(
+        [tensors[i] for i in moving], [x], list(dual.values()), create_graph=True, allow_unused=True
+    )
+    found = [torch.zeros_like(t) for t in tensors]
+    if pulled is not None and pulled.requires_grad:
+        slopes = torch.autograd.grad(
+            pulled, list(dual.values()), direction, create_graph=True, materialize_grads=True
+        )
+        for i, slope in zip(moving, slopes, strict=True):
+            found[i] = slope
+    return found
+
+
+def _moved(factor: Factor, slopes: Sequence[Tensor]) -> list[Factor]:
+    """The derivative of one factor: its places twice over, and the bias' apart."""
     if isinstance(factor, Dense):
-        return [Dense(_parts(factor.g)[1])]
-    a, slope_a = _parts(factor.a)
-    b, slope_b = _parts(factor.b)
+        return [Dense(slopes[0])]
+    slope_a, slope_b = slopes
     pieces: list[Factor] = []
     if factor.weight and factor.vocabulary:
-        pieces.append(replace(factor, a=a, b=slope_b, bias=False))
+        pieces.append(replace(factor, b=slope_b, bias=False))
     elif factor.weight:
-        both = Places(torch.cat([slope_a, a], 1), torch.cat([b, slope_b], 1))
-        pieces.append(both)
+        a, b = torch.cat([slope_a, factor.a], 1), torch.cat([factor.b, slope_b], 1)
+        pieces.append(Places(a, b))
     if factor.bias:
         pieces.append(Dense(slope_b.sum(1)))
     return pieces
 
 
-def _parts(dual: Tensor) -> tuple[Tensor, Tensor]:
-    primal, tangent = forward_ad.unpack_dual(dual)
-    return primal, torch.zeros_like(primal) if tangent is None else tangent
+class _PlainNorms(TorchFunctionMode):
+    """Norms that average over a sample, as plain arithmetic.
+
+    The fused ones keep their mean and variance as constants for the second derivative, so the
+    third, which this loss's gradient is, would be wrong without a word.
+    """
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if func is F.layer_norm:
+            return _plain_layer_norm(*args, **kwargs)
+        if func is F.instance_norm:
+            return _plain_instance_norm(*args, **kwargs)
+        return func(*args, **kwargs)
+
+
+def _plain_layer_norm(
+    input: Tensor,
+    normalized_shape: Sequence[int],
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    eps: float = 1e-5,
+) -> Tensor:
+    normal = _standardized(input, tuple(range(-len(normalized_shape), 0)), eps)
+    normal = normal if weight is None else normal * weight
+    return normal if bias is None else normal + bias
+
+
+def _plain_instance_norm(
+    input: Tensor,
+    running_mean: Tensor | None = None,
+    running_var: Tensor | None = None,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    use_input_stats: bool = True,
+    momentum: float = 0.1,
+    eps: float = 1e-5,
+) -> Tensor:
+    if not use_input_stats:  # running statistics are constants: no harm
+        return torch.instance_norm(
+            input, weight, bias, running_mean, running_var, False, momentum, eps, False
+        )
+    normal = _standardized(input, tuple(range(2, input.ndim)), eps)
+    each = (1, -1, *(1,) * (input.ndim - 2))
+    normal = normal if weight is None else normal * weight.view(each)
+    return normal if bias is None else normal + bias.view(each)
+
+
+def _standardized(x: Tensor, axes: tuple[int, ...], eps: float) -> Tensor:
+    centered = x - x.mean(axes, keepdim=True)
+    return centered * (centered.square().mean(axes, keepdim=True) + eps).rsqrt()
 
 
 class TangentInvarianceLoss(nn.Module):
@@ -108,17 +184,9 @@ class TangentInvarianceLoss(nn.Module):
                 f"a generator must return one tangent vector per sample, of shape "
                 f"{tuple(x.shape)}, got {tuple(direction.shape)}."
             )
-        with forward_ad.dual_level():
-            g = self._gradients(model, forward_ad.make_dual(x, direction.to(x)), target)
-            return g.attached(tangent_change(g.factors))
-
-    def _gradients(self, model: nn.Module, x: Tensor, target: Tensor | None) -> Gradients:
-        try:
-            return similarity_gradients(
+        x = x if x.requires_grad else x.detach().requires_grad_()
+        with _PlainNorms(), torch.enable_grad():
+            g = similarity_gradients(
                 model, x, target, outputs=self.outputs, params=self.params, strict=self.strict
             )
-        except NotImplementedError as error:
-            raise InputError(
-                f"a layer has no forward-mode derivative, which this loss needs: {error} Leave "
-                "it out of `model`, or use OrbitSimilarityLoss with small steps."
-            ) from error
+            return g.attached(tangent_change(g.factors, x, direction.to(x)))
