@@ -59,7 +59,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run a command and return its exit code."""
     try:
         result = app(args=None if argv is None else list(argv), standalone_mode=False)
-        return result if isinstance(result, int) else 0
+        code = result if isinstance(result, int) else 0
     except typer.Exit as stop:
         code = int(stop.exit_code)
     except (KeyboardInterrupt, typer.Abort):
