@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import scoreboard
 import torch
 from orderings import claims, mean_and_error
 from small_nets import LOSSES, Parts, hidden, parts_of, small_net, train
@@ -98,7 +99,8 @@ def one(
         "audit": [{k: v for k, v in asdict(a).items() if not isinstance(v, tuple)} for a in audits],
         "dknn": [by_credibility(dknn, net, images, y, e) for e, images in moved.items()],
         "transfer": {
-            str(e): float((net(fgsm(other, x, y, e)).argmax(1) == y).double().mean())
+            str(e): float((net(x).argmax(1) == y).double().mean())
+            - float((net(fgsm(other, x, y, e)).argmax(1) == y).double().mean())
             for e in settings.epsilons
         },
     }
@@ -158,7 +160,7 @@ def summary(runs: list[dict[str, Any]]) -> dict[str, Any]:
         ],
         "audit": [r["audit"] for r in runs],
         "dknn": [r["dknn"] for r in runs],
-        "transfer_from_the_other_net": [r["transfer"] for r in runs],
+        "lost_to_attacks_made_on_the_other_net": [r["transfer"] for r in runs],
     }  # fmt: skip
 
 
@@ -209,6 +211,7 @@ def save(settings: Settings, found: dict[str, Any], preset: str) -> None:
     partial = path.with_suffix(".partial")
     partial.write_text(json.dumps(record) + "\n")
     partial.replace(path)
+    scoreboard.write(record)
 
 
 if __name__ == "__main__":
