@@ -22,7 +22,8 @@ training steps of 128 rows, k = {k}. Rows to train on, to vote, to calibrate, to
 {digits}; FashionMNIST {fashion}, a subset.
 
 Two losses: cross-entropy, and cross-entropy with the soft nearest neighbor loss of all three hidden
-layers maximized (weight 0.05 each, at the temperature of least loss). Fifteen corruptions at five severities with CIFAR-10-C's constants; frost is drawn.
+layers maximized (weight 0.05 each, at the temperature of least loss). Fifteen corruptions at five
+severities with CIFAR-10-C's constants; frost is drawn.
 "FGSM on ned" is made through the NED head, "on softmax" through the network's own last layer.
 Figures are means over seeds ± standard error; with so few seeds an error is itself a rough guess.
 """
