@@ -8,6 +8,9 @@ PIP := $(BIN)/pip install -q --no-compile --disable-pip-version-check -c constra
 # One thread per test worker: the runner uses the cores.
 TEST_ENV := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
 
+# Packages are installed without byte code; the first import of each writes it, so let it.
+export PYTHONDONTWRITEBYTECODE :=
+
 .PHONY: demo test setup browser check bench docs clean
 
 demo: $(VENV)/.core

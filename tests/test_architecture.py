@@ -1,10 +1,9 @@
 """The rooms of the house, which doors are open, and the few rules a machine can see."""
 
 import ast
+import functools
 import re
 from pathlib import Path
-
-import pytest
 
 SOURCE = Path(__file__).parents[1] / "src" / "vicinal"
 FILES = sorted(SOURCE.rglob("*.py"))
@@ -22,9 +21,24 @@ MAY_IMPORT = {
 # An audit knows how to save itself as a page: inside that one method the arrow points up.
 MAY_IMPORT_LATE = {"studies": {"report"}}
 
-each_file = pytest.mark.parametrize("path", FILES, ids=lambda p: str(p.relative_to(SOURCE)))
+
+def each_file(rule):
+    """A test that holds a rule against every file and names those that break it."""
+
+    def test():
+        broken = []
+        for path in FILES:
+            try:
+                rule(path)
+            except AssertionError as error:
+                broken.append(f"{path.relative_to(SOURCE)}: {error}")
+        assert not broken, "\n".join(broken)
+
+    test.__doc__ = rule.__doc__
+    return test
 
 
+@functools.cache
 def tree(path):
     return ast.parse(path.read_text())
 
@@ -81,23 +95,26 @@ def test_there_is_no_drawer_for_odds_and_ends(path):
 
 @each_file
 def test_no_public_argument_hides_in_kwargs(path):
-    public = [f for f in functions(path) if not f.name.startswith("_") or f.name == "__init__"]
+    hidden = [n for n in ast.walk(tree(path)) if isinstance(n, ast.ClassDef) and n.name[0] == "_"]
+    inner = {id(n) for f in [*functions(path), *hidden] for n in ast.walk(f) if n is not f}
+    outer = [f for f in functions(path) if id(f) not in inner]
+    public = [f for f in outer if not f.name.startswith("_") or f.name == "__init__"]
     assert not [f.name for f in public if f.args.kwarg]
+
+
+@functools.cache
+def classes():
+    nodes = [node for p in FILES for node in ast.walk(tree(p))]
+    return {node.name: node for node in nodes if isinstance(node, ast.ClassDef)}
 
 
 @each_file
 def test_no_class_stands_on_a_tower(path):
     """At most one base of our own: class depth 2."""
-    ours = {
-        node.name: node
-        for p in FILES
-        for node in ast.walk(tree(p))
-        if isinstance(node, ast.ClassDef)
-    }
 
     def depth(name):
-        bases = [b.id for b in ours[name].bases if isinstance(b, ast.Name) and b.id in ours]
-        return 1 + max((depth(b) for b in bases if b != name), default=0)
+        bases = [b.id for b in classes()[name].bases if isinstance(b, ast.Name)]
+        return 1 + max((depth(b) for b in bases if b in classes() and b != name), default=0)
 
     here = [node.name for node in ast.walk(tree(path)) if isinstance(node, ast.ClassDef)]
     assert not [name for name in here if depth(name) > 2]
