@@ -3,7 +3,6 @@ import math
 import numpy as np
 import pytest
 import torch
-from sklearn.utils.estimator_checks import check_estimator
 
 import reference
 from vicinal.checks import InputError
@@ -89,7 +88,3 @@ def test_an_unknown_prediction_and_a_single_class_are_refused(blobs):
         TrustScore().fit(x, y).score(x, np.full(60, 7))
     with pytest.raises(InputError, match="one class"):
         TrustScore().fit(x, np.zeros(60, int)).score(x, np.zeros(60, int))
-
-
-def test_scikit_learns_estimator_checks_pass():
-    check_estimator(TrustScore(), on_skip=None)  # it skips the array API, which needs a switch

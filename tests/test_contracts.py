@@ -1,11 +1,23 @@
-"""What holds for every loss: order, dtype, NaN, lone anchors, gradients, one graph."""
+"""What every loss and every estimator promises; each joins by one line in a list.
+
+Losses are listed in ``losses/catalog.py``: order, dtype, NaN, lone anchors, gradients, one graph.
+Estimators are listed here and pass scikit-learn's own checks.
+"""
 
 import pytest
 import torch
+from sklearn.utils.estimator_checks import check_estimator
 from torch.testing import assert_close
+
+from vicinal.confidence import KNNClassifier, NEDClassifier, TrustScore
 
 from losses.catalog import CATALOG
 
+ESTIMATORS = [NEDClassifier(), KNNClassifier(), TrustScore()]
+# These draw by position or pair rows with the batch reversed: a reordered batch is another draw.
+BY_POSITION = {"soft_distribution_info_nce", "info_nce_mixed", "mixed_cross_entropy"}
+# These average over triplets or sum over pairs: no anchor counts as such.
+NOT_BY_ANCHOR = {"triplet_all", "triplet_valid", "graph_smoothness"}
 EVERY = pytest.mark.parametrize(("name", "call", "kind"), CATALOG, ids=[c[0] for c in CATALOG])
 EMBEDDING = pytest.mark.parametrize(
     ("name", "call"), [c[:2] for c in CATALOG if c[2] == "embedding"],
@@ -24,16 +36,17 @@ def test_gradients_are_exact_in_float64(name, call, kind, rng):
     assert torch.autograd.gradcheck(lambda x: call(x, y), x.requires_grad_(), atol=1e-6)
 
 
-@EVERY
-def test_the_order_of_a_batch_does_not_matter(name, call, kind, rng):
-    if (
-        "drawn" in name
-        or name in {"soft_distribution_info_nce", "info_nce_mixed"}
-        or "mixed" in name
-    ):
-        order = torch.arange(9)  # these pair rows by position: only the identity is to be kept
-    else:
-        order = torch.randperm(9, generator=rng)
+@pytest.mark.parametrize("estimator", ESTIMATORS, ids=lambda e: type(e).__name__)
+def test_every_estimator_keeps_the_scikit_learn_contract(estimator):
+    check_estimator(estimator, on_skip=None)  # it skips the array API, which needs a switch
+
+
+@pytest.mark.parametrize(
+    ("name", "call"), [c[:2] for c in CATALOG if c[0] not in BY_POSITION],
+    ids=[c[0] for c in CATALOG if c[0] not in BY_POSITION],
+)  # fmt: skip
+def test_the_order_of_a_batch_does_not_matter(name, call, rng):
+    order = torch.randperm(9, generator=rng)
     x, y = batch(rng)
     assert_close(call(x[order], y[order]), call(x, y), rtol=1e-12, atol=1e-12)
 
@@ -89,10 +102,12 @@ def test_without_a_valid_anchor_the_loss_is_zero_with_zero_gradient(name, call, 
         assert_close(x.grad, torch.zeros_like(x))
 
 
-@EMBEDDING
+@pytest.mark.parametrize(
+    ("name", "call"),
+    [c[:2] for c in CATALOG if c[2] == "embedding" and c[0] not in NOT_BY_ANCHOR],
+    ids=[c[0] for c in CATALOG if c[2] == "embedding" and c[0] not in NOT_BY_ANCHOR],
+)
 def test_a_lone_anchor_does_not_dilute_the_mean(name, call, rng):
-    if "triplet" in name or name == "graph_smoothness":
-        return  # averaged over triplets or summed over pairs: no anchor counts as such
     x, _ = batch(rng, n=6)
     lone = torch.cat([x, x.mean(0, keepdim=True) + 1])
     labels = torch.tensor([0, 0, 0, 1, 1, 1, 2])
@@ -115,10 +130,11 @@ def test_duplicates_and_zero_rows_have_finite_gradients(name, call, rng):
     assert x.grad.abs().max() < 1e6
 
 
-@EVERY
-def test_a_loss_compiles_into_one_graph(name, call, kind, rng):
-    if name == "soft_distribution_info_nce":
-        return  # a generator object is not traced; the draw without one is tested with the loss
+COMPILED = [c for c in CATALOG if c[0] != "soft_distribution_info_nce"]  # no generator is traced
+
+
+@pytest.mark.parametrize(("name", "call"), [c[:2] for c in COMPILED], ids=[c[0] for c in COMPILED])
+def test_a_loss_compiles_into_one_graph(name, call, rng):
     x, y = batch(rng, torch.float32)
     torch._dynamo.reset()
     compiled = torch.compile(call, fullgraph=True, backend="aot_eager")
