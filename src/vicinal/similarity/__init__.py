@@ -8,6 +8,7 @@ from vicinal.similarity.diagnosis import (
     suspicious_labels,
     uncertainty,
 )
+from vicinal.similarity.distributed import distributed_gram, distributed_neighbors
 from vicinal.similarity.enforce import (
     DensityLoss,
     OrbitSimilarityLoss,
@@ -20,6 +21,7 @@ from vicinal.similarity.enforce_tangent import TangentInvarianceLoss
 from vicinal.similarity.kernel import GradientKernel, Histogram, TopK
 from vicinal.similarity.outputs import Contrast
 from vicinal.similarity.perceptual import perceptual_gram
+from vicinal.similarity.sketch import SketchedIndex, SketchError
 
 __all__ = [
     "Contrast",
@@ -31,11 +33,15 @@ __all__ = [
     "OrbitSimilarityLoss",
     "PairSimilarityLoss",
     "SetSimilarityLoss",
+    "SketchError",
+    "SketchedIndex",
     "SuspiciousLabels",
     "TangentInvarianceLoss",
     "TopK",
     "TwoBatchSimilarityLoss",
     "denoising",
+    "distributed_gram",
+    "distributed_neighbors",
     "fit_diagnosis",
     "perceptual_gram",
     "similarity_gradients",

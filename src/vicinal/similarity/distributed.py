@@ -1,0 +1,243 @@
+r"""Neighbor counts and kernels of a data set spread over processes (``torch.distributed``).
+
+Each process holds a shard of the data and the whole model, and gets the rows of its own samples:
+
+* ``N_S(x) = ⟨u(x), Σ u⟩``: one all-reduce of the sums, whatever the size of the data;
+* ``k^C``: blocks of *factors* travel around a ring; gradients are never sent.
+
+Every process calls the function, with shards of any length (none at all included). Without an
+initialized process group both are the kernel's own methods.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from jaxtyping import Float
+from safetensors.torch import load, save
+from torch import Tensor
+
+from vicinal.checks import InputError
+from vicinal.similarity.blocks import Block, Blocks, count
+from vicinal.similarity.density import class_totals
+from vicinal.similarity.factors import Dense, Factor, Places, Totals, dot, select
+from vicinal.similarity.kernel import GradientKernel
+from vicinal.similarity.outputs import Contrast
+from vicinal.similarity.whitening import Whitening
+
+
+def distributed_neighbors(
+    kernel: GradientKernel, data: Any, *, include_self: bool = True, group: Any = None
+) -> Float[Tensor, " n"]:
+    """N_S of this process's samples over the samples of all of them.
+
+    >>> model = torch.nn.Linear(2, 1)
+    >>> distributed_neighbors(GradientKernel(model), torch.ones(3, 2))  # one process
+    tensor([3.0000, 3.0000, 3.0000])
+    """
+    if not dist.is_initialized():
+        return kernel.neighbors(data, include_self=include_self)
+    _check_outputs(kernel)
+    shard = kernel.blocks(data, "unit") if count(data, "data") else None
+    sums = _all_reduced({} if shard is None else class_totals(kernel, shard), kernel, group)
+    parts = [_empty(kernel)]
+    for block in shard or ():
+        found = _counts(kernel, block, sums)
+        found = found if block.scale is None else found * block.scale
+        parts.append(found if include_self else found - (block.whitening.rank > 0).to(found))
+    return torch.cat([part.to(parts[-1].dtype) for part in parts])
+
+
+def distributed_gram(
+    kernel: GradientKernel, data: Any, *, group: Any = None
+) -> Float[Tensor, "n m"]:
+    """k^C of this process's samples with those of all processes, in the order of ranks.
+
+    >>> model = torch.nn.Linear(2, 1)
+    >>> distributed_gram(GradientKernel(model), torch.ones(2, 2)).shape  # one process
+    torch.Size([2, 2])
+    """
+    if not dist.is_initialized():
+        return kernel.gram(data)
+    _check_outputs(kernel)
+    rows = count(data, "data")
+    shard = kernel.blocks(data, "unit") if rows else None
+    said = {"rows": rows, "blocks": 0 if shard is None else len(shard)}
+    sizes = _gathered(said, _empty(kernel).device, group)
+    offsets = [sum(size["rows"] for size in sizes[:r]) for r in range(len(sizes) + 1)]
+    found = _empty(kernel).new_empty(rows, offsets[-1])
+    needed = found.nbytes
+    if needed > kernel.memory_budget:
+        raise InputError(
+            f"{rows} rows of a Gram matrix of {offsets[-1]} samples take {needed / 2**20:.0f} MiB, "
+            f"more than memory_budget={kernel.memory_budget / 2**20:.0f} MiB. Use more processes, "
+            "distributed_neighbors, or raise the budget."
+        )
+    for number in range(max(size["blocks"] for size in sizes)):
+        mine = _nth(shard, number)
+        for source, visiting in _around(mine, kernel, group):
+            if visiting is None:
+                continue
+            first = offsets[source] + visiting.start
+            for own in shard or ():
+                tile = kernel.tile(own, visiting)
+                found[own.start : own.stop, first : first + len(visiting)] = tile
+    return found
+
+
+# ------------------------------------------------------------------ sums
+
+
+def _all_reduced(
+    sums: dict[int, list[Totals]], kernel: GradientKernel, group: Any
+) -> dict[int, list[Totals]]:
+    """The totals of every class over all processes; who has none of a class adds zeros."""
+    shapes = [[list(t.shape) for t in totals] for totals in next(iter(sums.values()), [])]
+    empty = _empty(kernel)
+    said = _gathered({"labels": list(sums), "shapes": shapes}, empty.device, group)
+    layout: list[list[list[int]]] = next((s["shapes"] for s in said if s["shapes"]), [])
+    found: dict[int, list[Totals]] = {}
+    for label in sorted({label for s in said for label in s["labels"]}):
+        mine = sums.get(label)
+        if mine is None:
+            mine = [tuple(empty.new_zeros(shape) for shape in each) for each in layout]
+        for totals in mine:
+            for t in totals:
+                dist.all_reduce(t, group=group)
+        found[label] = mine
+    return found
+
+
+def _counts(
+    kernel: GradientKernel, block: Block, sums: dict[int, list[Totals]]
+) -> Float[Tensor, " n"]:
+    if not kernel.within_class:
+        return dot(block.factors, sums[0])
+    assert block.target is not None
+    found = block.outputs.new_zeros(len(block))
+    for label in block.target.unique():
+        rows = (block.target == label).nonzero().flatten()
+        found[rows] = dot(select(block.factors, rows), sums[int(label)])
+    return found
+
+
+# ------------------------------------------------------------------ the ring
+
+
+def _around(
+    mine: Block | None, kernel: GradientKernel, group: Any
+) -> Iterator[tuple[int, Block | None]]:
+    """This process's block, then its left neighbor's, and so on around the ring."""
+    world, rank = dist.get_world_size(group), dist.get_rank(group)
+    device = _empty(kernel).device
+    packed = _packed(mine).to(device)
+    for step in range(world):
+        yield (rank - step) % world, mine if step == 0 else _unpacked(packed, device)
+        if step < world - 1:
+            packed = _passed_on(packed, group)
+
+
+def _passed_on(packed: Tensor, group: Any) -> Tensor:
+    """To the right neighbor; what the left one sent. First how long it is, then it."""
+    world, rank = dist.get_world_size(group), dist.get_rank(group)
+    right, left = (rank + 1) % world, (rank - 1) % world
+
+    def exchange(out: Tensor, into: Tensor) -> None:
+        ops = [
+            dist.P2POp(dist.isend, out, group=group, group_peer=right),
+            dist.P2POp(dist.irecv, into, group=group, group_peer=left),
+        ]
+        for work in dist.batch_isend_irecv(ops):
+            work.wait()
+
+    length = torch.tensor([packed.numel()], device=packed.device)
+    coming = torch.empty_like(length)
+    exchange(length, coming)
+    received = packed.new_empty(int(coming))
+    exchange(packed, received)
+    return received
+
+
+def _packed(block: Block | None) -> Tensor:
+    """A block as bytes: what a tile needs of it, in the safetensors format."""
+    if block is None:
+        return torch.zeros(1, dtype=torch.uint8)
+    tensors = {"outputs": block.outputs}
+    layout = []
+    for i, factor in enumerate(block.factors):
+        tensors |= {f"{i}.{name}": t for name, t in factor.tensors().items()}
+        fields = ("weight", "bias", "vocabulary") if isinstance(factor, Places) else ()
+        layout.append({"shape": factor.shape, **{name: getattr(factor, name) for name in fields}})
+    header = json.dumps({"start": block.start, "layout": layout}).encode()
+    tensors["header"] = torch.frombuffer(bytearray(header), dtype=torch.uint8)
+    for name, t in (("scale", block.scale), ("target", block.target)):
+        if t is not None:
+            tensors[name] = t
+    raw = save({name: t.detach().cpu().clone().contiguous() for name, t in tensors.items()})
+    return torch.frombuffer(bytearray(raw), dtype=torch.uint8)
+
+
+def _unpacked(packed: Tensor, device: torch.device) -> Block | None:
+    if packed.numel() == 1:
+        return None
+    tensors = {k: t.to(device) for k, t in load(packed.cpu().numpy().tobytes()).items()}
+    header = json.loads(bytes(tensors["header"].tolist()))
+    factors: list[Factor] = []
+    for i, fields in enumerate(header["layout"]):
+        shape = tuple(fields.pop("shape"))
+        if fields:
+            factors.append(Places(tensors[f"{i}.a"], tensors[f"{i}.b"], **fields, shape=shape))
+        else:
+            factors.append(Dense(tensors[f"{i}.g"], shape))
+    outputs = tensors["outputs"]
+    none = outputs.new_empty(0)  # tiles do not ask for it
+    return Block(
+        header["start"],
+        factors,
+        none,
+        Whitening(none, none),
+        outputs,
+        tensors.get("target"),
+        tensors.get("scale"),
+    )
+
+
+def _nth(shard: Blocks | None, number: int) -> Block | None:
+    if shard is None or number >= len(shard):
+        return None
+    return next(shard.since(number))
+
+
+# ------------------------------------------------------------------ words between processes
+
+
+def _gathered(said: dict[str, Any], device: torch.device, group: Any) -> list[dict[str, Any]]:
+    """What every process said, in the order of ranks; as JSON, never pickled."""
+    world = dist.get_world_size(group)
+    mine = torch.frombuffer(bytearray(json.dumps(said).encode()), dtype=torch.uint8).to(device)
+    length = torch.tensor([mine.numel()], device=device)
+    lengths = [torch.empty_like(length) for _ in range(world)]
+    dist.all_gather(lengths, length, group=group)
+    longest = max(int(n) for n in lengths)
+    padded = torch.nn.functional.pad(mine, (0, longest - mine.numel()))
+    texts = [torch.empty_like(padded) for _ in range(world)]
+    dist.all_gather(texts, padded, group=group)
+    return [json.loads(bytes(t[: int(n)].tolist())) for t, n in zip(texts, lengths, strict=True)]
+
+
+def _empty(kernel: GradientKernel) -> Tensor:
+    """No rows, where and as wide as the gradients are."""
+    p = next(iter(kernel.engine.selected.values())).detach()
+    return p.new_empty(0, dtype=torch.promote_types(p.dtype, torch.float32))
+
+
+def _check_outputs(kernel: GradientKernel) -> None:
+    if isinstance(kernel.outputs, Contrast) and kernel.outputs.kind == "sampled":
+        raise InputError(
+            "sampled adversaries are drawn by a sample's place in the data, which a shard does not "
+            'know. Use outputs=Contrast("rest").'
+        )

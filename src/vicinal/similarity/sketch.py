@@ -1,0 +1,270 @@
+r"""A small index of gradients on disk, asked for and with its error said.
+
+The exact kernel is faster than any projection while factors fit in memory. To keep millions of
+samples on disk, each layer's whitened gradient ``G = Σ_t b_t a_tᵀ``, seen as a matrix of (outputs x
+features out) by (features in), is projected from both sides without being formed:
+
+    ``S_B G S_Aᵀ = Σ_t (S_B b_t) (S_A a_t)ᵀ``,   ``E ⟨S_B G S_Aᵀ, S_B G' S_Aᵀ⟩ = ⟨G, G'⟩``
+
+with Gaussian ``S_A, S_B`` of ``dim`` rows (a side no wider than that is kept as it is). The rows
+are scaled to norm 1, so a sample's similarity to itself is 1. :attr:`SketchedIndex.error` is
+measured against the exact kernel on some of the samples each time an index is built.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from jaxtyping import Float
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from vicinal.checks import InputError, check_k
+from vicinal.similarity.batches import Batch, fingerprint
+from vicinal.similarity.blocks import Block
+from vicinal.similarity.factors import Dense, Factor
+from vicinal.similarity.kernel import GradientKernel, TopK
+from vicinal.similarity.outputs import Contrast, describe
+
+
+class SketchError(NamedTuple):
+    """Sketched minus exact k^C over pairs of a sample: root mean square and largest."""
+
+    rms: float
+    largest: float
+    pairs: int
+
+
+def gaussian(width: int, dim: int, seed: int) -> Float[Tensor, "dim width"] | None:
+    """``S`` with ``E SᵀS = Id``; None, the identity, where there is nothing to save."""
+    if width <= dim:
+        return None
+    rng = torch.Generator().manual_seed(seed)
+    return torch.randn(dim, width, generator=rng, dtype=torch.float64) / math.sqrt(dim)
+
+
+def sketch(factor: Factor, dim: int, seed: int) -> Float[Tensor, "n s"]:
+    """``S_B G S_Aᵀ`` of each sample, flat.
+
+    >>> g = Dense(torch.ones(2, 1, 9))
+    >>> torch.equal(sketch(g, 3, 0), torch.ones(2, 9)), sketch(g, 2, 0).shape
+    (True, torch.Size([2, 4]))
+    """
+    if isinstance(factor, Dense):
+        flat = factor.g.flatten(1)
+        side = math.ceil(math.sqrt(flat.shape[1]))  # any matrix of the numbers will do
+        rows = -(-flat.shape[1] // side)
+        flat = torch.nn.functional.pad(flat, (0, rows * side - flat.shape[1]))
+        g = flat.view(len(flat), rows, side)
+        right, left = gaussian(side, dim, 2 * seed), gaussian(rows, dim, 2 * seed + 1)
+        g = g if right is None else g @ right.to(g).T
+        return (g if left is None else left.to(g) @ g).flatten(1)
+    b = factor.b.flatten(2)
+    left = gaussian(b.shape[-1], dim, 2 * seed + 1)
+    b = b if left is None else b @ left.to(b).T
+    return (b.mT @ _inputs(factor, dim, 2 * seed)).flatten(1)
+
+
+def _inputs(factor: Any, dim: int, seed: int) -> Float[Tensor, "n t s"]:
+    """``S_A a`` at every place; the bias is an input that is always 1."""
+    b = factor.b
+    if factor.vocabulary:
+        table = gaussian(factor.vocabulary, dim, seed)
+        if table is None:
+            return torch.nn.functional.one_hot(factor.a, factor.vocabulary).to(b)
+        return table.to(b).T[factor.a]
+    ones = b.new_ones(*b.shape[:2], 1)
+    if not factor.weight:
+        return ones
+    a = torch.cat([factor.a, ones], 2) if factor.bias else factor.a
+    right = gaussian(a.shape[-1], dim, seed)
+    return a if right is None else a @ right.to(a).T
+
+
+class SketchedIndex:
+    """Nearest samples by k^C from sketched gradients on disk.
+
+    * ``dim``: rows of either projection; a layer takes at most ``dim²`` numbers per sample, and
+      the error falls as ``1 / dim`` to ``1 / √dim``.
+    * ``generator``: draws the projections; the same seed finds its files again.
+
+    >>> import tempfile
+    >>> model = torch.nn.Sequential(torch.nn.Linear(8, 16), torch.nn.Tanh(), torch.nn.Linear(16, 1))
+    >>> x = torch.randn(50, 8)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     index = SketchedIndex(GradientKernel(model), dim=8).build(x, folder)
+    ...     found = index.topk(x[:3], k=2)
+    >>> found.indices[:, 0].tolist(), index.error.rms < 0.5
+    ([0, 1, 2], True)
+    """
+
+    def __init__(
+        self, kernel: GradientKernel, *, dim: int = 32, generator: torch.Generator | None = None
+    ) -> None:
+        if dim < 1:
+            raise InputError(f"`dim` must be at least 1, got {dim}.")
+        if isinstance(kernel.outputs, Contrast) and kernel.outputs.kind == "sampled":
+            raise InputError(
+                "an index cannot hold sampled adversaries: a query's would be drawn by its place "
+                'among the queries. Use outputs=Contrast("rest").'
+            )
+        rng = generator if generator is not None else torch.Generator().manual_seed(0)
+        self.kernel, self.dim = kernel, dim
+        self.seed = int(torch.randint(2**40, (1,), generator=rng))
+        self.error = SketchError(math.nan, math.nan, 0)
+        self._folder: Path | None = None
+        self._shards: list[str] = []
+        self._count = 0
+
+    def __len__(self) -> int:
+        return self._count
+
+    def build(self, data: Any, folder: str | Path, *, sample: int = 64) -> SketchedIndex:
+        """Sketch every row of ``data`` to ``folder``; files of a stopped build are taken over."""
+        self._folder = Path(folder)
+        self._folder.mkdir(parents=True, exist_ok=True)
+        blocks = self.kernel.blocks(data, "unit")
+        wanted = _spread(blocks.count, sample)
+        model, start, names, kept = self._model_key(), 0, [], []
+        for batch in blocks._batches():
+            batch = self.kernel._moved(batch)
+            names.append(self._shard(batch, start, model))
+            here = [i - start for i in wanted if start <= i < start + len(batch.x)]
+            if here:
+                target = None if batch.target is None else batch.target[here]
+                kept.append(Batch(batch.x[here], target))
+            start += len(batch.x)
+        self._shards, self._count = names, start
+        self.error = self._measure(kept, wanted)
+        self._write_manifest(model)
+        return self
+
+    @classmethod
+    def open(cls, kernel: GradientKernel, folder: str | Path) -> SketchedIndex:
+        """An index built before, for the same weights."""
+        path = Path(folder) / "index.json"
+        if not path.exists():
+            raise InputError(f"`folder` holds no finished index: {path} is missing. Build it.")
+        found = json.loads(path.read_text())
+        index = cls(kernel, dim=found["dim"])
+        index.seed, index._count, index._shards = found["seed"], found["count"], found["shards"]
+        index.error, index._folder = SketchError(*found["error"]), Path(folder)
+        if found["model"] != index._model_key():
+            raise InputError(
+                "the index was built from other weights, parameters or outputs than the kernel's. "
+                "Open it with the kernel it was built from, or build it anew."
+            )
+        return index
+
+    def topk(self, queries: Any, k: int) -> TopK:
+        """The k indexed rows most similar to each query, by the sketch."""
+        check_k(k, len(self), "k", "the index")
+        values, indices = [], []
+        for block in self.kernel.blocks(queries, "unit", name="queries"):
+            asked = self._rows(block)
+            best = asked.new_full((len(asked), k), -math.inf)
+            where = torch.full((len(asked), k), -1, device=asked.device)
+            for start, rows, target in self._read():
+                found = asked @ rows.to(asked).T
+                if self.kernel.within_class:
+                    assert target is not None
+                    assert block.target is not None
+                    found = found * (block.target[:, None] == target.to(asked.device)[None])
+                names = torch.arange(start, start + len(rows), device=asked.device)
+                best, at = torch.cat([best, found], 1).topk(k, 1)
+                where = torch.cat([where, names.expand(len(asked), -1)], 1).gather(1, at)
+            values.append(best)
+            indices.append(where)
+        return TopK(torch.cat(values), torch.cat(indices))
+
+    def _rows(self, block: Block) -> Float[Tensor, "n s"]:
+        """Unit sketches; a sample without a gradient stays zero."""
+        parts = [sketch(f, self.dim, self.seed + i) for i, f in enumerate(block.factors)]
+        flat = torch.cat(parts, 1)
+        if block.scale is not None:
+            flat = flat * block.scale[:, None]
+        return torch.nn.functional.normalize(flat.detach(), dim=1)
+
+    def _shard(self, batch: Batch, start: int, model: str) -> str:
+        """The file of one batch: there already, or written under a temporary name and renamed."""
+        assert self._folder is not None
+        plan = f"{model} {self.seed} {self.dim} {start}".encode()
+        name = f"rows-{hashlib.sha256(plan + fingerprint(batch)).hexdigest()[:24]}.safetensors"
+        path = self._folder / name
+        if _whole(path):
+            return name
+        tensors = {"rows": self._rows(self.kernel.block(batch, start).formed("unit")).contiguous()}
+        if batch.target is not None:
+            tensors["target"] = batch.target.contiguous()
+        partial = path.with_suffix(f".{os.getpid()}.partial")
+        save_file(tensors, partial)
+        with partial.open("rb") as file:
+            os.fsync(file.fileno())
+        partial.replace(path)
+        return name
+
+    def _read(self) -> Iterator[tuple[int, Tensor, Tensor | None]]:
+        assert self._folder is not None
+        start = 0
+        for name in self._shards:
+            tensors = load_file(self._folder / name)
+            yield start, tensors["rows"], tensors.get("target")
+            start += len(tensors["rows"])
+
+    def _measure(self, kept: list[Batch], wanted: list[int]) -> SketchError:
+        """On pairs of the sampled rows, against the exact kernel."""
+        x = torch.cat([batch.x for batch in kept])
+        targets = [batch.target for batch in kept if batch.target is not None]
+        target = torch.cat(targets) if targets else None
+        exact = self.kernel.gram(x if target is None else (x, target)).detach().double()
+        rows = [r[[i - s for i in wanted if s <= i < s + len(r)]] for s, r, _ in self._read()]
+        chosen = torch.cat(rows).double().to(exact.device)
+        found = chosen @ chosen.T
+        if self.kernel.within_class:
+            assert target is not None
+            found = found * (target[:, None] == target[None])
+        upper = torch.triu_indices(len(x), len(x), 1)
+        off = (found - exact)[upper[0], upper[1]]
+        if not len(off):
+            return SketchError(0.0, 0.0, 0)
+        return SketchError(float(off.square().mean().sqrt()), float(off.abs().max()), len(off))
+
+    def _model_key(self) -> str:
+        engine = self.kernel.engine
+        digest = hashlib.sha256(json.dumps([describe(engine.outputs), *engine.selected]).encode())
+        for tensor in engine.model.state_dict().values():
+            digest.update(fingerprint(Batch(tensor, None)))
+        return digest.hexdigest()
+
+    def _write_manifest(self, model: str) -> None:
+        assert self._folder is not None
+        record = {
+            "model": model, "dim": self.dim, "seed": self.seed, "count": self._count,
+            "error": list(self.error), "shards": self._shards,
+        }  # fmt: skip
+        partial = self._folder / f"index.{os.getpid()}.partial"
+        partial.write_text(json.dumps(record, indent=1) + "\n")
+        partial.replace(self._folder / "index.json")
+
+
+def _spread(count: int, sample: int) -> list[int]:
+    """``sample`` row numbers evenly over the data, without repeats."""
+    size = min(count, max(sample, 1))
+    return [i * count // size for i in range(size)]
+
+
+def _whole(path: Path) -> bool:
+    """Whether a file is there and complete (its header says how long it must be)."""
+    try:
+        with safe_open(path, "pt") as file:
+            return "rows" in file.keys()  # noqa: SIM118
+    except (OSError, SafetensorError):
+        return False
