@@ -91,8 +91,8 @@ def effects(support: int, queries: int, repeats: int) -> dict[str, Measured]:
 
 def main(quick: bool = False, data: Path | None = None) -> None:
     warnings.simplefilter("ignore")
-    big, few, repeats = (5_000, 256, 1) if quick else (100_000, 2_000, 3)
-    middle, many = (2_000, 300) if quick else (10_000, 10_000)
+    big, few, repeats = (5_000, 256, 1) if quick else (100_000, 1_000, 4)
+    middle, many = (2_000, 300) if quick else (10_000, 3_000)
     results = {
         f"predict_proba {big}x{few}": against_scikit_learn(big, few, repeats),
         f"one search {big}x{few}": beside_the_search(big, few, repeats),
