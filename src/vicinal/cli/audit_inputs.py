@@ -233,6 +233,7 @@ def _about(
         command=shlex.join(argv),
         reproduce="vicinal audit - --config config.json",
         media=None if given["no_images"] else media_of(support, query),
+        show_images=not given["no_images"],
         config={key: plain(value) for key, value in given.items()},
     )
 

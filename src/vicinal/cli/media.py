@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from vicinal.cli.rows import Rows
+from vicinal.studies.audit_media import as_pixels
 from vicinal.studies.record import Media
 from vicinal.studies.run_files import write_atomically
 
@@ -46,24 +47,7 @@ class Thumbnails(Mapping[int, Any]):
         item = self.sources[row]
         if isinstance(item, (str, np.str_)):
             return read_image(str(item), size=THUMBNAIL)
-        return pixels(np.asarray(item))
-
-
-def pixels(image: Any) -> Any:
-    """uint8 ``(h, w)`` or ``(h, w, 3)`` from what arrays of images hold.
-
-    Floats are scaled by their own range; channels may come first or last.
-    """
-    if image.ndim == 3 and image.shape[0] in (1, 3) and image.shape[2] not in (1, 3):
-        image = np.moveaxis(image, 0, 2)
-    if image.ndim == 3 and image.shape[2] == 1:
-        image = image[:, :, 0]
-    if image.dtype == np.uint8:
-        return image
-    low, high = float(image.min()), float(image.max())
-    top = high if low >= 0 and high > 1 else max(high, 1.0)
-    bottom = min(low, 0.0)
-    return np.round(255 * (image - bottom) / max(top - bottom, 1e-12)).astype(np.uint8)
+        return as_pixels(np.asarray(item))
 
 
 def save_media(media: Media | None, path: Path) -> None:

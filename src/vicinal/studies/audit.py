@@ -10,6 +10,7 @@ borders, hubs and duplicates. The result is a frozen :class:`Audit` of plain num
 
 from __future__ import annotations
 
+import dataclasses
 import datetime
 import time
 import warnings as python_warnings
@@ -33,6 +34,7 @@ from vicinal.studies import audit_cases, audit_heads, audit_sets
 from vicinal.studies.audit_heads import Fold, Hood, Trial
 from vicinal.studies.audit_inputs import About, AuditSettings, Sets, folds_of, ready_sets, usable_k
 from vicinal.studies.audit_labels import contradictions, depth_agreement, label_audit
+from vicinal.studies.audit_media import images_of
 from vicinal.studies.audit_model import ModelFacts, listen
 from vicinal.studies.record import Audit, Data, Provenance, SupportRows
 from vicinal.studies.watched_search import WatchedSearch
@@ -79,6 +81,8 @@ def audit(
         facts = listen(model, train, test, calib, settings, work, progress)
         support, query, calib = facts.support, facts.query, facts.calib
         logits = facts.logits if logits is None else logits
+        if about.media is None and about.show_images:
+            about = dataclasses.replace(about, media=images_of(train, test))
     with python_warnings.catch_warnings(record=True) as caught:
         python_warnings.simplefilter("always", UserWarning)
         sets = ready_sets(support, query, calib, settings, about)
@@ -379,8 +383,6 @@ def _provenance(settings: AuditSettings, about: About, start: float) -> Provenan
 
 
 def _with_warnings(found: Audit, sentences: list[str]) -> Audit:
-    import dataclasses
-
     return dataclasses.replace(found, warnings=tuple(dict.fromkeys(sentences)))
 
 

@@ -72,6 +72,7 @@ class About:
     command: str = ""
     reproduce: str = ""
     media: Any = None
+    show_images: bool = True  # take them from the model's inputs where no media are given
     warnings: tuple[str, ...] = ()
     config: dict[str, Any] = field(default_factory=dict)
 

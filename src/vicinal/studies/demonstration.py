@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from vicinal.studies.audit import Progress, audit
 from vicinal.studies.audit_inputs import About, AuditSettings
-from vicinal.studies.record import Audit, Media, Planted
+from vicinal.studies.record import Audit, Planted
 
 TRAIN, SUPPORT = 600, 700
 WRONG_LABELS, LETTERS = 35, 40
@@ -85,7 +85,6 @@ def audited(planted: Demonstration, seed: int = 0, progress: Progress | None = N
             query_ids=[f"{'letter' if y is None else 'digit'} {i}" for i, y in enumerate(labels)],
             model="vicinal.studies.demonstration:network",
             command="vicinal demo",
-            media=Media("images", _pixels(planted.query), _pixels(planted.support)),
         ),
         progress=progress,
     )
@@ -103,10 +102,6 @@ def audited(planted: Demonstration, seed: int = 0, progress: Progress | None = N
             Planted("letters among the digits", len(foreign), len(foreign & flagged), len(flagged)),
         ),
     )
-
-
-def _pixels(images: Tensor) -> list[NDArray[np.uint8]]:
-    return list((255 * images[:, 0]).round().to(torch.uint8).numpy())
 
 
 def trained(x: Tensor, y: Tensor, seed: int, epochs: int) -> nn.Module:
