@@ -23,6 +23,7 @@ from vicinal.similarity import (
     similarity_gradients,
 )
 from vicinal.similarity.enforce_gradients import inverse_root
+from vicinal.similarity.rules_patches import Geometry, take_patches
 
 CLOSE = {"rtol": 1e-9, "atol": 1e-9}
 GROUPS = torch.tensor([0, 0, 3, 3, 3, 5])
@@ -237,6 +238,32 @@ def test_the_inverse_root_is_differentiable_at_equal_eigenvalues_and_lower_rank(
 
     mix = torch.eye(3, rank, dtype=torch.float64)[None].requires_grad_()
     assert torch.autograd.gradcheck(root, (mix, j.requires_grad_()), atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    "geometry", [((3,), (2,), (1,)), ((2, 3), (1, 2), (2, 1)), ((1, 2, 2), (1, 1, 2), (1, 1, 1))]
+)
+def test_patches_and_their_way_back_are_each_others_derivative(geometry):
+    rank = len(geometry[0])
+    x = torch.randn(2, *(5, 6, 5)[:rank], 2, dtype=torch.float64, requires_grad=True)
+
+    def patches(x):
+        return take_patches(x, Geometry(*geometry)).sin()
+
+    assert torch.autograd.gradcheck(patches, (x,))
+    assert torch.autograd.gradgradcheck(patches, (x,))
+
+
+def test_a_convolution_with_channels_last_patches_has_the_right_derivatives():
+    """Eight channels or more, stride and dilation: the patches' own way back is used."""
+    torch.manual_seed(0)
+    model = nn.Sequential(
+        nn.Conv2d(2, 8, 2), nn.Tanh(), nn.Conv2d(8, 3, (2, 3), stride=(1, 2), dilation=(2, 1)),
+        nn.Tanh(), nn.Flatten(), nn.Linear(18, 2),
+    ).double()  # fmt: skip
+    x = torch.randn(6, 2, 6, 6, dtype=torch.float64)
+    check_direction(lambda: SetSimilarityLoss()(model, x, GROUPS), model)
+    check_direction(lambda: TangentInvarianceLoss([torch.sin])(model, x[:2]), model)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])

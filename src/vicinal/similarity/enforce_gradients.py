@@ -20,7 +20,7 @@ from torch.autograd.function import once_differentiable
 
 from vicinal.checks import InputError
 from vicinal.similarity.engine import Engine
-from vicinal.similarity.factors import Dense, Factor, Places, mixed, self_gram, trace_gram
+from vicinal.similarity.factors import Dense, Factor, Places, mixed, self_gram
 from vicinal.similarity.outputs import (
     Contrast,
     OutputFunction,
@@ -51,13 +51,12 @@ class Gradients:
 
     def inner(self) -> Float[Tensor, "n n"]:
         """``Tr K(x, x')`` of every pair."""
-        return trace_gram(self.factors, self.factors)
+        return symmetric_gram(self.factors)
 
     def correlation(self) -> Float[Tensor, "n n"]:
         """k^C of every pair (eq. 2; for vectors eq. 5); 0 for a sample without a gradient."""
         if self.factors[0].outputs > 1:
-            unit = self.unit()
-            k = trace_gram(unit, unit)
+            k = symmetric_gram(self.unit())
         else:
             gram = self.inner()
             root = inverse_norm(gram.diagonal(), gram.dtype)
@@ -173,7 +172,35 @@ def prepared_engine(
     return engine, known
 
 
-# ------------------------------------------------------- products of one row with one row
+# ------------------------------------------------------- products of gradients
+
+
+def symmetric_gram(factors: Sequence[Factor]) -> Float[Tensor, "n n"]:
+    """``Tr K`` of a batch with itself; one product backward where autograd would take two."""
+    return torch.stack([_symmetric(factor) for factor in factors]).sum(0)
+
+
+def _symmetric(factor: Factor) -> Float[Tensor, "n n"]:
+    if isinstance(factor, Dense):
+        return _Square.apply(factor.g.flatten(1))
+    if factor.b.shape[1] > 1 or factor.vocabulary or not factor.weight:
+        return factor.trace_gram(factor)
+    inner = _Square.apply(factor.a.flatten(1)) + float(factor.bias)
+    return inner * _Square.apply(factor.b.flatten(1))
+
+
+class _Square(torch.autograd.Function):
+    """``A Aᵀ``, whose derivative is ``(C + Cᵀ) A``."""
+
+    @staticmethod
+    def forward(ctx: Any, a: Tensor) -> Tensor:
+        ctx.save_for_backward(a)
+        return a @ a.T
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> Tensor:
+        (a,) = ctx.saved_tensors
+        return (grad + grad.T) @ a
 
 
 def paired(left: Sequence[Factor], right: Sequence[Factor]) -> Float[Tensor, " n"]:

@@ -13,6 +13,7 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from vicinal.similarity.factors import Dense, Places, stacked
+from vicinal.similarity.rules_patches import Geometry, take_patches
 
 if TYPE_CHECKING:
     from vicinal.similarity.rules import Call, Piece
@@ -118,6 +119,12 @@ def _patches(
         columns = F.unfold(x, module.kernel_size, module.dilation, 0, module.stride)
         return columns.mT, ()
     view = x.movedim(1, -1).contiguous() if last else x.movedim(1, -1)
+    if last and x.requires_grad:  # to be differentiated: autograd's own way back is slow
+        geometry = Geometry(module.kernel_size, module.stride, module.dilation)
+        found = take_patches(view, geometry)
+        places = prod(found.shape[1 : rank + 1])
+        shape = (module.out_channels, *module.kernel_size, channels)
+        return found.view(len(x), places, -1), shape
     for axis in range(rank):
         size, step, dilation = (
             getattr(module, k)[axis] for k in ("kernel_size", "stride", "dilation")
