@@ -232,6 +232,12 @@ def test_a_damaged_shard_is_made_again(net, data, tmp_path, monkeypatch):
     assert torch.equal(again, whole)
 
 
+def test_a_run_that_died_before_its_first_manifest_starts_anew(net, data, tmp_path):
+    (tmp_path / "s").mkdir()
+    (tmp_path / "s" / ".manifest.json.partial").write_text('{"vers')
+    assert len(capture(net, data, ["conv"], to=tmp_path / "s")["conv"]) == 21
+
+
 def test_another_model_or_other_data_do_not_go_on_in_the_same_folder(net, data, tmp_path):
     capture(net, data, ["conv"], to=tmp_path / "s")
     with pytest.raises(InputError, match="holds another capture: its layers"):

@@ -333,7 +333,8 @@ def test_a_run_that_was_killed_goes_on_and_ends_with_the_same_numbers(files, run
         else set()
     )
     assert left <= {".lock", ".work", ".unfinished"} or left == FILES
-    assert subprocess.run(command, cwd=tmp_path, timeout=600, check=False).returncode == 0
+    done = subprocess.run(command, cwd=tmp_path, timeout=600, capture_output=True, check=False)
+    assert done.returncode == 0, done.stderr
     assert {path.name for path in (tmp_path / "run").iterdir()} == FILES
     again, first = (folder / "samples.csv" for folder in (tmp_path / "run", run_folder))
     assert again.read_bytes() == first.read_bytes()

@@ -38,7 +38,8 @@ class ShardStore(Mapping[str, Tensor]):
         """The store for ``settings``: a new one, or the one that an earlier run left behind."""
         path = Path(folder)
         if not (path / MANIFEST).exists():
-            if path.exists() and any(path.iterdir()):
+            # Our own partial files may be there: a run that died before its first manifest.
+            if path.exists() and any(not p.name.endswith(".partial") for p in path.iterdir()):
                 raise InputError(
                     f"folder {str(path)!r} is not empty and holds no capture. Pass another folder."
                 )
