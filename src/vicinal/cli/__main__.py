@@ -6,6 +6,7 @@ interrupted (run the same command again to go on).
 
 from __future__ import annotations
 
+import os
 import sys
 import traceback
 from collections.abc import Sequence
@@ -57,6 +58,9 @@ def _root(
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command and return its exit code."""
+    # Read when torch is loaded: idle threads sleep instead of spinning, which on a shared machine
+    # is the difference between seconds and minutes.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     try:
         result = app(args=None if argv is None else list(argv), standalone_mode=False)
         code = result if isinstance(result, int) else 0
