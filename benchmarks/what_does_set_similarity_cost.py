@@ -10,6 +10,7 @@ sample, the right class against the rest.
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -79,9 +80,13 @@ def cost(model: nn.Module, n: int, repeats: int, rivals: bool) -> dict[str, obje
         name = "exact, torch.func alone"
         one = measure({name: step(lambda: by_torch_func(model, x, y), 1)}, repeats=2, warmup=0)
         rows[name] = replace(one[name], cpu=10 * one[name].cpu)
-    error = float((alike(model, x, y, y) - by_torch_func(model, x, y)).detach().abs())
+    exact = float(alike(copy.deepcopy(model).double(), x.double(), y, y).detach())
+    errors = {
+        "float32 error, factors": abs(float(alike(model, x, y, y).detach()) - exact),
+        "float32 error, torch.func": abs(float(by_torch_func(model, x, y).detach()) - exact),
+    }
     ratios = {f"{k}, times": row.cpu / rows[PLAIN].cpu for k, row in rows.items() if k != PLAIN}
-    return {**rows, **ratios, "difference from torch.func": error}
+    return {**rows, **ratios, **errors}
 
 
 def main(quick: bool = False, data: Path | None = None) -> None:
@@ -94,6 +99,6 @@ def main(quick: bool = False, data: Path | None = None) -> None:
         results[title] = found
         timed = {k: v for k, v in found.items() if hasattr(v, "cpu")}
         print_table(title, timed, against=PLAIN)  # type: ignore[arg-type]
-        print({k: round(v, 7) for k, v in found.items() if isinstance(v, float)})
+        print({k: float(f"{v:.3g}") for k, v in found.items() if isinstance(v, float)})
     if not quick:
         save("what_does_set_similarity_cost", results)
