@@ -125,6 +125,17 @@ def test_no_level_is_accepted_where_none_is_good_enough():
     assert accepted_from(c, np.ones(100, dtype=bool), 0.9) == 0.0
 
 
+def test_a_row_without_a_clear_majority_is_contested_however_low_the_threshold(head):
+    from dataclasses import replace
+
+    easy = replace(head.standards, threshold=0.3)
+    ordinary = [torch.tensor([v]) for v in (50.0, 60.0, 0.5)]
+    told = [
+        VERDICTS[int(verdict_codes(easy, *ordinary, torch.tensor([c]))[0])] for c in (0.6, 0.7)
+    ]
+    assert told == ["contested", "supported"]
+
+
 def test_where_no_level_can_be_promised_a_row_needs_the_target_itself_as_confidence(rng):
     x, y = rows(rng, 100)
     noise = y[torch.randperm(100, generator=rng)]

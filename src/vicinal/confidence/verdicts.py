@@ -6,7 +6,8 @@ r"""Four verdicts, each naming one measured thing. A row gets the first that hol
   though the 5th is at an ordinary distance), or, where the network's own neighbor counts N_S are
   given, fewer of those.
 * **contested**: confidence is below the level that keeps the target accuracy on held-out rows, or
-  the neighbors disagree with the label as in only 5 % of held-out rows (credibility).
+  below two thirds (another class may then hold half the winner's weight), or the neighbors
+  disagree with the label as in only 5 % of held-out rows (credibility).
 * **supported**: none of these.
 
 Credibility is DkNN's on one layer (Papernot & McDaniel 2018): with :math:`\alpha` the number of
@@ -32,6 +33,7 @@ from vicinal.checks import InputError
 VERDICTS = ("supported", "contested", "unfamiliar", "isolated")
 SUPPORTED, CONTESTED, UNFAMILIAR, ISOLATED = range(4)
 NEAR_RANK = 5
+MAJORITY = 2 / 3
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,9 +64,10 @@ class Standards:
         """The confidence below which a row is contested.
 
         Where the held-out rows are too few to promise anything, a calibrated confidence is still
-        worth its face value, so the target accuracy itself takes the threshold's place.
+        worth its face value, so the target accuracy itself takes the threshold's place. A threshold
+        speaks of all accepted rows together; the single row needs a clear majority besides.
         """
-        return self.threshold if self.reachable else self.target_accuracy
+        return max(self.threshold if self.reachable else self.target_accuracy, MAJORITY)
 
 
 def near_distance(distances: Float[Tensor, "n k"]) -> Float[Tensor, " n"]:
@@ -154,6 +157,8 @@ def reason(
     split = " · ".join(f"{name} {count}" for name, count in votes[:3])
     if confidence >= standards.level:
         return f"{split}; neighbors disagree more than for 95 % of {held}"
+    if standards.level == MAJORITY:
+        return f"{split}; confidence below {MAJORITY:.2f}: no clear majority of the weight"
     if standards.reachable:
         target = f"{standards.target_accuracy:.0%}"
         return f"{split}; confidence below {standards.level:.2f}, which keeps {target} accuracy"

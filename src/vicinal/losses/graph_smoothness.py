@@ -116,7 +116,8 @@ def _nearest(
     indices = _nearest_others(x.detach(), k)
     apart = _apart(labels, indices)
     both = _is_chosen_back(indices)
-    near = x[indices.flatten()].view(*indices.shape, -1)
+    # index_select, not x[…]: its backward adds rows, where indexing's scatters numbers.
+    near = x.index_select(0, indices.flatten()).view(*indices.shape, -1)
     flow = torch.exp(-alpha * neighbor_distances(x, near, "euclidean")) * apart
     if symmetry == "mutual":
         flow, apart = flow * both, apart * both
