@@ -1,5 +1,7 @@
 """Masses by tiles are the masses of a plain loop, at every scale, in any order, with gradients."""
 
+import weakref
+
 import pytest
 import torch
 from torch.autograd import gradcheck
@@ -9,6 +11,7 @@ from reference import masses
 from vicinal.checks import InputError
 from vicinal.neighbors.distances import METRICS
 from vicinal.neighbors.tiles import LogMasses, log_masses, masses_by_tiles
+from vicinal.neighbors.tiles_small import small_surprise
 
 HARD = [0, 1, 2, 0, 1, 1, 0, 0, 5, 1]  # 2 and 5 stand alone
 
@@ -233,3 +236,90 @@ def test_wrong_inputs_are_named(rng):
         log_masses(x, -torch.ones(10, 2))
     with pytest.raises(InputError, match="must sum to 1"):
         log_masses(x, torch.ones(10, 2))
+
+
+# ------------------------------------------------------------------ small batches in a few calls
+
+
+@pytest.mark.parametrize("metric", ["sqeuclidean", "cosine"])
+def test_the_surprise_of_a_small_batch_is_the_difference_of_its_masses(metric, rng):
+    x, labels = points(rng).requires_grad_(), torch.tensor(HARD)
+    t = torch.tensor([1.3], dtype=torch.float64, requires_grad=True)
+    weight = torch.rand(10, generator=rng, dtype=torch.float64)
+    masses = by_tiles(x, labels, t, metric, 0)
+    lone = masses.own == -torch.inf
+    expected = (masses.all - masses.own).masked_fill(lone, 0)
+    loss, valid = small_surprise(x, labels, t, metric)
+    assert_close(loss, expected)
+    assert torch.equal(valid, ~lone)
+    gradients = torch.autograd.grad((expected * weight).sum(), (x, t))
+    assert_close(torch.autograd.grad((loss * weight).sum(), (x, t)), gradients)
+    assert gradcheck(lambda x, t: small_surprise(x, labels, t, metric).loss, (x, t))
+
+
+def test_a_small_surprise_keeps_its_digits_where_classes_are_well_apart(rng):
+    labels = torch.arange(20) % 2
+    x = 0.5 * points(rng, 20, 8, dtype=torch.float32) + 3 * labels[:, None]
+
+    def surprise_and_gradient(x):
+        x = x.clone().requires_grad_()
+        # the loop's difference, log Σ all - log Σ own, as log(1 + other / own)
+        d = (x[:, None] - x).square().sum(2).masked_fill(torch.eye(20, dtype=torch.bool), torch.inf)
+        same = labels[:, None] == labels
+        own = torch.logsumexp(-d.masked_fill(~same, torch.inf), 1)
+        other = torch.logsumexp(-d.masked_fill(same, torch.inf), 1)
+        loss = torch.log1p(torch.exp(other - own))
+        return loss.detach(), torch.autograd.grad(loss.sum(), x)[0]
+
+    x.requires_grad_()
+    loss = small_surprise(x, labels, 1.0, "sqeuclidean").loss
+    exact, slope = surprise_and_gradient(x.detach().double())
+    assert exact.max() < 1e-12  # far below float32's eps: 1 - share would be 0
+    assert_close(loss.double(), exact, rtol=1e-4, atol=0)
+    got = torch.autograd.grad(loss.sum(), x)[0].double()
+    assert (got - slope).norm() / slope.norm() < 1e-4
+
+
+def test_what_is_not_plain_is_left_to_the_masses(rng):
+    x, labels = 2 * points(rng, dtype=torch.float32), torch.arange(10) % 2
+    assert small_surprise(x, labels, 1.0, "sqeuclidean") is not None
+    twins, far, zero, unknown = (x.clone() for _ in range(4))
+    twins[1], far[0], zero[3], unknown[4, 1] = x[0] + 1e-6, 1e4, 0, torch.nan
+    soft = torch.eye(2)[labels]
+    for given in [
+        (twins, labels, 1.0, "sqeuclidean"),
+        (far, labels, 1.0, "sqeuclidean"),
+        (zero, labels, 1.0, "cosine"),
+        (unknown, labels, 1.0, "sqeuclidean"),
+        (x, soft, 1.0, "sqeuclidean"),
+        (x, labels, 1.0, "euclidean"),
+        (x, labels, 0.0, "sqeuclidean"),
+        (x, labels, torch.ones(2), "sqeuclidean"),
+        (x, labels[:3], 1.0, "sqeuclidean"),
+        (x[:1], labels[:1], 1.0, "sqeuclidean"),
+    ]:
+        assert small_surprise(*given) is None
+
+
+def test_a_small_batch_is_let_go_with_its_loss_and_refuses_rows_that_changed(rng):
+    x, labels = points(rng).requires_grad_(), torch.arange(10) % 2
+    loss = small_surprise(x, labels, 1.0, "sqeuclidean").loss
+    slopes = weakref.ref(loss.grad_fn.pairs.slopes)
+    del loss
+    assert slopes() is None
+    loss = small_surprise(x, labels, 1.0, "sqeuclidean").loss
+    with torch.no_grad():
+        x += 1
+    with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+        loss.sum().backward()
+
+
+def test_a_small_batch_under_autocast_is_computed_in_its_own_precision(rng):
+    x, labels = points(rng, dtype=torch.float32).requires_grad_(), torch.arange(10) % 2
+    loss = small_surprise(x, labels, 1.0, "sqeuclidean").loss
+    expected = torch.autograd.grad(loss.sum(), x)[0]
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        wrapped = small_surprise(x, labels, 1.0, "sqeuclidean").loss
+        got = torch.autograd.grad(wrapped.sum(), x)[0]
+    assert torch.equal(wrapped, loss)
+    assert torch.equal(got, expected)

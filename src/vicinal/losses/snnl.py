@@ -24,6 +24,7 @@ from vicinal.checks import InputError, check_choice, check_positive
 from vicinal.neighbors.distances import METRICS
 from vicinal.neighbors.temperature import optimal_temperature
 from vicinal.neighbors.tiles import Labels, precise_log_masses
+from vicinal.neighbors.tiles_small import Surprise, small_surprise
 
 from .conventions import REDUCTIONS, as_rows, full_precision, keep_valid
 from .schedules import Schedule, check_schedule
@@ -54,10 +55,29 @@ def soft_nearest_neighbor_terms(
     tensor([ True,  True, False])
     """
     x = as_rows(x, "x")
-    masses = precise_log_masses(x, labels, temperature, metric, reference, reference_labels)
+    loss, valid = _surprise(x, labels, temperature, metric, (reference, reference_labels))
+    if valid is None:
+        valid = torch.ones(len(x), dtype=torch.bool, device=x.device)
+    return SoftNearestNeighborTerms(loss, valid)
+
+
+def _surprise(
+    x: Tensor,
+    labels: Tensor,
+    temperature: float | Tensor,
+    metric: str,
+    references: tuple[Tensor | None, Tensor | None],
+) -> Surprise:
+    """The loss of each anchor, and which anchors have a peer (None: every one)."""
+    alone = all(reference is None for reference in references)
+    if alone and not torch.compiler.is_compiling():
+        plain = small_surprise(x, labels, temperature, metric)
+        if plain is not None:
+            return plain
+    masses = precise_log_masses(x, labels, temperature, metric, *references)
     valid = masses.own != -torch.inf  # NaN counts: a wrong batch must show
     loss = (masses.all - masses.own).to(x.dtype)
-    return SoftNearestNeighborTerms(keep_valid(loss, valid, x), valid)
+    return Surprise(keep_valid(loss, valid, x), valid)
 
 
 @full_precision
@@ -84,14 +104,8 @@ def soft_nearest_neighbor_loss(
     tensor(0.3833)
     """
     check_choice(reduction, "reduction", REDUCTIONS)
-    loss, valid = soft_nearest_neighbor_terms(
-        x,
-        labels,
-        temperature=temperature,
-        metric=metric,
-        reference=reference,
-        reference_labels=reference_labels,
-    )
+    x = as_rows(x, "x")
+    loss, valid = _surprise(x, labels, temperature, metric, (reference, reference_labels))
     return _reduced(loss, valid, _weight(weight, loss), reduction)
 
 
@@ -109,14 +123,19 @@ def _weight(weight: Tensor | None, loss: Tensor) -> Tensor | None:
     return weight
 
 
-def _reduced(loss: Tensor, valid: Tensor, weight: Tensor | None, reduction: str) -> Tensor:
+def _reduced(loss: Tensor, valid: Tensor | None, weight: Tensor | None, reduction: str) -> Tensor:
     if weight is not None:
         loss = loss * weight
     if reduction == "none":
         return loss
     if reduction == "sum":
         return loss.sum()
-    total = valid.sum() if weight is None else (weight * valid).sum()
+    if weight is None:
+        if valid is None:
+            return loss.mean()
+        total = valid.sum()
+    else:
+        total = (weight if valid is None else weight * valid).sum()
     return loss.sum() / total.to(loss.dtype).masked_fill(total == 0, 1)
 
 
@@ -194,15 +213,9 @@ class SoftNearestNeighborLoss(nn.Module):
         weight: Float[Tensor, " n"] | None = None,
     ) -> Tensor:
         with torch.autocast(x.device.type, enabled=False):
-            loss, valid = soft_nearest_neighbor_terms(
-                x,
-                labels,
-                temperature=self.current_temperature(x, labels),
-                metric=self.metric,
-                reference=reference,
-                reference_labels=reference_labels,
-            )
-            if not (self._warned or torch.compiler.is_compiling()):
+            t, references = self.current_temperature(x, labels), (reference, reference_labels)
+            loss, valid = _surprise(as_rows(x, "x"), labels, t, self.metric, references)
+            if valid is not None and not (self._warned or torch.compiler.is_compiling()):
                 self._warn_of_lone_rows(valid)
             result = _reduced(loss, valid, _weight(weight, loss), self.reduction)
         return -result if self.entangle == "max" else result
