@@ -56,7 +56,7 @@ def cost(model: nn.Module, n: int, repeats: int, rivals: bool) -> dict[str, obje
     optimizer = torch.optim.Adam(model.parameters(), 1e-4)
     alike = SetSimilarityLoss(outputs=odds)
 
-    def step(loss: Callable[[], Tensor], count: int = 10) -> Callable[[], None]:
+    def step(loss: Callable[[], Tensor], count: int = 5) -> Callable[[], None]:
         def call() -> None:
             for _ in range(count):
                 optimizer.zero_grad()
@@ -76,10 +76,10 @@ def cost(model: nn.Module, n: int, repeats: int, rivals: bool) -> dict[str, obje
         "two-minibatch criterion alone": lambda: by_two_batches(model, x, y),
     }
     rows = measure({k: step(v) for k, v in losses.items()}, repeats=repeats)
-    if rivals:  # one step of it, counted ten times
+    if rivals:  # one step of it, counted five times
         name = "exact, torch.func alone"
         one = measure({name: step(lambda: by_torch_func(model, x, y), 1)}, repeats=2, warmup=0)
-        rows[name] = replace(one[name], cpu=10 * one[name].cpu)
+        rows[name] = replace(one[name], cpu=5 * one[name].cpu)
     exact = float(alike(copy.deepcopy(model).double(), x.double(), y, y).detach())
     errors = {
         "float32 error, factors": abs(float(alike(model, x, y, y).detach()) - exact),
@@ -94,8 +94,8 @@ def main(quick: bool = False, data: Path | None = None) -> None:
     results: dict[str, dict[str, object]] = {}
     for name, make in (("perceptron", perceptron), ("convolutional", convolutional)):
         n = 8 if quick else 64
-        title = f"{name}, batch of {n}, ten steps"
-        found = cost(make().eval(), n, 1 if quick else 7, rivals=not quick)
+        title = f"{name}, batch of {n}, five steps"
+        found = cost(make().eval(), n, 1 if quick else 16, rivals=not quick)
         results[title] = found
         timed = {k: v for k, v in found.items() if hasattr(v, "cpu")}
         print_table(title, timed, against=PLAIN)  # type: ignore[arg-type]
