@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from report.synthetic import comparison, hostile_audit, image_audit, table_audit, text_audit
+from vicinal import files
 from vicinal.checks import InputError
 from vicinal.studies import run_files
 from vicinal.studies.record import VERDICTS, Audit, Comparison, Delta, Histogram, Media
@@ -122,14 +123,14 @@ def test_numbers_used_as_labels_stay_numbers():
 
 def test_a_failed_write_leaves_the_old_file_and_no_other(tmp_path, monkeypatch):
     path = tmp_path / "report.html"
-    run_files.write_atomically(path, "old")
+    files.write_atomically(path, "old")
 
     def fail(*_):
         raise OSError("disk full")
 
-    monkeypatch.setattr(run_files.os, "fsync", fail)
+    monkeypatch.setattr(files.os, "fsync", fail)
     with pytest.raises(OSError, match="disk full"):
-        run_files.write_atomically(path, "new")
+        files.write_atomically(path, "new")
     assert path.read_text() == "old"
     assert [p.name for p in tmp_path.iterdir()] == ["report.html"]
 

@@ -9,17 +9,17 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors import safe_open
-from safetensors.torch import save_file
+from safetensors.torch import save
 from torch import Tensor
 
 from vicinal.checks import InputError
+from vicinal.files import write_atomically
 
 MANIFEST = "manifest.json"
 VERSION = 1
@@ -71,11 +71,9 @@ class ShardStore(Mapping[str, Tensor]):
             tensors[_LABELS] = labels.contiguous()
         shards = self.manifest["shards"]
         name = f"shard-{len(shards):05d}.safetensors"
-        partial = self.folder / f".{name}.partial"
-        save_file(tensors, partial)
-        _sync(partial)
-        digest = _sha256(partial)
-        partial.replace(self.folder / name)
+        data = save(tensors)
+        write_atomically(self.folder / name, data)
+        digest = hashlib.sha256(data).hexdigest()
         rows = len(next(iter(tensors.values())))
         self._update(shards=[*shards, {"file": name, "rows": rows, "sha256": digest}])
 
@@ -140,15 +138,7 @@ def _read_manifest(folder: Path) -> dict[str, Any]:
 
 
 def _write_manifest(folder: Path, manifest: Mapping[str, Any]) -> None:
-    partial = folder / f".{MANIFEST}.partial"
-    partial.write_text(json.dumps(manifest, indent=1))
-    _sync(partial)
-    partial.replace(folder / MANIFEST)
-
-
-def _sync(path: Path) -> None:
-    with path.open("rb") as file:
-        os.fsync(file.fileno())
+    write_atomically(folder / MANIFEST, json.dumps(manifest, indent=1))
 
 
 def _sha256(path: Path) -> str:

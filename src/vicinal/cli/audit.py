@@ -141,10 +141,10 @@ def write_run(
     from vicinal.cli.audit_inputs import plain
     from vicinal.cli.media import save_media
     from vicinal.cli.run_folder import git_commit, publishing, write_json
+    from vicinal.files import write_atomically
     from vicinal.studies.run_files import (
         csv_text,
         word,
-        write_atomically,
         write_samples,
         write_summary,
         write_suspects,
@@ -160,12 +160,10 @@ def write_run(
             write_atomically(folder / "dropped.csv", csv_text(rows))
         save_media(audit.media, folder / "media.npz")
         audit.head.save(folder / "trust.vic")
-        write_json(
-            folder / "config.json", {key: plain(v) for key, v in given.items()}, write_atomically
-        )
+        write_json(folder / "config.json", {key: plain(v) for key, v in given.items()})
         audit.save(folder / "report.html", max_mb=max_mb)
         provenance = {**audit.provenance.to_dict(), "git": git_commit(), "argv": sys.argv}
-        write_json(folder / "provenance.json", provenance, write_atomically)
+        write_json(folder / "provenance.json", provenance)
     shutil.rmtree(folder / ".work", ignore_errors=True)
 
 

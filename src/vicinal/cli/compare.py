@@ -34,9 +34,9 @@ def run(
 
     from vicinal.cli.audit import provenance_of
     from vicinal.cli.console import Voice
+    from vicinal.files import write_atomically
     from vicinal.report import save_compare
     from vicinal.studies.compare import compare_audits
-    from vicinal.studies.run_files import write_atomically
 
     start = time.time()
     voice = Voice(as_json, quiet)

@@ -183,7 +183,7 @@ def captured_with_retries(
 
 def _describe(folder: Path, rows: Rows, classes: list[str] | None, model: str) -> None:
     """``embed.json`` beside the shards: ids, class names and images, for audit to read."""
-    from vicinal.studies.run_files import write_atomically
+    from vicinal.files import write_atomically
 
     facts = {
         "model": model,

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 
 from vicinal.cli.rows import Rows
+from vicinal.files import write_atomically
 from vicinal.studies.audit_media import as_pixels
 from vicinal.studies.record import Media
-from vicinal.studies.run_files import write_atomically
 
 THUMBNAIL = 48
 

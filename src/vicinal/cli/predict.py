@@ -142,7 +142,7 @@ class _Writer:
             self.rows.writerow([word(c) if isinstance(c, str) else f"{c:.6g}" for c in cells])
 
     def __exit__(self, kind: object, error: object, trace: object) -> None:
-        from vicinal.studies.run_files import write_atomically
+        from vicinal.files import write_atomically
 
         if kind is not None:
             return

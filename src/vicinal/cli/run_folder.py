@@ -12,12 +12,13 @@ import platform
 import re
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 from vicinal.checks import InputError
+from vicinal.files import write_atomically
 
 LOCK = ".lock"
 UNFINISHED = ".unfinished"
@@ -121,8 +122,8 @@ def git_commit() -> str | None:
     return done.stdout.strip() or None if done.returncode == 0 else None
 
 
-def write_json(path: Path, value: Any, write: Callable[[Path, str], None]) -> None:
-    write(path, json.dumps(value, ensure_ascii=False, allow_nan=False, indent=1) + "\n")
+def write_json(path: Path, value: Any) -> None:
+    write_atomically(path, json.dumps(value, ensure_ascii=False, allow_nan=False, indent=1) + "\n")
 
 
 def _take(lock: Path, folder: Path) -> None:

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import os
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +20,7 @@ from safetensors.torch import save
 from torch import Tensor
 
 from vicinal.checks import InputError
+from vicinal.files import write_atomically
 
 FORMAT = "vicinal-head"
 VERSION = 1
@@ -29,7 +28,6 @@ VERSION = 1
 
 def write(path: str | Path, kind: str, tensors: dict[str, Tensor], facts: dict[str, Any]) -> Path:
     """Write one head; ``facts`` is plain JSON."""
-    path = Path(path)
     tensors = {name: value.detach().cpu().contiguous() for name, value in tensors.items()}
     page = json.dumps(facts, sort_keys=True, allow_nan=False)
     metadata = {
@@ -39,21 +37,7 @@ def write(path: str | Path, kind: str, tensors: dict[str, Tensor], facts: dict[s
         "vicinal": page,
         "checksum": _checksum(kind, tensors, page),
     }
-    data = save(tensors, metadata)
-    if not path.parent.is_dir():
-        raise InputError(f"cannot write {path}: the folder {path.parent} does not exist.")
-    handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-    try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.chmod(temporary, 0o666 & ~_umask())
-        os.replace(temporary, path)
-    except BaseException:
-        Path(temporary).unlink(missing_ok=True)
-        raise
-    return path
+    return write_atomically(path, save(tensors, metadata))
 
 
 def read(path: str | Path) -> tuple[str, dict[str, Tensor], dict[str, Any]]:
@@ -121,9 +105,3 @@ def _checksum(kind: str, tensors: dict[str, Tensor], page: str) -> str:
         digest.update(f"{name} {value.dtype} {tuple(value.shape)}\n".encode())
         digest.update(value.contiguous().flatten().view(torch.uint8).numpy().tobytes())
     return digest.hexdigest()
-
-
-def _umask() -> int:
-    mask = os.umask(0)
-    os.umask(mask)
-    return mask

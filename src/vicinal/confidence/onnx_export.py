@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from vicinal.checks import InputError
 from vicinal.confidence.bundle import pack_classes
 from vicinal.confidence.ned import NEDClassifier
+from vicinal.files import write_atomically
 from vicinal.neighbors.distances import unit_rows
 
 if TYPE_CHECKING:
@@ -58,11 +59,7 @@ def export_onnx(head: NEDClassifier | TrustHead, path: str | Path) -> Path:
     )
     onnx.helper.set_model_props(model, {"classes": json.dumps(pack_classes(ned.classes_)["names"])})
     onnx.checker.check_model(model)
-    path = Path(path)
-    partial = path.with_name(f".{path.name}.partial")
-    partial.write_bytes(model.SerializeToString())
-    partial.replace(path)
-    return path
+    return write_atomically(path, model.SerializeToString())
 
 
 class _Graph:

@@ -6,17 +6,15 @@ file or the new one, never half of one. No cell that comes from a user becomes a
 
 from __future__ import annotations
 
-import contextlib
 import csv
 import io
 import json
-import os
 import re
-import secrets
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
+from vicinal.files import write_atomically
 from vicinal.studies.record import Audit
 
 TOP_NEIGHBORS = 5
@@ -136,22 +134,3 @@ def write_samples(audit: Audit, path: str | Path) -> None:
 
 def write_suspects(audit: Audit, path: str | Path) -> None:
     write_atomically(path, csv_text(suspect_rows(audit)))
-
-
-def write_atomically(path: str | Path, text: str | bytes) -> None:
-    """All of ``text`` under ``path``, or what was there before."""
-    path = Path(path)
-    name = path.with_name(f".{path.name}.{secrets.token_hex(6)}")
-    handle = os.open(name, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o666)
-    try:
-        with os.fdopen(handle, "wb") as file:
-            # U+D800–U+DFFF alone are no text in UTF-8; a user's id may hold one all the same.
-            data = text if isinstance(text, bytes) else text.encode("utf-8", "replace")
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(name, path)
-    except BaseException:
-        with contextlib.suppress(FileNotFoundError):
-            os.unlink(name)
-        raise
