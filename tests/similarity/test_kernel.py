@@ -327,3 +327,10 @@ def test_summaries_of_one_output_are_the_cosine():
     for summary in ("trace", "rotation"):
         one = torch.tensor([[[[-0.3]]]])
         assert summarize(one, summary, torch.ones(1, 1)).item() == pytest.approx(-0.3)
+
+
+@pytest.mark.parametrize("name", ["language_model", "lstm", "perceptron"])
+def test_a_kernel_keeps_no_graph(name):
+    """Whatever rule a layer took, what is kept are numbers: a graph would hold the whole batch."""
+    model, x = make(name, n=3)
+    assert not GradientKernel(model).gram(x).requires_grad

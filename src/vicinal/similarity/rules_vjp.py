@@ -98,7 +98,8 @@ def samplewise(
         try:
             with twice_differentiable(True), warnings.catch_warnings():
                 warnings.filterwarnings("ignore", message="There is a performance drop")
-                return by_vmap(run, params), False
+                found = by_vmap(run, params)
+                return found if create_graph else found.detach(), False
         except (RuntimeError, ValueError, NotImplementedError, TypeError):
             pass  # vmap's refusals have no type of their own; the loop settles whether it is ours
     return by_loop(run, params, create_graph), True
