@@ -32,7 +32,7 @@ def cost(model: nn.Module, n: int, outputs: object, repeats: int) -> dict[str, o
                 torch.autograd.grad(f[:, j].sum(), params, retain_graph=j < f.shape[1] - 1)
 
     def streaming() -> None:
-        blocks = Blocks(kernel, (x, y), "unit", budget=0)
+        blocks = Blocks(kernel, (x, y), "sum", budget=0)
         soft_counts(kernel, blocks, blocks)
 
     calls = {

@@ -4,8 +4,11 @@ import pytest
 import torch
 from torch import nn
 
-from similarity.zoo import make
+from similarity.zoo import ZOO, make
 from vicinal.similarity import GradientKernel
+from vicinal.similarity.blocks import Blocks
+from vicinal.similarity.density import soft_counts
+from vicinal.similarity.outputs import Contrast
 
 CLOSE = {"rtol": 1e-9, "atol": 1e-9}
 SMALL = 1 << 19  # bytes: data are then cut in blocks, and not all are kept
@@ -23,6 +26,45 @@ def test_the_soft_count_in_linear_time_is_the_sum_over_all_pairs(name, budget):
     rows = GradientKernel(kernel.engine.model).gram(x).sum(1)
     torch.testing.assert_close(kernel.neighbors(x), rows, **CLOSE)
     torch.testing.assert_close(kernel.neighbors(x, include_self=False), rows - 1, **CLOSE)
+
+
+@pytest.mark.parametrize("name", ZOO)
+def test_a_stream_that_keeps_nothing_counts_the_same(name):
+    """The second pass starts from whitened outputs and forms no convolution's gradient."""
+    kernel, x = kernel_and_inputs(name, n=11)
+    stream = Blocks(kernel, x, "sum", budget=0)
+    stream.rows = 4
+    torch.testing.assert_close(soft_counts(kernel, stream, stream), kernel.gram(x).sum(1), **CLOSE)
+    assert len(stream._seen) == 2  # the third block is still in hand
+
+
+def test_a_stream_within_classes_counts_the_same():
+    model, x = make("residual", n=11)
+    data = (x, torch.arange(11) % 2)
+    kernel = GradientKernel(model, outputs=Contrast())
+    stream = Blocks(kernel, data, "sum", budget=0)
+    stream.rows = 4
+    expected = kernel.gram(data).sum(1)
+    torch.testing.assert_close(soft_counts(kernel, stream, stream), expected, **CLOSE)
+
+
+def test_gradients_to_be_mixed_are_those_mixed_already():
+    """Every answer of a dense factor is the same, whether its outputs were mixed or will be."""
+    kernel, x = kernel_and_inputs("residual", n=7)
+    block = next(iter(kernel.blocks(x, "raw")))
+    late, done = block.formed("sum"), block.formed("unit")
+    weights = torch.rand(7, dtype=torch.float64)
+    assert any(getattr(f, "mix", None) is not None for f in late.factors)
+    for one, other in zip(late.factors, done.factors, strict=True):
+        total = other.total(weights)
+        for a, b in zip(one.total(weights), total, strict=True):
+            torch.testing.assert_close(a, b, **CLOSE)
+        torch.testing.assert_close(one.dot(total), other.dot(total), **CLOSE)
+        torch.testing.assert_close(one.self_gram(), other.self_gram(), **CLOSE)
+        torch.testing.assert_close(one.trace_gram(other), other.trace_gram(one), **CLOSE)
+        torch.testing.assert_close(one.dense(), other.dense(), **CLOSE)
+        rows = one.select(slice(2, 5))
+        torch.testing.assert_close(rows.dot(total), other.dot(total)[2:5], **CLOSE)
 
 
 def test_the_soft_count_of_queries_is_over_the_data():

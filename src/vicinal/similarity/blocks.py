@@ -15,21 +15,22 @@ from torch.utils.data import DataLoader
 
 from vicinal.checks import InputError
 from vicinal.similarity.batches import Batch, batches
-from vicinal.similarity.factors import Factor, merge, mixed, select, self_gram
+from vicinal.similarity.factors import Dense, Factor, merge, mixed, select, self_gram
 from vicinal.similarity.whitening import Whitening, whiten
 
 if TYPE_CHECKING:
     from vicinal.similarity.kernel import GradientKernel
 
-FORMS = ("raw", "unit", "white", "dual")
+FORMS = ("raw", "unit", "sum", "white", "dual")
 
 
 @dataclass(frozen=True)
 class Block:
     """The gradients of some consecutive samples.
 
-    ``factors`` stand for ``scale(x) · G(x)`` in one of four forms: ``raw`` G; ``white`` K^-½ G;
-    ``unit`` K^-½ G / √r, of norm 1; ``dual`` K⁻¹ G.
+    ``factors`` stand for ``scale(x) · G(x)`` in one of these forms: ``raw`` G; ``white`` K^-½ G;
+    ``unit`` K^-½ G / √r, of norm 1; ``sum`` the same, to be summed and multiplied with sums (large
+    gradients are mixed on the way); ``dual`` K⁻¹ G.
     """
 
     start: int
@@ -55,14 +56,26 @@ class Block:
         """In another form; one output is scaled, several are mixed."""
         if form == "raw":
             return self
-        root, rank = self.whitening
-        if form == "unit":
-            root = root / rank.clamp_min(1).to(root).sqrt()[:, None, None]
+        root = self.whitening.root
+        if form in ("unit", "sum"):
+            root = self.unit_root()
         elif form == "dual":
             root = root @ root
         if root.shape[-1] == 1:
             return replace(self, scale=root[:, 0, 0].to(self.outputs.dtype))
+        if form == "sum":
+            return replace(
+                self,
+                factors=[
+                    f.to_mix(root) if isinstance(f, Dense) else f.mixed(root) for f in self.factors
+                ],
+            )
         return replace(self, factors=mixed(self.factors, root))
+
+    def unit_root(self) -> Float[Tensor, "n d d"]:
+        """``K^-½ / √r``: makes gradients of norm 1."""
+        root, rank = self.whitening
+        return root / rank.clamp_min(1).to(root).sqrt()[:, None, None]
 
     def rows(self, index: slice) -> Block:
         return Block(
@@ -86,6 +99,8 @@ class Blocks:
         self.count = count(data, name)
         self._left = budget
         self._kept: dict[int, Block] = {}
+        self._seen: dict[int, Block] = {}  # without gradients: outputs, K(x, x) and whitening
+        self._room = kernel.memory_budget // 8  # for these
         sample = next(batches(data, 3, name))
         self.rows = kernel.rows_per_block(sample)
         self._fits = kernel.bytes_each(sample) * self.count <= budget
@@ -102,6 +117,24 @@ class Blocks:
         for number, batch in enumerate(self._batches()):
             if number >= first:
                 yield self._block(number, start, batch)
+            start += len(batch.x)
+
+    def again(self) -> Iterator[Block]:
+        """The blocks once more, to be multiplied with sums and for nothing else.
+
+        What was not kept is captured anew, with the whitening known by now: the backward passes
+        start from its rows, and no convolution's gradient is formed.
+        """
+        if not self._seen:
+            yield from self
+            return
+        start = 0
+        for number, batch in enumerate(self._batches()):
+            seen = self._seen.get(number)
+            if seen is None:
+                yield self._block(number, start, batch)
+            else:
+                yield self.kernel.block_again(batch, seen)
             start += len(batch.x)
 
     def __len__(self) -> int:
@@ -130,9 +163,16 @@ class Blocks:
         if number in self._kept:
             return self._kept[number]
         block = self.kernel.block(batch, start).formed(self.form)
-        if block.nbytes <= self._left:
+        last = number == len(self) - 1  # still in hand when the next pass begins
+        if last or block.nbytes <= self._left:
             self._left -= block.nbytes
             self._kept[number] = block
+        elif self.form == "sum" and not self.kernel.cached and number not in self._seen:
+            small = replace(block, factors=[], scale=None)
+            needed = small.gram.nbytes + small.whitening.root.nbytes + small.outputs.nbytes
+            if needed <= self._room:
+                self._room -= needed
+                self._seen[number] = small
         return block
 
 

@@ -36,8 +36,9 @@ def neighbors(
 ) -> Float[Tensor, " n"]:
     """See :meth:`GradientKernel.neighbors`."""
     name, value = read_estimator(estimator)
-    support = kernel.blocks(data, "unit")
-    asked = support if queries is None else kernel.blocks(queries, "unit", name="queries")
+    form = "sum" if name == "soft" else "unit"
+    support = kernel.blocks(data, form)
+    asked = support if queries is None else kernel.blocks(queries, form, name="queries")
     if name == "soft":
         counts = soft_counts(kernel, asked, support)
     else:
@@ -59,7 +60,7 @@ def soft_counts(kernel: GradientKernel, asked: Blocks, support: Blocks) -> Float
             return _mixed_counts(support, chosen)
     sums = class_totals(kernel, support)
     parts = []
-    for block in asked:
+    for block in asked.again():
         if kernel.within_class:
             assert block.target is not None
             found = block.outputs.new_zeros(len(block))
@@ -96,16 +97,32 @@ def _mixed_counts(support: Blocks, by_pairs: list[bool]) -> Float[Tensor, " n"]:
     for i, one in enumerate(blocks):
         if not all(by_pairs):
             _add(sums, 0, pick(one, False), one.scale)
-        for other in blocks[i:]:
-            tile = trace_gram(pick(one, True), pick(other, True))
+        mine, weights = pick(one, True), _weights(one)
+        _count_within(mine, weights, counts[one.start : one.stop])
+        for other in blocks[i + 1 :]:
+            tile = trace_gram(mine, pick(other, True))
             counts[one.start : one.stop] += tile @ _weights(other)
-            if other is not one:
-                counts[other.start : other.stop] += _weights(one) @ tile
+            counts[other.start : other.stop] += weights @ tile
     for one in blocks:
         if not all(by_pairs):
             counts[one.start : one.stop] += dot(pick(one, False), sums[0])
         counts[one.start : one.stop] *= _weights(one)
     return counts
+
+
+def _count_within(factors: list[Factor], weights: Tensor, counts: Tensor) -> None:
+    """Adds ``Σ_x' weights(x') k(x, x')`` over one block, halved until a triangle is left."""
+    n = len(weights)
+    if n <= 256:
+        counts += trace_gram(factors, factors) @ weights
+        return
+    first, second = slice(0, n // 2), slice(n // 2, n)
+    left, right = select(factors, first), select(factors, second)
+    corner = trace_gram(left, right)
+    counts[first] += corner @ weights[second]
+    counts[second] += weights[first] @ corner
+    _count_within(left, weights[first], counts[first])
+    _count_within(right, weights[second], counts[second])
 
 
 def _weights(block: Block) -> Float[Tensor, " n"]:

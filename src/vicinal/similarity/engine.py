@@ -24,6 +24,7 @@ from vicinal.similarity.factors import Dense, Factor, Places, mixed, widened
 from vicinal.similarity.outputs import OutputFunction, as_rows
 from vicinal.similarity.plan import Plan, make_plan, select_parameters, unwrapped
 from vicinal.similarity.rules import Call, Piece, apply_rule
+from vicinal.similarity.rules_products import Convolved, can_convolve, for_products
 from vicinal.similarity.rules_vjp import (
     Rerun,
     out_axis,
@@ -114,10 +115,27 @@ class Engine:
             )
         return found
 
+    def capture_for_products(
+        self, x: Tensor, target: Tensor | None, seeds: Float[Tensor, "n c d"]
+    ) -> list[Factor]:
+        """Factors of ``Σ_j seeds(x)_ij ∇f_j``, to be multiplied with totals and for nothing else.
+
+        For batches after the first: how each layer is treated must be known.
+        """
+        assert self.last is not None
+        parts = self._capture(x, target, create_graph=False, seeds=seeds).parts
+        return [part.factor for part in parts]
+
     def _f(self, output: Any, target: Tensor | None, samples: int) -> Float[Tensor, "n d"]:
         return as_rows(self.outputs(output, target), samples)
 
-    def _capture(self, x: Tensor, target: Tensor | None, create_graph: bool) -> Captured:
+    def _capture(
+        self,
+        x: Tensor,
+        target: Tensor | None,
+        create_graph: bool,
+        seeds: Float[Tensor, "n c d"] | None = None,
+    ) -> Captured:
         assert self.plan is not None
         keep = self.training or create_graph
         watch = Watch(
@@ -130,17 +148,22 @@ class Engine:
             if self.plan.rerun:
                 records = [*records, watch.whole(self.model, x, raw)]
             _check_rows(records, len(x))
-            self._edge_gradients(f, records, create_graph)
-            parts = self._parts(records, create_graph)
+            self._edge_gradients(f, records, create_graph, seeds)
+            parts = self._parts(records, create_graph, products=seeds is not None)
         return Captured(f if create_graph else f.detach(), tuple(parts))
 
-    def _edge_gradients(self, f: Tensor, records: list[Record], create_graph: bool) -> None:
-        """d backward passes that stop at the layers' outputs."""
+    def _edge_gradients(
+        self, f: Tensor, records: list[Record], create_graph: bool, seeds: Tensor | None = None
+    ) -> None:
+        """d backward passes that stop at the layers' outputs; from each output, or from seeds."""
         edges = [edge for record in records for edge in record.edges]
-        d = f.shape[1]
+        d = f.shape[1] if seeds is None else seeds.shape[1]
         for j in range(d):
-            seed = torch.zeros_like(f)
-            seed[:, j] = 1
+            if seeds is None:
+                seed = torch.zeros_like(f)
+                seed[:, j] = 1
+            else:
+                seed = seeds[:, j].to(f.dtype)
             grads = torch.autograd.grad(
                 f,
                 edges,
@@ -154,7 +177,9 @@ class Engine:
                 found = [(next(rest), shape) for shape in record.shapes]
                 record.grads.append([f.new_zeros(s) if g is None else g for g, s in found])
 
-    def _parts(self, records: list[Record], create_graph: bool) -> list[Part]:
+    def _parts(
+        self, records: list[Record], create_graph: bool, products: bool = False
+    ) -> list[Part]:
         assert self.plan is not None
         parts: list[Part] = []
         shared: dict[str, list[Tensor]] = {}
@@ -166,12 +191,13 @@ class Engine:
                     self._rerun(record.name, record, self.plan.units[record.name], create_graph)
                 )
             else:
-                for names, factor in self._ruled(record, create_graph):
+                for names, factor in self._ruled(record, create_graph, products):
                     full = tuple(self.plan.name_of[record.name, name] for name in names)
                     if full[0] in self.plan.shared:
                         shared.setdefault(full[0], []).append(factor.dense())
                     else:
-                        parts.append(Part(record.name, full, factor.kind, widened(factor)))
+                        wide = factor if isinstance(factor, Convolved) else widened(factor)
+                        parts.append(Part(record.name, full, factor.kind, wide))
         for name, gradients in shared.items():
             total = torch.stack(gradients).sum(0) if len(gradients) > 1 else gradients[0]
             parts.append(
@@ -180,7 +206,7 @@ class Engine:
         order = self.plan.order
         return sorted(parts, key=lambda part: order[part.parameters[0]])
 
-    def _ruled(self, record: Record, create_graph: bool) -> list[Piece]:
+    def _ruled(self, record: Record, create_graph: bool, products: bool) -> list[Piece]:
         """The factors of one call; a shared parameter's apart, so that they can be summed."""
         assert self.plan is not None
         wanted = self.plan.ruled[record.name]
@@ -191,10 +217,20 @@ class Engine:
         pieces: list[Piece] = []
         for group in filter(None, groups):
             key = f"{record.name}.{'+'.join(sorted(group))}"
-            found = apply_rule(Call(record.module, x, grads, group, self._ghost.get(key)))
+            call = Call(record.module, x, grads, group, self._ghost.get(key))
+            if products and not alone and call.ghost is False and can_convolve(record.module):
+                pieces.extend(for_products(call, self._layout(record.name)))
+                continue
+            found = apply_rule(call)
             self._ghost.setdefault(key, isinstance(found[0][1], Places))
             pieces.extend(found)
         return pieces
+
+    def _layout(self, layer: str) -> tuple[int, ...]:
+        """In which the gradients of a layer's weight were stored before."""
+        assert self.plan is not None
+        weight = self.plan.name_of[layer, "weight"]
+        return next(p.factor.shape for p in self.last or () if weight in p.parameters)
 
     def _rerun(self, name: str, record: Record, params: dict[str, str], create_graph: bool) -> Part:
         """Gradients of a unit's (or of the model's remaining) parameters by running it again."""

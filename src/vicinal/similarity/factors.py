@@ -37,6 +37,7 @@ from torch import Tensor
 
 Totals: TypeAlias = tuple[Tensor, ...]
 TILE_BYTES = 64 << 20  # the largest temporary of one Gram product
+DOUBLE_ROWS = 64  # of small factors in float64 at a time: they stay in the cache
 
 
 @dataclass(frozen=True)
@@ -80,9 +81,9 @@ class Places:
     def self_gram(self) -> Float[Tensor, "n d d"]:
         n, t, d, out = self.b.shape
         inner = self._inner_self()
-        if t == 1:
-            b = self.b[:, 0].double()  # small, and its inverse root amplifies rounding
-            return inner * (b @ b.mT)
+        if t == 1:  # in float64, for its inverse root amplifies rounding
+            rows = (part.double() for part in self.b[:, 0].split(DOUBLE_ROWS))
+            return inner * torch.cat([b @ b.mT for b in rows])
         flat = self.b.reshape(n, t, d * out)
         left = (inner @ flat).view(n, t, d, out).transpose(1, 2).reshape(n, d, t * out)
         right = self.b.transpose(1, 2).reshape(n, d, t * out)
@@ -119,7 +120,10 @@ class Places:
         return torch.cat(parts)
 
     def mixed(self, w: Float[Tensor, "n c d"]) -> Places:
-        return replace(self, b=(w[:, None] @ self.b.to(w.dtype)).to(self.b.dtype))
+        w = w.to(self.b.dtype)
+        if self.b.shape[1] == 1:
+            return replace(self, b=(w @ self.b[:, 0])[:, None])
+        return replace(self, b=w[:, None] @ self.b)
 
     def total(self, weights: Tensor | None = None, into: Totals | None = None) -> Totals:
         b = self.b if weights is None else self.b * weights[:, None, None, None]
@@ -159,7 +163,7 @@ class Places:
             found.append(rows.view(n, -1, d, out).transpose(1, 2).flatten(2))
         elif self.weight:
             weight = (b.reshape(n, d * out, -1) @ self.a).view(n, d, -1)
-            found.append(_own_layout(weight, self.shape))
+            found.append(own_layout(weight, self.shape))
         if self.bias:
             found.append(b.sum(3))
         return torch.cat(found, 2)
@@ -190,10 +194,15 @@ class Places:
 
 @dataclass(frozen=True)
 class Dense:
-    """The per-sample gradients themselves: ``g`` is ``(n, d, p)``."""
+    """The per-sample gradients themselves: ``g`` is ``(n, d, p)``.
+
+    With ``mix`` they stand for ``Σ_j mix(x)_ij g(x, j)``: sums and products take it in their
+    stride, d numbers for p, so nothing as large as the weights is written again.
+    """
 
     g: Float[Tensor, "n d p"]
     shape: tuple[int, ...] = ()  # (out, *kernel, in) where the kernel was unfolded channels-last
+    mix: Float[Tensor, "n d d"] | None = None
 
     def __len__(self) -> int:
         return len(self.g)
@@ -204,7 +213,7 @@ class Dense:
 
     @property
     def nbytes(self) -> int:
-        return self.g.nbytes
+        return self.g.nbytes + (0 if self.mix is None else self.mix.nbytes)
 
     @property
     def kind(self) -> str:
@@ -214,40 +223,54 @@ class Dense:
         return 2 * prod(self.g.shape[1:])
 
     def self_gram(self) -> Float[Tensor, "n d d"]:
+        g = self._whole()
         if self.outputs == 1:  # a matrix product of one row leaves the cores idle
-            return self.g.square().sum(2, keepdim=True)
-        return self.g @ self.g.mT
+            return g.square().sum(2, keepdim=True)
+        return g @ g.mT
 
     def trace_gram(self, other: Dense, into: Tensor | None = None) -> Float[Tensor, "n m"]:
-        left, right = self.g.flatten(1), other.g.flatten(1).T
+        left, right = self._whole().flatten(1), other._whole().flatten(1).T
         return left @ right if into is None else into.addmm_(left, right)
 
     def matrix_gram(self, other: Dense) -> Float[Tensor, "n m d e"]:
-        flat = self.g.flatten(0, 1) @ other.g.flatten(0, 1).T
+        flat = self._whole().flatten(0, 1) @ other._whole().flatten(0, 1).T
         return flat.view(len(self), self.outputs, len(other), other.outputs).transpose(1, 2)
 
     def mixed(self, w: Float[Tensor, "n c d"]) -> Dense:
-        w = w.to(self.g.dtype)
-        return replace(self, g=self.g * w if w.shape[1:] == (1, 1) else w @ self.g)
+        w, g = w.to(self.g.dtype), self._whole()
+        return replace(self, g=g * w if w.shape[1:] == (1, 1) else w @ g, mix=None)
+
+    def to_mix(self, w: Float[Tensor, "n d d"]) -> Dense:
+        """:meth:`mixed`, but on the way."""
+        return replace(self, g=self._whole(), mix=w.to(self.g.dtype))
 
     def total(self, weights: Tensor | None = None, into: Totals | None = None) -> Totals:
-        if weights is None:
+        if self.mix is not None:  # Σ_x Σ_j mix(x)_ij g(x, j): one product, (d, n d) by (n d, p)
+            mix = self.mix if weights is None else self.mix * weights[:, None, None]
+            found = mix.transpose(0, 1).flatten(1) @ self.g.flatten(0, 1)
+        elif weights is None:
             found = self.g.sum(0)
         else:
             found = (weights @ self.g.flatten(1)).view(self.g.shape[1:])
         return (found if into is None else into[0].add_(found),)
 
     def dot(self, total: Totals) -> Float[Tensor, " n"]:
-        return self.g.flatten(1) @ total[0].flatten()
+        if self.mix is None:
+            return self.g.flatten(1) @ total[0].flatten()
+        each = (self.g.flatten(0, 1) @ total[0].T).view(self.g.shape[0], self.g.shape[1], -1)
+        return (each.mT * self.mix).sum((1, 2))
 
     def dense(self) -> Float[Tensor, "n d p"]:
-        return _own_layout(self.g, self.shape)
+        return own_layout(self._whole(), self.shape)
 
     def select(self, index: slice | Tensor) -> Dense:
-        return replace(self, g=self.g[index])
+        return replace(self, g=self.g[index], mix=None if self.mix is None else self.mix[index])
 
     def tensors(self) -> dict[str, Tensor]:
-        return {"g": self.g}
+        return {"g": self._whole()}
+
+    def _whole(self) -> Float[Tensor, "n d p"]:
+        return self.g if self.mix is None else self.mix @ self.g
 
 
 Factor: TypeAlias = Places | Dense
@@ -258,7 +281,7 @@ def stacked(grads: Sequence[Tensor], axis: int) -> Tensor:
     return grads[0].unsqueeze(axis) if len(grads) == 1 else torch.stack(list(grads), axis)
 
 
-def _own_layout(flat: Float[Tensor, "n d p"], shape: tuple[int, ...]) -> Float[Tensor, "n d p"]:
+def own_layout(flat: Float[Tensor, "n d p"], shape: tuple[int, ...]) -> Float[Tensor, "n d p"]:
     """Gradients stored as ``(..., *kernel, in)`` in the layout ``(..., in, *kernel)`` of the
     weight.
     """
@@ -341,7 +364,8 @@ def _float(factor: Factor) -> Tensor:
 def _merge(column: Sequence[Factor]) -> Factor:
     first = column[0]
     if isinstance(first, Dense):
-        return replace(first, g=torch.cat([f.g for f in column if isinstance(f, Dense)]))
+        whole = torch.cat([f._whole() for f in column if isinstance(f, Dense)])
+        return replace(first, g=whole, mix=None)
     places = [f for f in column if isinstance(f, Places)]
     longest = max(f.b.shape[1] for f in places)
     return replace(

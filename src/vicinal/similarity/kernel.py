@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -194,6 +195,19 @@ class GradientKernel:
         return make_block(
             factors, outputs, start=start, target=batch.target, deficiency=deficiency(self.outputs)
         )
+
+    def block_again(self, batch: Batch, seen: Block) -> Block:
+        """Unit gradients of a batch whose whitening is known, good for products with sums alone."""
+        batch = self._moved(batch)
+        if isinstance(self.outputs, Contrast):
+            self.outputs.position = seen.start
+        factors = self.engine.capture_for_products(batch.x, batch.target, seen.unit_root())
+        return replace(seen, factors=factors)
+
+    @property
+    def cached(self) -> bool:
+        """Whether gradients come from a folder."""
+        return self._store is not None
 
     def _moved(self, batch: Batch) -> Batch:
         """To where the parameters are."""
