@@ -1,0 +1,163 @@
+"""The public names and their parameters: what others call must not change unseen."""
+
+import importlib
+import inspect
+
+import pytest
+
+NAMES = {
+    "vicinal": ["audit(model, train, test, *, support, query, calib)", "load(path)"],
+    "vicinal.losses": [
+        "soft_nearest_neighbor_loss(x, labels, *, temperature=1.0, metric='sqeuclidean', "
+        "reference=None, reference_labels=None, weight=None, reduction='mean')",
+        "graph_smoothness_loss(x, labels, *, alpha=2.0, k=None, symmetry='union', normalize=True, "
+        "reduction='sum')",
+        "triplet_loss(x, labels, *, margin=0.2, mining='all', metric='euclidean', "
+        "reduction='mean')",
+        "info_nce(logits, targets, *, noise=None, temperature=1.0, noise_targets=None, "
+        "reduction='mean')",
+        "soft_distribution_info_nce(logits, targets, *, noise=None, temperature=1.0, "
+        "generator=None, reduction='mean')",
+        "supervised_contrastive_loss(x, labels, *, temperature=0.1)",
+        "nt_xent_loss(x, labels, *, temperature)",
+        "n_pairs_loss(x, labels, *, temperature=1.0, l2_reg=0.0, reduction='mean')",
+        "proxy_nca_loss(x, labels, proxies, *, temperature=1.0, include_positive=True, "
+        "reduction='mean')",
+        "normalized_softmax_loss(x, labels, weights, *, temperature=0.05, reduction='mean')",
+        "soft_target_cross_entropy(logits, targets, *, reduction='mean')",
+        "SoftNearestNeighborLoss(temperature=1.0, learn_temperature=False, entangle='min', "
+        "metric='sqeuclidean')",
+        "GraphSmoothnessLoss()",
+        "LayerwiseLoss(loss, layers)",
+        "DistributedLoss(loss, group=None)",
+        "MemoryBank(dim, size)",
+        "GradCache(model, loss, micro_batch)",
+    ],
+    "vicinal.losses.targets": [
+        "smooth_labels(labels, num_classes, epsilon, noise=None)",
+        "mixup(x, targets, alpha, generator=None)",
+        "cutmix(x, targets, alpha, generator=None)",
+        "MixedTargets(a, b, lam, epsilon, num_classes)",
+    ],
+    "vicinal.neighbors": [
+        "optimal_temperature(x, labels, *, metric='sqeuclidean', k=None)",
+        "snnl_profile(x, labels, temperatures)",
+        "chance_level(labels)",
+    ],
+    "vicinal.capture": [
+        "capture(model, data, layers, *, pool='flatten', batch_size=256, device=None)",
+        "layer_names(model)",
+    ],
+    "vicinal.similarity": [
+        "GradientKernel(model, *, outputs='logits', params=None, engine='auto', strict=True, "
+        "memory_budget=2147483648)",
+        "fit_diagnosis(kernel, data, labels)",
+        "uncertainty(kernel, queries, data)",
+        "denoising(kernel, data, predictions=None)",
+        "perceptual_gram(model, a, b=None, *, layers)",
+        "SetSimilarityLoss()",
+        "PairSimilarityLoss()",
+        "TwoBatchSimilarityLoss()",
+        "OrbitSimilarityLoss(transforms)",
+        "TangentInvarianceLoss(generators)",
+        "DensityLoss(q)",
+    ],
+    "vicinal.confidence": [
+        "NEDClassifier(k=100, temperature=None, sharpness=1.0, background=0.0, "
+        "bandwidth='shared', prior='support', metric='sqeuclidean', search='exact')",
+        "KNNClassifier(k=10, weights='uniform')",
+        "TrustScore(k=1)",
+        "TemperatureScaling()",
+        "ConformalSets(base, score='lac', alpha=0.1)",
+        "DeepKNN(k=75, metric='cosine')",
+    ],
+    "vicinal.evaluation": [
+        "expected_calibration_error(confidence, correct, *, bins=15, scheme='width')",
+        "reliability(confidence, correct)",
+        "noise_floor(confidence)",
+        "negative_log_likelihood(probabilities, labels)",
+        "brier_score(probabilities, labels)",
+        "risk_coverage(confidence, correct)",
+        "area_under_risk_coverage(confidence, correct)",
+        "threshold_for_accuracy(confidence, correct, target, delta=0.05)",
+        "outlier_scores()",
+        "auroc(inliers, outliers)",
+        "fpr_at_tpr(inliers, outliers, tpr=0.95)",
+        "recall_at_k()",
+        "map_at_r()",
+        "mean_corruption_error(errors, baseline, relative=False)",
+        "entanglement(activations, labels)",
+    ],
+    "vicinal.perturbations": [
+        "fgsm(model, x, y, epsilon)",
+        "bim(model, x, y, epsilon)",
+        "pgd(model, x, y, epsilon)",
+        "corrupt(images, name, severity)",
+    ],
+    "vicinal.studies": [
+        "compare_heads()",
+        "robustness_report()",
+        "attack_audit()",
+        "outlier_study()",
+    ],
+}
+METHODS = {
+    "vicinal.confidence.NEDClassifier": "fit calibrate predict predict_proba predict_log_proba "
+    "kneighbors add remove save module",
+    "vicinal.confidence.DeepKNN": "fit calibrate predict credibility confidence p_values "
+    "prediction_sets",
+    "vicinal.similarity.GradientKernel": "gram topk histogram neighbors explain",
+    "vicinal.neighbors.ExactSearch": "build query add remove",
+    "vicinal.studies.Audit": "save summary to_json from_json",
+}
+
+
+def written(text):
+    """The call as a signature: names, keyword-only ones, and the defaults that are given."""
+    name, _, rest = text.partition("(")
+    promised, keyword_only = {}, False
+    for part in _split(rest):
+        if part == "*":
+            keyword_only = True
+            continue
+        parameter, equals, default = part.partition("=")
+        promised[parameter] = (keyword_only, default if equals else None)
+    return name, promised
+
+
+def _split(text):
+    return [part.strip() for part in text.strip("()").split(",") if part.strip()]
+
+
+CASES = [(module, call) for module, calls in NAMES.items() for call in calls]
+
+
+@pytest.mark.parametrize(
+    ("module", "call"), CASES, ids=[f"{m}.{c.split('(')[0]}" for m, c in CASES]
+)
+def test_a_public_call_keeps_its_parameters(module, call):
+    name, promised = written(call)
+    found = getattr(importlib.import_module(module), name)
+    have = inspect.signature(found).parameters
+    for at, (parameter, (keyword_only, default)) in enumerate(promised.items()):
+        assert parameter in have, f"{name} has no parameter {parameter}"
+        kind = have[parameter].kind
+        if keyword_only:
+            assert kind in (inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+        else:
+            assert list(have).index(parameter) == at, f"{parameter} is not argument {at}"
+        if default is not None:
+            assert repr(have[parameter].default) == default
+
+
+@pytest.mark.parametrize(("path", "methods"), METHODS.items())
+def test_a_public_object_keeps_its_methods(path, methods):
+    module, _, name = path.rpartition(".")
+    found = getattr(importlib.import_module(module), name)
+    assert not [method for method in methods.split() if not hasattr(found, method)]
+
+
+def test_the_fifteen_corruptions_are_named():
+    from vicinal.perturbations import CORRUPTIONS
+
+    assert len(CORRUPTIONS) == 15
