@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 
-# ------------------------------------------------------------------ neighbors
+# ---------------------------------------- neighbors
 
 
 def distance(a, b, metric="sqeuclidean"):
@@ -99,7 +99,7 @@ def snnl(x, labels, temperature, metric="sqeuclidean"):
     return leave_one_out_loss(rows, same, temperature)
 
 
-# ------------------------------------------------------------------ evaluation: calibration and scores
+# ---------------------------------------- evaluation: calibration and scores
 
 
 def bin_of(confidence, bins):
@@ -157,7 +157,7 @@ def brier(probabilities, labels):
     return total / len(labels)
 
 
-# ------------------------------------------------------------------ evaluation: selection, outliers, retrieval
+# ---------------------------------------- evaluation: selection, outliers, retrieval
 
 
 def area_under_risk_coverage(confidences, correct):
@@ -201,7 +201,7 @@ def retrieval(neighbors, label, support_labels, size):
     return recall, average, sum(hits[:size]) / size, first
 
 
-# ------------------------------------------------------------------ confidence: NED and weighted kNN
+# ---------------------------------------- confidence: NED and weighted kNN
 
 
 def nearest_rows(query, support, k, metric="sqeuclidean", without=None):
@@ -258,7 +258,7 @@ def weighted_knn(neighbors, labels, num_classes, weights):
     return [m / sum(masses) for m in masses]
 
 
-# ------------------------------------------------------------------ confidence: trust score, DkNN, conformal
+# ---------------------------------------- confidence: trust score, DkNN, conformal
 
 
 def trust_score(x, predicted, support, labels, k=1):
@@ -289,11 +289,11 @@ def conformal_p_value(score, calibration, u=None):
     return (above + u * (equal + 1)) / (n + 1)
 
 
-# ------------------------------------------------------------------ perturbations
+# ---------------------------------------- perturbations
 
 
 def blur_along_a_path(image, angle, steps, sigma, scale):
-    """Each pixel: Σ_i exp(−i²/2σ²) times the image i·scale pixels along the angle, border repeated."""
+    """Each pixel: Σ_i exp(−i²/2σ²) times the image i·scale pixels along the angle."""
     h, w = len(image), len(image[0])
 
     def at(row, column):
@@ -316,7 +316,7 @@ def blur_along_a_path(image, angle, steps, sigma, scale):
 
 
 def diamond_square(side, noise, decay):
-    """Heights on a torus; ``noise`` yields one number in [−1, 1] for each new point, as asked for."""
+    """Heights on a torus; ``noise`` yields one number in [−1, 1] for each new point."""
     heights = [[0.0] * side for _ in range(side)]
     amplitude, step = 1.0, side
     while step >= 2:
@@ -351,7 +351,7 @@ def mean_corruption_error(errors, baseline, clean=0.0, baseline_clean=0.0):
     return sum(ratios) / len(ratios)
 
 
-# ----------------------------------------------------------------- similarity
+# ---------------------------------------- similarity
 
 
 def gradient_kernel(ga, gb, kind="correlation"):
@@ -387,7 +387,7 @@ def inverse_root(k, rank=None):
     return root.tolist()
 
 
-# ------------------------------------------------------------------ neighbors: masses (tile engine)
+# ---------------------------------------- neighbors: masses (tile engine)
 
 
 def agreement(a, b):
@@ -398,7 +398,7 @@ def agreement(a, b):
 
 
 def masses(x, labels, temperature=1.0, metric="sqeuclidean", reference=None, reference_labels=None):
-    """For each row: (log Σ w, log Σ w·agree, log Σ w·(1 - agree)) over the others, or a reference."""
+    """For each row: log Σ of w, w·agree and w·(1 - agree) over the others, or a reference."""
     others = x if reference is None else reference
     other_labels = labels if reference is None else reference_labels
     rows = []
@@ -446,11 +446,11 @@ def graph_smoothness(x, labels, alpha=2.0, edges=None):
     return total
 
 
-# ------------------------------------------------------------------ losses: InfoNCE, contrastive, metric
+# ---------------------------------------- losses: InfoNCE, contrastive, metric
 
 
 def info_nce_rows(logits, targets, noise=None, temperature=1.0, noise_targets=None):
-    """Hugger & Uhlmann 2024, eq. 9, one sample and one target at a time; rows of weights as targets."""
+    """Hugger & Uhlmann 2024, eq. 9, one sample and one target at a time; targets are rows."""
 
     def score(z, alpha):
         total = 0.0
@@ -468,7 +468,7 @@ def info_nce_rows(logits, targets, noise=None, temperature=1.0, noise_targets=No
 
 
 def share(a, b):
-    """How much of a class two labels have in common: equality, or the inner product of soft labels."""
+    """How much of a class two labels share: equality, or the inner product of soft labels."""
     if getattr(a, "ndim", 0) == 0:
         return float(a == b)
     return sum(float(u) * float(v) for u, v in zip(a, b, strict=True))
@@ -513,7 +513,7 @@ def nt_xent_rows(x, labels, temperature=0.1, metric="cosine"):
 
 
 def triplets(x, labels, margin=0.2, metric="euclidean", mining="all", fallback=True):
-    """Frosst et al. 2019, eq. 4: the hinge of every mined (anchor, positive, negative), by anchor."""
+    """Frosst et al. 2019, eq. 4: the hinge of every mined triplet, by anchor."""
     hinges = []
     for a in range(len(x)):
         positives = [p for p in range(len(x)) if p != a and labels[p] == labels[a]]

@@ -9,9 +9,8 @@ import torch
 from sklearn.utils.estimator_checks import check_estimator
 from torch.testing import assert_close
 
-from vicinal.confidence import KNNClassifier, NEDClassifier, TrustScore
-
 from losses.catalog import CATALOG
+from vicinal.confidence import KNNClassifier, NEDClassifier, TrustScore
 
 ESTIMATORS = [NEDClassifier(), KNNClassifier(), TrustScore()]
 # These draw by position or pair rows with the batch reversed: a reordered batch is another draw.

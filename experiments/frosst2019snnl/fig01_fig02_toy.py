@@ -31,7 +31,10 @@ class Settings:
     seed: int = 0
 
 
-PRESETS = {"quick": Settings(points_per_mode=15, steps=100), "cpu": Settings(points_per_mode=50, steps=1000)}
+PRESETS = {
+    "quick": Settings(points_per_mode=15, steps=100),
+    "cpu": Settings(points_per_mode=50, steps=1000),
+}
 
 
 def two_modes(settings: Settings) -> tuple[Tensor, Tensor, Tensor]:

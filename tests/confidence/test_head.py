@@ -130,9 +130,7 @@ def test_a_row_without_a_clear_majority_is_contested_however_low_the_threshold(h
 
     easy = replace(head.standards, threshold=0.3)
     ordinary = [torch.tensor([v]) for v in (50.0, 60.0, 0.5)]
-    told = [
-        VERDICTS[int(verdict_codes(easy, *ordinary, torch.tensor([c]))[0])] for c in (0.6, 0.7)
-    ]
+    told = [VERDICTS[int(verdict_codes(easy, *ordinary, torch.tensor([c]))[0])] for c in (0.6, 0.7)]
     assert told == ["contested", "supported"]
 
 
