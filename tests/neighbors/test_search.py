@@ -16,6 +16,12 @@ from vicinal.neighbors.distances import METRICS, pairwise_distances
 from vicinal.neighbors.search import ExactSearch, make_search
 
 
+@pytest.fixture(autouse=True)
+def thresholds_from_a_few_thousand_rows(monkeypatch):
+    """Both ways of selecting are met here: all at once below 2048 rows, by threshold above."""
+    monkeypatch.setattr("vicinal.neighbors.exact.SMALL", 2048)
+
+
 def plain(queries, support, k, metric="sqeuclidean", exclude=None):
     """Distances and indices of the plain loop."""
     out = [-1] * len(queries) if exclude is None else exclude

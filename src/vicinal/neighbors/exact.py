@@ -18,7 +18,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 TILE = 1 << 19  # scores per tile: with its operands it stays in the shared cache
-SMALL = 2048  # rows of support below which everything is selected from at once
+SMALL = 6144  # rows of support below which everything is selected from at once
 SAMPLE = 8192  # rows that foretell a threshold
 GROUP = 8  # the larger, the smaller the groups: their minima are cheap, their members not
 DENSE = 1 << 22  # scores held at once where nothing is to be gained by a threshold
