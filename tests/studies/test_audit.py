@@ -129,6 +129,18 @@ def test_leave_one_out_never_lets_a_row_see_itself(sets):
     assert same.cases.neighbors == report.cases.neighbors
 
 
+def test_duplicates_and_shifted_class_shares_are_warned_of(sets):
+    (z, y), (zq, yq) = sets
+    report = audit(
+        support=(z, y), query=(np.concatenate([zq, z[:3]]), [*yq, *y[:3]]),
+        settings=AuditSettings(k=15),
+    )  # fmt: skip
+    assert any("3 exact duplicate rows appear in both" in text for text in report.warnings)
+    few = np.concatenate([np.flatnonzero(yq == 0), np.flatnonzero(yq == 1)[:5]])
+    skewed = audit(support=(z, y), query=(zq[few], yq[few]), settings=AuditSettings(k=15))
+    assert any("class shares of support and query differ" in text for text in skewed.warnings)
+
+
 def test_every_warning_and_what_was_not_checked_are_in_the_record(sets):
     (z, y), (zq, yq) = sets
     odd = yq.copy()

@@ -143,6 +143,11 @@ def _audited(
     predicted = trusted.predicted.numpy()
     correct = None if scores is None else predicted == scores
     scale = float(hood.distances[:, -1].double().mean())
+    twins = audit_sets.duplicates(hood.distances, hood.indices, loo.distances, scale, correct)
+    shift = None
+    if sets.query.codes is not None and scored and not sets.leave_one_out:
+        shift = audit_sets.prior_shift(labels, sets.query.codes, count, settings.seed)
+    notes += audit_sets.sentences(twins, shift, len(sets.query.rows), sets.leave_one_out)
     named = _named_rows(cases, audit_of_labels, ids, labels)
     not_checked = _not_checked(sets, facts, logits)
     return Audit(
@@ -185,15 +190,9 @@ def _audited(
         map=audit_sets.map_of(
             sets.query.rows, sets.support.rows, labels, hood.indices, settings.seed
         ),
-        duplicates=audit_sets.duplicates(
-            hood.distances, hood.indices, loo.distances, scale, correct
-        ),
+        duplicates=twins,
         hubs=audit_sets.hubs(hood.indices, weights, len(labels)),
-        prior_shift=(
-            audit_sets.prior_shift(labels, sets.query.codes, count, settings.seed)
-            if sets.query.codes is not None and scored and not sets.leave_one_out
-            else None
-        ),
+        prior_shift=shift,
         agreement=_agreement(trials, trusted),
         warnings=tuple(notes),
         not_checked=not_checked,

@@ -79,6 +79,29 @@ def prior_shift(
     return PriorShift(tuple(share_a), tuple(share_b), float(distance), float(by_chance))
 
 
+def sentences(
+    twins: Duplicates, shift: PriorShift | None, query_rows: int, leave_one_out: bool
+) -> list[str]:
+    """What to warn of: rows in both sets, and class shares that differ by more than chance."""
+    found = []
+    if twins.exact and not leave_one_out:
+        share = 100 * twins.exact / query_rows
+        rest = ""
+        if twins.accuracy_without is not None:
+            rest = f" Without them and near-duplicates accuracy is {twins.accuracy_without:.3f}."
+        found.append(
+            f"{twins.exact} exact duplicate rows appear in both support and query "
+            f"({share:.2g} %).{rest}"
+        )
+    if shift is not None and shift.distance > shift.by_chance:
+        found.append(
+            f"class shares of support and query differ (total variation {shift.distance:.2f}, by "
+            f"chance {shift.by_chance:.2f}): probabilities assume the support's. Try --prior "
+            "uniform, or give a support like the query."
+        )
+    return found
+
+
 def borders(
     distances: Float[Tensor, "n k"],
     indices: Int[Tensor, "n k"],
