@@ -82,13 +82,14 @@ def pulled_weights(s: Tensor, left: Side, right: Side, pull: Pull) -> Tensor:
             m, rest = m / _total(m), rest / _total(rest)
         return m.mul_(own_grad).add_(rest.mul_(other_grad))
     # Each pair is of one kind: one exponential serves both masses.
-    same = left.labels[:, None] == right.labels
-    m = torch.where(same, own, other)
+    same = agreement(left, right)
+    apart = 1 - same
+    m = (same * own).addcmul_(apart, other)
     m = torch.sub(s, m, out=m).exp_()
     if _rounded(logs):
         own_grad = own_grad / _total(m * same)
-        other_grad = other_grad / _total(m.masked_fill(same, 0))
-    return m.mul_(torch.where(same, own_grad, other_grad))
+        other_grad = other_grad / _total(m * apart)
+    return m.mul_(same.mul_(own_grad).addcmul_(apart, other_grad))
 
 
 def _rounded(logs: Tensor) -> bool:

@@ -50,7 +50,9 @@ def _ascending(
     """One side, its rows ascending by hard label, as the symmetric tiles want them."""
     order = None
     if labels.ndim == 1:
-        labels, order = labels.sort(stable=True)
+        ascending, order = labels.sort(stable=True)
+        # Ranks as floats: exact, and quicker to compare than integers.
+        labels = ascending.unique_consecutive(return_inverse=True)[1].to(x.dtype)
         x = x[order]
     left, right = sides(x, None, labels, mirror, metric)
     return _Problem(left, right, order, Kernel(metric, float(t)))

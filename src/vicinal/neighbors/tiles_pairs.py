@@ -143,7 +143,16 @@ def agreement(left: Side, right: Side) -> Tensor:
     if left.soft:
         met = right.labels if right.mirror is None else right.mirror
         return (left.labels @ met.T).clamp_(0, 1)
-    return (left.labels[:, None] == right.labels).to(left.rows.dtype)
+    return equal_labels(left.labels, right.labels, left.rows.dtype)
+
+
+def equal_labels(left: Tensor, right: Tensor, dtype: torch.dtype) -> Tensor:
+    """1 where two hard labels are the same, else 0: written as floats, never through booleans.
+
+    A mask that other floats are multiplied with costs a tenth of a boolean one to fill by.
+    """
+    same = torch.empty(len(left), len(right), dtype=dtype, device=left.device)
+    return torch.eq(left[:, None], right, out=same)
 
 
 def new_buffers(rows: int, columns: int, like: Tensor) -> Tensor:

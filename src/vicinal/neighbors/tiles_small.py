@@ -23,6 +23,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from vicinal.neighbors.distances import NEAR, unit_rows
+from vicinal.neighbors.tiles_pairs import equal_labels
 
 SMALL = 512  # rows
 METRICS = ("sqeuclidean", "cosine")
@@ -92,15 +93,15 @@ def _find(
     if not reach < math.inf or (reach > 8 and float(s.amax()) > -NEAR * info.eps * reach):
         return None
     weights = torch.softmax(s, 1)
-    apart = labels[:, None] != labels
-    own = weights.masked_fill(apart, 0)
+    same = equal_labels(labels, labels, x.dtype)
+    own = weights * same
     slopes = weights.sub_(own)
     mass = own.sum(1)
     ratio = slopes.sum(1).div_(mass)
     smallest = info.tiny / info.eps * len(x)
     valid = None
     if float(mass.amin()) < smallest:
-        valid = apart.sum(1) < len(x) - 1
+        valid = same.sum(1) > 1
         if bool((valid & (mass < smallest)).any()):
             return None  # too far from its peers for one softmax to see them
         ratio.masked_fill_(~valid, 0)

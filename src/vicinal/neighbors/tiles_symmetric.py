@@ -79,7 +79,10 @@ def _split(e: Tensor, rows: Side, columns: Side) -> list[tuple[int, Tensor]]:
         if int(rows.labels[0]) == int(columns.labels[-1]):
             return [(0, e)]
     same = agreement(rows, columns)
-    return [(0, e * same), (1, e * same.neg_().add_(1))]
+    if rows.soft:
+        return [(0, e * same), (1, e * same.neg_().add_(1))]
+    own = same.mul_(e)
+    return [(0, own), (1, e.sub_(own))]
 
 
 def _add_sums(sums: Tensor, i: slice, j: slice, e: Tensor, side: Side) -> None:
