@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from vicinal.neighbors.distances import near_gradient
-from vicinal.neighbors.tiles_pairs import Kernel, Side, Tile, agreement, new_buffers, tile
+from vicinal.neighbors.tiles_pairs import Kernel, Own, Side, Tile, agreement, new_buffers, tile
 
 
 class Pull(NamedTuple):
@@ -38,7 +38,7 @@ class Sums(NamedTuple):
 
 def whole_tile(left: Side, right: Side, kernel: Kernel) -> Tile:
     """All pairs of a small batch at once."""
-    own_column = "diagonal" if right is left else None
+    own_column: Own = "diagonal" if right is left else None
     return tile(
         left, right, kernel, new_buffers(len(left.rows), len(right.rows), left.rows), own_column
     )

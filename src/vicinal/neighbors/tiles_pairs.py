@@ -29,7 +29,8 @@ class Side(NamedTuple):
 
     def part(self, index: Index) -> Side:
         mirror = None if self.mirror is None else self.mirror[index]
-        return Side(*(field[index] for field in self[:4]), self.longest, mirror)
+        raw, rows, squares, labels = (field[index] for field in self[:4])
+        return Side(raw, rows, squares, labels, self.longest, mirror)
 
     @property
     def soft(self) -> bool:

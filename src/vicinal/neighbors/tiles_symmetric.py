@@ -16,7 +16,7 @@ from torch import Tensor
 
 from vicinal.neighbors.distances import near_gradient
 from vicinal.neighbors.tiles_block import Pull, Sums
-from vicinal.neighbors.tiles_pairs import Kernel, Side, Tile, agreement, new_buffers, tile
+from vicinal.neighbors.tiles_pairs import Kernel, Own, Side, Tile, agreement, new_buffers, tile
 from vicinal.neighbors.tiles_stream import stream_gradient, stream_masses
 
 _PROBES = 32  # rows whose masses choose the shift
@@ -49,7 +49,7 @@ def symmetric_gradient(side: Side, kernel: Kernel, size: int, pull: Pull) -> Sum
     total = Sums.zeros(side)
     for i, j, pairs in _upper(side, kernel._replace(shift=shift), size):
         e = _weights(pairs, shift)
-        torch.nn.functional.threshold_(e, _smallest(e.dtype), 0)  # subnormal products crawl
+        torch.threshold_(e, _smallest(e.dtype), 0)  # subnormal products crawl
         m = _pulled(e, i, j, scaled, side, pairs)
         _add_gradient(total, i, j, m, pairs.near, side)
     rows = lost.nonzero()[:, 0]
@@ -67,7 +67,7 @@ def _upper(side: Side, kernel: Kernel, size: int) -> Iterator[tuple[slice, slice
     for p, i in enumerate(parts):
         rows = side.part(i)
         for j in parts[p:]:
-            own_column = "diagonal" if i == j else None
+            own_column: Own = "diagonal" if i == j else None
             yield i, j, tile(rows, side.part(j), kernel, buffers, own_column)
 
 
