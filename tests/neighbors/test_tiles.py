@@ -255,6 +255,11 @@ def test_the_surprise_of_a_small_batch_is_the_difference_of_its_masses(metric, r
     gradients = torch.autograd.grad((expected * weight).sum(), (x, t))
     assert_close(torch.autograd.grad((loss * weight).sum(), (x, t)), gradients)
     assert gradcheck(lambda x, t: small_surprise(x, labels, t, metric).loss, (x, t))
+    mean = small_surprise(x, labels, t, metric, mean=True).loss
+    expected = small_surprise(x, labels, t, metric).loss[~lone].mean()
+    assert_close(mean, expected)
+    gradients = torch.autograd.grad(expected, (x, t))
+    assert_close(torch.autograd.grad(mean, (x, t)), gradients)
 
 
 def test_a_small_surprise_keeps_its_digits_where_classes_are_well_apart(rng):

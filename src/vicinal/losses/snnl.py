@@ -67,17 +67,18 @@ def _surprise(
     temperature: float | Tensor,
     metric: str,
     references: tuple[Tensor | None, Tensor | None],
+    mean: bool = False,
 ) -> Surprise:
-    """The loss of each anchor, and which anchors have a peer (None: every one)."""
+    """The loss of each anchor, or its mean, and which anchors have a peer (None: every one)."""
     alone = all(reference is None for reference in references)
     if alone and not torch.compiler.is_compiling():
-        plain = small_surprise(x, labels, temperature, metric)
+        plain = small_surprise(x, labels, temperature, metric, mean=mean)
         if plain is not None:
             return plain
     masses = precise_log_masses(x, labels, temperature, metric, *references)
     valid = masses.own != -torch.inf  # NaN counts: a wrong batch must show
-    loss = (masses.all - masses.own).to(x.dtype)
-    return Surprise(keep_valid(loss, valid, x), valid)
+    loss = keep_valid((masses.all - masses.own).to(x.dtype), valid, x)
+    return Surprise(_reduced(loss, valid, None, "mean") if mean else loss, valid)
 
 
 @full_precision
@@ -105,8 +106,9 @@ def soft_nearest_neighbor_loss(
     """
     check_choice(reduction, "reduction", REDUCTIONS)
     x = as_rows(x, "x")
-    loss, valid = _surprise(x, labels, temperature, metric, (reference, reference_labels))
-    return _reduced(loss, valid, _weight(weight, loss), reduction)
+    references, mean = (reference, reference_labels), weight is None and reduction == "mean"
+    loss, valid = _surprise(x, labels, temperature, metric, references, mean)
+    return loss if mean else _reduced(loss, valid, _weight(weight, loss), reduction)
 
 
 def _weight(weight: Tensor | None, loss: Tensor) -> Tensor | None:
@@ -130,12 +132,8 @@ def _reduced(loss: Tensor, valid: Tensor | None, weight: Tensor | None, reductio
         return loss
     if reduction == "sum":
         return loss.sum()
-    if weight is None:
-        if valid is None:
-            return loss.mean()
-        total = valid.sum()
-    else:
-        total = (weight if valid is None else weight * valid).sum()
+    counted = torch.ones_like(loss) if valid is None else valid
+    total = (counted if weight is None else weight * counted).sum()
     return loss.sum() / total.to(loss.dtype).masked_fill(total == 0, 1)
 
 
@@ -214,11 +212,13 @@ class SoftNearestNeighborLoss(nn.Module):
     ) -> Tensor:
         with torch.autocast(x.device.type, enabled=False):
             t, references = self.current_temperature(x, labels), (reference, reference_labels)
-            loss, valid = _surprise(as_rows(x, "x"), labels, t, self.metric, references)
+            mean = weight is None and self.reduction == "mean"
+            loss, valid = _surprise(as_rows(x, "x"), labels, t, self.metric, references, mean)
             if valid is not None and not (self._warned or torch.compiler.is_compiling()):
                 self._warn_of_lone_rows(valid)
-            result = _reduced(loss, valid, _weight(weight, loss), self.reduction)
-        return -result if self.entangle == "max" else result
+            if not mean:
+                loss = _reduced(loss, valid, _weight(weight, loss), self.reduction)
+        return -loss if self.entangle == "max" else loss
 
     def _warn_of_lone_rows(self, valid: Tensor) -> None:
         if not bool(valid.all()):

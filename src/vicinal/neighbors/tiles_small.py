@@ -32,22 +32,28 @@ METRICS = ("sqeuclidean", "cosine")
 class Surprise(NamedTuple):
     """-log of the own class's share, 0 for rows without a peer; who has one (None: everybody)."""
 
-    loss: Float[Tensor, " n"]
+    loss: Float[Tensor, " n"] | Float[Tensor, ""]  # a scalar where the mean was asked for
     valid: Bool[Tensor, " n"] | None
 
 
 class _Pairs(NamedTuple):
     slopes: Tensor  # (n, n) ∂loss_i / ∂log-weight_ij
     rows: Tensor  # (n, d) centered
-    scale: float  # -log w = scale · ‖a - b‖²
+    scale: float  # -log w = scale · ‖a - b‖², over the anchors that a mean divides by
 
 
 def small_surprise(
-    x: Float[Tensor, "n d"], labels: Tensor, temperature: float | Tensor, metric: str
+    x: Float[Tensor, "n d"],
+    labels: Tensor,
+    temperature: float | Tensor,
+    metric: str,
+    *,
+    mean: bool = False,
 ) -> Surprise | None:
     """Surprise of each row of a small batch, or None: what is not plain is left to the masses.
 
-    Wrong inputs give None too; the general way has the words for them.
+    Wrong inputs give None too; the general way has the words for them. ``mean``: that over the rows
+    with a peer instead (0 if there is none). It saves autograd a step, a tenth of the time of 16.
 
     >>> x, labels = torch.tensor([[0.0], [1.0], [2.0]]), torch.tensor([0, 0, 1])
     >>> small_surprise(x, labels, 1.0, "sqeuclidean")
@@ -55,7 +61,7 @@ def small_surprise(
     """
     if torch.is_autocast_enabled(x.device.type):  # asked first: switching it off costs a product
         with torch.autocast(x.device.type, enabled=False):
-            return small_surprise(x, labels, temperature, metric)
+            return small_surprise(x, labels, temperature, metric, mean=mean)
     if not (isinstance(labels, Tensor) and labels.ndim == 1 and 2 <= len(x) <= SMALL):
         return None
     if len(labels) != len(x) or labels.is_floating_point() or metric not in METRICS:
@@ -76,6 +82,9 @@ def small_surprise(
     if found is None:
         return None
     (loss, valid), pairs = found
+    if mean:
+        count = len(x) if valid is None else max(int(valid.sum()), 1)
+        loss, pairs = loss.sum().div_(count), pairs._replace(scale=scale / count)
     return Surprise(_Attached.apply(x, learned, (loss,), pairs), valid)
 
 
@@ -131,12 +140,12 @@ class _Attached(torch.autograd.Function):
         return gx, slope.to(t).reshape(t.shape) / t.detach(), None, None
 
 
-def _gradient(pairs: _Pairs, grad: Float[Tensor, " n"]) -> Float[Tensor, "n d"]:
+def _gradient(pairs: _Pairs, grad: Tensor) -> Float[Tensor, "n d"]:
     if torch.is_autocast_enabled(grad.device.type):
         with torch.autocast(grad.device.type, enabled=False):
             return _gradient(pairs, grad)
     slopes, rows, scale = pairs
     # ∂/∂a_i = -2k Σ_j (M_ij + M_ji) (a_i - a_j)
-    m = slopes * (grad * (2 * scale))[:, None]
+    m = slopes * (grad * (2 * scale)).reshape(-1, 1)
     m = m + m.T
     return (m @ rows).addcmul_(rows, m.sum(1, keepdim=True), value=-1)
