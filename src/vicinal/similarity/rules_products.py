@@ -17,7 +17,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from vicinal.similarity.factors import Dense, Factor, Totals, own_layout, stacked
+from vicinal.similarity.factors import Dense, Factor, Totals, own_layout
 
 if TYPE_CHECKING:
     from vicinal.similarity.rules import Call, Piece
@@ -29,35 +29,22 @@ class Convolved:
 
     module: Any
     x: Float[Tensor, "n channels ..."]
-    b: Float[Tensor, "n d out ..."]
+    grads: tuple[Float[Tensor, "n out ..."], ...]  # of each output; as they come, never stacked
     shape: tuple[int, ...] = ()
     kind = "convolved"
 
     def __len__(self) -> int:
-        return len(self.b)
-
-    @property
-    def outputs(self) -> int:
-        return self.b.shape[1]
-
-    @property
-    def nbytes(self) -> int:
-        return self.x.nbytes + self.b.nbytes
+        return len(self.x)
 
     def dot(self, total: Totals) -> Float[Tensor, " n"]:
-        (n, d, out), groups = self.b.shape[:3], self.module.groups
-        kernels = own_layout(total[0][None], self.shape).view(
-            d, groups, out // groups, *self.module.weight.shape[1:]
-        )
-        kernels = kernels.transpose(0, 1).flatten(0, 2)  # group by group, as convolutions want them
-        moved = self.module._conv_forward(self.x, kernels, None)
-        places = moved.shape[2:]
-        moved = moved.reshape(n, groups, d, out // groups, *places).transpose(1, 2)
-        b = self.b.reshape(n, d, groups, out // groups, *places)
-        return (moved * b).flatten(1).sum(1)
+        found = self.x.new_zeros(len(self))
+        kernels = own_layout(total[0][None], self.shape).view(-1, *self.module.weight.shape)
+        for b, kernel in zip(self.grads, kernels, strict=True):
+            found += (self.module._conv_forward(self.x, kernel, None) * b).flatten(1).sum(1)
+        return found
 
     def select(self, index: slice | Tensor) -> Convolved:
-        return replace(self, x=self.x[index], b=self.b[index])
+        return replace(self, x=self.x[index], grads=tuple(b[index] for b in self.grads))
 
 
 def can_convolve(module: nn.Module) -> bool:
@@ -66,13 +53,13 @@ def can_convolve(module: nn.Module) -> bool:
 
 def for_products(call: Call, shape: tuple[int, ...]) -> list[Piece]:
     """The pieces of a convolution that is not a ghost, in the order of its rule."""
-    x, b = _wide(call.x), _wide(stacked(call.grads, 1))
+    x, grads = _wide(call.x), tuple(_wide(b) for b in call.grads)
     pieces: list[Piece] = []
     if "weight" in call.wanted:
         # Of a factor only the product is asked here, which is all that this one has.
-        pieces.append((("weight",), cast("Factor", Convolved(call.module, x, b, shape))))
+        pieces.append((("weight",), cast("Factor", Convolved(call.module, x, grads, shape))))
     if "bias" in call.wanted:
-        pieces.append((("bias",), Dense(b.flatten(3).sum(3))))
+        pieces.append((("bias",), Dense(torch.stack([b.flatten(2).sum(2) for b in grads], 1))))
     return pieces
 
 
