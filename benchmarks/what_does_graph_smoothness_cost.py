@@ -45,6 +45,7 @@ def step(loss: Callable[..., torch.Tensor], x: torch.Tensor, y: torch.Tensor) ->
 
 
 def main(quick: bool = False, data: Path | None = None) -> None:
+    torch.set_num_threads(1)  # CPU time of two threads also counts how they wait for each other
     results: dict[str, dict[str, object]] = {}
     for n in (512,) if quick else (1024, 4096):
         x = torch.randn(n, D, generator=torch.Generator().manual_seed(n)).requires_grad_()

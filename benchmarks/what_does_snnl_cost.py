@@ -43,6 +43,7 @@ def rivals(n: int, calls: int):
 
 
 def main(quick: bool = False, data: Path | None = None) -> None:
+    torch.set_num_threads(1)  # CPU time of two threads also counts how they wait for each other
     rate = gemm_rate()
     results: dict[str, dict[str, object]] = {}
     for n in (16, 64, 128, 256, 512, 1024) if quick else (16, 64, 128, 256, 512, 1024, 4096, 16384):
