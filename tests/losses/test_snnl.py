@@ -294,3 +294,12 @@ def test_wrong_inputs_are_named(rng):
 def test_minimizing_keeps_the_modes_of_a_class_and_maximizing_spreads_the_classes():
     results = fig01_fig02_toy.run(fig01_fig02_toy.PRESETS["quick"])
     assert all(fig01_fig02_toy.claims(results).values()), results
+
+
+def test_a_tiny_loss_keeps_its_digits_in_float32(rng):
+    """Classes far apart, more rows than the small-batch path takes: no cancellation."""
+    y = torch.arange(600) % 2
+    x = torch.randn(600, 4, generator=rng) + 6 * y[:, None]
+    exact = soft_nearest_neighbor_loss(x.double(), y)
+    assert 0 < float(exact) < 1e-6
+    assert float(soft_nearest_neighbor_loss(x, y)) == pytest.approx(float(exact), rel=1e-4)

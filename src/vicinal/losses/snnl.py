@@ -77,7 +77,9 @@ def _surprise(
             return plain
     masses = precise_log_masses(x, labels, temperature, metric, *references)
     valid = masses.own != -torch.inf  # NaN counts: a wrong batch must show
-    loss = keep_valid((masses.all - masses.own).to(x.dtype), valid, x)
+    # log(all / own) = log(1 + other / own): where classes are apart, all - own would cancel.
+    lead = torch.where(valid, masses.own - masses.other, 0.0)
+    loss = keep_valid(-torch.nn.functional.logsigmoid(lead).to(x.dtype), valid, x)
     return Surprise(_reduced(loss, valid, None, "mean") if mean else loss, valid)
 
 
