@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import json
 import shlex
 import shutil
 import sys
@@ -169,7 +168,7 @@ def write_run(
 
 def provenance_of(command: str, config: dict[str, Any], seed: int, start: float) -> Provenance:
     from vicinal import __version__
-    from vicinal.cli.run_folder import versions
+    from vicinal.studies.audit import versions
     from vicinal.studies.record import Provenance
 
     return Provenance(
@@ -189,7 +188,3 @@ def media_of_run(folder: Path) -> Media | None:
     from vicinal.cli.media import load_media
 
     return load_media(folder / "media.npz")
-
-
-def read_settings(folder: Path) -> dict[str, Any]:
-    return json.loads((folder / "config.json").read_text())

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import json
 import os
-import platform
 import re
 import subprocess
 import time
@@ -91,24 +90,6 @@ def read_config(path: Path, known: Mapping[str, Any], command: str) -> dict[str,
             hint = f" Did you mean {near[0]!r}?" if near else ""
             raise InputError(f"{path.name}: vicinal {command} has no setting {key!r}.{hint}")
     return settings
-
-
-def versions() -> dict[str, str]:
-    import numpy
-    import scipy
-    import sklearn
-    import torch
-
-    import vicinal
-
-    return {
-        "vicinal": vicinal.__version__,
-        "python": platform.python_version(),
-        "torch": str(torch.__version__),
-        "numpy": numpy.__version__,
-        "scipy": scipy.__version__,
-        "scikit-learn": sklearn.__version__,
-    }
 
 
 def git_commit() -> str | None:

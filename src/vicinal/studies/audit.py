@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
+import platform
 import time
 import warnings as python_warnings
 from collections.abc import Callable
@@ -19,6 +20,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import scipy
+import sklearn
 import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
@@ -355,12 +358,19 @@ def _not_checked(sets: Sets, facts: ModelFacts | None, logits: Any) -> dict[str,
     return missing
 
 
+def versions() -> dict[str, str]:
+    """What the numbers were made with."""
+    return {
+        "vicinal": __version__,
+        "python": platform.python_version(),
+        "torch": str(torch.__version__),
+        "numpy": np.__version__,
+        "scipy": scipy.__version__,
+        "scikit-learn": sklearn.__version__,
+    }
+
+
 def _provenance(settings: AuditSettings, about: About, start: float) -> Provenance:
-    import platform
-
-    import scipy
-    import sklearn
-
     return Provenance(
         version=__version__,
         seed=settings.seed,
@@ -369,14 +379,7 @@ def _provenance(settings: AuditSettings, about: About, start: float) -> Provenan
         created=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         seconds=round(time.perf_counter() - start, 2),
         device="cpu",
-        versions={
-            "vicinal": __version__,
-            "python": platform.python_version(),
-            "torch": str(torch.__version__),
-            "numpy": np.__version__,
-            "scipy": scipy.__version__,
-            "scikit-learn": sklearn.__version__,
-        },
+        versions=versions(),
         config={**settings.to_dict(), **about.config},
     )
 
