@@ -13,7 +13,7 @@ from sklearn.neighbors import NearestNeighbors
 
 from benchmarks.runner import Measured, measure, print_table, save
 from vicinal.neighbors import ExactSearch
-from vicinal.neighbors.search_faiss import FaissSearch
+from vicinal.neighbors.search.faiss import FaissSearch
 
 D, K, QUERIES, BLOCK = 128, 100, 512, 8192
 

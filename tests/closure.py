@@ -88,7 +88,9 @@ def load(module):
     for node in top_level(tree):
         for name in names_of(node):
             definitions.setdefault(name, node)
-    calls = [n.value for n in tree.body if isinstance(n, ast.Expr) and isinstance(n.value, ast.Call)]
+    calls = [
+        n.value for n in tree.body if isinstance(n, ast.Expr) and isinstance(n.value, ast.Call)
+    ]
     return Module(definitions, imports_of(tree), calls)
 
 

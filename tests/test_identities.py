@@ -26,7 +26,7 @@ from vicinal.neighbors import (
     pairwise_distances,
     uniform,
 )
-from vicinal.neighbors.tiles import log_masses
+from vicinal.neighbors.tiles.masses import log_masses
 
 N, C = 24, 3
 

@@ -10,6 +10,7 @@ The rooms, in the order of the data flow; each is imported when it is first aske
 ``vicinal.confidence``    how far may a prediction be trusted?
 ``vicinal.perturbations`` what if the input differed?
 ``vicinal.evaluation``    are the numbers any good?
+``vicinal.audits``        the main job: what may be shipped?
 ``vicinal.studies``       what does it all say?
 ======================== ============================================================
 """
@@ -29,12 +30,13 @@ _ROOMS = (
     "confidence",
     "perturbations",
     "evaluation",
+    "audits",
     "studies",
     "report",
 )
 # The main job, one import away: name -> the module that holds it.
 _NAMES = {
-    "audit": "vicinal.studies",
+    "audit": "vicinal.audits",
     "load": "vicinal.confidence",
     "InputError": "vicinal.checks",
 }

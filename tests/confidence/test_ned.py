@@ -10,8 +10,8 @@ from torch.testing import assert_close
 
 import reference
 from vicinal.checks import InputError
-from vicinal.confidence.ned import NEDClassifier
-from vicinal.confidence.ned_posterior import NEDParameters, best_class, ned_log_probs
+from vicinal.confidence.ned.classifier import NEDClassifier
+from vicinal.confidence.ned.posterior import NEDParameters, best_class, ned_log_probs
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 

@@ -6,7 +6,7 @@ import torch
 from torch.testing import assert_close
 
 from vicinal.checks import InputError
-from vicinal.confidence.ned import NEDClassifier
+from vicinal.confidence.ned.classifier import NEDClassifier
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 

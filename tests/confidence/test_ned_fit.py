@@ -8,8 +8,8 @@ import torch
 from torch.testing import assert_close
 
 import reference
-from vicinal.confidence.ned import NEDClassifier
-from vicinal.confidence.ned_fit import (
+from vicinal.confidence.ned.classifier import NEDClassifier
+from vicinal.confidence.ned.fit import (
     Evidence,
     Free,
     Point,
@@ -18,7 +18,7 @@ from vicinal.confidence.ned_fit import (
     reachable,
     row_losses,
 )
-from vicinal.confidence.ned_posterior import NEDParameters, ned_log_probs
+from vicinal.confidence.ned.posterior import NEDParameters, ned_log_probs
 from vicinal.neighbors import tiles
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")

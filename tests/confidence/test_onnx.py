@@ -9,7 +9,7 @@ import torch
 from torch.testing import assert_close
 
 from vicinal.confidence import NEDClassifier, TrustHead
-from vicinal.confidence.onnx_export import export_onnx
+from vicinal.confidence.ned.onnx import export_onnx
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 

@@ -13,7 +13,7 @@ from reference import graph_smoothness, nearest
 from vicinal.checks import InputError
 from vicinal.losses import GraphSmoothnessLoss, graph_smoothness_loss
 from vicinal.neighbors.distances import unit_rows
-from vicinal.neighbors.tiles import masses_by_tiles
+from vicinal.neighbors.tiles.masses import masses_by_tiles
 
 SYMMETRIES = ("union", "mutual", "directed")
 

@@ -21,7 +21,7 @@ from vicinal.losses import (
 )
 from vicinal.neighbors import chance_level, optimal_temperature
 from vicinal.neighbors.distances import METRICS
-from vicinal.neighbors.tiles import masses_by_tiles
+from vicinal.neighbors.tiles.masses import masses_by_tiles
 
 
 def batch(rng, n=12, d=3, classes=3):

@@ -13,13 +13,13 @@ import reference
 from vicinal.checks import InputError
 from vicinal.neighbors import exact
 from vicinal.neighbors.distances import METRICS, pairwise_distances
-from vicinal.neighbors.search import ExactSearch, make_search
+from vicinal.neighbors.search.exact import ExactSearch, make_search
 
 
 @pytest.fixture(autouse=True)
 def thresholds_from_a_few_thousand_rows(monkeypatch):
     """Both ways of selecting are met here: all at once below 2048 rows, by threshold above."""
-    monkeypatch.setattr("vicinal.neighbors.exact.SMALL", 2048)
+    monkeypatch.setattr("vicinal.neighbors.search.smallest.SMALL", 2048)
 
 
 def plain(queries, support, k, metric="sqeuclidean", exclude=None):

@@ -10,8 +10,8 @@ from vicinal.checks import InputError
 from vicinal.neighbors import search_faiss
 from vicinal.neighbors.distances import METRICS
 from vicinal.neighbors.graph import NeighborGraph
-from vicinal.neighbors.search import ExactSearch, make_search
-from vicinal.neighbors.search_faiss import FaissSearch
+from vicinal.neighbors.search.exact import ExactSearch, make_search
+from vicinal.neighbors.search.faiss import FaissSearch
 
 
 def assert_agree(one, two):

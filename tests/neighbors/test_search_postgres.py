@@ -10,8 +10,8 @@ import torch
 from vicinal.checks import InputError
 from vicinal.neighbors.distances import METRICS
 from vicinal.neighbors.graph import NeighborGraph
-from vicinal.neighbors.search import ExactSearch, make_search
-from vicinal.neighbors.search_postgres import PgSearch
+from vicinal.neighbors.search.exact import ExactSearch, make_search
+from vicinal.neighbors.search.postgres import PgSearch
 
 
 @pytest.fixture(scope="module")

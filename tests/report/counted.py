@@ -6,7 +6,7 @@ import itertools
 
 import numpy as np
 
-from vicinal.studies.record import (
+from vicinal.audits.record import (
     Border,
     Borders,
     Credibility,

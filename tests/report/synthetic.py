@@ -30,7 +30,7 @@ from report.counted import (
     stress,
     vote,
 )
-from vicinal.studies.record import (
+from vicinal.audits.record import (
     Audit,
     Cases,
     Change,

@@ -7,10 +7,10 @@ import pytest
 import torch
 
 from report.synthetic import image_audit, table_audit, text_audit
+from vicinal.audits.record import Media
 from vicinal.report import facts, payload, sprites, words
 from vicinal.report.figures import structure, trust
 from vicinal.report.svg import Plot, ticks
-from vicinal.studies.record import Media
 
 
 @pytest.fixture(scope="module")

@@ -18,6 +18,7 @@ from report.synthetic import (
     table_audit,
     text_audit,
 )
+from vicinal.audits.record import Audit
 from vicinal.report import (
     live_files,
     notebook_frame,
@@ -26,7 +27,6 @@ from vicinal.report import (
     save_compare,
     save_report,
 )
-from vicinal.studies.record import Audit
 
 VOID = {"meta", "link", "input", "br", "img"}
 SECTIONS = ["trust", "credibility-section", "cases", "labels", "classes", "layers-section"]

@@ -10,9 +10,9 @@ import pytest
 
 from report.synthetic import comparison, hostile_audit, image_audit, table_audit, text_audit
 from vicinal import files
+from vicinal.audits.record import VERDICTS, Audit, Comparison, Delta, Histogram, Media
 from vicinal.checks import InputError
 from vicinal.studies import run_files
-from vicinal.studies.record import VERDICTS, Audit, Comparison, Delta, Histogram, Media
 
 BUILDERS = [image_audit, text_audit, table_audit, hostile_audit]
 

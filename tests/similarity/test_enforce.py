@@ -23,7 +23,7 @@ from vicinal.similarity import (
     similarity_gradients,
 )
 from vicinal.similarity.enforce_gradients import inverse_root
-from vicinal.similarity.rules_patches import Geometry, take_patches
+from vicinal.similarity.rules.patches import Geometry, take_patches
 
 CLOSE = {"rtol": 1e-9, "atol": 1e-9}
 GROUPS = torch.tensor([0, 0, 3, 3, 3, 5])

@@ -15,10 +15,10 @@ import typer
 from vicinal.cli import options
 
 if TYPE_CHECKING:
+    from vicinal.audits.inputs import AuditSettings
+    from vicinal.audits.record import Audit, Media, Provenance
     from vicinal.cli.audit_inputs import Prepared
     from vicinal.cli.console import Voice
-    from vicinal.studies.audit_inputs import AuditSettings
-    from vicinal.studies.record import Audit, Media, Provenance
 
 NAME = "audit"
 EXAMPLES = (
@@ -137,17 +137,17 @@ def write_run(
     max_mb: float,
 ) -> None:
     """All files of the run; until the last one is there the folder is marked unfinished."""
-    from vicinal.cli.audit_inputs import plain
-    from vicinal.cli.media import save_media
-    from vicinal.cli.run_folder import git_commit, publishing, write_json
-    from vicinal.files import write_atomically
-    from vicinal.studies.run_files import (
+    from vicinal.audits.files import (
         csv_text,
         word,
         write_samples,
         write_summary,
         write_suspects,
     )
+    from vicinal.cli.audit_inputs import plain
+    from vicinal.cli.media import save_media
+    from vicinal.cli.run_folder import git_commit, publishing, write_json
+    from vicinal.files import write_atomically
 
     with publishing(folder):
         write_atomically(folder / "audit.json", audit.to_json() + "\n")
@@ -168,8 +168,8 @@ def write_run(
 
 def provenance_of(command: str, config: dict[str, Any], seed: int, start: float) -> Provenance:
     from vicinal import __version__
-    from vicinal.studies.audit import versions
-    from vicinal.studies.record import Provenance
+    from vicinal.audits.audit import versions
+    from vicinal.audits.record import Provenance
 
     return Provenance(
         version=__version__,

@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from vicinal.audits.inputs import About, AuditSettings
     from vicinal.cli.console import Voice
     from vicinal.cli.rows import Rows
-    from vicinal.studies.audit_inputs import About, AuditSettings
 
 
 def settings_of(given: dict[str, Any]) -> AuditSettings:
+    from vicinal.audits.inputs import AuditSettings
     from vicinal.checks import InputError, check_choice
-    from vicinal.studies.audit_inputs import AuditSettings
 
     check_choice(given["metric"], "--metric", ("l2", "cosine"))
     k = given["k"]
@@ -91,10 +91,10 @@ def _ready(rows: Rows, given: dict[str, Any], settings: AuditSettings) -> Rows:
 
 def _prepare_model(given: dict[str, Any], columns: Any, voice: Voice) -> Prepared:
     """Inputs for the model, instead of embeddings."""
+    from vicinal.audits.model import embedding_of
     from vicinal.checks import InputError
     from vicinal.cli.embed import model_arguments, model_inputs
     from vicinal.cli.models import check_output, load_model
-    from vicinal.studies.audit_model import embedding_of
 
     loaded = load_model(
         given["model"],
@@ -212,8 +212,8 @@ def _about(
     voice: Voice,
     names: list[str] | None = None,
 ) -> About:
+    from vicinal.audits.inputs import About
     from vicinal.cli.media import media_of
-    from vicinal.studies.audit_inputs import About
 
     if given["labels"] is not None:
         names = _class_names(Path(given["labels"]))

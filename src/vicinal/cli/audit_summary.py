@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from vicinal.audits.record import Audit
     from vicinal.cli.console import Voice
-    from vicinal.studies.record import Audit
 
 
 def say_result(audit: Audit, folder: Path, voice: Voice) -> None:

@@ -10,7 +10,7 @@ import typer
 from vicinal.cli import options
 
 if TYPE_CHECKING:
-    from vicinal.studies.record import Audit, Comparison
+    from vicinal.audits.record import Audit, Comparison
 
 NAME = "compare"
 EXAMPLES = 'vicinal compare runs/base runs/new --fail-if "ece > +0.01" --fail-if "coverage < -0.02"'
@@ -32,11 +32,11 @@ def run(
     """Differences with paired 95 % intervals; what changed, was fixed, was broken."""
     import time
 
+    from vicinal.audits.comparison import compare_audits
     from vicinal.cli.audit import provenance_of
     from vicinal.cli.console import Voice
     from vicinal.files import write_atomically
     from vicinal.report import save_compare
-    from vicinal.studies.compare import compare_audits
 
     start = time.time()
     voice = Voice(as_json, quiet)
@@ -69,9 +69,9 @@ def run(
 
 def read_audit(folder: Path) -> Audit:
     """The record of a finished run."""
+    from vicinal.audits.record import Audit
     from vicinal.checks import InputError
     from vicinal.cli.run_folder import UNFINISHED
-    from vicinal.studies.record import Audit
 
     path = folder / "audit.json" if folder.is_dir() else folder
     if (folder / UNFINISHED).exists():

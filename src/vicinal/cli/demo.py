@@ -20,11 +20,11 @@ def run(
     """Digits with planted wrong labels and planted letters: an audit that says what it missed."""
     import torch
 
+    from vicinal.audits.demo import audited, demonstration
     from vicinal.cli.audit import write_run
     from vicinal.cli.audit_summary import say_result
     from vicinal.cli.console import Voice
     from vicinal.cli.run_folder import locked
-    from vicinal.studies.demonstration import audited, demonstration
 
     start = time.time()
     voice = Voice(as_json, quiet)
@@ -36,7 +36,7 @@ def run(
             audit = audited(planted, seed, progress=lambda _t, done, total: bar(done, total))
         torch.save(planted.model.state_dict(), folder / "weights.pt")
         given = {
-            "model": "vicinal.studies.demonstration:network",
+            "model": "vicinal.audits.demo:network",
             "weights": str(folder / "weights.pt"),
             "embedding": "embedding",
             "size": 8,

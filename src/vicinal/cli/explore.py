@@ -198,8 +198,8 @@ def _embedder(folder: Path, trust_pickle: bool) -> Callable[[bytes], NDArray[Any
     def embed(data: bytes) -> NDArray[Any]:
         import numpy as np
 
+        from vicinal.audits.model import compact
         from vicinal.capture import capture
-        from vicinal.studies.audit_model import compact
 
         pixels = read_image(
             io.BytesIO(data), size=settings.get("size"), gray=bool(settings.get("gray"))

@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
+from vicinal.audits.media import as_pixels
+from vicinal.audits.record import Media
 from vicinal.cli.rows import Rows
 from vicinal.files import write_atomically
-from vicinal.studies.audit_media import as_pixels
-from vicinal.studies.record import Media
 
 THUMBNAIL = 48
 

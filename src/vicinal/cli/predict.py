@@ -130,7 +130,7 @@ class _Writer:
         return self
 
     def write(self, answer: dict[str, Any]) -> None:
-        from vicinal.studies.run_files import word
+        from vicinal.audits.files import word
 
         if self.jsonl == "-":
             sys.stdout.write(json.dumps(answer, ensure_ascii=False) + "\n")

@@ -5,10 +5,10 @@ from vicinal.confidence.head import Judgement as Judgement
 from vicinal.confidence.head import TrustHead as TrustHead
 from vicinal.confidence.head import load as load
 from vicinal.confidence.knn import KNNClassifier as KNNClassifier
-from vicinal.confidence.ned import NEDClassifier as NEDClassifier
-from vicinal.confidence.ned_effects import JointEffect as JointEffect
-from vicinal.confidence.ned_effects import LabelEffects as LabelEffects
-from vicinal.confidence.onnx_export import export_onnx as export_onnx
+from vicinal.confidence.ned.classifier import NEDClassifier as NEDClassifier
+from vicinal.confidence.ned.effects import JointEffect as JointEffect
+from vicinal.confidence.ned.effects import LabelEffects as LabelEffects
+from vicinal.confidence.ned.onnx import export_onnx as export_onnx
 from vicinal.confidence.prediction import Prediction as Prediction
 from vicinal.confidence.softmax import TemperatureScaling as TemperatureScaling
 from vicinal.confidence.softmax import energy as energy

@@ -33,7 +33,7 @@ from vicinal.confidence.conformal import (
 )
 from vicinal.confidence.rows_and_labels import Labels, codes_of, labels_of, named
 from vicinal.neighbors.distances import METRICS
-from vicinal.neighbors.search import Neighbors, Search, make_search
+from vicinal.neighbors.search.exact import Neighbors, Search, make_search
 
 
 class DeepKNNPrediction(NamedTuple):

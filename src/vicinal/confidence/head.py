@@ -24,11 +24,11 @@ from torch import Tensor
 
 from vicinal.checks import InputError, as_tensor, same_kind
 from vicinal.confidence.bundle import read, write
-from vicinal.confidence.ned import NEDClassifier
-from vicinal.confidence.ned_file import ned_of_state, ned_state
-from vicinal.confidence.ned_fit import Evidence
-from vicinal.confidence.ned_posterior import best_class, log_density, ned_log_probs
-from vicinal.confidence.ned_recipe import fit_recipe
+from vicinal.confidence.ned.classifier import NEDClassifier
+from vicinal.confidence.ned.file import ned_of_state, ned_state
+from vicinal.confidence.ned.fit import Evidence
+from vicinal.confidence.ned.posterior import best_class, log_density, ned_log_probs
+from vicinal.confidence.ned.recipe import fit_recipe
 from vicinal.confidence.prediction import Prediction, prediction_of
 from vicinal.confidence.rows_and_labels import codes_of
 from vicinal.confidence.verdicts import (
@@ -42,7 +42,7 @@ from vicinal.confidence.verdicts import (
     share_below,
     verdict_codes,
 )
-from vicinal.neighbors.search import Neighbors
+from vicinal.neighbors.search.exact import Neighbors
 
 
 @dataclass(frozen=True, eq=False)

@@ -26,7 +26,7 @@ from vicinal.confidence.rows_and_labels import labels_of, named, rows_of
 from vicinal.confidence.support import LabeledSupport
 from vicinal.neighbors.kernels import dudani, gou, uniform
 from vicinal.neighbors.mass import class_log_mass
-from vicinal.neighbors.search import Neighbors, Search, make_search
+from vicinal.neighbors.search.exact import Neighbors, Search, make_search
 
 WEIGHTS: dict[str, Callable[[Tensor], Tensor]] = {
     "uniform": uniform,

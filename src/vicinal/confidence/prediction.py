@@ -9,17 +9,17 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vicinal.checks import same_kind
-from vicinal.confidence.ned_posterior import (
+from vicinal.confidence.ned.posterior import (
     best_class,
     ignored_mass_bound,
     log_density,
     neighbor_log_weights,
 )
 from vicinal.confidence.rows_and_labels import named
-from vicinal.neighbors.search import Neighbors
+from vicinal.neighbors.search.exact import Neighbors
 
 if TYPE_CHECKING:
-    from vicinal.confidence.ned import NEDClassifier
+    from vicinal.confidence.ned.classifier import NEDClassifier
 
 
 @dataclass(frozen=True, eq=False)

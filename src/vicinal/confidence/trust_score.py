@@ -27,7 +27,7 @@ from torch import Tensor
 from vicinal.checks import InputError, check_choice, check_k, same_kind
 from vicinal.confidence.rows_and_labels import Labels, codes_of, labels_of, named, rows_of
 from vicinal.neighbors.distances import METRICS
-from vicinal.neighbors.search import Search, make_search
+from vicinal.neighbors.search.exact import Search, make_search
 
 
 def dense_rows(search: Search, k: int, alpha: float) -> Bool[Tensor, " n"]:

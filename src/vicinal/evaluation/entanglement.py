@@ -23,7 +23,7 @@ import torch
 from vicinal.checks import InputError, as_matrix
 from vicinal.evaluation.inputs import as_classes, row_order
 from vicinal.neighbors.temperature import chance_level, optimal_temperature
-from vicinal.neighbors.tiles import log_masses
+from vicinal.neighbors.tiles.masses import log_masses
 
 
 @dataclass(frozen=True)

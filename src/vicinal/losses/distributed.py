@@ -22,7 +22,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from vicinal.checks import InputError, check_choice
-from vicinal.neighbors.tiles import precise_log_masses
+from vicinal.neighbors.tiles.masses import precise_log_masses
 
 from .contrastive import NTXentLoss, SupervisedContrastiveLoss
 from .conventions import keep_valid

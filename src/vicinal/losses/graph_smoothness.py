@@ -22,8 +22,8 @@ from torch import Tensor, nn
 
 from vicinal.checks import InputError, check_choice, check_positive
 from vicinal.neighbors.distances import neighbor_distances, unit_rows
-from vicinal.neighbors.search import ExactSearch
-from vicinal.neighbors.tiles import DENSE_BELOW, TILE, Labels, masses_by_tiles
+from vicinal.neighbors.search.exact import ExactSearch
+from vicinal.neighbors.tiles.masses import DENSE_BELOW, TILE, Labels, masses_by_tiles
 
 from .conventions import REDUCTIONS, as_labels, as_rows, full_precision
 

@@ -4,7 +4,7 @@ from vicinal.neighbors.distances import METRICS, neighbor_distances, pairwise_di
 from vicinal.neighbors.graph import NeighborGraph
 from vicinal.neighbors.kernels import dudani, exponential, gou, uniform
 from vicinal.neighbors.mass import class_log_mass, log_mass, own_log_mass
-from vicinal.neighbors.search import ExactSearch, Neighbors, Search, make_search
+from vicinal.neighbors.search.exact import ExactSearch, Neighbors, Search, make_search
 from vicinal.neighbors.temperature import (
     TemperatureFit,
     chance_level,
@@ -12,7 +12,7 @@ from vicinal.neighbors.temperature import (
     optimal_temperature,
     snnl_profile,
 )
-from vicinal.neighbors.tiles import LogMasses, log_masses
+from vicinal.neighbors.tiles.masses import LogMasses, log_masses
 
 __all__ = ["METRICS"]
 __all__ += ["neighbor_distances", "pairwise_distances", "unit_rows"]

@@ -15,8 +15,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from vicinal.checks import InputError, check_k
-from vicinal.neighbors.exact import by_distance_then_index
-from vicinal.neighbors.search import ExactSearch, Search, checked_rows, kept_mask
+from vicinal.neighbors.search.exact import ExactSearch, Search, checked_rows, kept_mask
+from vicinal.neighbors.search.smallest import by_distance_then_index
 
 
 class NeighborGraph:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from vicinal.neighbors.distances import repair_near
 from vicinal.neighbors.newton import Slope
-from vicinal.neighbors.search import compared_rows, in_unit, zero_rows
+from vicinal.neighbors.search.exact import compared_rows, in_unit, zero_rows
 
 BLOCK = 1 << 17  # distances weighed at a time: they stay in the cache
 TILE = 1 << 20  # distances of a data set to itself formed at a time

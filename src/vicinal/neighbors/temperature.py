@@ -36,7 +36,7 @@ from vicinal.checks import (
 from vicinal.neighbors.distances import METRICS
 from vicinal.neighbors.graph import NeighborGraph
 from vicinal.neighbors.newton import lowest_minimum
-from vicinal.neighbors.search import ExactSearch
+from vicinal.neighbors.search.exact import ExactSearch
 from vicinal.neighbors.surprise import (
     AllOthers,
     Rows,

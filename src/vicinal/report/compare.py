@@ -6,11 +6,11 @@ from pathlib import Path
 
 from markupsafe import Markup
 
+from vicinal.audits.record import Comparison
 from vicinal.files import write_atomically
 from vicinal.report.page import asset, environment, fingerprint
 from vicinal.report.svg import Plot, ticks
 from vicinal.report.words import short, signed
-from vicinal.studies.record import Comparison
 
 AS_SHARE = ("accuracy", "ece", "cover")  # measures printed in percent, by the start of their name
 

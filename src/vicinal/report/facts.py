@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections import Counter
 
+from vicinal.audits.record import VERDICTS, Audit, Head
 from vicinal.report.words import count, decimal, percent, plural
-from vicinal.studies.record import VERDICTS, Audit, Head
 
 AT_FLOOR = 1.3  # an ECE within this factor of its noise floor is not told apart from perfect
 NEIGHBOR_HEADS = ("ned", "knn", "1nn", "dudani", "gou", "dknn")

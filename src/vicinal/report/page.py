@@ -18,12 +18,12 @@ from typing import Any
 
 import jinja2
 
+from vicinal.audits.record import Audit, Media
 from vicinal.files import write_atomically
 from vicinal.report import facts, words
 from vicinal.report.figures import structure, trust
 from vicinal.report.payload import Payload, fill
 from vicinal.report.svg import Figure
-from vicinal.studies.record import Audit, Media
 
 SCRIPTS = ("base.js", "media.js", "state.js", "panel.js", "gallery.js", "labels.js", "charts.js",
            "live.js", "start.js")  # fmt: skip

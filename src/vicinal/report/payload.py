@@ -17,9 +17,9 @@ from typing import Any
 
 from PIL import Image
 
+from vicinal.audits.record import VERDICTS, Audit, Media, Suspect
 from vicinal.report import sprites
 from vicinal.report.words import clean
-from vicinal.studies.record import VERDICTS, Audit, Media, Suspect
 
 NEIGHBORS_SHOWN = 20
 TEXT_SHOWN = 600

@@ -4,7 +4,7 @@ backwards.
 A forward hook on each layer takes its input and the *gradient edge* of its output;
 ``autograd.grad`` with respect to the edges then forms no weight gradient, and in-place activations
 after the layer do no harm. :mod:`~vicinal.similarity.plan` decides once which parameters have an
-exact rule and which are run again by ``vmap(vjp)``; :mod:`~vicinal.similarity.rules` turns inputs
+exact rule and which are run again by ``vmap(vjp)``; :mod:`~vicinal.similarity.rules.rule` turns inputs
 and edge gradients into factors.
 """
 
@@ -23,9 +23,9 @@ from vicinal.checks import InputError
 from vicinal.similarity.factors import Dense, Factor, Places, mixed, widened
 from vicinal.similarity.outputs import OutputFunction, as_rows
 from vicinal.similarity.plan import Plan, make_plan, select_parameters, unwrapped
-from vicinal.similarity.rules import Call, Piece, apply_rule
-from vicinal.similarity.rules_products import Convolved, can_convolve, for_products
-from vicinal.similarity.rules_vjp import (
+from vicinal.similarity.rules.products import Convolved, can_convolve, for_products
+from vicinal.similarity.rules.rule import Call, Piece, apply_rule
+from vicinal.similarity.rules.vjp import (
     Rerun,
     out_axis,
     samplewise,

@@ -26,8 +26,8 @@ import torch
 from torch import Tensor, nn
 
 from vicinal.checks import InputError, closest
-from vicinal.similarity.rules import rule_for
-from vicinal.similarity.rules_vjp import unit_axes
+from vicinal.similarity.rules.rule import rule_for
+from vicinal.similarity.rules.vjp import unit_axes
 from vicinal.similarity.watch import UNITS, Record, Watch, layers_of
 
 

@@ -1,15 +1,17 @@
+"""What needs several rooms: robustness, attacks, outliers, and the main job of ``vicinal.audits``."""
+
+from vicinal.audits import About as About
+from vicinal.audits import Audit as Audit
+from vicinal.audits import AuditSettings as AuditSettings
+from vicinal.audits import HeadComparison as HeadComparison
+from vicinal.audits import HeadScore as HeadScore
+from vicinal.audits import Media as Media
+from vicinal.audits import audit as audit
+from vicinal.audits import compare_audits as compare_audits
+from vicinal.audits import compare_heads as compare_heads
 from vicinal.studies.attacks import AttackAudit as AttackAudit
 from vicinal.studies.attacks import attack_audit as attack_audit
-from vicinal.studies.audit import audit as audit
-from vicinal.studies.audit_inputs import About as About
-from vicinal.studies.audit_inputs import AuditSettings as AuditSettings
-from vicinal.studies.compare import compare_audits as compare_audits
-from vicinal.studies.heads import HeadComparison as HeadComparison
-from vicinal.studies.heads import HeadScore as HeadScore
-from vicinal.studies.heads import compare_heads as compare_heads
 from vicinal.studies.outliers import OutlierStudy as OutlierStudy
 from vicinal.studies.outliers import outlier_study as outlier_study
 from vicinal.studies.perturbation_record import PerturbationReport as PerturbationReport
-from vicinal.studies.record import Audit as Audit
-from vicinal.studies.record import Media as Media
 from vicinal.studies.robustness import robustness_report as robustness_report

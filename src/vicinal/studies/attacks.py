@@ -26,7 +26,7 @@ from vicinal.checks import InputError, as_tensor, check_choice, check_positive
 from vicinal.confidence import NEDClassifier
 from vicinal.perturbations import ATTACKS
 from vicinal.perturbations.attacks import evaluating
-from vicinal.studies.frozen import Record
+from vicinal.records import Record
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ from vicinal.checks import InputError, as_matrix, as_tensor, check_k
 from vicinal.confidence import TrustScore
 from vicinal.evaluation import auroc, fpr_at_tpr, outlier_scores
 from vicinal.neighbors import optimal_temperature
-from vicinal.studies.frozen import Record
+from vicinal.records import Record
 
 NOT_TESTED = "not tested"
 Score = Callable[[Any], Any]

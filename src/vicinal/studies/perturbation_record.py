@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from vicinal.checks import InputError, check_choice
-from vicinal.studies.frozen import Record
+from vicinal.records import Record
 
 
 @dataclass(frozen=True)

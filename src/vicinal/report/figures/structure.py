@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from vicinal.audits.record import Borders, Histogram, Layer, PriorShift
 from vicinal.report.figures.trust import histogram_rows
 from vicinal.report.svg import Figure, Plot, ticks
 from vicinal.report.words import count, decimal, percent, points, short
-from vicinal.studies.record import Borders, Histogram, Layer, PriorShift
 
 MOST_CLASSES = 20  # more rows and columns than this cannot be read on a page
 

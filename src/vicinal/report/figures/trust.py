@@ -5,9 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from vicinal.report.svg import Figure, Plot, ticks
-from vicinal.report.words import count, decimal, percent, points, sentence
-from vicinal.studies.record import (
+from vicinal.audits.record import (
     Credibility,
     Head,
     Histogram,
@@ -15,6 +13,8 @@ from vicinal.studies.record import (
     RiskCoverage,
     Sweep,
 )
+from vicinal.report.svg import Figure, Plot, ticks
+from vicinal.report.words import count, decimal, percent, points, sentence
 
 FEW = 10  # a bin with fewer rows shows its count and no bar: its accuracy would be noise
 

@@ -1,0 +1,206 @@
+"""What an audit says about the sets themselves: duplicates, hubs, priors, class borders, a map."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from vicinal.audits.record import Border, Borders, Duplicates, Hub, Hubs, Map, PriorShift
+
+NEAR = 1e-6  # a squared distance below this share of the mean squared norm is a near-duplicate
+MAP_ROWS = 4000
+
+
+def duplicates(
+    distances: Float[Tensor, "m k"],
+    indices: Int[Tensor, "m k"],
+    loo_distances: Float[Tensor, "n k"],
+    scale: float,
+    correct: np.ndarray | None,
+) -> Duplicates:
+    """Query rows that are support rows too, exactly or nearly; accuracy without them.
+
+    ``scale`` is what a distance is small against: the mean distance to the k-th neighbor.
+    """
+    nearest = distances[:, 0]
+    exact, near = nearest == 0, (nearest > 0) & (nearest < NEAR * scale)
+    both = (exact | near).numpy()
+    rows = np.flatnonzero(both)[:50]
+    without = None
+    if correct is not None and both.any() and not both.all():
+        without = float(correct[~both].mean())
+    return Duplicates(
+        exact=int(exact.sum()),
+        near=int(near.sum()),
+        pairs=tuple((int(row), int(indices[row, 0])) for row in rows),
+        accuracy_without=without,
+        within_support=int((loo_distances[:, 0] == 0).sum()),
+    )
+
+
+def hubs(
+    indices: Int[Tensor, "m k"], weights: Float[Tensor, "m k"], support: int, top: int = 20
+) -> Hubs:
+    """Support rows that are in many neighborhoods, and the weight the top 1 % of them carries."""
+    flat = indices.reshape(-1)
+    appearances = torch.bincount(flat, minlength=support)
+    weight = torch.zeros(support, dtype=torch.float64)
+    weight.index_add_(0, flat, weights.reshape(-1).double())
+    share = weight / weight.sum().clamp_min(1e-300)
+    order = torch.argsort(share, descending=True, stable=True)
+    percent = max(1, math.ceil(support / 100))
+    return Hubs(
+        tuple(Hub(int(i), int(appearances[i]), float(share[i])) for i in order[:top]),
+        float(share[order[:percent]].sum()),
+    )
+
+
+def prior_shift(
+    support: Int[Tensor, " n"], query: Int[Tensor, " m"], num_classes: int, seed: int
+) -> PriorShift:
+    """Class shares of both sets, their total variation, and the 95 % point of it by chance.
+
+    By chance: two sets of these sizes drawn from the pooled shares, 500 seeded draws.
+    """
+    known = query[query >= 0]
+    a = torch.bincount(support, minlength=num_classes).double().numpy()
+    b = torch.bincount(known, minlength=num_classes).double().numpy()
+    pooled = (a + b) / (a + b).sum()
+    rng = np.random.default_rng(seed)
+    draws_a = rng.multinomial(int(a.sum()), pooled, size=500) / max(a.sum(), 1)
+    draws_b = rng.multinomial(int(b.sum()), pooled, size=500) / max(b.sum(), 1)
+    by_chance = np.quantile(0.5 * np.abs(draws_a - draws_b).sum(1), 0.95)
+    share_a, share_b = a / max(a.sum(), 1), b / max(b.sum(), 1)
+    distance = 0.5 * np.abs(share_a - share_b).sum()
+    return PriorShift(tuple(share_a), tuple(share_b), float(distance), float(by_chance))
+
+
+def sentences(
+    twins: Duplicates, shift: PriorShift | None, query_rows: int, leave_one_out: bool
+) -> list[str]:
+    """What to warn of: rows in both sets, and class shares that differ by more than chance."""
+    found = []
+    if twins.exact and not leave_one_out:
+        share = 100 * twins.exact / query_rows
+        rest = ""
+        if twins.accuracy_without is not None:
+            rest = f" Without them and near-duplicates accuracy is {twins.accuracy_without:.3f}."
+        found.append(
+            f"{twins.exact} exact duplicate rows appear in both support and query "
+            f"({share:.2g} %).{rest}"
+        )
+    if shift is not None and shift.distance > shift.by_chance:
+        found.append(
+            f"class shares of support and query differ (total variation {shift.distance:.2f}, by "
+            f"chance {shift.by_chance:.2f}): probabilities assume the support's. Try --prior "
+            "uniform, or give a support like the query."
+        )
+    return found
+
+
+def borders(
+    distances: Float[Tensor, "n k"],
+    indices: Int[Tensor, "n k"],
+    labels: Int[Tensor, " n"],
+    names: tuple[str, ...],
+    temperature: float,
+    top: int = 200,
+) -> Borders:
+    """Graph smoothness by class pair: the share of between-class edge weight each pair carries.
+
+    The edges are the leave-one-out kNN graph, the weights e^(-d/T) relative to each row's nearest
+    neighbor, so that a dense class does not drown the others.
+    """
+    scale = temperature if temperature > 0 and math.isfinite(temperature) else 1.0
+    weights = (-(distances - distances[:, :1]).double() / scale).exp()
+    weights = weights / weights.sum(1, keepdim=True)
+    pair = torch.zeros(len(names), len(names), dtype=torch.float64)
+    rows = labels[:, None].expand_as(indices)
+    pair.index_put_((rows.reshape(-1), labels[indices].reshape(-1)), weights.reshape(-1), True)
+    both = pair + pair.T
+    both.fill_diagonal_(0)
+    total = float(both.sum() / 2)
+    upper = torch.triu_indices(len(names), len(names), 1)
+    values = both[upper[0], upper[1]]
+    order = torch.argsort(values, descending=True, stable=True)[:top]
+    found = [
+        Border(int(upper[0, i]), int(upper[1, i]), float(values[i]) / total)
+        for i in order.tolist()
+        if total > 0 and values[i] > 0
+    ]
+    how = (
+        f"leave-one-out graph of the support, k={distances.shape[1]}, weights e^(-d/T) with "
+        f"T={scale:.4g}, each row's weights summing to 1"
+    )
+    return Borders(tuple(found), how, smoothness=total / len(labels))
+
+
+def map_of(
+    query: Float[Tensor, "m d"],
+    support: Float[Tensor, "n d"],
+    labels: Int[Tensor, " n"],
+    indices: Int[Tensor, "m k"],
+    seed: int,
+) -> Map:
+    """The two directions that part the classes best (Fisher), or the two of most variance.
+
+    ``preservation`` is the share of a row's true 10 nearest support rows that are among its 10
+    nearest on the map, over a sample of rows.
+    """
+    center = support.double().mean(0)
+    s, q = support.double() - center, query.double() - center
+    axes, method = _fisher(s, labels), "class-Fisher"
+    if axes is None:
+        axes, method = torch.linalg.svd(s[:20000], full_matrices=False)[2][:2].T, "PCA"
+    if axes.shape[1] == 1:
+        axes = torch.cat([axes, torch.zeros_like(axes)], 1)
+    flat_q, flat_s = q @ axes, s @ axes
+    rng = np.random.default_rng(seed)
+    some = torch.from_numpy(np.sort(rng.permutation(len(q))[:1000]))
+    few = min(10, indices.shape[1])
+    near = torch.cdist(flat_q[some], flat_s).topk(few, largest=False).indices
+    kept = (near[:, :, None] == indices[some, None, :few]).any(2).double().mean()
+    shown = np.sort(rng.permutation(len(s))[:MAP_ROWS])
+    note = "" if len(shown) == len(s) else f"{len(shown):,} of {len(s):,} support rows are drawn"
+    return Map(
+        method=method,
+        x=tuple(_round(flat_q[:, 0])),
+        y=tuple(_round(flat_q[:, 1])),
+        preservation=float(kept),
+        support_row=tuple(shown.tolist()),
+        support_x=tuple(_round(flat_s[shown, 0])),
+        support_y=tuple(_round(flat_s[shown, 1])),
+        note=note,
+    )
+
+
+def _fisher(centered: Tensor, labels: Tensor) -> Tensor | None:
+    """Leading directions of between-class over within-class scatter; None with two classes or few.
+
+    Within-class scatter is shrunk toward its mean eigenvalue, so that it can be inverted.
+    """
+    classes, codes = labels.unique(return_inverse=True)
+    d = centered.shape[1]
+    if len(classes) < 3 or d < 2:
+        return None
+    counts = torch.bincount(codes).double()
+    means = torch.zeros(len(classes), d, dtype=torch.float64).index_add_(0, codes, centered)
+    means /= counts[:, None]
+    spread = centered - means[codes]
+    within = spread.T @ spread / len(centered)
+    size = float(within.diagonal().mean())
+    if size == 0:
+        return None
+    within += 0.1 * size * torch.eye(d, dtype=torch.float64)
+    root = torch.linalg.cholesky(within)
+    scaled = torch.linalg.solve_triangular(root, (means * counts.sqrt()[:, None]).T, upper=False)
+    left = torch.linalg.svd(scaled, full_matrices=False)[0][:, :2]
+    return torch.linalg.solve_triangular(root.T, left, upper=True)
+
+
+def _round(values: Tensor) -> list[float]:
+    return [float(f"{v:.5g}") for v in values.tolist()]

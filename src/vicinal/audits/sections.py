@@ -1,0 +1,375 @@
+"""The sections of an audit: one small frozen record for each thing that is measured.
+
+Vocabulary. *support*: labeled rows that vote. *query*: rows that are judged. *calib*: held-out rows
+that set temperature and thresholds. Classes are positions in ``Audit.classes``; rows are positions
+in their set; shares, probabilities and accuracies are in [0, 1]; percentiles in [0, 100].
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from dataclasses import dataclass
+from typing import Any
+
+from vicinal.checks import InputError, check_choice
+from vicinal.records import Record
+
+VERDICTS = ("supported", "contested", "unfamiliar", "isolated")
+
+
+@dataclass(frozen=True)
+class SetFacts(Record):
+    """One data set: where it came from and how large it is."""
+
+    name: str
+    rows: int
+    dims: int
+    classes: int
+    smallest_class: int | None  # rows of the rarest and of the commonest class; None: no labels
+    largest_class: int | None
+    labeled: bool
+    fingerprint: str
+    dtype: str = "float32"
+
+
+@dataclass(frozen=True)
+class Data(Record):
+    """The sets, and how they were used."""
+
+    support: SetFacts
+    query: SetFacts
+    calib: SetFacts | None
+    split: str  # a sentence: "2-fold cross-fit on query (5,000 + 5,000)"
+    metric: str
+    k: int
+    temperature: float | None
+    model: str | None = None
+    model_fingerprint: str | None = None
+
+
+@dataclass(frozen=True)
+class ReliabilityBin(Record):
+    """Rows whose score lies in [low, high]; accuracy with its 95 % interval, None when empty."""
+
+    low: float
+    high: float
+    count: int
+    score: float | None
+    accuracy: float | None
+    accuracy_low: float | None
+    accuracy_high: float | None
+
+
+@dataclass(frozen=True)
+class Head(Record):
+    """One way to turn neighbors or logits into a prediction, scored out of fold."""
+
+    name: str  # "ned", "softmax", ...: the key in summary.json
+    title: str  # what the page prints
+    accuracy: float | None
+    accuracy_se: float | None
+    ece: float | None
+    noise_floor: float | None  # what the ECE of a perfectly calibrated head reads at this n
+    nll: float | None
+    coverage_at_target: float | None
+    overconfidence: float | None = None  # mean confidence minus accuracy
+    bins: tuple[ReliabilityBin, ...] = ()
+
+
+@dataclass(frozen=True)
+class Threshold(Record):
+    """Accept where confidence is at least ``value``; None: no cut-off reaches the target."""
+
+    target: float
+    value: float | None
+    coverage: float | None
+    accuracy: float | None
+    lower_bound: float | None
+    rows: int  # rows the bound rests on
+    delta: float = 0.05
+
+
+@dataclass(frozen=True)
+class RiskCoverage(Record):
+    """Accuracy on the rows accepted at each threshold (falling), with its lower bound."""
+
+    head: str
+    threshold: tuple[float, ...]
+    coverage: tuple[float, ...]
+    accuracy: tuple[float, ...]
+    lower_bound: tuple[float, ...]
+    chosen: Threshold | None = None
+
+
+@dataclass(frozen=True)
+class Sweep(Record):
+    """Accuracy, ECE and NLL against the number of neighbors."""
+
+    k: tuple[int, ...]
+    accuracy: tuple[float, ...]
+    ece: tuple[float | None, ...]
+    nll: tuple[float | None, ...]
+    chosen: int
+
+
+@dataclass(frozen=True)
+class Histogram(Record):
+    """``len(edges) == len(counts) + 1``; ``examples[b]`` are a few rows of bin b."""
+
+    name: str
+    edges: tuple[float, ...]
+    counts: tuple[int, ...]
+    examples: tuple[tuple[int, ...], ...] = ()
+
+
+@dataclass(frozen=True)
+class Detection(Record):
+    """How many rows of a known-foreign set one detector flags, at which rate of false alarms."""
+
+    set: str
+    detector: str
+    rows: int
+    flagged: int
+    false_alarms: float
+
+
+@dataclass(frozen=True)
+class Credibility(Record):
+    """The conformal view: p-values of held-out rows are uniform where the sets are alike."""
+
+    bins: tuple[ReliabilityBin, ...]
+    histograms: tuple[Histogram, ...]  # the query's p-values first, then other sets'
+    how: str  # "DkNN over 3 layers, k=75, calibrated on ..."
+    detections: tuple[Detection, ...] = ()
+
+
+@dataclass(frozen=True)
+class SupportRows(Record):
+    """The support rows that are suspects or in any list of neighbors, by place in the support."""
+
+    row: tuple[int, ...]
+    id: tuple[str, ...]
+    label: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Cases(Record):
+    """The query, one entry per row in every column."""
+
+    id: tuple[str, ...]
+    label: tuple[int | None, ...]
+    predicted: tuple[int, ...]
+    confidence: tuple[float, ...]
+    credibility: tuple[float | None, ...]
+    near_percentile: tuple[float, ...]  # farther from its neighbors than this % of held-out rows
+    verdict: tuple[str, ...]
+    reason: tuple[str, ...]
+    neighbors: tuple[tuple[int, ...], ...]  # support rows, nearest first
+    weights: tuple[tuple[float, ...], ...]
+    distances: tuple[tuple[float, ...], ...]
+    network_percentile: tuple[float | None, ...] | None = None  # of N_S
+    network_neighbors: tuple[tuple[int, ...], ...] | None = None
+    network_similarities: tuple[tuple[float, ...], ...] | None = None
+    head: str = "ned"  # whose predictions and confidences these are
+    layers: tuple[str, ...] = ()  # layer_class[i][l]: what row i's neighbors in layer l vote for
+    layer_class: tuple[tuple[int, ...], ...] | None = None
+    layer_share: tuple[tuple[float, ...], ...] | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for field in dataclasses.fields(self):
+            column = getattr(self, field.name)
+            if field.name in ("head", "layers") or column is None:
+                continue
+            if len(column) != len(self.id):
+                raise InputError(
+                    f"`Cases.{field.name}` must hold one entry per query row: "
+                    f"{len(self.id)} ids, {len(column)} entries."
+                )
+        for verdict in set(self.verdict):
+            check_choice(verdict, "Cases.verdict", VERDICTS)
+
+
+@dataclass(frozen=True)
+class Suspect(Record):
+    """A support row whose neighborhood contradicts its label."""
+
+    row: int
+    id: str
+    given: int
+    suggested: int
+    p_given: float
+    p_suggested: float
+    affected: int | None  # query predictions that change when the suggestion is accepted
+    neighbors: tuple[int, ...]
+    weights: tuple[float, ...]
+    distances: tuple[float, ...]
+    depth_agreement: float | None = None  # share of layers whose neighbors contradict the label too
+
+
+@dataclass(frozen=True)
+class Effect(Record):
+    """What accepting the first ``top`` suggestions does, exact for the neighbor head."""
+
+    top: int
+    changed: int
+    fixed: int | None
+    broken: int | None
+    accuracy_before: float | None
+    accuracy_after: float | None
+
+
+@dataclass(frozen=True)
+class LabelAudit(Record):
+    checked: int
+    how: str
+    suspects: tuple[Suspect, ...]  # most suspicious first
+    effects: tuple[Effect, ...] = ()
+
+
+@dataclass(frozen=True)
+class ClassFacts(Record):
+    label: int
+    support: int
+    query: int
+    precision: float | None
+    recall: float | None
+    ece: float | None  # only where n >= 100
+    noise_floor: float | None = None
+    entanglement: float | None = None
+    suspects: int = 0
+
+
+@dataclass(frozen=True)
+class Border(Record):
+    """The share of all between-class edge weight that runs between two classes."""
+
+    a: int
+    b: int
+    share: float
+
+
+@dataclass(frozen=True)
+class Borders(Record):
+    pairs: tuple[Border, ...]  # largest first; a < b
+    how: str  # which graph
+    smoothness: float | None = None
+
+
+@dataclass(frozen=True)
+class Layer(Record):
+    """Entanglement of one layer (soft nearest neighbor loss) against its chance level."""
+
+    name: str
+    entanglement: float
+    chance: float
+    temperature: float
+    n: int
+    se: float | None = None
+    metric: str = "sqeuclidean"
+    steps: tuple[int, ...] = ()  # by epoch, where it was logged
+    history: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True)
+class FitPoint(Record):
+    row: int
+    density: float  # percentile of N_S
+    variance: float  # of the labels in the neighborhood
+    group: str  # the diagnosis: "well fitted", "ambiguous", "isolated", "memorized"
+
+
+@dataclass(frozen=True)
+class NetworkView(Record):
+    """Similarity as the network sees it: correlation of output gradients."""
+
+    rows_of: str  # whose rows the density and the similarities are: "query" or "support"
+    how: str  # which parameters, exact or sketched, with which error
+    n: int
+    density: Histogram  # N_S percentile or share
+    fit_map: tuple[FitPoint, ...] = ()
+    denoising: Histogram | None = None
+    denoising_note: str = ""
+    similarity: tuple[Histogram, ...] = ()  # name = row number: one row's similarity to all others
+    overlap: float | None = None  # share of embedding neighbors that are network neighbors too
+    overlap_k: int | None = None
+    fit_rows_of: str = "support"  # whose rows the fit map and the denoising factors are
+
+
+@dataclass(frozen=True)
+class Map(Record):
+    """Two dimensions to look at; neighbors shown on a click are the true ones."""
+
+    method: str
+    x: tuple[float, ...]  # the query, row by row
+    y: tuple[float, ...]
+    preservation: float  # share of the 10 true neighbors that are among the map's 10
+    support_row: tuple[int, ...] = ()
+    support_x: tuple[float, ...] = ()
+    support_y: tuple[float, ...] = ()
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class StressTable(Record):
+    title: str
+    note: str  # "non-adaptive attacks: a pass is not robustness"
+    columns: tuple[str, ...]
+    rows: tuple[tuple[str | float | None, ...], ...]
+
+
+@dataclass(frozen=True)
+class Duplicates(Record):
+    """Rows that are in both sets, exactly or nearly."""
+
+    exact: int
+    near: int
+    pairs: tuple[tuple[int, ...], ...] = ()  # (query row, support row), the first few
+    accuracy_without: float | None = None
+    within_support: int | None = None
+
+
+@dataclass(frozen=True)
+class Hub(Record):
+    row: int
+    appearances: int
+    weight_share: float
+
+
+@dataclass(frozen=True)
+class Hubs(Record):
+    top: tuple[Hub, ...]
+    top_percent_share: float  # weight carried by the most used 1 % of support rows
+
+
+@dataclass(frozen=True)
+class PriorShift(Record):
+    """Class shares in support and query; total variation and what it would be by chance."""
+
+    support: tuple[float, ...]
+    query: tuple[float, ...]
+    distance: float
+    by_chance: float
+
+
+@dataclass(frozen=True)
+class Planted(Record):
+    """For a demonstration: what was hidden in the data, and how much of it was found."""
+
+    what: str
+    planted: int
+    found: int
+    flagged: int
+
+
+@dataclass(frozen=True)
+class Provenance(Record):
+    version: str
+    seed: int
+    command: str
+    reproduce: str
+    created: str  # ISO time; with `seconds`, all that differs between equal runs
+    seconds: float
+    device: str
+    versions: dict[str, str]
+    config: dict[str, Any]

@@ -1,0 +1,1 @@
+"""NED: calibrated class probabilities from labeled neighbors (Karpusha 2020)."""

@@ -1,0 +1,400 @@
+r"""NED: calibrated class probabilities from the distances to labeled neighbors (Karpusha 2020).
+
+.. math:: p(c \mid z) = \frac{\sum_{i \le k} e^{-\|z-z_i\|^2/T} [y_i=c]}{\sum_{i \le k}
+   e^{-\|z-z_i\|^2/T}} \qquad \text{(eq. 3)}
+
+The formula and its extensions are in :mod:`vicinal.confidence.ned.posterior`, their fit in
+:mod:`vicinal.confidence.ned.fit`; this file is the estimator around them. NED is closed-set: it
+divides by the mass it finds, so a row far from everything may get a high probability. The distance
+to the k-th neighbor, which :meth:`NEDClassifier.judge` reports from the same search, tells such
+rows.
+"""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.utils.validation import check_is_fitted
+from torch import Tensor
+
+from vicinal.checks import InputError, check_choice, check_k, same_kind
+from vicinal.confidence.bundle import write
+from vicinal.confidence.ned.effects import (
+    JointEffect,
+    LabelEffects,
+    joint_effect,
+    label_effects,
+)
+from vicinal.confidence.ned.fit import Evidence
+from vicinal.confidence.ned.module import NEDHead
+from vicinal.confidence.ned.posterior import NEDParameters, best_class, ned_log_probs
+from vicinal.confidence.ned.recipe import (
+    Recipe,
+    collapse_sentence,
+    fit_recipe,
+    with_prior,
+)
+from vicinal.confidence.prediction import Prediction, prediction_of
+from vicinal.confidence.rows_and_labels import codes_of, labels_of, named, rows_of
+from vicinal.confidence.support import LabeledSupport, usable_k
+from vicinal.neighbors.search.exact import Neighbors, Search, make_search
+
+DEFAULT_K = 100
+_ELEMENTS = 1 << 23
+
+
+class NEDClassifier(ClassifierMixin, BaseEstimator):
+    r"""Class probabilities from the exponential of distances to the k nearest support rows.
+
+    The defaults are eq. 3 exactly, with T fitted leave-one-out on the support. Beyond the paper,
+    and fitted on the same cached graph: ``sharpness="fit"``, ``background="fit"``,
+    ``bandwidth="class"`` (eq. 18); they are kept only if they lower the cross-validated
+    leave-one-out loss, and ``fitted_`` names those that were.
+
+    Parameters
+    ----------
+    k : neighbors that vote. The default of 100 means *at most* 100: a smaller support votes as a
+        whole, with a warning. Any other ``k`` above the support size is an error.
+    temperature : None fits it. 0 is the nearest neighbor (ties share), ``inf`` the plain vote.
+    sharpness, background : numbers, or ``"fit"``; bandwidth : ``"shared"`` or ``"class"``.
+    prior : ``"support"``, ``"uniform"`` or an array of class probabilities in the order of
+        ``classes_``: the class frequencies to expect of queries.
+    metric : ``"sqeuclidean"`` (the paper's), ``"euclidean"`` or ``"cosine"``.
+    search : ``"exact"``, ``"faiss"``, ``"auto"`` or a :class:`vicinal.neighbors.search.exact.Search`.
+
+    After ``fit``: ``temperature_, sharpness_, background_, class_temperatures_`` as used;
+    ``classes_`` in the order of probability columns; ``loo_proba_``, leave-one-out probabilities of
+    the support; ``unreachable_``, ids of rows whose class is not among their k neighbors;
+    ``n_conflicting_duplicates_``; ``stale_``, what edits have outdated; ``warnings_``.
+
+    >>> X = np.array([[0.0], [0.2], [0.4], [1.0], [1.2], [1.4]])
+    >>> ned = NEDClassifier(k=3).fit(X, ["a", "a", "b", "b", "b", "a"])
+    >>> ned.predict([[0.1], [1.1]])
+    array(['a', 'b'], dtype='<U1')
+    """
+
+    def __init__(
+        self,
+        k: int = 100,
+        temperature: float | None = None,
+        sharpness: float | str = 1.0,
+        background: float | str = 0.0,
+        bandwidth: str = "shared",
+        prior: Any = "support",
+        metric: str = "sqeuclidean",
+        search: str | Search = "exact",
+    ) -> None:
+        self.k = k
+        self.temperature = temperature
+        self.sharpness = sharpness
+        self.background = background
+        self.bandwidth = bandwidth
+        self.prior = prior
+        self.metric = metric
+        self.search = search
+
+    # ------------------------------------------------------------------ learning
+
+    def fit(self, X: Any, y: Any) -> NEDClassifier:
+        """Take rows with labels (n,), or soft labels (n, c), as the support; fit the rest."""
+        x = rows_of(self, X, reset=True)
+        labels = labels_of(y, len(x))
+        recipe = self.recipe_
+        if recipe.anything and len(x) < 2:
+            raise InputError(
+                "leave-one-out needs at least 2 support rows, got 1 sample. "
+                "Pass temperature= a number, or more rows."
+            )
+        self.warnings_: list[str] = []
+        self.k_ = 0
+        self.k_ = self._usable_k(len(x))
+        self.support_ = LabeledSupport(make_search(self.search, self.metric).build(x), labels)
+        self._torch = isinstance(X, Tensor)
+        self._learn(recipe, None)
+        return self
+
+    def calibrate(self, X: Any, y: Any) -> NEDClassifier:
+        """Fit on held-out rows instead (the paper's abstract); preferred where there are any.
+
+        Rows of a label the support does not know are left out, and counted in a warning.
+        """
+        recipe = self.recipe_
+        if not recipe.anything:
+            raise InputError(
+                "nothing to calibrate: temperature, sharpness and background are given numbers. "
+                "Pass temperature=None or sharpness='fit'."
+            )
+        x = self._rows(X)
+        targets = codes_of(y, len(x), self.support_.labels)
+        known = (targets >= 0).reshape(len(x), -1).all(1)  # soft labels always are
+        if not bool(known.any()):
+            raise InputError("no calibration row has a label of the support. Check the names.")
+        if not bool(known.all()):
+            count = f"{int((~known).sum())} of {len(x)} calibration rows"
+            self._warn(f"{count} have a label the support does not know; they are left out.")
+        hood = self.support_.search.query(x[known], self.k_)
+        if float((hood.distances[:, 0] == 0).double().mean()) > 0.5:
+            self._warn(
+                "most calibration rows are also in the support: they see themselves, and "
+                "confidence will be too high. Hold them out of the support."
+            )
+        self._learn(recipe, self.evidence_of(hood, targets[known], leave_one_out=False))
+        return self
+
+    def refit(self) -> NEDClassifier:
+        """Fit again, leave-one-out, from the cached graph; nothing is stale after."""
+        check_is_fitted(self)
+        self.support_.drop_empty_classes()
+        self._learn(self.recipe_, None)
+        return self
+
+    # ------------------------------------------------------------------ predicting
+
+    def predict_log_proba(self, X: Any) -> Any:
+        """Log-probabilities (n, c), the primitive; -inf is an exact zero."""
+        hood = self.hood_of(X)
+        return same_kind(self.log_probs_of(hood).to(hood.distances.dtype), X)
+
+    def predict_proba(self, X: Any) -> Any:
+        """Probabilities (n, c) in the order of ``classes_``."""
+        hood = self.hood_of(X)
+        return same_kind(self.log_probs_of(hood).exp().to(hood.distances.dtype), X)
+
+    def predict(self, X: Any) -> Any:
+        """The most probable class; ties go to the smaller mean distance, then by label order."""
+        hood = self.hood_of(X)
+        return named(self.classes_, self._best(hood, self.log_probs_of(hood)), X)
+
+    def judge(self, X: Any) -> Prediction:
+        """Everything one search says: label, probabilities, distances, density, neighbors."""
+        return prediction_of(self, self.hood_of(X), X)
+
+    def kneighbors(self, X: Any = None, k: int | None = None) -> Neighbors:
+        """Distances and ids of the nearest support rows; without ``X``, of each among others."""
+        check_is_fitted(self)
+        if X is None:
+            hood = self.loo_hood()
+            k = self._loo_k() if k is None else k
+            check_k(k, self._loo_k(), "k", "the leave-one-out graph")
+            hood = Neighbors(hood.distances[:, :k], hood.indices[:, :k])
+            like: Any = self.support_.rows if self._torch else None
+        else:
+            hood, like = self.hood_of(X, k), X
+        ids = self.support_.ids[hood.indices]
+        return Neighbors(same_kind(hood.distances, like), same_kind(ids, like))
+
+    def hood_of(self, X: Any, k: int | None = None) -> Neighbors:
+        """The search itself: distances and positions (not ids) of the k nearest support rows."""
+        x = self._rows(X)
+        found = self.support_.search.query(x, self.k_ if k is None else k)
+        return Neighbors(found.distances.cpu(), found.indices.cpu())
+
+    def loo_hood(self) -> Neighbors:
+        """The same for the support's own rows, each among the others; cached."""
+        graph = self._fitted().support_.graph(self._loo_k())
+        return Neighbors(graph.distances.cpu(), graph.indices.cpu())
+
+    def log_probs_of(self, hood: Neighbors) -> Tensor:
+        """Log-probabilities (n, c) in float64 of neighbors found before; indices are positions."""
+        # In blocks of rows: soft labels of k neighbors are (n, k, c).
+        soft, count = self.support_.labels.soft, len(self.classes_)
+        rows = max(_ELEMENTS // (hood.indices.shape[1] * (count if soft else 1) + count), 1)
+        near, parameters = self.support_.near, self.parameters_
+        parts = zip(hood.distances.split(rows), hood.indices.split(rows), strict=True)
+        return torch.cat([ned_log_probs(d.double(), near(i), count, parameters) for d, i in parts])
+
+    def module(self, temperature: float | None = None, full_support: bool = False) -> NEDHead:
+        """A differentiable ``nn.Module``: embeddings to class log-probabilities; a snapshot.
+
+        ``temperature`` replaces the fitted one (class bandwidths keep their ratios to it) and
+        ``full_support`` lets every row vote: the smoothed surrogate of an attack audit.
+        """
+        check_is_fitted(self)
+        return NEDHead(self, temperature, full_support)
+
+    def label_effects(
+        self, X: Any, ids: Any = None, new_labels: Any = None, probabilities: bool = False
+    ) -> LabelEffects:
+        """What queries would be told with a support row relabeled (removed without new labels).
+
+        Each row of ``ids`` (all by default) alone. Exact: :mod:`vicinal.confidence.ned.effects`.
+        """
+        return label_effects(self, self._rows(X), ids, new_labels, probabilities)
+
+    def joint_effect(self, X: Any, ids: Any, new_labels: Any = None) -> JointEffect:
+        """The same for the whole list of edits at once."""
+        return joint_effect(self, self._rows(X), ids, new_labels)
+
+    # ------------------------------------------------------------------ editing the support
+
+    def add(self, X: Any, y: Any, refit: bool = True) -> NEDClassifier:
+        """Add labeled rows, of new classes too. Ids go on from the last one.
+
+        The graph is updated, not rebuilt, and what was fitted leave-one-out is fitted again from it
+        (``refit=False`` leaves that for :meth:`refit` and lists it in ``stale_``). What was
+        calibrated on held-out rows cannot be, and is listed.
+        """
+        x = self._rows(X)
+        self.support_.add(x, y)
+        return self._edited(refit)
+
+    def remove(self, ids: Any, refit: bool = True) -> NEDClassifier:
+        """Take rows out of the support by id; the other rows keep theirs."""
+        check_is_fitted(self)
+        gone = self.support_.positions(ids).unique()
+        left = len(self.support_) - len(gone)
+        if left < 1:
+            raise InputError("`ids` names the whole support. At least one row must stay.")
+        if self.k != DEFAULT_K:
+            check_k(self.k, left, "k", "the support that would remain")
+        self.support_.remove(gone)
+        return self._edited(refit)
+
+    def relabel(self, ids: Any, y: Any, refit: bool = True) -> NEDClassifier:
+        """Give support rows other labels; the graph does not change."""
+        check_is_fitted(self)
+        self.support_.relabel(self.support_.positions(ids), y)
+        return self._edited(refit)
+
+    # ------------------------------------------------------------------ what is known after fit
+
+    @property
+    def classes_(self) -> NDArray[Any]:
+        return self._fitted().support_.labels.classes
+
+    @property
+    def support_size_(self) -> int:
+        return len(self._fitted().support_)
+
+    @property
+    def ids_(self) -> NDArray[np.int64]:
+        return self._fitted().support_.ids.numpy()
+
+    @property
+    def class_temperatures_(self) -> NDArray[np.float64]:
+        own = self._fitted().parameters_.log_bandwidths
+        ratios = np.ones(len(self.classes_)) if own is None else own.exp().numpy()
+        return self.temperature_ * ratios
+
+    @property
+    def loo_proba_(self) -> Any:
+        p = self._fitted()._loo_log_probs().exp().to(self.support_.rows.dtype)
+        return p if self._torch else p.numpy()
+
+    @property
+    def unreachable_(self) -> NDArray[np.int64]:
+        return self._fitted().support_.unreachable(self._loo_k())
+
+    @property
+    def n_conflicting_duplicates_(self) -> int:
+        return self._fitted().support_.conflicting_duplicates(self._loo_k())
+
+    def save(self, path: str | Path) -> Path:
+        """Write a ``.vic`` file (safetensors and JSON, never pickle); ``vicinal.load`` reads it."""
+        from vicinal.confidence.ned.file import ned_state  # it imports this file
+
+        return write(path, "ned", *ned_state(self._fitted()))
+
+    # ------------------------------------------------------------------ inside
+
+    def _fitted(self) -> NEDClassifier:
+        check_is_fitted(self, "support_")
+        return self
+
+    @property
+    def recipe_(self) -> Recipe:
+        """Which parameters are given and which are fitted, from the options as they are now."""
+        if isinstance(self.prior, str):
+            check_choice(self.prior, "prior", ("support", "uniform"))
+        return Recipe.of(self.temperature, self.sharpness, self.background, self.bandwidth)
+
+    def _usable_k(self, rows: int) -> int:
+        k = usable_k(self.k, DEFAULT_K, rows)
+        if k < self.k and self.k_ != k:
+            fewer = f"the support has {rows} rows, fewer than the default k={DEFAULT_K}"
+            self._warn(f"{fewer}: all of them vote. Pass k={rows} or fewer to choose.")
+        return k
+
+    def _learn(self, recipe: Recipe, held_out: Evidence | None) -> None:
+        """Fit on held-out rows, or leave-one-out on the support itself."""
+        evidence, own = held_out, self.support_.labels.values
+        if evidence is None and recipe.anything:
+            evidence = self.evidence_of(self.loo_hood(), own, leave_one_out=True)
+        fit = fit_recipe(recipe, evidence, len(self.classes_), self.n_features_in_)
+        for sentence in fit.warnings:
+            self._warn(sentence)
+        self._use(self._with_prior(fit.parameters))
+        self.fitted_ = fit.kept
+        self.stale_: tuple[str, ...] = ()
+        self.fitted_on_ = "leave-one-out" if held_out is None else "held-out"
+        self._loo: Tensor | None = None
+        if held_out is None and recipe.anything:
+            self._check_collapse()
+
+    def _use(self, parameters: NEDParameters) -> None:
+        self.parameters_ = parameters
+        self.temperature_ = parameters.temperature
+        self.sharpness_ = parameters.sharpness
+        self.background_ = parameters.background
+        self.effective_dimension_ = parameters.effective_dimension
+
+    def _with_prior(self, parameters: NEDParameters) -> NEDParameters:
+        counts = self.support_.labels.counts()
+        return with_prior(parameters, counts / counts.sum(), self.prior)
+
+    def _check_collapse(self) -> None:
+        labels = self.support_.labels
+        if labels.soft or len(self.classes_) < 2:
+            return
+        right = self._best(self.loo_hood(), self._loo_log_probs()) == labels.values
+        unreachable = len(self.support_.unreachable(self._loo_k()))  # bound to be wrong
+        accuracy = float(right.sum()) / max(len(right) - unreachable, 1)
+        if accuracy > 0.999:
+            self._warn(collapse_sentence(accuracy))
+
+    def _edited(self, refit: bool) -> NEDClassifier:
+        self.k_ = self._usable_k(len(self.support_))
+        self._loo = None
+        recipe = self.recipe_
+        if refit and (self.fitted_on_ == "leave-one-out" or not recipe.anything):
+            return self.refit()
+        prior = self.parameters_.prior
+        if prior is not None and len(prior) != len(self.classes_):
+            # New classes count by their rows and take the common bandwidth until the next fit.
+            self._use(self._with_prior(replace(self.parameters_, log_bandwidths=None)))
+        self.stale_ = (*recipe.names, "prior_")
+        if self.fitted_on_ == "held-out":
+            self._warn("the support has changed since calibration: call calibrate(X, y) again.")
+        return self
+
+    def _warn(self, sentence: str) -> None:
+        self.warnings_.append(sentence)
+        warnings.warn(sentence, UserWarning, stacklevel=3)
+
+    def _best(self, hood: Neighbors, log_probs: Tensor) -> Tensor:
+        return best_class(log_probs, hood.distances.double(), self.support_.near(hood.indices))
+
+    def _rows(self, X: Any) -> Tensor:
+        return rows_of(self._fitted(), X).to(self.support_.rows)
+
+    def _loo_k(self) -> int:
+        return min(self.k_, len(self.support_) - 1)
+
+    def evidence_of(self, hood: Neighbors, targets: Tensor, *, leave_one_out: bool) -> Evidence:
+        """What a fit may look at; ``targets`` are class codes, or soft labels."""
+        near, counts = self.support_.near(hood.indices), self.support_.labels.counts()
+        if near.ndim == 3 and targets.ndim == 1:
+            targets = torch.nn.functional.one_hot(targets, len(counts)).double()
+        return Evidence(hood.distances.double(), near, targets, counts, leave_one_out)
+
+    def _loo_log_probs(self) -> Tensor:
+        if self._loo is None:
+            self._loo = self.log_probs_of(self.loo_hood())
+        return self._loo

@@ -1,0 +1,76 @@
+"""A fitted NED as tensors and JSON, and back; predictions come back bit for bit."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from vicinal.confidence.bundle import pack_classes, unpack_classes
+from vicinal.confidence.ned.classifier import NEDClassifier
+from vicinal.confidence.ned.posterior import NEDParameters
+from vicinal.confidence.rows_and_labels import Labels
+from vicinal.confidence.support import LabeledSupport
+from vicinal.neighbors.search.exact import make_search
+
+_NUMBERS = ("temperature", "sharpness", "background", "effective_dimension")
+_VECTORS = ("log_bandwidths", "prior", "log_prior_shift")
+
+
+def ned_state(ned: NEDClassifier) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Tensors and facts. The graph is not among them: it is rebuilt when it is asked for."""
+    support, parameters = ned.support_, ned.parameters_
+    numbers = [getattr(parameters, name) for name in _NUMBERS]
+    tensors = {
+        "support": support.rows,
+        "labels": support.labels.values,
+        "ids": support.ids,
+        "numbers": torch.tensor(numbers, dtype=torch.float64),
+    }
+    for name in _VECTORS:
+        value = getattr(parameters, name)
+        if value is not None:
+            tensors[name] = value
+    options = ned.get_params(deep=False)
+    if not isinstance(options["prior"], str):
+        tensors["prior_option"] = torch.as_tensor(np.asarray(options["prior"], dtype=np.float64))
+        options["prior"] = None
+    if not isinstance(options["search"], str):
+        options["search"] = "exact"  # an index of the user's own cannot be written down
+    # JSON has no infinity.
+    options = {k: f"{v!r}" if isinstance(v, float) else v for k, v in options.items()}
+    facts = {
+        "options": {k: int(v) if isinstance(v, np.integer) else v for k, v in options.items()},
+        "classes": pack_classes(ned.classes_),
+        "k": ned.k_,
+        "fitted": list(ned.fitted_),
+        "fitted_on": ned.fitted_on_,
+        "stale": list(ned.stale_),
+        "warnings": list(ned.warnings_),
+        "torch": ned._torch,
+        "features": [str(name) for name in getattr(ned, "feature_names_in_", [])],
+    }
+    return tensors, facts
+
+
+def ned_of_state(tensors: dict[str, Tensor], facts: dict[str, Any]) -> NEDClassifier:
+    options = dict(facts["options"])
+    for name in ("temperature", "sharpness", "background"):
+        if options[name] not in (None, "fit"):
+            options[name] = float(options[name])
+    if "prior_option" in tensors:
+        options["prior"] = tensors["prior_option"].numpy()
+    ned = NEDClassifier(**options)
+    search = make_search(ned.search, ned.metric).build(tensors["support"])
+    labels = Labels(unpack_classes(facts["classes"]), tensors["labels"])
+    ned.support_ = LabeledSupport(search, labels, tensors["ids"])
+    ned.k_, ned.n_features_in_ = facts["k"], tensors["support"].shape[1]
+    ned._use(NEDParameters(*tensors["numbers"].tolist(), *map(tensors.get, _VECTORS)))
+    ned.fitted_, ned.stale_ = tuple(facts["fitted"]), tuple(facts["stale"])
+    ned.fitted_on_, ned.warnings_ = facts["fitted_on"], list(facts["warnings"])
+    ned._torch, ned._loo = facts["torch"], None
+    if facts["features"]:
+        ned.feature_names_in_ = np.array(facts["features"], dtype=object)
+    return ned

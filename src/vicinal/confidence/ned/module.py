@@ -1,0 +1,71 @@
+"""NED as a differentiable head: embeddings to class log-probabilities."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from vicinal.checks import check_positive, check_same_width
+from vicinal.confidence.ned.posterior import NEDParameters, ned_log_probs
+from vicinal.neighbors.distances import neighbor_distances, pairwise_distances
+
+if TYPE_CHECKING:
+    from vicinal.confidence.ned.classifier import NEDClassifier
+
+_SCORES = 1 << 24
+
+
+class NEDHead(nn.Module):
+    r"""Eq. 3 (and its extensions, as fitted) as a module that gradients pass through.
+
+    The k nearest rows are chosen without gradient, their distances are computed with it: the
+    derivative is that of eq. 3 wherever the set of neighbors is locally constant, which is almost
+    everywhere. A class outside the neighborhood has log-probability -inf; ``full_support=True``
+    lets all rows vote, so every class has one that is finite. A small temperature saturates: an
+    attack through it sees flat gradients and reports robustness that is not there, hence
+    ``temperature``, which replaces the fitted one.
+
+    Support and labels are buffers: ``.to(device)`` moves them, ``state_dict`` holds them.
+    """
+
+    support: Tensor
+    labels: Tensor
+
+    def __init__(
+        self, ned: NEDClassifier, temperature: float | None = None, full_support: bool = False
+    ) -> None:
+        super().__init__()
+        self.register_buffer("support", ned.support_.rows.clone())
+        self.register_buffer("labels", ned.support_.labels.values.clone())
+        self.num_classes = len(ned.classes_)
+        self.k = len(self.support) if full_support else ned.k_
+        self.metric = ned.metric
+        parameters = ned.parameters_
+        if temperature is not None:
+            check_positive(temperature, "temperature")
+            parameters = replace(parameters, temperature=float(temperature))
+        self.parameters_: NEDParameters = parameters
+
+    def forward(self, x: Float[Tensor, "n d"]) -> Float[Tensor, "n c"]:
+        check_same_width(x, self.support, "x", "support")
+        if self.k == len(self.support):
+            distances = pairwise_distances(x, self.support, self.metric)
+            labels = self.labels.expand(len(x), *self.labels.shape)
+        else:
+            with torch.no_grad():
+                indices = self._nearest(x.detach())
+            distances = neighbor_distances(x, self.support[indices], self.metric)
+            labels = self.labels[indices]
+        return ned_log_probs(distances, labels, self.num_classes, self.parameters_)
+
+    def extra_repr(self) -> str:
+        return f"k={self.k}, classes={self.num_classes}, {self.parameters_}"
+
+    def _nearest(self, x: Tensor) -> Tensor:
+        rows = max(_SCORES // len(self.support), 1)
+        parts = [pairwise_distances(part, self.support, self.metric) for part in x.split(rows)]
+        return torch.cat([part.topk(self.k, 1, largest=False).indices for part in parts])

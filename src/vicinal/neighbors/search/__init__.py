@@ -1,0 +1,1 @@
+"""The k nearest rows of a support: one protocol, three engines."""

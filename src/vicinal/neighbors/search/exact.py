@@ -1,0 +1,326 @@
+r"""Who are the k nearest rows of a support?
+
+One small protocol, :class:`Search`, with :class:`ExactSearch` (torch alone) as the default; faiss
+and a PostgreSQL store speak it too. All of them answer the same question in the same way: distances
+ascend, equal distances are in order of index, each returned distance is computed from the
+difference of the two rows, and a row to leave out is left out by its index, never by its place.
+"""
+
+from __future__ import annotations
+
+import math
+from importlib.util import find_spec
+from typing import Any, NamedTuple, Protocol, Self
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from vicinal.checks import (
+    InputError,
+    as_matrix,
+    as_tensor,
+    check_choice,
+    check_k,
+    check_same_width,
+)
+from vicinal.neighbors.distances import METRICS, unit_rows
+from vicinal.neighbors.search.smallest import by_distance_then_index, columns_below, smallest_scores
+
+SPARE = 16  # candidates kept beyond k, so that the product's rounding seldom matters at the k-th
+_QUERIES = 512  # answered at a time
+_GATHER = 1 << 17  # elements of differences formed at a time
+
+
+class Neighbors(NamedTuple):
+    """For each query its k nearest rows: ascending distances in the metric's unit, and indices."""
+
+    distances: Float[Tensor, "n k"]
+    indices: Int[Tensor, "n k"]
+
+
+class Search(Protocol):
+    """What the rest of the library asks of a search."""
+
+    metric: str
+
+    @property
+    def support(self) -> Tensor: ...
+
+    def build(self, support: Any) -> Self:
+        """Remember the rows to search; returns itself."""
+        ...
+
+    def query(self, x: Any, k: int, *, exclude: Any = None) -> Neighbors:
+        """The k nearest rows to each row of x; ``exclude``: an index per query, -1 for none."""
+        ...
+
+    def add(self, rows: Any) -> None:
+        """Append rows; they get the next indices."""
+        ...
+
+    def remove(self, indices: Any) -> None:
+        """Delete rows; later rows move up, so indices stay 0..n-1."""
+        ...
+
+    def __len__(self) -> int: ...
+
+
+class ExactSearch:
+    """The k nearest rows, exactly: no approximation, no dependence on blocks or threads.
+
+    A blocked matrix product finds k and a few spare candidates; their distances are then computed
+    directly. Where the product's rounding could have hidden a true neighbor (many rows tied with
+    the k-th, say), every row within the rounding error is compared directly as well.
+
+    The support is kept as passed (not copied): do not change it in place.
+
+    >>> search = ExactSearch().build(torch.tensor([[0.0], [1.0], [3.0]]))
+    >>> search.query(torch.tensor([[0.9]]), k=2).indices
+    tensor([[1, 0]])
+    """
+
+    exact = True
+
+    def __init__(self, metric: str = "sqeuclidean") -> None:
+        check_choice(metric, "metric", METRICS)
+        self.metric = metric
+        self._support: Tensor | None = None
+
+    @property
+    def support(self) -> Tensor:
+        if self._support is None:
+            raise InputError("the search has no support yet. Call build(support) first.")
+        return self._support
+
+    def __len__(self) -> int:
+        return 0 if self._support is None else len(self._support)
+
+    def build(self, support: Any) -> Self:
+        """Center the rows, so that the product loses no digits to a common offset."""
+        rows = as_matrix(support, "support").detach()
+        base = compared_rows(rows, self.metric)
+        self._shift = base.mean(0, dtype=torch.float64).to(base.dtype)
+        self._work, self._bias = self._prepare(base, "support")
+        self._support, self._base = rows, base
+        return self
+
+    def add(self, rows: Any) -> None:
+        rows = checked_rows(rows, "rows", self.support).to(self.support.dtype)
+        base = compared_rows(rows, self.metric)
+        work, bias = self._prepare(base, "rows")
+        self._work, self._bias = torch.cat([self._work, work]), torch.cat([self._bias, bias])
+        self._support = torch.cat([self.support, rows])
+        self._base = torch.cat([self._base, base]) if self.metric == "cosine" else self._support
+
+    def remove(self, indices: Any) -> None:
+        keep = kept_mask(indices, len(self), self.support.device)
+        self._work, self._bias = self._work[keep], self._bias[keep]
+        self._support = self.support[keep]
+        self._base = self._base[keep] if self.metric == "cosine" else self._support
+
+    @torch.no_grad()
+    def query(self, x: Any, k: int, *, exclude: Any = None) -> Neighbors:
+        """The k nearest rows of the support to each row of ``x``."""
+        x = checked_rows(x, "x", self.support)
+        left_out = checked_exclude(exclude, len(x), len(self), x.device)
+        check_k(k, len(self) - (left_out is not None), "k", "the support")
+        parts = []
+        with torch.autocast(x.device.type, enabled=False):
+            for start in range(0, len(x), _QUERIES):
+                rows = slice(start, start + _QUERIES)
+                out = None if left_out is None else left_out[rows]
+                parts.append(self._query(x[rows], k, out))
+        return Neighbors(torch.cat([p[0] for p in parts]), torch.cat([p[1] for p in parts]))
+
+    def _query(self, x: Tensor, k: int, exclude: Tensor | None) -> Neighbors:
+        q, count = compared_rows(x, self.metric), min(len(self), k + SPARE)
+        work, offset = self._prepare(q, "x")
+        scores, indices = self._candidates(work, count)
+        squared = squared_distances(q, self._base, indices, self.metric)
+        if exclude is not None:
+            squared = squared.masked_fill(indices == exclude[:, None], torch.inf)
+        distances, indices = by_distance_then_index(in_unit(squared, self.metric), indices)
+        distances, indices = distances[:, :k].contiguous(), indices[:, :k].contiguous()
+        if self.exact and count < len(self):
+            # A row that was not kept scores at least the largest kept score, less the rounding.
+            # (Only rows with ‖x‖ ≤ ‖q‖ + √d_k can be nearer than d_k: that bounds the rounding.)
+            kth = squared_unit(distances[:, -1], self.metric).to(offset.dtype)
+            eps = self._eps()
+            reach = 2 * work.norm(dim=1) + kth.sqrt()
+            error = (4 * math.sqrt(work.shape[1]) + 8) * eps * (reach.square() + kth)
+            unsure = (~(scores.amax(1) + offset - error > kth)).nonzero()[:, 0]
+            limit = (kth - offset + 2 * error)[:, None]
+            for start in range(0, len(unsure), 64):
+                rows = unsure[start : start + 64]
+                out = None if exclude is None else exclude[rows]
+                best = self._exhaust(q[rows], work[rows], limit[rows], k, out)
+                distances[rows], indices[rows] = best
+        return Neighbors(distances, indices)
+
+    def _candidates(self, work: Tensor, count: int) -> tuple[Tensor, Tensor]:
+        """Scores (squared distances less the query's own square) and indices of the nearest."""
+        return smallest_scores(work, self._work, self._bias, count)
+
+    def _eps(self) -> float:
+        """Unit of rounding of the candidates' scores."""
+        return torch.finfo(self._work.dtype).eps
+
+    def _exhaust(
+        self, q: Tensor, work: Tensor, limit: Tensor, k: int, exclude: Tensor | None
+    ) -> Neighbors:
+        """Compare directly with every row that scores within ``limit``, in order of index."""
+        n, dtype = len(q), torch.promote_types(q.dtype, self._base.dtype)
+        distances = torch.full((n, k), torch.inf, dtype=dtype, device=q.device)
+        indices = torch.full((n, k), len(self), device=q.device)
+        open_ = torch.arange(n, device=q.device)
+        for start in range(0, len(self), 4096):
+            tile = slice(start, start + 4096)
+            where = open_, work[open_], limit[open_]
+            row, column = columns_below(where[1], self._work[tile], self._bias[tile], where[2])
+            row, column = open_[row], column + start
+            if exclude is not None:
+                row, column = row[column != exclude[row]], column[column != exclude[row]]
+            squared = squared_distances(q[row], self._base, column[:, None], self.metric)
+            found = in_unit(squared[:, 0], self.metric)
+            new = _ragged(row, found, column, n, len(self))
+            merged = by_distance_then_index(
+                torch.cat([distances, new[0]], 1), torch.cat([indices, new[1]], 1)
+            )
+            distances, indices = merged[0][:, :k], merged[1][:, :k]
+            open_ = (distances[:, -1] > 0).nonzero()[:, 0]  # nothing is nearer than 0
+            if not len(open_):
+                break
+        return Neighbors(distances, indices)
+
+    def _prepare(self, base: Tensor, name: str) -> tuple[Tensor, Tensor]:
+        """Centered rows and their squared lengths (plus 1 for a zero row under the cosine)."""
+        work = (base - self._shift).to(self._shift.dtype)
+        squares = work.square().sum(1)
+        if not bool(squares.isfinite().all()):
+            row = int((~squares.isfinite()).nonzero()[0])
+            raise InputError(
+                f"row {row} of `{name}` is too large to square in {work.dtype}. "
+                f"Rescale the rows, or pass {name}.double()."
+            )
+        return work, squares + zero_rows(base) if self.metric == "cosine" else squares
+
+
+def make_search(search: str | Search, metric: str) -> Search:
+    """A search by name (``"auto"``: faiss where it is installed, else exact), or the one given.
+
+    >>> make_search("exact", "cosine").metric
+    'cosine'
+    """
+    if not isinstance(search, str):
+        if search.metric != metric:
+            raise InputError(
+                f"`search` compares by {search.metric!r} but `metric` is {metric!r}. "
+                f"Pass metric={search.metric!r}, or a search of that metric."
+            )
+        return search
+    check_choice(search, "search", ("exact", "faiss", "auto"))
+    if search == "exact" or (search == "auto" and find_spec("faiss") is None):
+        return ExactSearch(metric)
+    from vicinal.neighbors.search.faiss import FaissSearch  # an extra: imported when asked for
+
+    return FaissSearch(metric)
+
+
+# ------------------------------------------------------------------ shared by every search
+
+
+def compared_rows(x: Tensor, metric: str) -> Tensor:
+    """What is compared by squared distance: unit rows for the cosine, else the rows."""
+    return unit_rows(x) if metric == "cosine" else x
+
+
+def zero_rows(base: Tensor) -> Tensor:
+    return ~base.any(1)
+
+
+def squared_distances(q: Tensor, base: Tensor, indices: Tensor, metric: str) -> Tensor:
+    """Squared distances of compared rows ``q`` to ``base[indices]``, from the differences.
+
+    Under the cosine a zero row is at 2 from everything, as if orthogonal to it.
+    """
+    step = max(1, _GATHER // (indices.shape[1] * q.shape[1]))
+    dtype = torch.promote_types(q.dtype, base.dtype)
+    parts = []
+    for start in range(0, len(q), step):
+        part, picked = q[start : start + step], indices[start : start + step]
+        gathered = base.index_select(0, picked.reshape(-1)).to(dtype).view(*picked.shape, -1)
+        gathered.sub_(part[:, None])  # in place: gathering is what costs, a copy would double it
+        squared = gathered.mul_(gathered).sum(2)
+        if metric == "cosine":
+            # A unit row is at squared distance 1 from a zero row, which few pairs come near.
+            suspects = ((squared - 1).abs() < 1e-3) | (squared == 0)
+            row, column = suspects.nonzero(as_tuple=True)
+            zero = zero_rows(part)[row] | zero_rows(base[picked[row, column]])
+            squared[row[zero], column[zero]] = 2.0
+        parts.append(squared)
+    return torch.cat(parts) if parts else q.new_empty(indices.shape)
+
+
+def in_unit(squared: Tensor, metric: str) -> Tensor:
+    if metric == "euclidean":
+        return squared.sqrt()
+    return squared * 0.5 if metric == "cosine" else squared
+
+
+def squared_unit(distances: Tensor, metric: str) -> Tensor:
+    if metric == "euclidean":
+        return distances.square()
+    return distances * 2 if metric == "cosine" else distances
+
+
+def checked_rows(x: Any, name: str, support: Tensor) -> Tensor:
+    x = as_matrix(x, name).detach()
+    check_same_width(x, support, name, "support")
+    return x
+
+
+def checked_exclude(exclude: Any, rows: int, size: int, device: torch.device) -> Tensor | None:
+    """One index per query, -1 for none; None if nothing is excluded."""
+    if exclude is None:
+        return None
+    out = as_tensor(exclude, "exclude").to(device)
+    if out.is_floating_point() or tuple(out.shape) != (rows,):
+        raise InputError(
+            f"`exclude` must hold one support index for each of the {rows} queries (-1: none), "
+            f"got {out.dtype} of shape {tuple(out.shape)}."
+        )
+    if len(out) and (int(out.min()) < -1 or int(out.max()) >= size):
+        raise InputError(
+            f"`exclude` must lie in -1..{size - 1}, got {int(out.min())}..{int(out.max())}."
+        )
+    return out.long() if bool((out >= 0).any()) else None
+
+
+def kept_mask(indices: Any, size: int, device: torch.device) -> Tensor:
+    """True for the rows that stay when ``indices`` go."""
+    gone = as_tensor(indices, "indices").to(device).flatten()
+    if gone.is_floating_point() and gone.numel():
+        raise InputError(f"`indices` must be whole numbers, got {gone.dtype}.")
+    if gone.numel() and (int(gone.min()) < 0 or int(gone.max()) >= size):
+        raise InputError(
+            f"`indices` must lie in 0..{size - 1} (the support has {size} rows), "
+            f"got {int(gone.min())}..{int(gone.max())}."
+        )
+    keep = torch.ones(size, dtype=torch.bool, device=device)
+    keep[gone.long()] = False
+    if not bool(keep.any()):
+        raise InputError("`indices` would remove every row. Build a new search instead.")
+    return keep
+
+
+def _ragged(
+    rows: Tensor, distances: Tensor, indices: Tensor, n: int, none: int
+) -> tuple[Tensor, Tensor]:
+    """Lists of unequal length as a matrix, padded with infinity; ``rows`` ascend."""
+    counts = torch.bincount(rows, minlength=n)
+    slot = torch.arange(len(rows), device=rows.device) - (counts.cumsum(0) - counts)[rows]
+    shape = (n, int(counts.max()))
+    d, i = distances.new_full(shape, torch.inf), indices.new_full(shape, none)
+    d[rows, slot], i[rows, slot] = distances, indices
+    return d, i

@@ -1,0 +1,1 @@
+"""Log-masses of pairs, tile by tile, in linear memory."""

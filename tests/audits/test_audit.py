@@ -1,0 +1,351 @@
+"""The audit on data whose answers are known, and its parts against plain code."""
+
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from vicinal import audit as top_level_audit
+from vicinal.audits.data import borders, duplicates, hubs, map_of, prior_shift
+from vicinal.audits.media import images_of
+from vicinal.audits.watched_search import WatchedSearch
+from vicinal.checks import InputError
+from vicinal.neighbors.search.exact import ExactSearch
+from vicinal.studies import About, Audit, AuditSettings, audit, compare_audits
+
+
+def blobs(n, rng, classes=3, spread=0.7, d=5):
+    y = np.arange(n) % classes
+    centers = np.eye(classes, d) * 3
+    return (centers[y] + spread * rng.normal(size=(n, d))).astype(np.float32), y
+
+
+@pytest.fixture(scope="module")
+def sets():
+    rng = np.random.default_rng(0)
+    return blobs(240, rng), blobs(160, rng)
+
+
+@pytest.fixture(scope="module")
+def report(sets):
+    support, query = sets
+    return audit(support=support, query=query, settings=AuditSettings(k=15))
+
+
+def test_it_is_the_top_level_call():
+    assert top_level_audit is audit
+
+
+def test_a_record_goes_through_json_unchanged(report):
+    again = Audit.from_json(report.to_json())
+    assert again == report
+    assert again.summary == report.summary
+
+
+def test_predictions_are_right_as_often_as_their_confidence_says(report):
+    best = {head.name: head for head in report.heads}[report.recommended]
+    assert best.accuracy > 0.95
+    assert best.ece < 3 * best.noise_floor + 0.02
+    right = [p == y for p, y in zip(report.cases.predicted, report.cases.label, strict=True)]
+    trusted = {head.name: head for head in report.heads}[report.cases.head]
+    assert np.mean(right) == pytest.approx(trusted.accuracy)
+
+
+def test_what_is_fitted_is_never_scored_on_the_rows_it_was_fitted_on(sets):
+    """With labels of the query shuffled no head can do better than chance, however it is fitted."""
+    (z, y), (zq, yq) = sets
+    shuffled = np.random.default_rng(1).permutation(yq)
+    report = audit(support=(z, y), query=(zq, shuffled), settings=AuditSettings(k=15))
+    for head in report.heads:
+        assert head.accuracy < 0.5
+
+
+def test_the_neighbors_shown_are_the_nearest_rows_and_their_weights_are_shares(report, sets):
+    (z, _), (zq, _) = sets
+    for row in (0, 7, 99):
+        d = ((zq[row] - z) ** 2).sum(1)
+        assert list(report.cases.neighbors[row][:5]) == np.argsort(d, kind="stable")[:5].tolist()
+        assert sum(report.cases.weights[row]) <= 1 + 1e-6
+
+
+def test_planted_wrong_labels_are_suspects_with_the_right_suggestion(sets):
+    (z, y), query = sets
+    wrong = y.copy()
+    wrong[:8] = (wrong[:8] + 1) % 3
+    report = audit(support=(z, wrong), query=query, settings=AuditSettings(k=15))
+    found = {suspect.row: suspect for suspect in report.labels.suspects}
+    assert set(range(8)) <= set(found)
+    assert all(found[row].suggested == y[row] for row in range(8))
+    whole = report.labels.effects[-1]
+    assert whole.top == len(found)
+    assert whole.accuracy_after >= whole.accuracy_before
+
+
+def test_the_effect_of_a_suspect_is_what_predicting_anew_would_show(sets):
+    (z, y), (zq, _) = sets
+    wrong = y.copy()
+    wrong[:8] = (wrong[:8] + 1) % 3
+    report = audit(support=(z, wrong), query=sets[1], settings=AuditSettings(k=5))
+    head = report.head.ned
+    before = head.predict(zq)
+    for suspect in report.labels.suspects[:8]:
+        head.relabel([suspect.row], [suspect.suggested], refit=False)
+        assert suspect.affected == int((before != head.predict(zq)).sum())
+        head.relabel([suspect.row], [suspect.given], refit=False)
+
+
+def test_rows_far_from_everything_are_unfamiliar_whatever_their_confidence(sets):
+    (z, y), (zq, yq) = sets
+    far = np.concatenate([zq, np.full((5, 5), 40, np.float32)])
+    labels = [*yq.tolist(), *[None] * 5]
+    report = audit(support=(z, y), query=(far, labels), settings=AuditSettings(k=15))
+    assert report.cases.verdict[-5:] == ("unfamiliar",) * 5
+    assert report.cases.label[-5:] == (None,) * 5
+    assert "confidence not meaningful" in report.cases.reason[-1]
+    # Rows without label are judged but not scored.
+    assert {head.name: head for head in report.heads}["ned"].accuracy > 0.95
+
+
+def test_a_given_softmax_that_is_better_is_recommended(sets):
+    (z, y), (zq, yq) = sets
+    logits = 6 * np.eye(3)[yq]
+    report = audit(support=(z, y), query=(zq, yq), logits=logits, settings=AuditSettings(k=15))
+    assert report.recommended.startswith("softmax")
+    assert report.cases.head.startswith("ned")  # the evidence shown is still the neighbors'
+    assert report.agreement > 0.9
+
+
+def test_leave_one_out_never_lets_a_row_see_itself(sets):
+    (z, y), _ = sets
+    report = audit(support=(z, y), settings=AuditSettings(k=15))
+    assert all(row not in near for row, near in enumerate(report.cases.neighbors))
+    assert report.data.split == "leave-one-out on the support"
+    same = audit(support=(z, y), query=(z.copy(), y), settings=AuditSettings(k=15))
+    assert same.cases.neighbors == report.cases.neighbors
+
+
+def test_duplicates_and_shifted_class_shares_are_warned_of(sets):
+    (z, y), (zq, yq) = sets
+    report = audit(
+        support=(z, y), query=(np.concatenate([zq, z[:3]]), [*yq, *y[:3]]),
+        settings=AuditSettings(k=15),
+    )  # fmt: skip
+    assert any("3 exact duplicate rows appear in both" in text for text in report.warnings)
+    few = np.concatenate([np.flatnonzero(yq == 0), np.flatnonzero(yq == 1)[:5]])
+    skewed = audit(support=(z, y), query=(zq[few], yq[few]), settings=AuditSettings(k=15))
+    assert any("class shares of support and query differ" in text for text in skewed.warnings)
+
+
+def test_every_warning_and_what_was_not_checked_are_in_the_record(sets):
+    (z, y), (zq, yq) = sets
+    odd = yq.copy()
+    odd[:4] = 9
+    report = audit(support=(z, y), query=(zq, odd), settings=AuditSettings(k=15))
+    assert any("class '9' occurs 4x in query" in text for text in report.warnings)
+    assert set(report.not_checked) >= {"layers", "network", "softmax", "outliers"}
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"support": None}, "`support` is missing"),
+        ({"support": np.zeros((4, 2))}, "has no labels"),
+        ({"support": (np.zeros((4, 2)), [0, 0, 0, 0])}, "one class only"),
+        ({"support": (np.zeros((4, 2)), [0.5, 1, 0, 1])}, "regression"),
+        ({"support": (np.zeros((4, 2)), np.eye(4))}, "one class per row"),
+        ({"query": (np.zeros((4, 3)), [0, 1, 0, 1])}, "5 dimensions but `query` has 3"),
+        ({"query": (np.full((4, 5), np.nan), [0, 1, 0, 1])}, "NaN or infinite"),
+        ({"query": (np.zeros((4, 5)), [0, 1])}, "4 embeddings but 2 labels"),
+        ({"settings": AuditSettings(k=999)}, "k=999 but the smallest support fold has 239"),
+        ({"calib": np.zeros((4, 5))}, "`calib` has no labels"),
+        ({"logits": np.zeros((3, 3))}, "one row per query row"),
+        ({"about": About(class_names=["a"])}, "1 class names were given for 3 classes"),
+    ],
+)
+def test_bad_input_earns_a_sentence(sets, change, message):
+    with pytest.raises(InputError, match=message):
+        audit(**{"support": sets[0], "query": sets[1], **change})
+
+
+# ------------------------------------------------------------------ from a model
+
+
+@pytest.fixture(scope="module")
+def pictures():
+    rng = torch.Generator().manual_seed(0)
+    y = torch.arange(150) % 3
+    x = 0.2 * torch.randn(150, 1, 6, 6, generator=rng)
+    x[torch.arange(150), 0, 2 * y, :] += 1
+    return (x[:100], y[:100]), (x[100:], y[100:])
+
+
+@pytest.fixture(scope="module")
+def seen(pictures):
+    torch.manual_seed(0)
+    net = nn.Sequential(
+        nn.Conv2d(1, 4, 3), nn.ReLU(), nn.Flatten(), nn.Linear(64, 8), nn.ReLU(), nn.Linear(8, 3)
+    ).train()
+    settings = AuditSettings(k=10, network_rows=40)
+    return net, audit(net, *pictures, settings=settings)
+
+
+def test_a_model_brings_layers_its_own_view_and_pictures(seen):
+    net, report = seen
+    assert net.training  # it comes back as it was
+    names = [layer.name for layer in report.layers]
+    assert names[-1] == "output"
+    assert all(layer.entanglement <= layer.chance + 1e-6 for layer in report.layers)
+    assert report.cases.layers == ("0", "1", "2", "3", "5")
+    assert len(report.cases.layer_class) == 50
+    view = report.network
+    assert view.n == 40
+    assert 0 <= view.overlap <= 1
+    assert sum(view.density.counts) == 40
+    assert {point.group for point in view.fit_map} <= {
+        "memorized", "well fitted", "ambiguous", "isolated"
+    }  # fmt: skip
+    asked = [p for p in report.cases.network_percentile if p is not None]
+    assert len(asked) == 40
+    assert report.media.get("query", 0).shape == (6, 6)
+    assert "&lt;html" in report._repr_html_()
+
+
+def test_a_model_that_has_no_gradients_to_compare_says_so(pictures):
+    net = nn.Sequential(nn.Flatten(), nn.Linear(36, 3))
+    net.requires_grad_(False)
+    report = audit(net, *pictures, settings=AuditSettings(k=10, network_rows=20))
+    assert report.network is None
+    assert "gradients could not be compared" in report.not_checked["network"]
+
+
+def test_pictures_are_taken_only_from_inputs_that_are_pictures(pictures):
+    train, test = pictures
+    media = images_of(train, torch.utils.data.TensorDataset(*test))
+    assert media.get("support", 3).dtype == np.uint8
+    assert media.get("query", 999) is None
+    assert images_of((torch.zeros(4, 7), torch.zeros(4)), test) is None
+    assert images_of(iter([]), test) is None
+
+
+# ------------------------------------------------------------------ the parts
+
+
+def test_a_watched_search_answers_like_the_search_it_watches_and_goes_on(
+    tmp_path, rng, monkeypatch
+):
+    monkeypatch.setattr("vicinal.audits.watched_search.BLOCK", 16)
+    x, q = torch.randn(50, 3, generator=rng), torch.randn(40, 3, generator=rng)
+    plain = ExactSearch().build(x).query(q, 4)
+
+    class Stops(Exception):
+        pass
+
+    def stop_once(title, done, total):
+        assert (title, total) == ("neighbors", 40)
+        if done >= 32:
+            raise Stops
+
+    with pytest.raises(Stops):
+        WatchedSearch(ExactSearch(), tmp_path, stop_once).build(x).query(q, 4)
+    seen = []
+    resumed = WatchedSearch(ExactSearch(), tmp_path, lambda *a: seen.append(a[1])).build(x)
+    found = resumed.query(q, 4)
+    assert torch.equal(found.indices, plain.indices)
+    assert torch.equal(found.distances, plain.distances)
+    assert seen == [40]  # the two blocks that were stored are not searched again
+    seen.clear()
+    assert torch.equal(resumed.query(q, 2).indices, plain.indices[:, :2])
+    assert not seen  # fewer of the same neighbors are known already
+    resumed.add(q[:1])
+    assert int(resumed.query(q[:1], 1).indices) == 50
+
+
+def test_duplicates_across_sets_are_counted_and_taken_out_of_the_accuracy(rng):
+    x = torch.randn(30, 4, generator=rng)
+    q = torch.cat([x[:3], x[3:5] + 1e-5, torch.randn(20, 4, generator=rng)])
+    near = ExactSearch().build(x).query(q, 5)
+    loo = ExactSearch().build(x).query(x, 5, exclude=torch.arange(30))
+    correct = np.array([True] * 5 + [True, False] * 10)
+    scale = float(near.distances[:, -1].mean())
+    found = duplicates(near.distances, near.indices, loo.distances, scale, correct)
+    assert (found.exact, found.near) == (3, 2)
+    assert found.pairs[:3] == ((0, 0), (1, 1), (2, 2))
+    assert found.accuracy_without == pytest.approx(0.5)
+    assert found.within_support == 0
+
+
+def test_hubs_carry_the_weight_they_are_given():
+    indices = torch.tensor([[0, 1], [0, 2], [0, 3]])
+    weights = torch.tensor([[0.9, 0.1], [0.8, 0.2], [0.7, 0.3]])
+    found = hubs(indices, weights, 200)
+    assert (found.top[0].row, found.top[0].appearances) == (0, 3)
+    assert found.top[0].weight_share == pytest.approx(2.4 / 3)
+    assert found.top_percent_share == pytest.approx(2.4 / 3 + 0.3 / 3)  # two of 200 rows
+
+
+def test_a_shift_of_priors_is_seen_against_chance(rng):
+    even, skewed = torch.arange(300) % 3, torch.tensor([0] * 200 + [1] * 80 + [2] * 20)
+    same = prior_shift(even, even[:150], 3, 0)
+    other = prior_shift(even, skewed, 3, 0)
+    assert same.distance < same.by_chance < other.distance
+    assert other.distance == pytest.approx(
+        0.5 * (1 / 3 + abs(1 / 3 - 0.8 / 3) + 1 / 3 - 0.2 / 3), abs=1e-6
+    )
+
+
+def test_class_borders_are_the_between_class_weight_of_each_pair(rng):
+    x, y = torch.randn(40, 2, generator=rng), torch.arange(40) % 3
+    near = ExactSearch().build(x).query(x, 6, exclude=torch.arange(40))
+    found = borders(near.distances, near.indices, y, ("a", "b", "c"), 0.8)
+    want = {}
+    for i in range(40):
+        logs = [-float(d) / 0.8 for d in near.distances[i]]
+        total = sum(np.exp(v) for v in logs)
+        for j, v in zip(near.indices[i].tolist(), logs, strict=True):
+            if y[i] != y[j]:
+                pair = tuple(sorted((int(y[i]), int(y[j]))))
+                want[pair] = want.get(pair, 0) + float(np.exp(v)) / total
+    whole = sum(want.values())
+    for border in found.pairs:
+        assert border.share == pytest.approx(want[(border.a, border.b)] / whole)
+    assert sum(border.share for border in found.pairs) == pytest.approx(1)
+    assert found.smoothness == pytest.approx(whole / 40)
+
+
+def test_a_map_of_two_dimensional_data_keeps_every_neighbor(rng):
+    x = torch.randn(60, 2, generator=rng) + 4 * torch.eye(2)[torch.arange(60) % 2]
+    q = torch.randn(30, 2, generator=rng)
+    near = ExactSearch().build(x).query(q, 10)
+    found = map_of(q, x, torch.arange(60) % 2, near.indices, seed=0)
+    assert found.method == "PCA"
+    assert found.preservation == 1.0
+    wide = torch.randn(60, 30, generator=rng)
+    some = ExactSearch().build(wide).query(wide[:30] + 0.1, 10)
+    flat = map_of(wide[:30] + 0.1, wide, torch.arange(60) % 4, some.indices, seed=0)
+    assert flat.method == "class-Fisher"
+    assert flat.preservation < 0.9
+
+
+def test_two_audits_are_compared_row_by_row(report, sets):
+    (z, y), (zq, yq) = sets
+    noise = np.random.default_rng(3).normal(size=z.shape).astype(np.float32)
+    worse = audit(
+        support=(z + 3 * noise, y), query=(zq, yq),
+        settings=AuditSettings(k=15), about=About(name="noisy"),
+    )  # fmt: skip
+    found = compare_audits(report, worse, report.provenance, gates=["accuracy < -0.05", "ece > 2"])
+    accuracy = next(delta for delta in found.deltas if delta.name == "accuracy")
+    assert accuracy.delta == pytest.approx(accuracy.b - accuracy.a)
+    assert accuracy.low <= accuracy.delta <= accuracy.high
+    assert accuracy.finding == "worse"
+    right = lambda r: np.array(r.cases.predicted) == np.array(r.cases.label)
+    assert found.broken - found.fixed == int(right(report).sum() - right(worse).sum())
+    assert [gate.passed for gate in found.gates] == [False, True]
+    renamed = Audit.from_dict(
+        {
+            **worse.to_dict(),
+            "cases": {**worse.to_dict()["cases"], "id": [f"x{i}" for i in range(160)]},
+        }
+    )
+    with pytest.raises(InputError, match="no query row in common"):
+        compare_audits(report, renamed, report.provenance)
