@@ -53,7 +53,7 @@ def beside_the_search(support: int, queries: int, repeats: int) -> dict[str, Mea
         out = head.predict(q)
         return out.counts(), recall_at_k(out.neighbors, truth, y, k=5)
 
-    rivals = {"the search": lambda: head.ned.hood_of(q), "every score of it": everything}
+    rivals = {"the search": lambda: head.ned.neighborhood_of(q), "every score of it": everything}
     rows = measure(rivals, repeats=repeats)
     print_table(f"one search, {support:,} x {queries:,}", rows, against="the search")
     return rows
@@ -79,7 +79,7 @@ def effects(support: int, queries: int, repeats: int) -> dict[str, Measured]:
     ned = NEDClassifier(k=K, temperature=20.0).fit(x, y)
     ids, new = torch.arange(2000), (y[:2000] + 1) % CLASSES
     rivals = {
-        "the search": lambda: ned.hood_of(q),
+        "the search": lambda: ned.neighborhood_of(q),
         "2,000 relabels, each alone": lambda: ned.label_effects(q, ids, new),
         "2,000 removals, each alone": lambda: ned.label_effects(q, ids),
         "2,000 relabels, together": lambda: ned.joint_effect(q, ids, new),

@@ -164,7 +164,7 @@ def annotations(node):
 
 
 def registered(module, name):
-    """``@op.register_fake``, ``op.register_autograd(f)``: what registers with a name belongs to it."""
+    """``@op.register_fake``, ``op.register_autograd(f)``: what registers belongs to the name."""
     here = load(module)
     for other, node in here.definitions.items():
         for decorator in getattr(node, "decorator_list", []):

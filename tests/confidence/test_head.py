@@ -55,7 +55,7 @@ def test_percentiles_are_shares_of_held_out_rows(rng):
 
 
 def test_each_verdict_is_told_on_the_row_it_was_planted_for(head, rng):
-    x, y = head.ned.support_.rows, head.ned.support_.labels.values
+    x, y = head.ned.support_.rows, head.ned.support_.labels.codes
     between = torch.full((1, 3), 0.6).double()
     deep = torch.full((1, 3), -0.3).double()
     out = head.predict(torch.cat([deep, between, torch.full((1, 3), 40.0).double()]))
@@ -102,7 +102,7 @@ def test_about_one_in_a_hundred_ordinary_rows_is_called_unfamiliar(rng):
 def test_credibility_of_right_labels_is_a_valid_p_value(rng):
     head = TrustHead.fit(rows(rng, 300), rows(rng, 500), ned=NEDClassifier(k=20))
     x, y = rows(rng, 2000)
-    near = head.ned.support_.near(head.ned.hood_of(x).indices)
+    near = head.ned.support_.near(head.ned.neighborhood_of(x).indices)
     p = conformal_p(head.standards.disagreements, (near != y[:, None]).sum(1))
     for level in (0.05, 0.1, 0.3):
         assert float((p <= level).double().mean()) <= level + 0.04

@@ -30,7 +30,7 @@ from vicinal import __version__
 from vicinal.audits import cases as audit_cases
 from vicinal.audits import data as audit_sets
 from vicinal.audits import heads as audit_heads
-from vicinal.audits.heads import Fold, Hood, Trial
+from vicinal.audits.heads import Fold, Trial
 from vicinal.audits.inputs import About, AuditSettings, Sets, folds_of, ready_sets, usable_k
 from vicinal.audits.media import images_of
 from vicinal.audits.model import ModelFacts, listen
@@ -42,6 +42,7 @@ from vicinal.confidence import NEDClassifier
 from vicinal.confidence.ned.fit import Evidence
 from vicinal.neighbors.kernels import exponential
 from vicinal.neighbors.mass import log_mass, own_log_mass
+from vicinal.neighbors.neighborhood import Neighborhood
 from vicinal.neighbors.search.exact import make_search
 
 Progress = Callable[[str, int, int | None], None]
@@ -115,12 +116,14 @@ def _audited(
     ned = NEDClassifier(k=k, prior=settings.prior, metric=settings.metric, search=search)
     ned.fit(sets.support.rows, sets.classes[labels.numpy()])
     graph = ned.support_.graph(k)
-    loo = Hood(graph.distances, graph.indices, labels[graph.indices])
-    hood = loo if sets.leave_one_out else _hood(search, sets.query.rows, k, labels)
-    calib_hood = None if sets.calib is None else _hood(search, sets.calib.rows, k, labels)
-    folds, split, notes = folds_of(sets, hood, loo, calib_hood, settings)
+    loo = Neighborhood(graph.distances, graph.indices, labels[graph.indices])
+    neighborhood = loo if sets.leave_one_out else _neighborhood(search, sets.query.rows, k, labels)
+    calib_neighborhood = (
+        None if sets.calib is None else _neighborhood(search, sets.calib.rows, k, labels)
+    )
+    folds, split, notes = folds_of(sets, neighborhood, loo, calib_neighborhood, settings)
 
-    trials = _trials(sets, hood, loo, folds, logits, settings)
+    trials = _trials(sets, neighborhood, loo, folds, logits, settings)
     scores = None if sets.query.codes is None else sets.query.codes.numpy()
     scored = scores is not None and bool((scores >= -1).any())
     heads = []
@@ -133,22 +136,24 @@ def _audited(
     recommended = _best(heads)
     trusted = _trusted(heads, trials)
     final = _final_head(ned, trusted, sets, folds)
-    judged = audit_cases.judge(hood, trusted, folds, sets, settings, facts)
-    weights = audit_cases.weights_of(hood, trusted, folds)
-    cases = audit_cases.cases_of(judged, hood, weights, trusted, sets, facts, about)
+    judged = audit_cases.judge(neighborhood, trusted, folds, sets, settings, facts)
+    weights = audit_cases.weights_of(neighborhood, trusted, folds)
+    cases = audit_cases.cases_of(judged, neighborhood, weights, trusted, sets, facts, about)
 
     suspects = contradictions(loo, labels, count, final.parameters_)
     depth = None
-    if facts is not None and facts.support_hoods:
-        depth = depth_agreement(facts.support_hoods, labels, suspects.rows, count)
+    if facts is not None and facts.support_neighborhoods:
+        depth = depth_agreement(facts.support_neighborhoods, labels, suspects.rows, count)
     ids = tuple(about.support_ids or map(str, range(len(labels))))
     audit_of_labels = label_audit(
         suspects, loo, labels, ids, final, sets.query.rows, sets.query.codes, depth
     )
     predicted = trusted.predicted.numpy()
     correct = None if scores is None else predicted == scores
-    scale = float(hood.distances[:, -1].double().mean())
-    twins = audit_sets.duplicates(hood.distances, hood.indices, loo.distances, scale, correct)
+    scale = float(neighborhood.distances[:, -1].double().mean())
+    twins = audit_sets.duplicates(
+        neighborhood.distances, neighborhood.indices, loo.distances, scale, correct
+    )
     shift = None
     if sets.query.codes is not None and scored and not sets.leave_one_out:
         shift = audit_sets.prior_shift(labels, sets.query.codes, count, settings.seed)
@@ -182,7 +187,7 @@ def _audited(
         if scored and scores is not None
         else None,
         sweep=(
-            audit_heads.sweep_over_k(hood, scores, folds, count, sets.support.rows.shape[1])
+            audit_heads.sweep_over_k(neighborhood, scores, folds, count, sets.support.rows.shape[1])
             if scored and scores is not None
             else None
         ),
@@ -193,10 +198,10 @@ def _audited(
         layers=facts.layers if facts else None,
         network=facts.network if facts else None,
         map=audit_sets.map_of(
-            sets.query.rows, sets.support.rows, labels, hood.indices, settings.seed
+            sets.query.rows, sets.support.rows, labels, neighborhood.indices, settings.seed
         ),
         duplicates=twins,
-        hubs=audit_sets.hubs(hood.indices, weights, len(labels)),
+        hubs=audit_sets.hubs(neighborhood.indices, weights, len(labels)),
         prior_shift=shift,
         agreement=_agreement(trials, trusted),
         warnings=tuple(notes),
@@ -206,15 +211,15 @@ def _audited(
     )
 
 
-def _hood(search: WatchedSearch, rows: Tensor, k: int, labels: Tensor) -> Hood:
+def _neighborhood(search: WatchedSearch, rows: Tensor, k: int, labels: Tensor) -> Neighborhood:
     found = search.query(rows, k)
-    return Hood(found.distances, found.indices, labels[found.indices])
+    return Neighborhood(found.distances, found.indices, labels[found.indices])
 
 
 def _trials(
     sets: Sets,
-    hood: Hood,
-    loo: Hood,
+    neighborhood: Neighborhood,
+    loo: Neighborhood,
     folds: list[Fold],
     logits: Any,
     settings: AuditSettings,
@@ -227,9 +232,11 @@ def _trials(
     if logits is not None:
         trials += audit_heads.softmax_trials(_aligned_logits(logits, sets), sets.query.codes, folds)
     vote = audit_heads.best_vote_k(loo, labels, count)
-    trials += audit_heads.vote_trials(hood, vote, count, settings.metric)
+    trials += audit_heads.vote_trials(neighborhood, vote, count, settings.metric)
     for name, title in (("ned", "NED"), ("ned_fitted", "NED, everything fitted")):
-        trials.append(audit_heads.ned_trial(name, title, hood, folds, count, dims, settings.prior))
+        trials.append(
+            audit_heads.ned_trial(name, title, neighborhood, folds, count, dims, settings.prior)
+        )
     if not sets.leave_one_out:
         linear = audit_heads.linear_trial(
             sets.support.rows, labels, sets.query.rows, count, settings.seed
@@ -269,7 +276,7 @@ def _all_evidence(folds: list[Fold]) -> Evidence:
 
 
 def _class_entanglement(
-    loo: Hood, labels: Tensor, ned: NEDClassifier
+    loo: Neighborhood, labels: Tensor, ned: NEDClassifier
 ) -> NDArray[np.float64] | None:
     """Mean -log of the own class's share of mass, by class: the soft nearest neighbor loss, k near.
 

@@ -12,7 +12,7 @@ from jaxtyping import Float, Int
 from numpy.typing import NDArray
 from torch import Tensor
 
-from vicinal.audits.heads import Fold, Hood, Trial, reliability_bins
+from vicinal.audits.heads import Fold, Trial, reliability_bins
 from vicinal.audits.inputs import About, AuditSettings, Sets
 from vicinal.audits.model import ModelFacts
 from vicinal.audits.record import (
@@ -38,6 +38,7 @@ from vicinal.confidence.verdicts import (
     verdict_codes,
 )
 from vicinal.evaluation import expected_calibration_error, noise_floor, threshold_for_accuracy
+from vicinal.neighbors.neighborhood import Neighborhood
 
 SHOWN_NEIGHBORS = 20
 MIN_CLASS_ROWS = 100
@@ -58,7 +59,7 @@ class Judged:
 
 
 def judge(
-    hood: Hood,
+    neighborhood: Neighborhood,
     trusted: Trial,
     folds: list[Fold],
     sets: Sets,
@@ -66,7 +67,7 @@ def judge(
     facts: ModelFacts | None,
 ) -> Judged:
     """Each row against the held-out rows of the fold it was not fitted in."""
-    m = len(hood.distances)
+    m = len(neighborhood.distances)
     threshold = _threshold(trusted, sets, settings)
     confidence = torch.from_numpy(trusted.confidence)
     parts = {name: torch.zeros(m, dtype=torch.float64) for name in ("cred", "near", "dense")}
@@ -76,7 +77,7 @@ def judge(
     for at, (fold, parameters) in enumerate(zip(folds, trusted.parameters, strict=True)):
         seen, rows = fold.evidence, fold.scored
         held = standards_of(seen, parameters, threshold, settings)
-        part = hood.rows(rows)
+        part = neighborhood.rows(rows)
         d = part.distances.double()
         cred = conformal_p(held.disagreements, disagreement(part.labels, trusted.predicted[rows]))
         near = share_below(held.near_distances, near_distance(d))
@@ -94,7 +95,7 @@ def judge(
 
 def cases_of(
     judged: Judged,
-    hood: Hood,
+    neighborhood: Neighborhood,
     weights: Float[Tensor, "m k"],
     trusted: Trial,
     sets: Sets,
@@ -102,7 +103,7 @@ def cases_of(
     about: About,
 ) -> Cases:
     """The columns of ``samples.csv``, and each row's nearest neighbors."""
-    m, shown = len(hood.distances), hood.first(SHOWN_NEIGHBORS)
+    m, shown = len(neighborhood.distances), neighborhood.first(SHOWN_NEIGHBORS)
     ids = tuple(about.query_ids or map(str, range(m)))
     codes = sets.query.codes
     labels = [None] * m if codes is None else [c if c >= 0 else None for c in codes.tolist()]
@@ -114,7 +115,7 @@ def cases_of(
         credibility=tuple(judged.credibility.tolist()),
         near_percentile=tuple(judged.near_percentile.tolist()),
         verdict=tuple(VERDICTS[code] for code in judged.codes.tolist()),
-        reason=tuple(_reasons(judged, hood, trusted, sets)),
+        reason=tuple(_reasons(judged, neighborhood, trusted, sets)),
         neighbors=_rows(shown.indices),
         weights=_rows(weights[:, :SHOWN_NEIGHBORS]),
         distances=_rows(shown.distances.double()),
@@ -123,11 +124,13 @@ def cases_of(
     )
 
 
-def weights_of(hood: Hood, trusted: Trial, folds: list[Fold]) -> Float[Tensor, "m k"]:
+def weights_of(
+    neighborhood: Neighborhood, trusted: Trial, folds: list[Fold]
+) -> Float[Tensor, "m k"]:
     """The share of each neighbor in its row's answer, with the parameters of the row's fold."""
-    weights = torch.zeros(hood.distances.shape, dtype=torch.float64)
+    weights = torch.zeros(neighborhood.distances.shape, dtype=torch.float64)
     for fold, parameters in zip(folds, trusted.parameters, strict=True):
-        part = hood.rows(fold.scored)
+        part = neighborhood.rows(fold.scored)
         logs = neighbor_log_weights(part.distances.double(), part.labels, parameters)
         weights[fold.scored] = logs.softmax(1)
     return weights
@@ -220,11 +223,11 @@ def _threshold(trusted: Trial, sets: Sets, settings: AuditSettings) -> float:
     return float(cut.threshold) if cut.reachable else float("inf")
 
 
-def _reasons(judged: Judged, hood: Hood, trusted: Trial, sets: Sets) -> list[str]:
+def _reasons(judged: Judged, neighborhood: Neighborhood, trusted: Trial, sets: Sets) -> list[str]:
     names = sets.names
     found = []
-    for row in range(len(hood.distances)):
-        votes = Counter(hood.labels[row].tolist()).most_common()
+    for row in range(len(neighborhood.distances)):
+        votes = Counter(neighborhood.labels[row].tolist()).most_common()
         found.append(
             reason(
                 VERDICTS[int(judged.codes[row])],

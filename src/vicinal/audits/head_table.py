@@ -25,7 +25,6 @@ from vicinal.audits.scaled_svc import ScaledSVC
 from vicinal.audits.shared_search import SharedSearch
 from vicinal.checks import InputError, as_matrix, check_choice, check_k, check_same_width
 from vicinal.confidence import KNNClassifier, NEDClassifier, TemperatureScaling
-from vicinal.confidence.rows_and_labels import Labels, codes_of, labels_of
 from vicinal.evaluation import (
     area_under_risk_coverage,
     expected_calibration_error,
@@ -33,6 +32,7 @@ from vicinal.evaluation import (
     noise_floor,
     threshold_for_accuracy,
 )
+from vicinal.labels import Labels, codes_of, labels_of
 from vicinal.neighbors.search.exact import Search, make_search
 from vicinal.records import Record
 
@@ -125,7 +125,7 @@ class _Rows:
             )
         self.labels = labels
         self.classes = labels.classes
-        self.y = labels.values.numpy()
+        self.y = labels.codes.numpy()
         self.truth = self.numbered(truth, len(self.q))
         self.calib = None
         if calib is not None:
@@ -135,7 +135,7 @@ class _Rows:
 
     def numbered(self, y: Any, rows: int) -> NDArray[np.int64]:
         """Class numbers in the support's order; -1 for a class it does not have."""
-        codes = codes_of(y, rows, Labels(self.classes, self.labels.values))
+        codes = codes_of(y, rows, Labels(self.classes, self.labels.codes))
         if codes.ndim != 1:
             raise InputError("labels must be hard (n,): the heads are compared on classes.")
         return codes.numpy()

@@ -34,6 +34,7 @@ from vicinal.evaluation import (
 from vicinal.evaluation.intervals import clopper_pearson_lower
 from vicinal.neighbors.kernels import dudani, gou, uniform
 from vicinal.neighbors.mass import class_log_mass
+from vicinal.neighbors.neighborhood import Neighborhood
 
 MIN_ECE_ROWS = 100  # below, even a perfect head reads an ECE of several points
 LINEAR_ROWS = 20_000
@@ -41,20 +42,6 @@ RECIPES = {
     "ned": Recipe.of(None, 1.0, 0.0, "shared"),
     "ned_fitted": Recipe.of(None, "fit", "fit", "class"),
 }
-
-
-class Hood(NamedTuple):
-    """Neighbors of a set of rows: distances in the metric's unit, support rows, their labels."""
-
-    distances: Float[Tensor, "m k"]
-    indices: Int[Tensor, "m k"]
-    labels: Int[Tensor, "m k"]
-
-    def rows(self, keep: Tensor) -> Hood:
-        return Hood(*(part[keep] for part in self))
-
-    def first(self, k: int) -> Hood:
-        return Hood(*(part[:, :k] for part in self))
 
 
 class Fold(NamedTuple):
@@ -83,14 +70,16 @@ class Trial:
 def ned_trial(
     name: str,
     title: str,
-    hood: Hood,
+    neighborhood: Neighborhood,
     folds: list[Fold],
     num_classes: int,
     dims: int,
     prior: str = "support",
 ) -> Trial:
     """NED with the parameters of each fold (``RECIPES[name]``)."""
-    log_probs = hood.distances.new_zeros(len(hood.distances), num_classes, dtype=torch.float64)
+    log_probs = neighborhood.distances.new_zeros(
+        len(neighborhood.distances), num_classes, dtype=torch.float64
+    )
     predicted = torch.zeros(len(log_probs), dtype=torch.long)
     fitted = []
     for fold in folds:
@@ -98,16 +87,18 @@ def ned_trial(
         counts = fold.evidence.counts
         found = with_prior(found, counts / counts.sum(), prior)
         fitted.append(found)
-        part = hood.rows(fold.scored)
+        part = neighborhood.rows(fold.scored)
         logs = ned_log_probs(part.distances.double(), part.labels, num_classes, found)
         log_probs[fold.scored] = logs
         predicted[fold.scored] = best_class(logs, part.distances.double(), part.labels)
     return Trial(name, title, log_probs, predicted, tuple(fitted))
 
 
-def vote_trials(hood: Hood, k_vote: int, num_classes: int, metric: str) -> list[Trial]:
+def vote_trials(
+    neighborhood: Neighborhood, k_vote: int, num_classes: int, metric: str
+) -> list[Trial]:
     """1-NN, kNN, and the distance-weighted votes of Dudani (1976) and Gou (2012)."""
-    plain = hood.distances.double()
+    plain = neighborhood.distances.double()
     plain = plain.sqrt() if metric == "sqeuclidean" else plain
     weighted = max(k_vote, min(20, plain.shape[1]))  # the k-th voter of Dudani and Gou has weight 0
     forms: list[tuple[str, str, int, Callable[[Tensor], Tensor]]] = [
@@ -118,14 +109,14 @@ def vote_trials(hood: Hood, k_vote: int, num_classes: int, metric: str) -> list[
     ]
     trials = []
     for name, title, k, weights in forms:
-        masses = class_log_mass(weights(plain[:, :k]), hood.labels[:, :k], num_classes)
+        masses = class_log_mass(weights(plain[:, :k]), neighborhood.labels[:, :k], num_classes)
         logs = masses.log_softmax(1)
-        best = best_class(logs, plain[:, :k], hood.labels[:, :k])
+        best = best_class(logs, plain[:, :k], neighborhood.labels[:, :k])
         trials.append(Trial(name, title, logs, best))
     return trials
 
 
-def best_vote_k(graph: Hood, labels: Int[Tensor, " n"], num_classes: int) -> int:
+def best_vote_k(graph: Neighborhood, labels: Int[Tensor, " n"], num_classes: int) -> int:
     """The k whose plain vote is right most often on the support, leave-one-out; ties: smaller."""
     ks = [k for k in (1, 3, 5, 10, 20, 50, 100, 200) if k <= graph.distances.shape[1]]
     votes = torch.zeros(len(labels), num_classes)
@@ -220,14 +211,14 @@ def judged(
 
 
 def sweep_over_k(
-    hood: Hood,
+    neighborhood: Neighborhood,
     labels: NDArray[np.int64],
     folds: list[Fold],
     num_classes: int,
     dims: int,
 ) -> Sweep:
     """Eq. 3's NED refitted, out of fold, at each number of neighbors."""
-    full = hood.distances.shape[1]
+    full = neighborhood.distances.shape[1]
     ks = sorted({k for k in (1, 2, 5, 10, 20, 50, 100, 200) if k < full} | {full})
     scored = labels >= -1
     accuracy, ece, nll = [], [], []
@@ -241,7 +232,7 @@ def sweep_over_k(
             for fold in folds
         ]
         head, _ = judged(
-            ned_trial("ned", "", hood.first(k), cut, num_classes, dims), labels, 0.99, True
+            ned_trial("ned", "", neighborhood.first(k), cut, num_classes, dims), labels, 0.99, True
         )
         assert head.accuracy is not None
         accuracy.append(head.accuracy)

@@ -13,11 +13,12 @@ from jaxtyping import Float, Int
 from numpy.typing import NDArray
 from torch import Tensor
 
-from vicinal.audits.heads import MIN_ECE_ROWS, Fold, Hood
+from vicinal.audits.heads import MIN_ECE_ROWS, Fold
 from vicinal.audits.record import SetFacts
 from vicinal.checks import InputError, as_matrix, check_choice, check_k, check_same_width
 from vicinal.confidence.ned.fit import Evidence
 from vicinal.neighbors.distances import unit_rows
+from vicinal.neighbors.neighborhood import Neighborhood
 from vicinal.records import Record
 
 UNKNOWN, UNLABELED = -1, -2  # codes of a class the support lacks, and of a row without label
@@ -172,7 +173,11 @@ def usable_k(settings: AuditSettings, sets: Sets) -> int:
 
 
 def folds_of(
-    sets: Sets, hood: Hood, graph: Hood, calib_hood: Hood | None, settings: AuditSettings
+    sets: Sets,
+    neighborhood: Neighborhood,
+    graph: Neighborhood,
+    calib_neighborhood: Neighborhood | None,
+    settings: AuditSettings,
 ) -> tuple[list[Fold], str, list[str]]:
     """How what is fitted is kept from the rows it is judged on: the folds and a sentence."""
     labels, everyone = sets.support.codes, torch.arange(len(sets.query.rows))
@@ -180,15 +185,15 @@ def folds_of(
     counts = torch.bincount(labels, minlength=len(sets.classes)).double()
     notes: list[str] = []
 
-    def evidence(part: Hood, codes: Tensor, rows: Tensor) -> Evidence:
+    def evidence(part: Neighborhood, codes: Tensor, rows: Tensor) -> Evidence:
         rows = rows[codes[rows] >= 0]
         near = part.rows(rows)
         return Evidence(near.distances.double(), near.labels, codes[rows], counts, False)
 
-    if sets.calib is not None and calib_hood is not None:
+    if sets.calib is not None and calib_neighborhood is not None:
         assert sets.calib.codes is not None
         rows = torch.arange(len(sets.calib.rows))
-        found = evidence(calib_hood, sets.calib.codes, rows)
+        found = evidence(calib_neighborhood, sets.calib.codes, rows)
         _check_some(found, "calib")
         return [Fold(found, everyone, None)], f"fitted on {len(rows):,} calibration rows", notes
     codes = sets.query.codes
@@ -198,7 +203,10 @@ def folds_of(
         return [Fold(whole, everyone, None)], "leave-one-out on the support", notes
     order = torch.from_numpy(np.random.default_rng(settings.seed).permutation(len(everyone)))
     halves = (order[: len(order) // 2].sort().values, order[len(order) // 2 :].sort().values)
-    folds = [Fold(evidence(hood, codes, fit), score, fit) for fit, score in (halves, halves[::-1])]
+    folds = [
+        Fold(evidence(neighborhood, codes, fit), score, fit)
+        for fit, score in (halves, halves[::-1])
+    ]
     for fold in folds:
         _check_some(fold.evidence, "one half of the query")
     smallest = min(len(fold.evidence.targets) for fold in folds)

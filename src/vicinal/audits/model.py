@@ -18,12 +18,12 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from vicinal.audits.heads import Hood
 from vicinal.audits.inputs import AuditSettings
 from vicinal.audits.record import FitPoint, Histogram, Layer, NetworkView
 from vicinal.capture import Activations, batches, capture, evaluating, row_count
 from vicinal.checks import InputError
 from vicinal.evaluation import entanglement
+from vicinal.neighbors.neighborhood import Neighborhood
 from vicinal.neighbors.search.exact import ExactSearch
 from vicinal.similarity import GradientKernel, denoising, fit_diagnosis
 
@@ -49,7 +49,7 @@ class ModelFacts:
     story: tuple[str, ...] = ()
     layer_class: Int[Tensor, "m l"] | None = None
     layer_share: Float[Tensor, "m l"] | None = None
-    support_hoods: dict[str, Hood] = field(default_factory=dict)
+    support_neighborhoods: dict[str, Neighborhood] = field(default_factory=dict)
     network: NetworkView | None = None
     network_percentile: dict[int, float] = field(default_factory=dict)
     network_neighbors: dict[int, tuple[list[int], list[float]]] = field(default_factory=dict)
@@ -83,7 +83,7 @@ def listen(
     if support.labels is None:
         raise InputError("`train` has no labels. Pass (x, y), or a Dataset of pairs.")
     missing: dict[str, str] = {}
-    votes, shares, hoods = _layer_votes(support, query, story, settings.seed)
+    votes, shares, neighborhoods = _layer_votes(support, query, story, settings.seed)
     network = _network(model, train, test, support, query, embedding, settings, missing)
     return ModelFacts(
         name=type(model).__name__,
@@ -96,7 +96,7 @@ def listen(
         story=story,
         layer_class=votes,
         layer_share=shares,
-        support_hoods=hoods,
+        support_neighborhoods=neighborhoods,
         not_checked=missing,
         **network,
     )
@@ -176,8 +176,8 @@ def _entangled(acts: Activations, names: Sequence[str], seed: int) -> tuple[Laye
 
 def _layer_votes(
     support: Activations, query: Activations, story: Sequence[str], seed: int
-) -> tuple[Tensor | None, Tensor | None, dict[str, Hood]]:
-    """For each layer: what each query row's neighbors vote for, and each support row's hood."""
+) -> tuple[Tensor | None, Tensor | None, dict[str, Neighborhood]]:
+    """For each layer: the vote around each query row, and the neighbors of each support row."""
     labels = support.labels
     assert labels is not None
     if not story:
@@ -188,7 +188,7 @@ def _layer_votes(
     place = torch.full((n,), -1)
     place[some] = torch.arange(len(some))
     k = min(LAYER_K, len(some) - 1)
-    classes, shares, hoods = [], [], {}
+    classes, shares, neighborhoods = [], [], {}
     for name in story:
         search = ExactSearch("cosine").build(support[name][some].float())
         near = search.query(query[name].float(), k).indices
@@ -198,8 +198,10 @@ def _layer_votes(
         classes.append(best)
         shares.append(share)
         own = search.query(support[name].float(), k, exclude=place)
-        hoods[name] = Hood(own.distances, some[own.indices], codes[some[own.indices]])
-    return torch.stack(classes, 1), torch.stack(shares, 1), hoods
+        neighborhoods[name] = Neighborhood(
+            own.distances, some[own.indices], codes[some[own.indices]]
+        )
+    return torch.stack(classes, 1), torch.stack(shares, 1), neighborhoods
 
 
 def _network(

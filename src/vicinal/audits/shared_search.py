@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from vicinal.checks import InputError
-from vicinal.neighbors.search.exact import Neighbors, Search
+from vicinal.neighbors.neighborhood import Neighborhood
+from vicinal.neighbors.search.exact import Search
 
 
 class SharedSearch:
@@ -16,7 +17,7 @@ class SharedSearch:
 
     def __init__(self, inner: Search) -> None:
         self.inner, self.metric = inner, inner.metric
-        self.answers: list[tuple[Tensor, bool, Neighbors]] = []
+        self.answers: list[tuple[Tensor, bool, Neighborhood]] = []
 
     @property
     def support(self) -> Tensor:
@@ -31,11 +32,11 @@ class SharedSearch:
             self.answers.clear()
         return self
 
-    def query(self, x: Any, k: int, *, exclude: Any = None) -> Neighbors:
+    def query(self, x: Any, k: int, *, exclude: Any = None) -> Neighborhood:
         within = exclude is not None
         for rows, was_within, found in self.answers:
             if was_within == within and found.indices.shape[1] >= k and torch.equal(rows, x):
-                return Neighbors(found.distances[:, :k], found.indices[:, :k])
+                return Neighborhood(found.distances[:, :k], found.indices[:, :k])
         found = self.inner.query(x, k, exclude=exclude)
         self.answers.append((x, within, found))
         return found

@@ -16,11 +16,11 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from vicinal.audits.heads import Hood
 from vicinal.audits.record import Effect, LabelAudit, Suspect
 from vicinal.confidence.ned.classifier import NEDClassifier
 from vicinal.confidence.ned.effects import joint_effect, label_effects
 from vicinal.confidence.ned.posterior import NEDParameters, ned_log_probs, neighbor_log_weights
+from vicinal.neighbors.neighborhood import Neighborhood
 
 SHOWN_NEIGHBORS = 20
 
@@ -35,7 +35,7 @@ class Contradictions(NamedTuple):
 
 
 def contradictions(
-    graph: Hood, labels: Int[Tensor, " n"], num_classes: int, parameters: NEDParameters
+    graph: Neighborhood, labels: Int[Tensor, " n"], num_classes: int, parameters: NEDParameters
 ) -> Contradictions:
     """Suspect rows of a support, from its leave-one-out graph; classes of one row are left out."""
     p = _leave_one_out(graph, num_classes, parameters)
@@ -55,7 +55,7 @@ def contradictions(
 
 def label_audit(
     found: Contradictions,
-    graph: Hood,
+    graph: Neighborhood,
     labels: Int[Tensor, " n"],
     ids: tuple[str, ...],
     ned: NEDClassifier,
@@ -133,7 +133,10 @@ def _effects(
 
 
 def depth_agreement(
-    layers: dict[str, Hood], labels: Int[Tensor, " n"], rows: Int[Tensor, " s"], num_classes: int
+    layers: dict[str, Neighborhood],
+    labels: Int[Tensor, " n"],
+    rows: Int[Tensor, " s"],
+    num_classes: int,
 ) -> dict[int, float]:
     """For each suspect, the share of layers whose plain vote is not for the given label.
 
@@ -141,16 +144,18 @@ def depth_agreement(
     do not.
     """
     shares: dict[int, list[bool]] = {int(row): [] for row in rows}
-    for hood in layers.values():
+    for neighborhood in layers.values():
         votes = torch.zeros(len(rows), num_classes)
-        votes.scatter_add_(1, hood.labels[rows], torch.ones(len(rows), hood.labels.shape[1]))
+        votes.scatter_add_(
+            1, neighborhood.labels[rows], torch.ones(len(rows), neighborhood.labels.shape[1])
+        )
         against = votes.argmax(1) != labels[rows]
         for row, flag in zip(rows.tolist(), against.tolist(), strict=True):
             shares[row].append(flag)
     return {row: float(np.mean(flags)) for row, flags in shares.items() if flags}
 
 
-def _leave_one_out(graph: Hood, num_classes: int, parameters: NEDParameters) -> Tensor:
+def _leave_one_out(graph: Neighborhood, num_classes: int, parameters: NEDParameters) -> Tensor:
     parts = []
     block = max(1, (1 << 22) // (graph.distances.shape[1] + num_classes))
     for rows in torch.arange(len(graph.distances)).split(block):

@@ -17,7 +17,8 @@ from torch import Tensor
 
 from vicinal.capture import ShardStore
 from vicinal.checks import as_matrix
-from vicinal.neighbors.search.exact import Neighbors, Search
+from vicinal.neighbors.neighborhood import Neighborhood
+from vicinal.neighbors.search.exact import Search
 
 Progress = Callable[[str, int, int | None], None]
 BLOCK = 4096
@@ -31,7 +32,7 @@ class WatchedSearch:
         self.metric = inner.metric
         self.folder = folder
         self.progress = progress
-        self._known: dict[str, Neighbors] = {}
+        self._known: dict[str, Neighborhood] = {}
 
     @property
     def support(self) -> Tensor:
@@ -53,18 +54,18 @@ class WatchedSearch:
         self.inner.remove(indices)
         self._forget()
 
-    def query(self, x: Any, k: int, *, exclude: Any = None) -> Neighbors:
+    def query(self, x: Any, k: int, *, exclude: Any = None) -> Neighborhood:
         x = as_matrix(x, "x")
         key = self._key(x, exclude)
         known = self._known.get(key)
         if known is None or known.indices.shape[1] < k:
             known = self._known[key] = self._answer(x, k, exclude, f"{key}-{k}")
-        return Neighbors(known.distances[:, :k], known.indices[:, :k])
+        return Neighborhood(known.distances[:, :k], known.indices[:, :k])
 
-    def _answer(self, x: Tensor, k: int, exclude: Any, key: str) -> Neighbors:
+    def _answer(self, x: Tensor, k: int, exclude: Any, key: str) -> Neighborhood:
         if self.folder is None:
             parts = list(self._blocks(x, k, exclude))
-            return Neighbors(
+            return Neighborhood(
                 torch.cat([part.distances for part in parts]),
                 torch.cat([part.indices for part in parts]),
             )
@@ -74,9 +75,9 @@ class WatchedSearch:
             for part in self._blocks(x, k, exclude, start=store.rows):
                 store.append({"distances": part.distances, "indices": part.indices}, None)
             store.finish()
-        return Neighbors(store["distances"], store["indices"])
+        return Neighborhood(store["distances"], store["indices"])
 
-    def _blocks(self, x: Tensor, k: int, exclude: Any, start: int = 0) -> Iterator[Neighbors]:
+    def _blocks(self, x: Tensor, k: int, exclude: Any, start: int = 0) -> Iterator[Neighborhood]:
         title = "neighbors" if exclude is None else "label audit"
         for at in range(start, len(x), BLOCK):
             rows = slice(at, at + BLOCK)

@@ -30,7 +30,7 @@ from sklearn.base import BaseEstimator
 from torch import Tensor
 
 from vicinal.checks import InputError, as_tensor, check_choice, check_distributions, check_finite
-from vicinal.confidence.rows_and_labels import Labels, codes_of
+from vicinal.labels import Labels, codes_of
 
 SCORES = ("lac", "aps", "dknn")
 

@@ -31,9 +31,10 @@ from vicinal.confidence.conformal import (
     conformal_p_values,
     warn_of_missing_classes,
 )
-from vicinal.confidence.rows_and_labels import Labels, codes_of, labels_of, named
+from vicinal.labels import Labels, codes_of, labels_of, named
 from vicinal.neighbors.distances import METRICS
-from vicinal.neighbors.search.exact import Neighbors, Search, make_search
+from vicinal.neighbors.neighborhood import Neighborhood
+from vicinal.neighbors.search.exact import Search, make_search
 
 
 class DeepKNNPrediction(NamedTuple):
@@ -46,7 +47,7 @@ class DeepKNNPrediction(NamedTuple):
     p_values: Any  # (n, c)
     nonconformity: Any  # (n, c) neighbors of another class, all layers
     agreement: dict[str, Any]  # per layer (n,): share of neighbors with the predicted label
-    neighbors: dict[str, Neighbors]  # per layer, indices into the support
+    neighbors: dict[str, Neighborhood]  # per layer, indices into the support
 
 
 def class_counts(labels: Int[Tensor, "n k"], num_classes: int) -> Int[Tensor, "n c"]:
@@ -99,7 +100,7 @@ class DeepKNN(BaseEstimator):
         if labels.soft:
             raise InputError("`y` must be hard labels: DeepKNN counts neighbors. Pass y.argmax(1).")
         self.classes_ = labels.classes
-        self.support_labels_ = labels.values
+        self.support_labels_ = labels.codes
         self.searches_: dict[str, Search] = {
             name: make_search(self.search, self.metric).build(x) for name, x in rows.items()
         }
@@ -212,18 +213,18 @@ class DeepKNN(BaseEstimator):
             uniform = torch.from_numpy(rng.random(len(strange)))
         return conformal_p_values(strange, calibration, uniform)
 
-    def _nonconformity(self, found: dict[str, Neighbors]) -> Int[Tensor, "n c"]:
+    def _nonconformity(self, found: dict[str, Neighborhood]) -> Int[Tensor, "n c"]:
         return torch.stack(list(self._against(found).values())).sum(0)
 
-    def _against(self, found: dict[str, Neighbors]) -> dict[str, Int[Tensor, "n c"]]:
+    def _against(self, found: dict[str, Neighborhood]) -> dict[str, Int[Tensor, "n c"]]:
         """Per layer, how many neighbors have another class than each candidate."""
         count = len(self.classes_)
         return {
-            name: self.k - class_counts(self.support_labels_[hood.indices.cpu()], count)
-            for name, hood in found.items()
+            name: self.k - class_counts(self.support_labels_[neighborhood.indices.cpu()], count)
+            for name, neighborhood in found.items()
         }
 
-    def _neighbors(self, rows: dict[str, Tensor]) -> dict[str, Neighbors]:
+    def _neighbors(self, rows: dict[str, Tensor]) -> dict[str, Neighborhood]:
         return {name: self.searches_[name].query(x, self.k) for name, x in rows.items()}
 
     def _rows(self, layers: Any) -> dict[str, Tensor]:
@@ -239,7 +240,9 @@ class DeepKNN(BaseEstimator):
                 )
         return {name: given[name] for name in self.searches_}
 
-    def _warn_of_support_rows(self, rows: dict[str, Tensor], found: dict[str, Neighbors]) -> None:
+    def _warn_of_support_rows(
+        self, rows: dict[str, Tensor], found: dict[str, Neighborhood]
+    ) -> None:
         same = torch.ones(len(next(iter(rows.values()))), dtype=torch.bool)
         for name, x in rows.items():
             nearest = self.searches_[name].support[found[name].indices[:, 0]]

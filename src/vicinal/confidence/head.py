@@ -30,7 +30,6 @@ from vicinal.confidence.ned.fit import Evidence
 from vicinal.confidence.ned.posterior import best_class, log_density, ned_log_probs
 from vicinal.confidence.ned.recipe import fit_recipe
 from vicinal.confidence.prediction import Prediction, prediction_of
-from vicinal.confidence.rows_and_labels import codes_of
 from vicinal.confidence.verdicts import (
     VERDICTS,
     Standards,
@@ -42,7 +41,8 @@ from vicinal.confidence.verdicts import (
     share_below,
     verdict_codes,
 )
-from vicinal.neighbors.search.exact import Neighbors
+from vicinal.labels import codes_of
+from vicinal.neighbors.neighborhood import Neighborhood
 
 
 @dataclass(frozen=True, eq=False)
@@ -145,9 +145,9 @@ class TrustHead:
     def predict(self, X: Any, crowding: Any = None) -> Judgement:
         """Judge new rows; ``crowding``: percentiles of the network's own N_S, if there are any."""
         ned, held = self.ned, self.standards
-        hood = ned.hood_of(X)
-        told = prediction_of(ned, hood, X)
-        d, near = hood.distances.double(), ned.support_.near(hood.indices)
+        neighborhood = ned.neighborhood_of(X)
+        told = prediction_of(ned, neighborhood, X)
+        d, near = neighborhood.distances.double(), ned.support_.near(neighborhood.indices)
         best = torch.from_numpy(np.searchsorted(ned.classes_, _numpy(told.label)))
         credible = conformal_p(held.disagreements, disagreement(near, best))
         near_share = share_below(held.near_distances, near_distance(d))
@@ -215,16 +215,19 @@ def load(path: str | Path) -> TrustHead | NEDClassifier:
 def measure(ned: NEDClassifier, calib: tuple[Any, Any] | None, target_accuracy: float) -> Standards:
     """The standards of held-out rows (also fits T on them), or of support rows left out in turn."""
     if calib is None:
-        hood, codes = ned.loo_hood(), ned.support_.labels.values
-        evidence = ned.evidence_of(hood, codes, leave_one_out=True)
+        neighborhood, codes = ned.loo_neighborhood(), ned.support_.labels.codes
+        evidence = ned.evidence_of(neighborhood, codes, leave_one_out=True)
     else:
         if ned.recipe_.anything:
             ned.calibrate(*calib)
-        hood = ned.hood_of(calib[0])
-        codes = codes_of(calib[1], len(hood.indices), ned.support_.labels)
+        neighborhood = ned.neighborhood_of(calib[0])
+        codes = codes_of(calib[1], len(neighborhood.indices), ned.support_.labels)
         known = (codes >= 0).nonzero()[:, 0]
-        hood, codes = Neighbors(hood.distances[known], hood.indices[known]), codes[known]
-        evidence = ned.evidence_of(hood, codes, leave_one_out=False)
+        neighborhood, codes = (
+            Neighborhood(neighborhood.distances[known], neighborhood.indices[known]),
+            codes[known],
+        )
+        evidence = ned.evidence_of(neighborhood, codes, leave_one_out=False)
     log_probs = _out_of_fold(ned, evidence)
     near = evidence.labels
     best = best_class(log_probs, evidence.distances, near)

@@ -22,11 +22,13 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from vicinal.checks import InputError, check_choice, check_k, same_kind
-from vicinal.confidence.rows_and_labels import labels_of, named, rows_of
+from vicinal.confidence.rows import rows_of
 from vicinal.confidence.support import LabeledSupport
+from vicinal.labels import labels_of, named
 from vicinal.neighbors.kernels import dudani, gou, uniform
 from vicinal.neighbors.mass import class_log_mass
-from vicinal.neighbors.search.exact import Neighbors, Search, make_search
+from vicinal.neighbors.neighborhood import Neighborhood
+from vicinal.neighbors.search.exact import Search, make_search
 
 WEIGHTS: dict[str, Callable[[Tensor], Tensor]] = {
     "uniform": uniform,
@@ -85,46 +87,50 @@ class KNNClassifier(ClassifierMixin, BaseEstimator):
 
     def predict_log_proba(self, X: Any) -> Any:
         """Log of the vote's shares (n, c); -inf where nobody voted."""
-        return same_kind(self._log_probs(self._hood(X)).to(self.support_.rows.dtype), X)
+        return same_kind(self._log_probs(self._neighborhood(X)).to(self.support_.rows.dtype), X)
 
     def predict_proba(self, X: Any) -> Any:
         """Shares of the vote (n, c) in the order of ``classes_``."""
-        return same_kind(self._log_probs(self._hood(X)).exp().to(self.support_.rows.dtype), X)
+        return same_kind(
+            self._log_probs(self._neighborhood(X)).exp().to(self.support_.rows.dtype), X
+        )
 
     def predict(self, X: Any) -> Any:
         """The class with most of the vote; ties, frequent among counts, go by label order.
 
         (scikit-learn's contract: the label is the arg max of the probabilities.)
         """
-        hood = self._hood(X)
-        return named(self.classes_, self._log_probs(hood).argmax(1), X)
+        neighborhood = self._neighborhood(X)
+        return named(self.classes_, self._log_probs(neighborhood).argmax(1), X)
 
-    def kneighbors(self, X: Any, k: int | None = None) -> Neighbors:
+    def kneighbors(self, X: Any, k: int | None = None) -> Neighborhood:
         """Distances (n, k) in the metric's unit and ids of the nearest support rows."""
-        hood = self._hood(X, k)
-        ids = self.support_.ids[hood.indices]
-        return Neighbors(same_kind(hood.distances, X), same_kind(ids, X))
+        neighborhood = self._neighborhood(X, k)
+        ids = self.support_.ids[neighborhood.indices]
+        return Neighborhood(same_kind(neighborhood.distances, X), same_kind(ids, X))
 
     @property
     def loo_proba_(self) -> NDArray[np.floating[Any]]:
         """Leave-one-out probabilities of the support rows (k at most the others there are)."""
         check_is_fitted(self)
         graph = self.support_.graph(min(self.k, len(self.support_) - 1))
-        log_probs = self._log_probs(Neighbors(graph.distances, graph.indices))
+        log_probs = self._log_probs(Neighborhood(graph.distances, graph.indices))
         return log_probs.exp().to(self.support_.rows.dtype).numpy()
 
-    def _hood(self, X: Any, k: int | None = None) -> Neighbors:
+    def _neighborhood(self, X: Any, k: int | None = None) -> Neighborhood:
         check_is_fitted(self)
         x = rows_of(self, X).to(self.support_.rows)
         return self.support_.search.query(x, self.k if k is None else k)
 
-    def _log_probs(self, hood: Neighbors) -> Tensor:
-        plain = hood.distances.double()
+    def _log_probs(self, neighborhood: Neighborhood) -> Tensor:
+        plain = neighborhood.distances.double()
         if self.metric == "sqeuclidean":
             plain = plain.sqrt()
-        rows = max((1 << 22) // (math.prod(self.support_.near(hood.indices[:1]).shape[1:]) + 1), 1)
+        rows = max(
+            (1 << 22) // (math.prod(self.support_.near(neighborhood.indices[:1]).shape[1:]) + 1), 1
+        )
         parts = [
             knn_log_probs(d, self.support_.near(i), len(self.classes_), weights=self.weights)
-            for d, i in zip(plain.split(rows), hood.indices.split(rows), strict=True)
+            for d, i in zip(plain.split(rows), neighborhood.indices.split(rows), strict=True)
         ]
         return torch.cat(parts)

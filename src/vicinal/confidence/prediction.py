@@ -15,8 +15,8 @@ from vicinal.confidence.ned.posterior import (
     log_density,
     neighbor_log_weights,
 )
-from vicinal.confidence.rows_and_labels import named
-from vicinal.neighbors.search.exact import Neighbors
+from vicinal.labels import named
+from vicinal.neighbors.neighborhood import Neighborhood
 
 if TYPE_CHECKING:
     from vicinal.confidence.ned.classifier import NEDClassifier
@@ -50,29 +50,29 @@ class Prediction:
         return len(self.label)
 
 
-def prediction_of(ned: NEDClassifier, hood: Neighbors, like: Any) -> Prediction:
+def prediction_of(ned: NEDClassifier, neighborhood: Neighborhood, like: Any) -> Prediction:
     """Read every score off one search; block by block where labels are soft."""
     parameters, support = ned.parameters_, ned.support_
-    d, near = hood.distances.double(), support.near(hood.indices)
-    log_probs = ned.log_probs_of(hood)
+    d, near = neighborhood.distances.double(), support.near(neighborhood.indices)
+    log_probs = ned.log_probs_of(neighborhood)
     best = best_class(log_probs, d, near)
     confidence = log_probs.gather(1, best[:, None])[:, 0].exp()
     shares = neighbor_log_weights(d, near, parameters).softmax(1)
     votes = near if near.ndim == 2 else near.argmax(2)
 
     def out(value: Tensor) -> Any:
-        return same_kind(value.to(hood.distances.dtype), like)
+        return same_kind(value.to(neighborhood.distances.dtype), like)
 
     return Prediction(
         label=named(ned.classes_, best, like),
         confidence=out(confidence),
         probabilities=out(log_probs.exp()),
         classes=ned.classes_,
-        neighbors=same_kind(support.ids[hood.indices], like),
-        distances=same_kind(hood.distances, like),
+        neighbors=same_kind(support.ids[neighborhood.indices], like),
+        distances=same_kind(neighborhood.distances, like),
         weights=out(shares),
         neighbor_labels=named(ned.classes_, votes, like),
-        kth_distance=same_kind(hood.distances[:, -1], like),
+        kth_distance=same_kind(neighborhood.distances[:, -1], like),
         log_density=out(log_density(d, near, parameters)),
         effective_neighbors=out(1 / shares.square().sum(1)),
         ignored_mass=out(ignored_mass_bound(d, near, len(support), parameters)),

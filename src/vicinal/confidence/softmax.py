@@ -35,7 +35,7 @@ from vicinal.checks import (
     check_same_rows,
     same_kind,
 )
-from vicinal.confidence.rows_and_labels import named
+from vicinal.labels import named
 
 _REACH = math.log(1e4)  # the bracket: logits' spread times or divided by this much
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vicinal.checks import InputError, check_k
-from vicinal.confidence.rows_and_labels import Labels, joined, labels_of, without_empty_classes
+from vicinal.labels import Labels, joined, labels_of, without_empty_classes
 from vicinal.neighbors.graph import NeighborGraph
 from vicinal.neighbors.search.exact import Search
 
@@ -27,7 +27,7 @@ class LabeledSupport:
     def __init__(self, search: Search, labels: Labels, ids: Tensor | None = None) -> None:
         self.search = search
         self.labels = labels
-        self.ids = torch.arange(len(labels.values)) if ids is None else ids
+        self.ids = torch.arange(len(labels.codes)) if ids is None else ids
         self._next_id = int(self.ids.max()) + 1
         self._graph: NeighborGraph | None = None
 
@@ -48,7 +48,7 @@ class LabeledSupport:
 
     def near(self, indices: Int[Tensor, "n k"]) -> Int[Tensor, "n k"] | Float[Tensor, "n k c"]:
         """Labels of neighbors given by position (labels are kept on the CPU)."""
-        return self.labels.values[indices.cpu()]
+        return self.labels.codes[indices.cpu()]
 
     def add(self, rows: Float[Tensor, "m d"], y: Any) -> None:
         labels = joined(self.labels, labels_of(y, len(rows)))
@@ -65,12 +65,12 @@ class LabeledSupport:
             self._graph = None  # too few rows for its k; the next one is built with less
         (self._graph or self.search).remove(gone)
         self.ids = self.ids[kept]
-        self.labels = Labels(self.labels.classes, self.labels.values[kept])
+        self.labels = Labels(self.labels.classes, self.labels.codes[kept])
 
     def relabel(self, positions: Int[Tensor, " m"], y: Any) -> None:
         both = joined(self.labels, labels_of(y, len(positions)))
-        values = both.values[: len(self)].clone()
-        values[positions] = both.values[len(self) :]
+        values = both.codes[: len(self)].clone()
+        values[positions] = both.codes[len(self) :]
         self.labels = Labels(both.classes, values)
 
     def drop_empty_classes(self) -> None:
@@ -94,14 +94,14 @@ class LabeledSupport:
 
     def unreachable(self, k: int) -> NDArray[np.int64]:
         """Ids of rows whose own class none of their k neighbors has: they can only be wrong."""
-        near, own = self.near(self.graph(k).indices), self.labels.values
+        near, own = self.near(self.graph(k).indices), self.labels.codes
         if own.ndim == 1:
             return self.ids[~(near == own[:, None]).any(1)].numpy()
         return self.ids[((near.sum(1) <= 0) & (own > 0)).any(1)].numpy()
 
     def conflicting_duplicates(self, k: int) -> int:
         """Rows with an identical row (distance 0) of another label among their k neighbors."""
-        graph, own = self.graph(k), self.labels.values
+        graph, own = self.graph(k), self.labels.codes
         differs = self.near(graph.indices) != own[:, None]
         other = differs if own.ndim == 1 else differs.any(2)
         return int(((graph.distances == 0) & other).any(1).sum())

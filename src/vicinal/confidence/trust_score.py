@@ -25,7 +25,8 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from vicinal.checks import InputError, check_choice, check_k, same_kind
-from vicinal.confidence.rows_and_labels import Labels, codes_of, labels_of, named, rows_of
+from vicinal.confidence.rows import rows_of
+from vicinal.labels import Labels, codes_of, labels_of, named
 from vicinal.neighbors.distances import METRICS
 from vicinal.neighbors.search.exact import Search, make_search
 
@@ -74,7 +75,7 @@ class TrustScore(BaseEstimator):
         self.searches_: list[Search] = []
         self.kept_ = np.ones(len(x), dtype=bool)
         for c, name in enumerate(self.classes_):
-            mine = (labels.values == c).nonzero().flatten()
+            mine = (labels.codes == c).nonzero().flatten()
             finder = make_search(self.search, self.metric).build(x[mine])
             if self.alpha > 0:
                 check_k(self.density_k, len(mine) - 1, "density_k", f"class {name} (less itself)")

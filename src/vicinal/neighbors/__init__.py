@@ -4,7 +4,8 @@ from vicinal.neighbors.distances import METRICS, neighbor_distances, pairwise_di
 from vicinal.neighbors.graph import NeighborGraph
 from vicinal.neighbors.kernels import dudani, exponential, gou, uniform
 from vicinal.neighbors.mass import class_log_mass, log_mass, own_log_mass
-from vicinal.neighbors.search.exact import ExactSearch, Neighbors, Search, make_search
+from vicinal.neighbors.neighborhood import Neighborhood
+from vicinal.neighbors.search.exact import ExactSearch, Search, make_search
 from vicinal.neighbors.temperature import (
     TemperatureFit,
     chance_level,
@@ -18,7 +19,7 @@ __all__ = ["METRICS"]
 __all__ += ["neighbor_distances", "pairwise_distances", "unit_rows"]
 __all__ += ["dudani", "exponential", "gou", "uniform"]
 __all__ += ["class_log_mass", "log_mass", "own_log_mass"]
-__all__ += ["ExactSearch", "Neighbors", "Search", "make_search"]
+__all__ += ["ExactSearch", "Neighborhood", "Search", "make_search"]
 __all__ += ["NeighborGraph"]
 __all__ += ["TemperatureFit", "chance_level", "fit_temperature"]
 __all__ += ["optimal_temperature", "snnl_profile"]

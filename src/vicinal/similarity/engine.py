@@ -4,7 +4,7 @@ backwards.
 A forward hook on each layer takes its input and the *gradient edge* of its output;
 ``autograd.grad`` with respect to the edges then forms no weight gradient, and in-place activations
 after the layer do no harm. :mod:`~vicinal.similarity.plan` decides once which parameters have an
-exact rule and which are run again by ``vmap(vjp)``; :mod:`~vicinal.similarity.rules.rule` turns inputs
+exact rule and which are run again by ``vmap(vjp)``; :mod:`~vicinal.similarity.rules` turn inputs
 and edge gradients into factors.
 """
 

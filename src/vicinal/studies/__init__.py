@@ -1,4 +1,4 @@
-"""What needs several rooms: robustness, attacks, outliers, and the main job of ``vicinal.audits``."""
+"""What needs several rooms: robustness, attacks, outliers; and the main job, of ``audits``."""
 
 from vicinal.audits import About as About
 from vicinal.audits import Audit as Audit

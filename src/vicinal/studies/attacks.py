@@ -149,7 +149,7 @@ def _differentiable(head: Any) -> Any:
             "network directly with vicinal.perturbations.pgd."
         )
     k = min(max(head.k, 2), len(support) - 1)
-    return NEDClassifier(k=k, metric=head.metric).fit(support.rows, support.labels.values)
+    return NEDClassifier(k=k, metric=head.metric).fit(support.rows, support.labels.codes)
 
 
 def _codes(head: Any, y: Any) -> Tensor:

@@ -42,9 +42,11 @@ from vicinal.confidence.ned.recipe import (
     with_prior,
 )
 from vicinal.confidence.prediction import Prediction, prediction_of
-from vicinal.confidence.rows_and_labels import codes_of, labels_of, named, rows_of
+from vicinal.confidence.rows import rows_of
 from vicinal.confidence.support import LabeledSupport, usable_k
-from vicinal.neighbors.search.exact import Neighbors, Search, make_search
+from vicinal.labels import codes_of, labels_of, named
+from vicinal.neighbors.neighborhood import Neighborhood
+from vicinal.neighbors.search.exact import Search, make_search
 
 DEFAULT_K = 100
 _ELEMENTS = 1 << 23
@@ -67,7 +69,7 @@ class NEDClassifier(ClassifierMixin, BaseEstimator):
     prior : ``"support"``, ``"uniform"`` or an array of class probabilities in the order of
         ``classes_``: the class frequencies to expect of queries.
     metric : ``"sqeuclidean"`` (the paper's), ``"euclidean"`` or ``"cosine"``.
-    search : ``"exact"``, ``"faiss"``, ``"auto"`` or a :class:`vicinal.neighbors.search.exact.Search`.
+    search : ``"exact"``, ``"faiss"``, ``"auto"`` or a :class:`vicinal.neighbors.Search`.
 
     After ``fit``: ``temperature_, sharpness_, background_, class_temperatures_`` as used;
     ``classes_`` in the order of probability columns; ``loo_proba_``, leave-one-out probabilities of
@@ -139,13 +141,13 @@ class NEDClassifier(ClassifierMixin, BaseEstimator):
         if not bool(known.all()):
             count = f"{int((~known).sum())} of {len(x)} calibration rows"
             self._warn(f"{count} have a label the support does not know; they are left out.")
-        hood = self.support_.search.query(x[known], self.k_)
-        if float((hood.distances[:, 0] == 0).double().mean()) > 0.5:
+        neighborhood = self.support_.search.query(x[known], self.k_)
+        if float((neighborhood.distances[:, 0] == 0).double().mean()) > 0.5:
             self._warn(
                 "most calibration rows are also in the support: they see themselves, and "
                 "confidence will be too high. Hold them out of the support."
             )
-        self._learn(recipe, self.evidence_of(hood, targets[known], leave_one_out=False))
+        self._learn(recipe, self.evidence_of(neighborhood, targets[known], leave_one_out=False))
         return self
 
     def refit(self) -> NEDClassifier:
@@ -159,55 +161,57 @@ class NEDClassifier(ClassifierMixin, BaseEstimator):
 
     def predict_log_proba(self, X: Any) -> Any:
         """Log-probabilities (n, c), the primitive; -inf is an exact zero."""
-        hood = self.hood_of(X)
-        return same_kind(self.log_probs_of(hood).to(hood.distances.dtype), X)
+        neighborhood = self.neighborhood_of(X)
+        return same_kind(self.log_probs_of(neighborhood).to(neighborhood.distances.dtype), X)
 
     def predict_proba(self, X: Any) -> Any:
         """Probabilities (n, c) in the order of ``classes_``."""
-        hood = self.hood_of(X)
-        return same_kind(self.log_probs_of(hood).exp().to(hood.distances.dtype), X)
+        neighborhood = self.neighborhood_of(X)
+        return same_kind(self.log_probs_of(neighborhood).exp().to(neighborhood.distances.dtype), X)
 
     def predict(self, X: Any) -> Any:
         """The most probable class; ties go to the smaller mean distance, then by label order."""
-        hood = self.hood_of(X)
-        return named(self.classes_, self._best(hood, self.log_probs_of(hood)), X)
+        neighborhood = self.neighborhood_of(X)
+        return named(self.classes_, self._best(neighborhood, self.log_probs_of(neighborhood)), X)
 
     def judge(self, X: Any) -> Prediction:
         """Everything one search says: label, probabilities, distances, density, neighbors."""
-        return prediction_of(self, self.hood_of(X), X)
+        return prediction_of(self, self.neighborhood_of(X), X)
 
-    def kneighbors(self, X: Any = None, k: int | None = None) -> Neighbors:
+    def kneighbors(self, X: Any = None, k: int | None = None) -> Neighborhood:
         """Distances and ids of the nearest support rows; without ``X``, of each among others."""
         check_is_fitted(self)
         if X is None:
-            hood = self.loo_hood()
+            neighborhood = self.loo_neighborhood()
             k = self._loo_k() if k is None else k
             check_k(k, self._loo_k(), "k", "the leave-one-out graph")
-            hood = Neighbors(hood.distances[:, :k], hood.indices[:, :k])
+            neighborhood = Neighborhood(neighborhood.distances[:, :k], neighborhood.indices[:, :k])
             like: Any = self.support_.rows if self._torch else None
         else:
-            hood, like = self.hood_of(X, k), X
-        ids = self.support_.ids[hood.indices]
-        return Neighbors(same_kind(hood.distances, like), same_kind(ids, like))
+            neighborhood, like = self.neighborhood_of(X, k), X
+        ids = self.support_.ids[neighborhood.indices]
+        return Neighborhood(same_kind(neighborhood.distances, like), same_kind(ids, like))
 
-    def hood_of(self, X: Any, k: int | None = None) -> Neighbors:
+    def neighborhood_of(self, X: Any, k: int | None = None) -> Neighborhood:
         """The search itself: distances and positions (not ids) of the k nearest support rows."""
         x = self._rows(X)
         found = self.support_.search.query(x, self.k_ if k is None else k)
-        return Neighbors(found.distances.cpu(), found.indices.cpu())
+        return Neighborhood(found.distances.cpu(), found.indices.cpu())
 
-    def loo_hood(self) -> Neighbors:
+    def loo_neighborhood(self) -> Neighborhood:
         """The same for the support's own rows, each among the others; cached."""
         graph = self._fitted().support_.graph(self._loo_k())
-        return Neighbors(graph.distances.cpu(), graph.indices.cpu())
+        return Neighborhood(graph.distances.cpu(), graph.indices.cpu())
 
-    def log_probs_of(self, hood: Neighbors) -> Tensor:
+    def log_probs_of(self, neighborhood: Neighborhood) -> Tensor:
         """Log-probabilities (n, c) in float64 of neighbors found before; indices are positions."""
         # In blocks of rows: soft labels of k neighbors are (n, k, c).
         soft, count = self.support_.labels.soft, len(self.classes_)
-        rows = max(_ELEMENTS // (hood.indices.shape[1] * (count if soft else 1) + count), 1)
+        rows = max(_ELEMENTS // (neighborhood.indices.shape[1] * (count if soft else 1) + count), 1)
         near, parameters = self.support_.near, self.parameters_
-        parts = zip(hood.distances.split(rows), hood.indices.split(rows), strict=True)
+        parts = zip(
+            neighborhood.distances.split(rows), neighborhood.indices.split(rows), strict=True
+        )
         return torch.cat([ned_log_probs(d.double(), near(i), count, parameters) for d, i in parts])
 
     def module(self, temperature: float | None = None, full_support: bool = False) -> NEDHead:
@@ -324,9 +328,9 @@ class NEDClassifier(ClassifierMixin, BaseEstimator):
 
     def _learn(self, recipe: Recipe, held_out: Evidence | None) -> None:
         """Fit on held-out rows, or leave-one-out on the support itself."""
-        evidence, own = held_out, self.support_.labels.values
+        evidence, own = held_out, self.support_.labels.codes
         if evidence is None and recipe.anything:
-            evidence = self.evidence_of(self.loo_hood(), own, leave_one_out=True)
+            evidence = self.evidence_of(self.loo_neighborhood(), own, leave_one_out=True)
         fit = fit_recipe(recipe, evidence, len(self.classes_), self.n_features_in_)
         for sentence in fit.warnings:
             self._warn(sentence)
@@ -353,7 +357,7 @@ class NEDClassifier(ClassifierMixin, BaseEstimator):
         labels = self.support_.labels
         if labels.soft or len(self.classes_) < 2:
             return
-        right = self._best(self.loo_hood(), self._loo_log_probs()) == labels.values
+        right = self._best(self.loo_neighborhood(), self._loo_log_probs()) == labels.codes
         unreachable = len(self.support_.unreachable(self._loo_k()))  # bound to be wrong
         accuracy = float(right.sum()) / max(len(right) - unreachable, 1)
         if accuracy > 0.999:
@@ -378,8 +382,10 @@ class NEDClassifier(ClassifierMixin, BaseEstimator):
         self.warnings_.append(sentence)
         warnings.warn(sentence, UserWarning, stacklevel=3)
 
-    def _best(self, hood: Neighbors, log_probs: Tensor) -> Tensor:
-        return best_class(log_probs, hood.distances.double(), self.support_.near(hood.indices))
+    def _best(self, neighborhood: Neighborhood, log_probs: Tensor) -> Tensor:
+        return best_class(
+            log_probs, neighborhood.distances.double(), self.support_.near(neighborhood.indices)
+        )
 
     def _rows(self, X: Any) -> Tensor:
         return rows_of(self._fitted(), X).to(self.support_.rows)
@@ -387,14 +393,16 @@ class NEDClassifier(ClassifierMixin, BaseEstimator):
     def _loo_k(self) -> int:
         return min(self.k_, len(self.support_) - 1)
 
-    def evidence_of(self, hood: Neighbors, targets: Tensor, *, leave_one_out: bool) -> Evidence:
+    def evidence_of(
+        self, neighborhood: Neighborhood, targets: Tensor, *, leave_one_out: bool
+    ) -> Evidence:
         """What a fit may look at; ``targets`` are class codes, or soft labels."""
-        near, counts = self.support_.near(hood.indices), self.support_.labels.counts()
+        near, counts = self.support_.near(neighborhood.indices), self.support_.labels.counts()
         if near.ndim == 3 and targets.ndim == 1:
             targets = torch.nn.functional.one_hot(targets, len(counts)).double()
-        return Evidence(hood.distances.double(), near, targets, counts, leave_one_out)
+        return Evidence(neighborhood.distances.double(), near, targets, counts, leave_one_out)
 
     def _loo_log_probs(self) -> Tensor:
         if self._loo is None:
-            self._loo = self.log_probs_of(self.loo_hood())
+            self._loo = self.log_probs_of(self.loo_neighborhood())
         return self._loo

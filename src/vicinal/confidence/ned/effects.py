@@ -20,8 +20,8 @@ from torch import Tensor
 
 from vicinal.checks import InputError, check_same_rows
 from vicinal.confidence.ned.posterior import best_class, ned_log_probs
-from vicinal.confidence.rows_and_labels import codes_of
-from vicinal.neighbors.search.exact import Neighbors
+from vicinal.labels import codes_of
+from vicinal.neighbors.neighborhood import Neighborhood
 
 if TYPE_CHECKING:
     from vicinal.confidence.ned.classifier import NEDClassifier
@@ -77,8 +77,8 @@ def label_effects(
     removing = new is None
     if removing and len(support) == 1:
         raise InputError("the support has a single row; without it nothing can be predicted.")
-    hood = support.search.query(queries, min(k + removing, len(support)))
-    shown = Neighbors(hood.distances[:, :k], hood.indices[:, :k])
+    neighborhood = support.search.query(queries, min(k + removing, len(support)))
+    shown = Neighborhood(neighborhood.distances[:, :k], neighborhood.indices[:, :k])
     log_before = ned.log_probs_of(shown)
     best_before = best_class(log_before, shown.distances.double(), support.near(shown.indices))
     edit_of = torch.full((len(support),), -1)
@@ -87,11 +87,11 @@ def label_effects(
     edit = edit_of[shown.indices[query, slot]]
 
     best, p_old, top, full = [], [], [], []
-    cells = hood.indices.shape[1] * (len(ned.classes_) if support.labels.soft else 1)
+    cells = neighborhood.indices.shape[1] * (len(ned.classes_) if support.labels.soft else 1)
     block = max(_ELEMENTS // (cells + len(ned.classes_)), 1)
     for q, j, e in zip(query.split(block), slot.split(block), edit.split(block), strict=True):
-        near = support.near(hood.indices[q])
-        distances, labels = _edited(hood.distances[q].double(), near, j, new, e)
+        near = support.near(neighborhood.indices[q])
+        distances, labels = _edited(neighborhood.distances[q].double(), near, j, new, e)
         log_after = ned_log_probs(distances, labels, len(ned.classes_), ned.parameters_)
         best.append(best_class(log_after, distances, labels))
         p_old.append(log_after.gather(1, best_before[q, None])[:, 0].exp())
@@ -119,15 +119,17 @@ def joint_effect(ned: NEDClassifier, queries: Tensor, ids: Any, new_labels: Any)
     """All edits of the list together: every relabel, or every removal."""
     support, count = ned.support_, len(ned.classes_)
     rows, new = _edits(ned, ids, new_labels)
-    hood = support.search.query(queries, ned.k_)
-    log_before = ned.log_probs_of(hood)
-    before = best_class(log_before, hood.distances.double(), support.near(hood.indices))
-    values = support.labels.values.clone()
+    neighborhood = support.search.query(queries, ned.k_)
+    log_before = ned.log_probs_of(neighborhood)
+    before = best_class(
+        log_before, neighborhood.distances.double(), support.near(neighborhood.indices)
+    )
+    values = support.labels.codes.clone()
     if new is None:
-        hood = _without(ned, queries, rows)
+        neighborhood = _without(ned, queries, rows)
     else:
         values[rows] = new
-    parts = zip(hood.distances.split(4096), hood.indices.split(4096), strict=True)
+    parts = zip(neighborhood.distances.split(4096), neighborhood.indices.split(4096), strict=True)
     blocks = []
     for d, i in parts:
         log_after = ned_log_probs(d.double(), values[i], count, ned.parameters_)
@@ -175,7 +177,7 @@ def _edited(
     return distances.gather(1, columns), labels[pair[:, None], columns]
 
 
-def _without(ned: NEDClassifier, queries: Tensor, rows: Tensor) -> Neighbors:
+def _without(ned: NEDClassifier, queries: Tensor, rows: Tensor) -> Neighborhood:
     """The k nearest rows that are not removed; deeper lists only for queries that need them."""
     support, k = ned.support_, ned.k_
     left = len(support) - len(rows)
@@ -188,12 +190,12 @@ def _without(ned: NEDClassifier, queries: Tensor, rows: Tensor) -> Neighbors:
     indices = torch.empty(len(queries), k, dtype=torch.long)
     waiting = torch.arange(len(queries))
     while len(waiting):
-        hood = support.search.query(queries[waiting], depth)
-        stays = ~gone[hood.indices]
+        neighborhood = support.search.query(queries[waiting], depth)
+        stays = ~gone[neighborhood.indices]
         enough = stays.sum(1) >= k
         order = (~stays[enough]).int().argsort(dim=1, stable=True)[:, :k]
         done = waiting[enough]
-        distances[done] = hood.distances[enough].gather(1, order).to(distances)
-        indices[done] = hood.indices[enough].gather(1, order)
+        distances[done] = neighborhood.distances[enough].gather(1, order).to(distances)
+        indices[done] = neighborhood.indices[enough].gather(1, order)
         waiting, depth = waiting[~enough], min(2 * depth, len(support))
-    return Neighbors(distances, indices)
+    return Neighborhood(distances, indices)

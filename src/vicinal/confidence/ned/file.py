@@ -11,8 +11,8 @@ from torch import Tensor
 from vicinal.confidence.bundle import pack_classes, unpack_classes
 from vicinal.confidence.ned.classifier import NEDClassifier
 from vicinal.confidence.ned.posterior import NEDParameters
-from vicinal.confidence.rows_and_labels import Labels
 from vicinal.confidence.support import LabeledSupport
+from vicinal.labels import Labels
 from vicinal.neighbors.search.exact import make_search
 
 _NUMBERS = ("temperature", "sharpness", "background", "effective_dimension")
@@ -25,7 +25,7 @@ def ned_state(ned: NEDClassifier) -> tuple[dict[str, Tensor], dict[str, Any]]:
     numbers = [getattr(parameters, name) for name in _NUMBERS]
     tensors = {
         "support": support.rows,
-        "labels": support.labels.values,
+        "labels": support.labels.codes,
         "ids": support.ids,
         "numbers": torch.tensor(numbers, dtype=torch.float64),
     }

@@ -40,7 +40,7 @@ class NEDHead(nn.Module):
     ) -> None:
         super().__init__()
         self.register_buffer("support", ned.support_.rows.clone())
-        self.register_buffer("labels", ned.support_.labels.values.clone())
+        self.register_buffer("labels", ned.support_.labels.codes.clone())
         self.num_classes = len(ned.classes_)
         self.k = len(self.support) if full_support else ned.k_
         self.metric = ned.metric

@@ -122,7 +122,7 @@ def _distances(g: _Graph, ned: NEDClassifier) -> tuple[str, str]:
         distances = g.op("Sqrt", squared)
     else:
         distances = squared
-    values = ned.support_.labels.values.numpy()
+    values = ned.support_.labels.codes.numpy()
     values = values.astype(np.float32) if values.ndim == 2 else values
     return distances, g.op("Gather", g.constant(values), index)
 

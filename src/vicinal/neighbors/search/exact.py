@@ -10,10 +10,9 @@ from __future__ import annotations
 
 import math
 from importlib.util import find_spec
-from typing import Any, NamedTuple, Protocol, Self
+from typing import Any, Protocol, Self
 
 import torch
-from jaxtyping import Float, Int
 from torch import Tensor
 
 from vicinal.checks import (
@@ -25,18 +24,12 @@ from vicinal.checks import (
     check_same_width,
 )
 from vicinal.neighbors.distances import METRICS, unit_rows
+from vicinal.neighbors.neighborhood import Neighborhood
 from vicinal.neighbors.search.smallest import by_distance_then_index, columns_below, smallest_scores
 
 SPARE = 16  # candidates kept beyond k, so that the product's rounding seldom matters at the k-th
 _QUERIES = 512  # answered at a time
 _GATHER = 1 << 17  # elements of differences formed at a time
-
-
-class Neighbors(NamedTuple):
-    """For each query its k nearest rows: ascending distances in the metric's unit, and indices."""
-
-    distances: Float[Tensor, "n k"]
-    indices: Int[Tensor, "n k"]
 
 
 class Search(Protocol):
@@ -51,7 +44,7 @@ class Search(Protocol):
         """Remember the rows to search; returns itself."""
         ...
 
-    def query(self, x: Any, k: int, *, exclude: Any = None) -> Neighbors:
+    def query(self, x: Any, k: int, *, exclude: Any = None) -> Neighborhood:
         """The k nearest rows to each row of x; ``exclude``: an index per query, -1 for none."""
         ...
 
@@ -120,7 +113,7 @@ class ExactSearch:
         self._base = self._base[keep] if self.metric == "cosine" else self._support
 
     @torch.no_grad()
-    def query(self, x: Any, k: int, *, exclude: Any = None) -> Neighbors:
+    def query(self, x: Any, k: int, *, exclude: Any = None) -> Neighborhood:
         """The k nearest rows of the support to each row of ``x``."""
         x = checked_rows(x, "x", self.support)
         left_out = checked_exclude(exclude, len(x), len(self), x.device)
@@ -131,9 +124,9 @@ class ExactSearch:
                 rows = slice(start, start + _QUERIES)
                 out = None if left_out is None else left_out[rows]
                 parts.append(self._query(x[rows], k, out))
-        return Neighbors(torch.cat([p[0] for p in parts]), torch.cat([p[1] for p in parts]))
+        return Neighborhood(torch.cat([p[0] for p in parts]), torch.cat([p[1] for p in parts]))
 
-    def _query(self, x: Tensor, k: int, exclude: Tensor | None) -> Neighbors:
+    def _query(self, x: Tensor, k: int, exclude: Tensor | None) -> Neighborhood:
         q, count = compared_rows(x, self.metric), min(len(self), k + SPARE)
         work, offset = self._prepare(q, "x")
         scores, indices = self._candidates(work, count)
@@ -156,7 +149,7 @@ class ExactSearch:
                 out = None if exclude is None else exclude[rows]
                 best = self._exhaust(q[rows], work[rows], limit[rows], k, out)
                 distances[rows], indices[rows] = best
-        return Neighbors(distances, indices)
+        return Neighborhood(distances, indices)
 
     def _candidates(self, work: Tensor, count: int) -> tuple[Tensor, Tensor]:
         """Scores (squared distances less the query's own square) and indices of the nearest."""
@@ -168,7 +161,7 @@ class ExactSearch:
 
     def _exhaust(
         self, q: Tensor, work: Tensor, limit: Tensor, k: int, exclude: Tensor | None
-    ) -> Neighbors:
+    ) -> Neighborhood:
         """Compare directly with every row that scores within ``limit``, in order of index."""
         n, dtype = len(q), torch.promote_types(q.dtype, self._base.dtype)
         distances = torch.full((n, k), torch.inf, dtype=dtype, device=q.device)
@@ -191,7 +184,7 @@ class ExactSearch:
             open_ = (distances[:, -1] > 0).nonzero()[:, 0]  # nothing is nearer than 0
             if not len(open_):
                 break
-        return Neighbors(distances, indices)
+        return Neighborhood(distances, indices)
 
     def _prepare(self, base: Tensor, name: str) -> tuple[Tensor, Tensor]:
         """Centered rows and their squared lengths (plus 1 for a zero row under the cosine)."""

@@ -15,9 +15,9 @@ from torch import Tensor
 
 from vicinal.checks import InputError, as_matrix, check_choice, check_k
 from vicinal.neighbors.distances import METRICS
+from vicinal.neighbors.neighborhood import Neighborhood
 from vicinal.neighbors.search.exact import (
     SPARE,
-    Neighbors,
     checked_exclude,
     checked_rows,
     compared_rows,
@@ -117,7 +117,7 @@ class PgSearch:
         self._support, self._base, self._ids = self.support[keep], self._base[keep], self._ids[keep]
 
     @torch.no_grad()
-    def query(self, x: Any, k: int, *, exclude: Any = None) -> Neighbors:
+    def query(self, x: Any, k: int, *, exclude: Any = None) -> Neighborhood:
         """The k nearest rows of the table to each row of ``x``."""
         x = checked_rows(x, "x", self.support).cpu()
         left_out = checked_exclude(exclude, len(x), len(self), x.device)
@@ -135,7 +135,7 @@ class PgSearch:
                 f"the hnsw index found fewer than `k`={k} rows for a query. "
                 f"Pass a larger ef_search (now {self.ef_search}), or hnsw=False."
             )
-        return Neighbors(distances[:, :k].contiguous(), indices[:, :k].contiguous())
+        return Neighborhood(distances[:, :k].contiguous(), indices[:, :k].contiguous())
 
     def _ask(self, queries: Tensor, out_ids: Tensor, count: int) -> Tensor:
         """Ids of the nearest rows, -1 where an index found too few."""

@@ -1,7 +1,8 @@
 """One tile of pairs: log-weights of some rows against some columns, and their labels.
 
-The tile engine (:mod:`vicinal.neighbors.tiles.masses`) walks over tiles; this file fills one. All metrics
-share the product 2 a·b - ‖a‖² - ‖b‖² of centered rows; the cosine is half of it on unit rows.
+The tile engine (:mod:`~vicinal.neighbors.tiles.masses`) walks over tiles; this file fills one. All
+metrics share the product 2 a·b - ‖a‖² - ‖b‖² of centered rows; the cosine is half of it, of unit
+rows.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""What an array estimator is given: rows and labels from numpy, torch, lists or data frames.
+"""Names and codes of classes: the only place where the one becomes the other.
 
-scikit-learn's own checks run on everything but tensors, so its conventions hold (feature names,
-column counts, sparse and complex input refused); the sentences about NaN rows, float labels and
-soft labels are this library's.
+A *class* is what the user calls it: a number, a word. A *code* is its position among the sorted
+classes. Codes are made once, where labels come in, and become names again once, where answers go
+out. Soft labels ``(n, c)`` are over the codes already.
 """
 
 from __future__ import annotations
@@ -15,51 +15,33 @@ from jaxtyping import Float, Int
 from numpy.typing import NDArray
 from sklearn.utils import assert_all_finite, column_or_1d
 from sklearn.utils.multiclass import check_classification_targets
-from sklearn.utils.validation import validate_data
 from torch import Tensor
 
-from vicinal.checks import InputError, as_matrix, as_tensor, check_distributions
+from vicinal.checks import InputError, as_tensor, check_distributions
+
+UNKNOWN, UNLABELED = -1, -2  # codes of a class the support lacks, and of a row without label
 
 
 class Labels(NamedTuple):
-    """Class names and, for each row, the number of its class or its soft label over them."""
+    """Classes in sorted order and, for each row, the code of its class or its soft label."""
 
     classes: NDArray[Any]
-    values: Int[Tensor, " n"] | Float[Tensor, "n c"]
+    codes: Int[Tensor, " n"] | Float[Tensor, "n c"]
 
     @property
     def soft(self) -> bool:
-        return self.values.ndim == 2
+        return self.codes.ndim == 2
 
     def counts(self) -> Float[Tensor, " c"]:
         if self.soft:
-            return self.values.sum(0, dtype=torch.float64)
-        return torch.bincount(self.values, minlength=len(self.classes)).double()
-
-
-def rows_of(estimator: Any, X: Any, *, reset: bool = False) -> Float[Tensor, "n d"]:
-    """``X`` as finite rows of the estimator's width (``reset``: the width is learned here)."""
-    if not isinstance(X, Tensor):
-        X = validate_data(
-            estimator, X, reset=reset, ensure_all_finite=False, dtype=[np.float64, np.float32]
-        )
-        return as_matrix(X, "X")
-    x = as_matrix(X.detach(), "X")
-    if reset:
-        estimator.n_features_in_ = x.shape[1]
-    elif x.shape[1] != estimator.n_features_in_:
-        raise InputError(
-            f"X has {x.shape[1]} features, but {type(estimator).__name__} is expecting "
-            f"{estimator.n_features_in_} features as input. "
-            "They must come from the same model and layer."
-        )
-    return x
+            return self.codes.sum(0, dtype=torch.float64)
+        return torch.bincount(self.codes, minlength=len(self.classes)).double()
 
 
 def labels_of(y: Any, rows: int) -> Labels:
     """Labels of any kind that scikit-learn knows, or soft labels ``(n, c)`` whose rows sum to 1.
 
-    >>> labels_of(["b", "a", "b"], 3).values
+    >>> labels_of(["b", "a", "b"], 3).codes
     tensor([1, 0, 1])
     """
     if y is None:
@@ -98,11 +80,11 @@ def codes_of(y: Any, rows: int, known: Labels) -> Int[Tensor, " n"] | Float[Tens
         )
     if labels.soft:
         _check_width(labels, known)
-        return labels.values
+        return labels.codes
     _check_kind(labels.classes, known.classes)
     spot = np.searchsorted(known.classes, labels.classes).clip(max=len(known.classes) - 1)
     codes = np.where(known.classes[spot] == labels.classes, spot, -1)
-    values = torch.from_numpy(codes)[labels.values]
+    values = torch.from_numpy(codes)[labels.codes]
     return values
 
 
@@ -112,11 +94,11 @@ def joined(old: Labels, new: Labels) -> Labels:
         if not (old.soft and new.soft):
             raise InputError("`y` must be soft labels (n, c) if and only if the support's are.")
         _check_width(new, old)
-        return Labels(old.classes, torch.cat([old.values, new.values]))
+        return Labels(old.classes, torch.cat([old.codes, new.codes]))
     _check_kind(new.classes, old.classes)
     classes = np.union1d(old.classes, new.classes)
     parts = [
-        torch.from_numpy(np.searchsorted(classes, part.classes))[part.values] for part in (old, new)
+        torch.from_numpy(np.searchsorted(classes, part.classes))[part.codes] for part in (old, new)
     ]
     return Labels(classes, torch.cat(parts))
 
@@ -125,7 +107,7 @@ def without_empty_classes(labels: Labels) -> Labels:
     """Hard labels renumbered over the classes that still have a row."""
     if labels.soft:
         return labels
-    used, codes = torch.unique(labels.values, return_inverse=True)
+    used, codes = torch.unique(labels.codes, return_inverse=True)
     return Labels(labels.classes[used.numpy()], codes)
 
 

@@ -1,0 +1,95 @@
+"""The neighbors of some rows: how far, which rows of the support, and of what label.
+
+Everything after a search speaks of this one record. It unpacks as the pair that a search answers
+with, ``distances, indices``; labels join where a labeled support is at hand.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import NamedTuple, Self
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from vicinal.checks import InputError
+
+NeighborLabels = Int[Tensor, "n k"] | Float[Tensor, "n k c"]
+
+
+class _Pair(NamedTuple):
+    distances: Float[Tensor, "n k"]
+    indices: Int[Tensor, "n k"]
+
+
+class Neighborhood(_Pair):
+    """For each of n rows its k neighbors: ascending distances in the metric's unit, and indices.
+
+    >>> found = Neighborhood(torch.tensor([[0.1, 0.5]]), torch.tensor([[2, 0]]))
+    >>> distances, indices = found
+    >>> found.labeled(torch.tensor([7, 8, 9])).labels
+    tensor([[9, 7]])
+    """
+
+    _labels: NeighborLabels | None
+
+    def __new__(
+        cls, distances: Tensor, indices: Tensor, labels: NeighborLabels | None = None
+    ) -> Self:
+        self = super().__new__(cls, distances, indices)
+        self._labels = labels
+        return self
+
+    @property
+    def labels(self) -> NeighborLabels:
+        """The neighbors' labels: codes (n, k), or soft labels (n, k, c)."""
+        if self._labels is None:
+            raise InputError("these neighbors have no labels. Call labeled(labels) first.")
+        return self._labels
+
+    @property
+    def k(self) -> int:
+        return self.distances.shape[1]
+
+    @property
+    def size(self) -> int:
+        """How many rows have their neighbors here."""
+        return self.distances.shape[0]
+
+    def labeled(self, labels: Int[Tensor, " m"] | Float[Tensor, "m c"]) -> Neighborhood:
+        """With the labels of the support's rows, gathered for the neighbors."""
+        return Neighborhood(self.distances, self.indices, labels[self.indices.to(labels.device)])
+
+    def rows(self, keep: Tensor | slice) -> Neighborhood:
+        """Of some rows only: positions, a mask or a slice."""
+        labels = None if self._labels is None else self._labels[keep]
+        return Neighborhood(self.distances[keep], self.indices[keep], labels)
+
+    def first(self, k: int) -> Neighborhood:
+        """The k nearest of each."""
+        labels = None if self._labels is None else self._labels[:, :k]
+        return Neighborhood(self.distances[:, :k], self.indices[:, :k], labels)
+
+    def blocks(self, rows: int) -> Iterator[Neighborhood]:
+        """One after the other, so many rows at a time."""
+        for start in range(0, self.size, rows):
+            yield self.rows(slice(start, start + rows))
+
+    def cpu(self) -> Neighborhood:
+        labels = None if self._labels is None else self._labels.cpu()
+        return Neighborhood(self.distances.cpu(), self.indices.cpu(), labels)
+
+    def double(self) -> Neighborhood:
+        """Distances in float64: what is summed over them is."""
+        return Neighborhood(self.distances.double(), self.indices, self._labels)
+
+
+def joined(parts: list[Neighborhood]) -> Neighborhood:
+    """The rows of several, one after the other."""
+    labels = [part._labels for part in parts if part._labels is not None]
+    return Neighborhood(
+        torch.cat([part.distances for part in parts]),
+        torch.cat([part.indices for part in parts]),
+        torch.cat(labels) if len(labels) == len(parts) else None,
+    )
