@@ -32,7 +32,7 @@ def run(
     query: Annotated[str | None, typer.Argument(help="Rows to judge.")] = None,
     calib: Annotated[str | None, typer.Option("--calib", help="Held-out rows to fit on.")] = None,
     out: options.Out = None,
-    k: Annotated[str, typer.Option("--k", help="Neighborhood that vote, or auto.")] = "auto",
+    k: Annotated[str, typer.Option("--k", help="Neighbors that vote, or auto.")] = "auto",
     metric: options.Metric = "l2",
     normalize: options.Normalize = False,
     target_accuracy: Annotated[

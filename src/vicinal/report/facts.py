@@ -15,7 +15,7 @@ AT_FLOOR = 1.3  # an ECE within this factor of its noise floor is not told apart
 NEIGHBOR_HEADS = ("ned", "knn", "1nn", "dudani", "gou", "dknn")
 
 MEANING = {
-    "supported": "Neighborhood agree on the class, and the row lies where held-out rows lie.",
+    "supported": "Neighbors agree on the class, and the row lies where held-out rows lie.",
     "contested": "Confidence is below the level that keeps the target accuracy, or the neighbors "
     "disagree more than they do for held-out rows.",
     "unfamiliar": "Farther from the support than held-out rows are. Its confidence is not "
@@ -142,7 +142,7 @@ def limits(audit: Audit) -> list[str]:
         "Confidence is closed-set: it compares the known classes with one another and cannot say "
         "that an input belongs to none of them. That is what the verdicts unfamiliar and isolated "
         "are for.",
-        "Neighborhood are evidence, not causes. They explain the neighbor head exactly; a softmax "
+        "Neighbors are evidence, not causes. They explain the neighbor head exactly; a softmax "
         "head may decide otherwise"
         + (
             f" (the two agree on {percent(audit.agreement)} of the rows)."

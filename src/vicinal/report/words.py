@@ -32,7 +32,7 @@ def sentence(text: str) -> str:
     """A phrase of the record as a sentence of the page.
 
     >>> sentence("neighbors in the support")
-    'Neighborhood in the support.'
+    'Neighbors in the support.'
     """
     text = text.strip()
     return text and text[0].upper() + text[1:] + ("" if text[-1] in ".!?" else ".")
