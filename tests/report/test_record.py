@@ -10,9 +10,13 @@ import pytest
 
 from report.synthetic import comparison, hostile_audit, image_audit, table_audit, text_audit
 from vicinal import files
-from vicinal.audits.record import VERDICTS, Audit, Comparison, Delta, Histogram, Media
+from vicinal.audits import files as run_files
+from vicinal.audits.paired import Comparison
+from vicinal.audits.paired_measures import Delta
+from vicinal.audits.record import Audit, Media
+from vicinal.audits.sections import Histogram
 from vicinal.checks import InputError
-from vicinal.studies import run_files
+from vicinal.confidence.verdicts import VERDICTS
 
 BUILDERS = [image_audit, text_audit, table_audit, hostile_audit]
 

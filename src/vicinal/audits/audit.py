@@ -34,7 +34,9 @@ from vicinal.audits.heads import Fold, Trial
 from vicinal.audits.inputs import About, AuditSettings, Sets, folds_of, ready_sets, usable_k
 from vicinal.audits.media import images_of
 from vicinal.audits.model import ModelFacts, listen
-from vicinal.audits.record import Audit, Data, Provenance, SupportRows
+from vicinal.audits.record import Audit
+from vicinal.audits.rows import SupportRows
+from vicinal.audits.sections import Data, Provenance
 from vicinal.audits.suspects import contradictions, depth_agreement, label_audit
 from vicinal.audits.watched_search import WatchedSearch
 from vicinal.checks import InputError

@@ -15,14 +15,8 @@ from torch import Tensor
 from vicinal.audits.heads import Fold, Trial, reliability_bins
 from vicinal.audits.inputs import About, AuditSettings, Sets
 from vicinal.audits.model import ModelFacts
-from vicinal.audits.record import (
-    Cases,
-    ClassFacts,
-    Credibility,
-    Histogram,
-    LabelAudit,
-    ReliabilityBin,
-)
+from vicinal.audits.rows import Cases, LabelAudit
+from vicinal.audits.sections import ClassFacts, Credibility, Histogram, ReliabilityBin
 from vicinal.confidence.head import TrustHead
 from vicinal.confidence.ned.classifier import NEDClassifier
 from vicinal.confidence.ned.fit import Evidence

@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from vicinal.audits.record import Border, Borders, Duplicates, Hub, Hubs, Map, PriorShift
+from vicinal.audits.sections import Border, Borders, Duplicates, Hub, Hubs, Map, PriorShift
 
 NEAR = 1e-6  # a squared distance below this share of the mean squared norm is a near-duplicate
 MAP_ROWS = 4000

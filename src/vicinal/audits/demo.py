@@ -21,7 +21,8 @@ from torch import Tensor, nn
 
 from vicinal.audits.audit import Progress, audit
 from vicinal.audits.inputs import About, AuditSettings
-from vicinal.audits.record import Audit, Planted
+from vicinal.audits.record import Audit
+from vicinal.audits.sections import Planted
 
 TRAIN, SUPPORT = 600, 700
 WRONG_LABELS, LETTERS = 35, 40

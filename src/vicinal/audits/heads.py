@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from sklearn.linear_model import LogisticRegression
 from torch import Tensor
 
-from vicinal.audits.record import Head, ReliabilityBin, RiskCoverage, Sweep, Threshold
+from vicinal.audits.sections import Head, ReliabilityBin, RiskCoverage, Sweep, Threshold
 from vicinal.confidence.ned.fit import Evidence
 from vicinal.confidence.ned.posterior import NEDParameters, best_class, ned_log_probs
 from vicinal.confidence.ned.recipe import Recipe, fit_recipe, with_prior

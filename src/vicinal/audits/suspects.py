@@ -16,7 +16,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from vicinal.audits.record import Effect, LabelAudit, Suspect
+from vicinal.audits.rows import Effect, LabelAudit, Suspect
 from vicinal.confidence.ned.classifier import NEDClassifier
 from vicinal.confidence.ned.effects import joint_effect, label_effects
 from vicinal.confidence.ned.posterior import NEDParameters, ned_log_probs, neighbor_log_weights

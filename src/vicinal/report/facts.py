@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from collections import Counter
 
-from vicinal.audits.record import VERDICTS, Audit, Head
+from vicinal.audits.record import Audit
+from vicinal.audits.sections import Head
 from vicinal.report.words import count, decimal, percent, plural
 
 AT_FLOOR = 1.3  # an ECE within this factor of its noise floor is not told apart from perfect
@@ -107,8 +108,8 @@ def attention_sentence(audit: Audit) -> str:
 
 
 def verdict_shares(audit: Audit) -> list[tuple[str, int, float]]:
-    counts, total = audit.verdict_counts(), max(len(audit.cases.id), 1)
-    return [(verdict, counts[verdict], counts[verdict] / total) for verdict in VERDICTS]
+    total = max(len(audit.cases.id), 1)
+    return [(verdict, n, n / total) for verdict, n in audit.verdict_counts().items()]
 
 
 def effect_sentences(audit: Audit) -> list[str]:

@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
-from vicinal.audits.record import Borders, Histogram, Layer, PriorShift
+from typing import Any
+
+import numpy as np
+
+from vicinal.audits.record import Audit
+from vicinal.audits.sections import Borders, Histogram, Layer, NetworkView, PriorShift
 from vicinal.report.figures.trust import histogram_rows
 from vicinal.report.svg import Figure, Plot, ticks
-from vicinal.report.words import count, decimal, percent, points, short
+from vicinal.report.words import clean, count, decimal, percent, plural, points, short, significant
 
 MOST_CLASSES = 20  # more rows and columns than this cannot be read on a page
+MOST_POINTS = 5000
+MAP_SUPPORT = 3000
 
 
-def borders(record: Borders, classes: tuple[str, ...]) -> Figure:
+def borders(record: Borders, classes: tuple[str, ...]) -> Figure | None:
     """Share of the between-class edge weight for each pair: darker means the classes touch."""
+    if not record.pairs:
+        return None
     touch: dict[int, float] = {}
     for pair in record.pairs:
         touch[pair.a] = touch.get(pair.a, 0.0) + pair.share
@@ -151,8 +160,27 @@ def layer_history(record: tuple[Layer, ...]) -> Figure | None:
     )
 
 
+def density(view: NetworkView) -> Figure:
+    """N_S of each row: how many rows the network treats alike."""
+    rows = f"{plural(view.n, 'row')} of the {view.rows_of}"
+    note = f"{rows}; {view.how}. Ranks are comparable, absolute counts are not."
+    pick = "crowd" if view.rows_of == "query" else None
+    title = "How crowded the network finds each row"
+    return histogram(view.density, "density", title, note, pick)
+
+
+def denoising(view: NetworkView) -> Figure | None:
+    if view.denoising is None:
+        return None
+    note = (
+        "Small: many alike rows average label noise out. Large: a wrong label is learned as it is. "
+    )
+    title = "Self-denoising factor"
+    return histogram(view.denoising, "denoising", title, note + view.denoising_note)
+
+
 def histogram(
-    record: Histogram, key: str, title: str, note: str, axis: str, pick: str | None = None
+    record: Histogram, key: str, title: str, note: str, pick: str | None = None
 ) -> Figure:
     """Plain counts; with ``pick``, a click on a bin filters the gallery by that column."""
     most = max(record.counts, default=1) * 1.1 or 1
@@ -164,6 +192,51 @@ def histogram(
         if pick and value:
             says = f"{count(value)} rows from {span[0]:.3g} to {span[1]:.3g}: show them"
             plot.hot(span, f"{pick}={span[0]:g}~{span[1]:g}", says)
-    plot.bottom_axis(ticks(*plot.x), lambda v: f"{v:g}", axis)
+    plot.bottom_axis(ticks(*plot.x), lambda v: f"{v:g}", record.name)
     rows = histogram_rows([record])
     return Figure(key, title, note, plot.draw(title), ("from", "to", "rows"), rows)
+
+
+def fit_map_data(audit: Audit, support: list[int]) -> dict[str, Any] | None:
+    """The points of the fit map, an even sample of them where there are very many.
+
+    ``support``: the rows of the support that the page has; a point names its place among them.
+    """
+    network = audit.network
+    if network is None or not network.fit_map:
+        return None
+    kept = network.fit_map[:: max(1, -(-len(network.fit_map) // MOST_POINTS))]
+    of_query = network.fit_rows_of == "query"
+    place = {} if of_query else {row: i for i, row in enumerate(support)}
+    return {
+        "query": of_query,
+        "row": [point.row for point in kept],
+        "place": [place.get(point.row, -1) for point in kept],
+        "x": [round(point.density, 1) for point in kept],
+        "y": [round(point.variance, 3) for point in kept],
+        "group": [clean(point.group) for point in kept],
+    }
+
+
+def network_data(audit: Audit) -> dict[str, Any] | None:
+    """Rows that stand for each bin of density, and single rows' similarity histograms."""
+    network = audit.network
+    if network is None:
+        return None
+    return {
+        "query": network.rows_of == "query",
+        "examples": network.density.examples,
+        "similarity": {h.name: [h.edges, h.counts] for h in network.similarity},
+    }
+
+
+def map_data(audit: Audit) -> dict[str, Any] | None:
+    """An even sample of the support behind the query's points."""
+    chart = audit.map
+    if chart is None:
+        return None
+    step = max(1, -(-len(chart.support_x) // MAP_SUPPORT))
+    return {
+        "x": significant(np.array(chart.support_x[::step])).tolist(),
+        "y": significant(np.array(chart.support_y[::step])).tolist(),
+    }

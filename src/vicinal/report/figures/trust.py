@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
-from vicinal.audits.record import (
+import numpy as np
+
+from vicinal.audits.record import Audit
+from vicinal.audits.sections import (
     Credibility,
     Head,
     Histogram,
@@ -128,6 +132,28 @@ def risk_coverage(curve: RiskCoverage) -> Figure:
     )
 
 
+def threshold_data(audit: Audit) -> dict[str, Any] | None:
+    """The risk–coverage curve, with the verdicts of what each threshold turns away."""
+    record = audit.risk_coverage
+    if record is None:
+        return None
+    cases = audit.cases
+    confidence, verdict = np.array(cases.confidence), np.array(cases.verdict)
+    rejected = [
+        np.sort(confidence[verdict == name]).searchsorted(record.threshold)
+        for name in audit.verdict_counts()
+    ]
+    return {
+        "threshold": [round(v, 5) for v in record.threshold],
+        "coverage": [round(v, 5) for v in record.coverage],
+        "accuracy": [round(v, 5) for v in record.accuracy],
+        "lower": [round(v, 5) for v in record.lower_bound],
+        "rejected": np.stack(rejected, 1).tolist(),
+        "chosen": record.chosen.value if record.chosen else None,
+        "target": record.chosen.target if record.chosen else None,
+    }
+
+
 def lowest(curve: RiskCoverage) -> float:
     """Where the axis starts: below every accuracy, and below the bound once it rests on rows."""
     bounds = [b for b, c in zip(curve.lower_bound, curve.coverage, strict=True) if c >= 0.2]
@@ -136,8 +162,10 @@ def lowest(curve: RiskCoverage) -> float:
     return max(0.0, min(0.9, (math.floor(floor * 20) - 1) / 20))
 
 
-def sweep(record: Sweep) -> Figure:
+def sweep(record: Sweep) -> Figure | None:
     """Accuracy above, ECE below, against the number of neighbors on an even grid."""
+    if not record.k:
+        return None
     places = range(len(record.k))
     last = max(len(record.k) - 1, 1)
     low, high = min(record.accuracy), max(record.accuracy)
