@@ -136,8 +136,15 @@ def _reader(hint: Any) -> Callable[[Any], Any]:
     if isinstance(hint, types.UnionType):
         inner = [_reader(part) for part in hint.__args__ if part is not type(None)]
         reader = inner[0]
-        return lambda value: None if value is None else reader(value)
+        return (
+            _as_is if reader is _as_is else lambda value: None if value is None else reader(value)
+        )
     if typing.get_origin(hint) is tuple:
         reader = _reader(typing.get_args(hint)[0])
-        return lambda value: tuple([reader(item) for item in value])
-    return lambda value: value
+        return _as_is if reader is _as_is else lambda value: [reader(item) for item in value]
+    return _as_is
+
+
+def _as_is(value: Any) -> Any:
+    """Lists become tuples where the record is made, see :func:`plain`."""
+    return value

@@ -83,8 +83,19 @@ def compare_audits(
 ) -> Comparison:
     """``b`` against ``a``: every difference is b minus a, its interval from paired resampling.
 
-    A gate is ``"accuracy < -0.01"`` (a signed number: the change) or ``"ece > 0.05"`` (an unsigned
-    one: b's own value); it fails when the expression is true.
+    Parameters
+    ----------
+    a, b
+        Audits of the same query rows, paired by id.
+    provenance
+        What the comparison was made with.
+    gates
+        ``"accuracy < -0.01"`` (a signed number: the change) or ``"ece > 0.05"`` (an unsigned one:
+        b's own value); a gate fails when its expression is true.
+    level
+        Of the intervals.
+    seed
+        Of the resampling.
     """
     paired = _pair(a, b)
     deltas, not_checked = _deltas(a, b, paired, level, seed)

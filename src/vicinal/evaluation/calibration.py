@@ -108,33 +108,39 @@ class ReliabilityBins:
 
 
 def expected_calibration_error(
-    confidence: Any,
-    correct: Any,
-    *,
-    bins: int = 15,
-    scheme: str = "width",
-    mode: str = "top_label",
+    confidence: Any, correct: Any, *, bins: int = 15, scheme: str = "width", mode: str = "top_label"
 ) -> float:
     """Mean |accuracy − confidence| over bins, weighted by their rows.
 
-    ``confidence`` (n,) with ``correct`` (n,) bool; or probabilities (n, c) with integer labels (n,)
-    and ``mode``: ``"top_label"`` (the largest probability), ``"positive"`` (column 1 of two), or
-    ``"classwise"`` (every column against "is it this class", averaged over classes; Kull 2019).
+    Parameters
+    ----------
+    confidence, correct
+        Confidences (n,) and whether each came true, or probabilities (n, c) and labels (n,).
+    bins, scheme
+        How many bins; of equal ``"width"``, or of equal ``"mass"``, that is, numbers of rows.
+    mode
+        Of probabilities: ``"top_label"`` takes the largest, ``"positive"`` column 1 of two,
+        ``"classwise"`` every column, averaged over classes (Kull 2019).
 
     >>> expected_calibration_error([1.0, 1.0, 1.0, 0.5], [True, True, False, True])
     0.375
     """
-    return float(
-        np.mean(
-            [_ece(*_sorted(c, hit), bins, scheme) for c, hit in _views(confidence, correct, mode)]
-        )
-    )
+    views = _views(confidence, correct, mode)
+    return float(np.mean([_ece(*_sorted(*view), bins, scheme) for view in views]))
 
 
 def maximum_calibration_error(
     confidence: Any, correct: Any, *, bins: int = 15, scheme: str = "width", min_count: int = 10
 ) -> MaximumGap:
-    """The worst bin, which it is, and how many rows say so."""
+    """The worst bin, which it is, and how many rows say so.
+
+    Parameters
+    ----------
+    confidence, correct, bins, scheme
+        As in :func:`expected_calibration_error`.
+    min_count
+        Bins of fewer rows do not count.
+    """
     return reliability(confidence, correct, bins=bins, scheme=scheme).mce(min_count)
 
 
@@ -149,6 +155,15 @@ def reliability(
     level: float = 0.95,
 ) -> ReliabilityBins:
     """The reliability diagram's numbers: per bin rows, confidence, accuracy and its interval.
+
+    Parameters
+    ----------
+    confidence, correct, bins, scheme
+        As in :func:`expected_calibration_error`.
+    mode
+        ``"top_label"`` or ``"positive"``.
+    interval, level
+        ``"wilson"`` or ``"clopper-pearson"``, and how often it shall hold the accuracy.
 
     >>> table = reliability([0.3, 0.3, 0.9, 0.9], [False, True, True, True], bins=10)
     >>> table.count.nonzero()[0].tolist(), table.accuracy[[2, 8]].tolist()
@@ -181,6 +196,13 @@ def noise_floor(
 
     :math:`\frac1n\sum_b \mathbb E\bigl|\sum_{i\in b} (B_i - c_i)\bigr|` with independent
     :math:`B_i \sim \mathrm{Bernoulli}(c_i)`: exact, from the Poisson-binomial law of each bin.
+
+    Parameters
+    ----------
+    confidence
+        Confidences (n,) or probabilities (n, c); what came true does not matter.
+    bins, scheme, mode
+        As in :func:`expected_calibration_error`.
 
     >>> noise_floor([0.5, 0.5])     # 0, 1 or 2 right of 2: gaps 1/2, 0, 1/2
     0.25
@@ -215,6 +237,15 @@ def bootstrap_interval(
     ECE is biased upward, and a resample doubles the bias, so plain percentiles may not even hold
     the estimate; reflecting (2·ECE − quantile, the basic bootstrap) takes the bias off once.
     Cut at 0.
+
+    Parameters
+    ----------
+    confidence, correct, bins, scheme, mode
+        As in :func:`expected_calibration_error`.
+    level
+        How often the interval shall hold the ECE.
+    resamples, random_state
+        How many resamples, and the seed they are drawn with.
     """
     check_fraction(level, "level")
     rng = np.random.default_rng(random_state)
