@@ -60,7 +60,7 @@ def interval_chart(record: Comparison) -> Markup:
         y = len(shown) - i - 0.5
         kind = "main" if delta.finding == "no evidence" else delta.finding
         low, high = delta.low or 0.0, delta.high or 0.0
-        plot.words(112, plot.sy(y) + 4, short(delta.title, 18), "tick end")
+        plot.text(112, plot.sy(y) + 4, short(delta.title, 18), "tick end")
         plot.segment((plot.sx(low), plot.sy(y)), (plot.sx(high), plot.sy(y)), "whisker")
         plot.dot(delta.delta or 0.0, y, kind, 4.5)
     plot.bottom_axis(ticks(-reach, reach, 6), lambda v: signed(v), "difference, percentage points")

@@ -37,17 +37,17 @@ def borders(record: Borders, classes: tuple[str, ...]) -> Figure | None:
     most = max((pair.share for pair in record.pairs), default=1.0)
     for label, i in place.items():
         name = short(classes[label], 14)
-        plot.words(edge - 6, plot.sy(size - i - 0.5) + 4, name, "tick end")
-        plot.turned(plot.sx(i + 0.5) + 5, plot.height - edge + 12, name)
+        plot.text(edge - 6, plot.sy(size - i - 0.5) + 4, name, "tick end")
+        plot.slanted(plot.sx(i + 0.5) + 5, plot.height - edge + 12, name)
         plot.bar((i, i + 1), (size - i - 1, size - i), "self", 0.5)
     for pair in record.pairs:
         if pair.a not in place or pair.b not in place:
             continue
         for a, b in ((pair.a, pair.b), (pair.b, pair.a)):
             x, y = place[a], size - 1 - place[b]
-            says = f"{short(classes[a])} and {short(classes[b])}: {percent(pair.share)}"
+            description = f"{short(classes[a])} and {short(classes[b])}: {percent(pair.share)}"
             plot.bar((x, x + 1), (y, y + 1), f"heat{heat_step(pair.share / most)}", 0.5)
-            plot.hot((x, x + 1), f"pair={a}~{b}", says, (y, y + 1))
+            plot.clickable((x, x + 1), f"pair={a}~{b}", description, (y, y + 1))
     hidden = len(touch) - size
     note = f"Share of all between-class edge weight in the {record.how}."
     note += f" {count(hidden)} classes that touch less are in the table only." if hidden > 0 else ""
@@ -76,7 +76,7 @@ def prior_shift(record: PriorShift, classes: tuple[str, ...]) -> Figure:
     plot = Plot((0, most), (0, len(shown)), 360, 44 + row * len(shown), edge, 14, 4, 40)
     for i, label in enumerate(shown):
         top = len(shown) - i
-        plot.words(edge - 6, plot.sy(top - 0.5) + 4, short(classes[label], 13), "tick end")
+        plot.text(edge - 6, plot.sy(top - 0.5) + 4, short(classes[label], 13), "tick end")
         plot.bar((0, record.support[label]), (top - 0.48, top - 0.14), "soft", 0)
         plot.bar((0, record.query[label]), (top - 0.86, top - 0.52), "second", 0)
     plot.bottom_axis(ticks(0, most, 4), lambda v: points(v, 0), "share of rows, %")
@@ -106,7 +106,7 @@ def layers(record: tuple[Layer, ...]) -> Figure:
             low, high = layer.entanglement - 2 * layer.se, layer.entanglement + 2 * layer.se
             plot.whisker(i, max(0.0, low), high)
         if len(record) <= 12:
-            plot.turned(plot.sx(i) + 6, plot.height - 52, short(layer.name, 12))
+            plot.slanted(plot.sx(i) + 6, plot.height - 52, short(layer.name, 12))
     plot.line([(i, layer.entanglement) for i, layer in enumerate(record)], "main")
     for i, layer in enumerate(record):
         plot.dot(i, layer.entanglement, "main")
@@ -145,7 +145,7 @@ def layer_history(record: tuple[Layer, ...]) -> Figure | None:
     for i, layer in enumerate(logged):
         path = [(s, v / layer.chance) for s, v in zip(layer.steps, layer.history, strict=True)]
         plot.line(path, f"n{i % 4}")
-        plot.words(plot.width - 84, plot.sy(path[-1][1]) + 4, short(layer.name, 12), "tick")
+        plot.text(plot.width - 84, plot.sy(path[-1][1]) + 4, short(layer.name, 12), "tick")
     return Figure(
         "layer-history",
         "Entanglement over training",
@@ -190,8 +190,8 @@ def histogram(
         span = (record.edges[i], record.edges[i + 1])
         plot.bar(span, (0, value), "soft")
         if pick and value:
-            says = f"{count(value)} rows from {span[0]:.3g} to {span[1]:.3g}: show them"
-            plot.hot(span, f"{pick}={span[0]:g}~{span[1]:g}", says)
+            description = f"{count(value)} rows from {span[0]:.3g} to {span[1]:.3g}: show them"
+            plot.clickable(span, f"{pick}={span[0]:g}~{span[1]:g}", description)
     plot.bottom_axis(ticks(*plot.x), lambda v: f"{v:g}", record.name)
     rows = histogram_rows([record])
     return Figure(key, title, note, plot.draw(title), ("from", "to", "rows"), rows)

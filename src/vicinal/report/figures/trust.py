@@ -34,11 +34,11 @@ def reliability(head: Head, picks: bool = True) -> Figure:
     bin_bars(plot, head.bins)
     count_strip(plot, head.bins)
     plot.bottom_axis(ticks(0, 1), lambda v: decimal(v, 1))
-    plot.words(
+    plot.text(
         (plot.left + plot.width - plot.right) / 2, plot.height - 2, "confidence", "label middle"
     )
     if picks:
-        hot_bins(plot, head.bins, "conf")
+        clickable_bins(plot, head.bins, "conf")
     ece = f"ECE {percent(head.ece)}" if head.ece is not None else "ECE not shown: too few rows"
     floor = f" · noise floor {percent(head.noise_floor)}" if head.noise_floor is not None else ""
     gap = head.overconfidence
@@ -75,11 +75,11 @@ def count_strip(plot: Plot, bins: Sequence[ReliabilityBin]) -> None:
         plot.marks.extend(strip.marks)
 
 
-def hot_bins(plot: Plot, bins: Sequence[ReliabilityBin], key: str) -> None:
+def clickable_bins(plot: Plot, bins: Sequence[ReliabilityBin], key: str) -> None:
     for cell in bins:
         if cell.count:
-            says = f"{count(cell.count)} rows, accuracy {percent(cell.accuracy)}: show them"
-            plot.hot((cell.low, cell.high), f"{key}={cell.low:g}~{cell.high:g}", says)
+            description = f"{count(cell.count)} rows, accuracy {percent(cell.accuracy)}: show them"
+            plot.clickable((cell.low, cell.high), f"{key}={cell.low:g}~{cell.high:g}", description)
 
 
 def bin_table(bins: Sequence[ReliabilityBin]) -> list[list[str]]:
@@ -111,7 +111,7 @@ def risk_coverage(curve: RiskCoverage) -> Figure:
     if pick is not None:
         plot.line([(0, pick.target), (1, pick.target)], "target")
         y = plot.sy(pick.target) + 13
-        plot.words(plot.left + 6, y, f"target {percent(pick.target, 0)}", "tick")
+        plot.text(plot.left + 6, y, f"target {percent(pick.target, 0)}", "tick")
     if pick is not None and pick.coverage is not None and pick.accuracy is not None:
         plot.whisker(pick.coverage, low, 1.0, "mover")
         plot.dot(pick.coverage, max(low, pick.accuracy), "mover", 5)
@@ -204,10 +204,10 @@ def credibility(record: Credibility) -> Figure:
     bin_bars(plot, record.bins)
     count_strip(plot, record.bins)
     plot.bottom_axis(ticks(0, 1), lambda v: decimal(v, 1))
-    plot.words(
+    plot.text(
         (plot.left + plot.width - plot.right) / 2, plot.height - 2, "credibility", "label middle"
     )
-    hot_bins(plot, record.bins, "cred")
+    clickable_bins(plot, record.bins, "cred")
     return Figure(
         "credibility",
         "Accuracy by credibility",
