@@ -39,7 +39,7 @@ from vicinal.audits.suspects import contradictions, depth_agreement, label_audit
 from vicinal.audits.watched_search import WatchedSearch
 from vicinal.checks import InputError
 from vicinal.confidence import NEDClassifier
-from vicinal.confidence.ned.fit import Evidence
+from vicinal.confidence.ned.fit import Evidence, joined_evidence
 from vicinal.neighbors.kernels import exponential
 from vicinal.neighbors.mass import log_mass, own_log_mass
 from vicinal.neighbors.neighborhood import Neighborhood
@@ -267,12 +267,7 @@ def _all_evidence(folds: list[Fold]) -> Evidence:
     """Every held-out row: both halves of the query, or the one set there is."""
     if len(folds) == 1:
         return folds[0].evidence
-    parts = [fold.evidence for fold in folds]
-    return parts[0]._replace(
-        distances=torch.cat([part.distances for part in parts]),
-        labels=torch.cat([part.labels for part in parts]),
-        targets=torch.cat([part.targets for part in parts]),
-    )
+    return joined_evidence([fold.evidence for fold in folds])
 
 
 def _class_entanglement(

@@ -23,20 +23,12 @@ from vicinal.audits.record import (
     LabelAudit,
     ReliabilityBin,
 )
+from vicinal.confidence import verdicts
 from vicinal.confidence.head import TrustHead
 from vicinal.confidence.ned.classifier import NEDClassifier
 from vicinal.confidence.ned.fit import Evidence
-from vicinal.confidence.ned.posterior import NEDParameters, log_density, neighbor_log_weights
-from vicinal.confidence.verdicts import (
-    VERDICTS,
-    Standards,
-    conformal_p,
-    disagreement,
-    near_distance,
-    reason,
-    share_below,
-    verdict_codes,
-)
+from vicinal.confidence.ned.posterior import neighbor_log_weights
+from vicinal.confidence.verdicts import VERDICTS, Standards, standards_of
 from vicinal.evaluation import expected_calibration_error, noise_floor, threshold_for_accuracy
 from vicinal.neighbors.neighborhood import Neighborhood
 
@@ -76,15 +68,14 @@ def judge(
     standards = []
     for at, (fold, parameters) in enumerate(zip(folds, trusted.parameters, strict=True)):
         seen, rows = fold.evidence, fold.scored
-        held = standards_of(seen, parameters, threshold, settings)
+        held = standards_of(seen, parameters, threshold, settings.target_accuracy)
         part = neighborhood.rows(rows)
-        d = part.distances.double()
-        cred = conformal_p(held.disagreements, disagreement(part.labels, trusted.predicted[rows]))
-        near = share_below(held.near_distances, near_distance(d))
-        dense = share_below(held.log_densities, log_density(d, part.labels, parameters))
         some = None if crowd is None else crowd[rows]
-        codes[rows] = verdict_codes(held, near, dense, cred, confidence[rows], some)
-        parts["cred"][rows], parts["near"][rows], parts["dense"][rows] = cred, near, dense
+        found = verdicts.judge(
+            part, trusted.predicted[rows], confidence[rows], parameters, held, some
+        )
+        parts["cred"][rows], parts["near"][rows], parts["dense"][rows] = found[:3]
+        codes[rows] = found.codes
         fold_of[rows] = at
         standards.append(held)
     return Judged(
@@ -131,7 +122,7 @@ def weights_of(
     weights = torch.zeros(neighborhood.distances.shape, dtype=torch.float64)
     for fold, parameters in zip(folds, trusted.parameters, strict=True):
         part = neighborhood.rows(fold.scored)
-        logs = neighbor_log_weights(part.distances.double(), part.labels, parameters)
+        logs = neighbor_log_weights(part.double(), parameters)
         weights[fold.scored] = logs.softmax(1)
     return weights
 
@@ -194,20 +185,8 @@ def trust_head(
     ned: NEDClassifier, evidence: Evidence, threshold: float, settings: AuditSettings
 ) -> TrustHead:
     """The head to keep: standards from all held-out rows, the audit's own threshold."""
-    return TrustHead(ned, standards_of(evidence, ned.parameters_, threshold, settings))
-
-
-def standards_of(
-    seen: Evidence, parameters: NEDParameters, threshold: float, settings: AuditSettings
-) -> Standards:
-    """What rows that were not fitted on look like."""
-    return Standards(
-        near_distances=near_distance(seen.distances).sort().values,
-        log_densities=log_density(seen.distances, seen.labels, parameters).sort().values,
-        disagreements=disagreement(seen.labels, seen.targets).sort().values,
-        threshold=threshold,
-        target_accuracy=settings.target_accuracy,
-        source="leave-one-out" if seen.leave_one_out else "held-out",
+    return TrustHead(
+        ned, standards_of(evidence, ned.parameters_, threshold, settings.target_accuracy)
     )
 
 
@@ -224,22 +203,22 @@ def _threshold(trusted: Trial, sets: Sets, settings: AuditSettings) -> float:
 
 
 def _reasons(judged: Judged, neighborhood: Neighborhood, trusted: Trial, sets: Sets) -> list[str]:
-    names = sets.names
-    found = []
-    for row in range(len(neighborhood.distances)):
-        votes = Counter(neighborhood.labels[row].tolist()).most_common()
-        found.append(
-            reason(
-                VERDICTS[int(judged.codes[row])],
-                judged.standards[int(judged.fold[row])],
-                label=names[int(trusted.predicted[row])],
-                votes=[(names[code], count) for code, count in votes],
-                confidence=float(trusted.confidence[row]),
-                near_percentile=float(judged.near_percentile[row]),
-                density_percentile=float(judged.density_percentile[row]),
-                crowding=None if judged.crowding is None else float(judged.crowding[row]),
-            )
+    found = [""] * len(neighborhood.distances)
+    confidence = torch.from_numpy(trusted.confidence)
+    for at, held in enumerate(judged.standards):
+        rows = (judged.fold == at).nonzero().flatten()
+        crowd = None if judged.crowding is None else judged.crowding[rows]
+        own = verdicts.Judged(
+            judged.credibility[rows],
+            judged.near_percentile[rows],
+            judged.density_percentile[rows],
+            judged.codes[rows],
+            crowd,
         )
+        part, predicted = neighborhood.rows(rows), trusted.predicted[rows]
+        lines = verdicts.reasons(own, part, predicted, confidence[rows], held, sets.names)
+        for row, line in zip(rows.tolist(), lines, strict=True):
+            found[row] = line
     return found
 
 

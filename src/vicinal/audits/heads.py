@@ -87,10 +87,10 @@ def ned_trial(
         counts = fold.evidence.counts
         found = with_prior(found, counts / counts.sum(), prior)
         fitted.append(found)
-        part = neighborhood.rows(fold.scored)
-        logs = ned_log_probs(part.distances.double(), part.labels, num_classes, found)
+        part = neighborhood.rows(fold.scored).double()
+        logs = ned_log_probs(part, num_classes, found)
         log_probs[fold.scored] = logs
-        predicted[fold.scored] = best_class(logs, part.distances.double(), part.labels)
+        predicted[fold.scored] = best_class(logs, part)
     return Trial(name, title, log_probs, predicted, tuple(fitted))
 
 
@@ -111,7 +111,9 @@ def vote_trials(
     for name, title, k, weights in forms:
         masses = class_log_mass(weights(plain[:, :k]), neighborhood.labels[:, :k], num_classes)
         logs = masses.log_softmax(1)
-        best = best_class(logs, plain[:, :k], neighborhood.labels[:, :k])
+        best = best_class(
+            logs, Neighborhood(plain, *neighborhood[1:], neighborhood.labels).first(k)
+        )
         trials.append(Trial(name, title, logs, best))
     return trials
 
@@ -223,14 +225,7 @@ def sweep_over_k(
     scored = labels >= -1
     accuracy, ece, nll = [], [], []
     for k in ks:
-        cut = [
-            fold._replace(
-                evidence=fold.evidence._replace(
-                    distances=fold.evidence.distances[:, :k], labels=fold.evidence.labels[:, :k]
-                )
-            )
-            for fold in folds
-        ]
+        cut = [fold._replace(evidence=fold.evidence.first(k)) for fold in folds]
         head, _ = judged(
             ned_trial("ned", "", neighborhood.first(k), cut, num_classes, dims), labels, 0.99, True
         )

@@ -188,7 +188,7 @@ def folds_of(
     def evidence(part: Neighborhood, codes: Tensor, rows: Tensor) -> Evidence:
         rows = rows[codes[rows] >= 0]
         near = part.rows(rows)
-        return Evidence(near.distances.double(), near.labels, codes[rows], counts, False)
+        return Evidence(near, codes[rows], counts, False)
 
     if sets.calib is not None and calib_neighborhood is not None:
         assert sets.calib.codes is not None
@@ -199,7 +199,7 @@ def folds_of(
     codes = sets.query.codes
     known = None if codes is None else (codes >= 0).nonzero().flatten()
     if sets.leave_one_out or codes is None or known is None or len(known) < 4:
-        whole = Evidence(graph.distances.double(), graph.labels, labels, counts, True)
+        whole = Evidence(graph, labels, counts, True)
         return [Fold(whole, everyone, None)], "leave-one-out on the support", notes
     order = torch.from_numpy(np.random.default_rng(settings.seed).permutation(len(everyone)))
     halves = (order[: len(order) // 2].sort().values, order[len(order) // 2 :].sort().values)

@@ -12,9 +12,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from vicinal.checks import InputError, check_choice
+from vicinal.confidence.verdicts import VERDICTS as VERDICTS
 from vicinal.records import Record
-
-VERDICTS = ("supported", "contested", "unfamiliar", "isolated")
 
 
 @dataclass(frozen=True)

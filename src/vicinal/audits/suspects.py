@@ -73,9 +73,8 @@ def label_audit(
         effects = label_effects(ned, queries, ned.support_.ids[found.rows].numpy(), new)
         affected = torch.from_numpy(effects.changed)
     near = graph.first(SHOWN_NEIGHBORS).rows(found.rows)
-    weights = neighbor_log_weights(
-        graph.distances[found.rows].double(), graph.labels[found.rows], ned.parameters_
-    ).softmax(1)[:, :SHOWN_NEIGHBORS]
+    weights = neighbor_log_weights(graph.rows(found.rows).double(), ned.parameters_)
+    weights = weights.softmax(1)[:, :SHOWN_NEIGHBORS]
     suspects = [
         Suspect(
             row=row,
@@ -159,7 +158,6 @@ def _leave_one_out(graph: Neighborhood, num_classes: int, parameters: NEDParamet
     parts = []
     block = max(1, (1 << 22) // (graph.distances.shape[1] + num_classes))
     for rows in torch.arange(len(graph.distances)).split(block):
-        part = graph.rows(rows)
-        logs = ned_log_probs(part.distances.double(), part.labels, num_classes, parameters)
+        logs = ned_log_probs(graph.rows(rows).double(), num_classes, parameters)
         parts.append(logs.exp())
     return torch.cat(parts)

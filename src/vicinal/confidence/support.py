@@ -18,6 +18,7 @@ from torch import Tensor
 from vicinal.checks import InputError, check_k
 from vicinal.labels import Labels, joined, labels_of, without_empty_classes
 from vicinal.neighbors.graph import NeighborGraph
+from vicinal.neighbors.neighborhood import Neighborhood
 from vicinal.neighbors.search.exact import Search
 
 
@@ -46,9 +47,14 @@ class LabeledSupport:
             self._graph = NeighborGraph.build(self.search, k)
         return self._graph
 
-    def near(self, indices: Int[Tensor, "n k"]) -> Int[Tensor, "n k"] | Float[Tensor, "n k c"]:
-        """Labels of neighbors given by position (labels are kept on the CPU)."""
-        return self.labels.codes[indices.cpu()]
+    def query(self, x: Float[Tensor, "m d"], k: int) -> Neighborhood:
+        """The k nearest rows of each of ``x`` with their labels; indices are positions, not ids."""
+        return self.search.query(x, k).cpu().labeled(self.labels.codes)
+
+    def leave_one_out(self, k: int) -> Neighborhood:
+        """The same for the support's own rows, each among the others; from the cached graph."""
+        graph = self.graph(k)
+        return Neighborhood(graph.distances, graph.indices).cpu().labeled(self.labels.codes)
 
     def add(self, rows: Float[Tensor, "m d"], y: Any) -> None:
         labels = joined(self.labels, labels_of(y, len(rows)))
@@ -94,17 +100,17 @@ class LabeledSupport:
 
     def unreachable(self, k: int) -> NDArray[np.int64]:
         """Ids of rows whose own class none of their k neighbors has: they can only be wrong."""
-        near, own = self.near(self.graph(k).indices), self.labels.codes
+        theirs, own = self.leave_one_out(k).labels, self.labels.codes
         if own.ndim == 1:
-            return self.ids[~(near == own[:, None]).any(1)].numpy()
-        return self.ids[((near.sum(1) <= 0) & (own > 0)).any(1)].numpy()
+            return self.ids[~(theirs == own[:, None]).any(1)].numpy()
+        return self.ids[((theirs.sum(1) <= 0) & (own > 0)).any(1)].numpy()
 
     def conflicting_duplicates(self, k: int) -> int:
         """Rows with an identical row (distance 0) of another label among their k neighbors."""
-        graph, own = self.graph(k), self.labels.codes
-        differs = self.near(graph.indices) != own[:, None]
+        others, own = self.leave_one_out(k), self.labels.codes
+        differs = others.labels != own[:, None]
         other = differs if own.ndim == 1 else differs.any(2)
-        return int(((graph.distances == 0) & other).any(1).sum())
+        return int(((others.distances == 0) & other).any(1).sum())
 
 
 def usable_k(k: int, default: int, rows: int) -> int:

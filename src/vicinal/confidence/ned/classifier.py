@@ -141,7 +141,7 @@ class NEDClassifier(ClassifierMixin, BaseEstimator):
         if not bool(known.all()):
             count = f"{int((~known).sum())} of {len(x)} calibration rows"
             self._warn(f"{count} have a label the support does not know; they are left out.")
-        neighborhood = self.support_.search.query(x[known], self.k_)
+        neighborhood = self.support_.query(x[known], self.k_)
         if float((neighborhood.distances[:, 0] == 0).double().mean()) > 0.5:
             self._warn(
                 "most calibration rows are also in the support: they see themselves, and "
@@ -172,11 +172,11 @@ class NEDClassifier(ClassifierMixin, BaseEstimator):
     def predict(self, X: Any) -> Any:
         """The most probable class; ties go to the smaller mean distance, then by label order."""
         neighborhood = self.neighborhood_of(X)
-        return named(self.classes_, self._best(neighborhood, self.log_probs_of(neighborhood)), X)
+        return named(self.classes_, best_class(self.log_probs_of(neighborhood), neighborhood), X)
 
     def judge(self, X: Any) -> Prediction:
         """Everything one search says: label, probabilities, distances, density, neighbors."""
-        return prediction_of(self, self.neighborhood_of(X), X)
+        return prediction_of(self, self.neighborhood_of(X), X)[1]
 
     def kneighbors(self, X: Any = None, k: int | None = None) -> Neighborhood:
         """Distances and ids of the nearest support rows; without ``X``, of each among others."""
@@ -185,7 +185,7 @@ class NEDClassifier(ClassifierMixin, BaseEstimator):
             neighborhood = self.loo_neighborhood()
             k = self._loo_k() if k is None else k
             check_k(k, self._loo_k(), "k", "the leave-one-out graph")
-            neighborhood = Neighborhood(neighborhood.distances[:, :k], neighborhood.indices[:, :k])
+            neighborhood = neighborhood.first(k)
             like: Any = self.support_.rows if self._torch else None
         else:
             neighborhood, like = self.neighborhood_of(X, k), X
@@ -193,26 +193,21 @@ class NEDClassifier(ClassifierMixin, BaseEstimator):
         return Neighborhood(same_kind(neighborhood.distances, like), same_kind(ids, like))
 
     def neighborhood_of(self, X: Any, k: int | None = None) -> Neighborhood:
-        """The search itself: distances and positions (not ids) of the k nearest support rows."""
+        """The search itself: the k nearest support rows, labeled; indices are positions."""
         x = self._rows(X)
-        found = self.support_.search.query(x, self.k_ if k is None else k)
-        return Neighborhood(found.distances.cpu(), found.indices.cpu())
+        return self.support_.query(x, self.k_ if k is None else k)
 
     def loo_neighborhood(self) -> Neighborhood:
         """The same for the support's own rows, each among the others; cached."""
-        graph = self._fitted().support_.graph(self._loo_k())
-        return Neighborhood(graph.distances.cpu(), graph.indices.cpu())
+        return self._fitted().support_.leave_one_out(self._loo_k())
 
     def log_probs_of(self, neighborhood: Neighborhood) -> Tensor:
-        """Log-probabilities (n, c) in float64 of neighbors found before; indices are positions."""
+        """Log-probabilities (n, c) in float64 of labeled neighbors found before."""
         # In blocks of rows: soft labels of k neighbors are (n, k, c).
         soft, count = self.support_.labels.soft, len(self.classes_)
         rows = max(_ELEMENTS // (neighborhood.indices.shape[1] * (count if soft else 1) + count), 1)
-        near, parameters = self.support_.near, self.parameters_
-        parts = zip(
-            neighborhood.distances.split(rows), neighborhood.indices.split(rows), strict=True
-        )
-        return torch.cat([ned_log_probs(d.double(), near(i), count, parameters) for d, i in parts])
+        parts = [part.double() for part in neighborhood.blocks(rows)]
+        return torch.cat([ned_log_probs(part, count, self.parameters_) for part in parts])
 
     def module(self, temperature: float | None = None, full_support: bool = False) -> NEDHead:
         """A differentiable ``nn.Module``: embeddings to class log-probabilities; a snapshot.
@@ -357,7 +352,7 @@ class NEDClassifier(ClassifierMixin, BaseEstimator):
         labels = self.support_.labels
         if labels.soft or len(self.classes_) < 2:
             return
-        right = self._best(self.loo_neighborhood(), self._loo_log_probs()) == labels.codes
+        right = best_class(self._loo_log_probs(), self.loo_neighborhood()) == labels.codes
         unreachable = len(self.support_.unreachable(self._loo_k()))  # bound to be wrong
         accuracy = float(right.sum()) / max(len(right) - unreachable, 1)
         if accuracy > 0.999:
@@ -382,11 +377,6 @@ class NEDClassifier(ClassifierMixin, BaseEstimator):
         self.warnings_.append(sentence)
         warnings.warn(sentence, UserWarning, stacklevel=3)
 
-    def _best(self, neighborhood: Neighborhood, log_probs: Tensor) -> Tensor:
-        return best_class(
-            log_probs, neighborhood.distances.double(), self.support_.near(neighborhood.indices)
-        )
-
     def _rows(self, X: Any) -> Tensor:
         return rows_of(self._fitted(), X).to(self.support_.rows)
 
@@ -397,10 +387,10 @@ class NEDClassifier(ClassifierMixin, BaseEstimator):
         self, neighborhood: Neighborhood, targets: Tensor, *, leave_one_out: bool
     ) -> Evidence:
         """What a fit may look at; ``targets`` are class codes, or soft labels."""
-        near, counts = self.support_.near(neighborhood.indices), self.support_.labels.counts()
-        if near.ndim == 3 and targets.ndim == 1:
+        counts = self.support_.labels.counts()
+        if self.support_.labels.soft and targets.ndim == 1:
             targets = torch.nn.functional.one_hot(targets, len(counts)).double()
-        return Evidence(neighborhood.distances.double(), near, targets, counts, leave_one_out)
+        return Evidence(neighborhood, targets, counts, leave_one_out)
 
     def _loo_log_probs(self) -> Tensor:
         if self._loo is None:

@@ -77,10 +77,10 @@ def label_effects(
     removing = new is None
     if removing and len(support) == 1:
         raise InputError("the support has a single row; without it nothing can be predicted.")
-    neighborhood = support.search.query(queries, min(k + removing, len(support)))
-    shown = Neighborhood(neighborhood.distances[:, :k], neighborhood.indices[:, :k])
+    neighborhood = support.query(queries, min(k + removing, len(support)))
+    shown = neighborhood.first(k)
     log_before = ned.log_probs_of(shown)
-    best_before = best_class(log_before, shown.distances.double(), support.near(shown.indices))
+    best_before = best_class(log_before, shown)
     edit_of = torch.full((len(support),), -1)
     edit_of[rows] = torch.arange(len(rows))
     query, slot = (edit_of[shown.indices] >= 0).nonzero(as_tuple=True)
@@ -90,10 +90,9 @@ def label_effects(
     cells = neighborhood.indices.shape[1] * (len(ned.classes_) if support.labels.soft else 1)
     block = max(_ELEMENTS // (cells + len(ned.classes_)), 1)
     for q, j, e in zip(query.split(block), slot.split(block), edit.split(block), strict=True):
-        near = support.near(neighborhood.indices[q])
-        distances, labels = _edited(neighborhood.distances[q].double(), near, j, new, e)
-        log_after = ned_log_probs(distances, labels, len(ned.classes_), ned.parameters_)
-        best.append(best_class(log_after, distances, labels))
+        edited = _edited(neighborhood.rows(q).double(), j, None if new is None else new[e])
+        log_after = ned_log_probs(edited, len(ned.classes_), ned.parameters_)
+        best.append(best_class(log_after, edited))
         p_old.append(log_after.gather(1, best_before[q, None])[:, 0].exp())
         top.append(log_after.gather(1, best[-1][:, None])[:, 0].exp())
         full += [log_after.exp()] if probabilities else []
@@ -119,21 +118,18 @@ def joint_effect(ned: NEDClassifier, queries: Tensor, ids: Any, new_labels: Any)
     """All edits of the list together: every relabel, or every removal."""
     support, count = ned.support_, len(ned.classes_)
     rows, new = _edits(ned, ids, new_labels)
-    neighborhood = support.search.query(queries, ned.k_)
+    neighborhood = support.query(queries, ned.k_)
     log_before = ned.log_probs_of(neighborhood)
-    before = best_class(
-        log_before, neighborhood.distances.double(), support.near(neighborhood.indices)
-    )
+    before = best_class(log_before, neighborhood)
     values = support.labels.codes.clone()
     if new is None:
         neighborhood = _without(ned, queries, rows)
     else:
         values[rows] = new
-    parts = zip(neighborhood.distances.split(4096), neighborhood.indices.split(4096), strict=True)
     blocks = []
-    for d, i in parts:
-        log_after = ned_log_probs(d.double(), values[i], count, ned.parameters_)
-        blocks.append((log_after, best_class(log_after, d.double(), values[i])))
+    for part in neighborhood.labeled(values).double().blocks(4096):
+        log_after = ned_log_probs(part, count, ned.parameters_)
+        blocks.append((log_after, best_class(log_after, part)))
     after = torch.cat([best for _, best in blocks])
     return JointEffect(
         before=ned.classes_[before.numpy()],
@@ -163,18 +159,17 @@ def _edits(ned: NEDClassifier, ids: Any, new_labels: Any) -> tuple[Tensor, Tenso
     return rows, new
 
 
-def _edited(
-    distances: Tensor, labels: Tensor, slot: Tensor, new: Tensor | None, edit: Tensor
-) -> tuple[Tensor, Tensor]:
-    """Neighbor lists with the one at ``slot`` relabeled, or taken out so that the rest move up."""
-    pair = torch.arange(len(slot))
+def _edited(neighborhood: Neighborhood, slot: Tensor, new: Tensor | None) -> Neighborhood:
+    """The neighbor at ``slot`` relabeled, or (``new`` None) taken out so that the rest move up."""
+    pair, (distances, indices) = torch.arange(len(slot)), neighborhood
     if new is not None:
-        labels = labels.clone()
-        labels[pair, slot] = new[edit].to(labels)
-        return distances, labels
-    columns = torch.arange(distances.shape[1] - 1).expand(len(slot), -1)
+        labels = neighborhood.labels.clone()
+        labels[pair, slot] = new.to(labels)
+        return Neighborhood(distances, indices, labels)
+    columns = torch.arange(neighborhood.k - 1).expand(len(slot), -1)
     columns = columns + (columns >= slot[:, None])
-    return distances.gather(1, columns), labels[pair[:, None], columns]
+    labels = neighborhood.labels[pair[:, None], columns]
+    return Neighborhood(distances.gather(1, columns), indices.gather(1, columns), labels)
 
 
 def _without(ned: NEDClassifier, queries: Tensor, rows: Tensor) -> Neighborhood:

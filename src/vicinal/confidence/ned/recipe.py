@@ -97,7 +97,7 @@ def fit_recipe(
     else:
         log_t, notes = _log(recipe.temperature), ()
     start = start._replace(log_t=log_t)
-    if not recipe.extras or len(usable.distances) == 0 or num_classes < 2:
+    if not recipe.extras or len(usable) == 0 or num_classes < 2:
         kept = recipe.names[:1] if recipe.temperature is None else ()
         return RecipeFit(_parameters(start, recipe.temperature), kept, notes)
     rows = evidence.rows(reachable(evidence, eps > 0 or recipe.background is None))
@@ -149,9 +149,9 @@ def _plain_temperature(
     start: Point, rows: Evidence, dimensions: int
 ) -> tuple[float, tuple[str, ...]]:
     """log T of eq. 3, and what to say about it."""
-    scale = float(rows.distances[:, -1].median()) if len(rows.distances) else 0.0
+    scale = float(rows.distances[:, -1].median()) if len(rows) else 0.0
     fallback = math.log(scale) if scale > 0 else 0.0
-    if len(rows.distances) == 0:
+    if len(rows) == 0:
         return fallback, (
             "temperature cannot be fitted: no row has a neighbor of its own class. The median "
             "distance to the k-th neighbor is used; pass temperature= or more rows per class.",
