@@ -19,7 +19,8 @@ from PIL import Image, ImageDraw, ImageFont
 from sklearn.datasets import load_digits
 from torch import Tensor, nn
 
-from vicinal.audits.audit import Progress, audit
+from vicinal.audits.audit import audit
+from vicinal.audits.facts import Progress
 from vicinal.audits.inputs import About, AuditSettings
 from vicinal.audits.record import Audit, Planted
 

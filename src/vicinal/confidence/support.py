@@ -25,12 +25,18 @@ from vicinal.neighbors.search.exact import Search
 class LabeledSupport:
     """Rows in a search, their labels and ids, and the cached leave-one-out graph."""
 
-    def __init__(self, search: Search, labels: Labels, ids: Tensor | None = None) -> None:
+    def __init__(
+        self,
+        search: Search,
+        labels: Labels,
+        ids: Tensor | None = None,
+        graph: NeighborGraph | None = None,
+    ) -> None:
         self.search = search
         self.labels = labels
         self.ids = torch.arange(len(labels.codes)) if ids is None else ids
         self._next_id = int(self.ids.max()) + 1
-        self._graph: NeighborGraph | None = None
+        self._graph = graph
 
     def __len__(self) -> int:
         return len(self.ids)

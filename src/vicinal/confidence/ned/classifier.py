@@ -108,18 +108,29 @@ class NEDClassifier(ClassifierMixin, BaseEstimator):
         """Take rows with labels (n,), or soft labels (n, c), as the support; fit the rest."""
         x = rows_of(self, X, reset=True)
         labels = labels_of(y, len(x))
+        search = make_search(self.search, self.metric).build(x)
+        self.fit_support(LabeledSupport(search, labels))
+        self._torch = isinstance(X, Tensor)
+        return self
+
+    def fit_support(self, support: LabeledSupport) -> NEDClassifier:
+        """The same for a support that is in its search already, with its labels coded."""
         recipe = self.recipe_
-        if recipe.anything and len(x) < 2:
+        if recipe.anything and len(support) < 2:
             raise InputError(
                 "leave-one-out needs at least 2 support rows, got 1 sample. "
                 "Pass temperature= a number, or more rows."
             )
         self.warnings_: list[str] = []
+        self._torch = True
+        self.support_, self.n_features_in_ = support, support.rows.shape[1]
         self.k_ = 0
-        self.k_ = self._usable_k(len(x))
-        self.support_ = LabeledSupport(make_search(self.search, self.metric).build(x), labels)
-        self._torch = isinstance(X, Tensor)
-        self._learn(recipe, None)
+        self.k_ = self._usable_k(len(support))
+        return self.fit_on(None)
+
+    def fit_on(self, held_out: Evidence | None) -> NEDClassifier:
+        """Fit on neighbors found before, those of held-out rows; None: the support's own graph."""
+        self._learn(self.recipe_, held_out)
         return self
 
     def calibrate(self, X: Any, y: Any) -> NEDClassifier:
@@ -127,14 +138,20 @@ class NEDClassifier(ClassifierMixin, BaseEstimator):
 
         Rows of a label the support does not know are left out, and counted in a warning.
         """
-        recipe = self.recipe_
-        if not recipe.anything:
+        if not self.recipe_.anything:
             raise InputError(
                 "nothing to calibrate: temperature, sharpness and background are given numbers. "
                 "Pass temperature=None or sharpness='fit'."
             )
-        x = self._rows(X)
-        targets = codes_of(y, len(x), self.support_.labels)
+        return self.fit_on(self.held_out((X, y)))
+
+    def held_out(self, calib: tuple[Any, Any] | None) -> Evidence:
+        """The evidence of held-out rows ``(X, y)``, or, without any, of the support itself."""
+        if calib is None:
+            own = self.support_.labels.codes
+            return self.evidence_of(self.loo_neighborhood(), own, leave_one_out=True)
+        x = self._rows(calib[0])
+        targets = codes_of(calib[1], len(x), self.support_.labels)
         known = (targets >= 0).reshape(len(x), -1).all(1)  # soft labels always are
         if not bool(known.any()):
             raise InputError("no calibration row has a label of the support. Check the names.")
@@ -147,8 +164,7 @@ class NEDClassifier(ClassifierMixin, BaseEstimator):
                 "most calibration rows are also in the support: they see themselves, and "
                 "confidence will be too high. Hold them out of the support."
             )
-        self._learn(recipe, self.evidence_of(neighborhood, targets[known], leave_one_out=False))
-        return self
+        return self.evidence_of(neighborhood, targets[known], leave_one_out=False)
 
     def refit(self) -> NEDClassifier:
         """Fit again, leave-one-out, from the cached graph; nothing is stale after."""
