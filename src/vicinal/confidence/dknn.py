@@ -113,10 +113,9 @@ class DeepKNN(BaseEstimator):
         check_is_fitted(self)
         rows = self._rows(layers)
         n = len(next(iter(rows.values())))
-        known = Labels(self.classes_, self.support_labels_)
-        codes = codes_of(y, n, known)
-        if codes.ndim != 1 or bool((codes < 0).any()):
-            row = int((codes < 0).nonzero()[0]) if codes.ndim == 1 else 0
+        codes = codes_of(y, n, Labels(self.classes_))
+        if bool((codes < 0).any()):
+            row = int((codes < 0).nonzero()[0])
             raise InputError(
                 f"`y` row {row} holds a label that the support does not. "
                 "Credibility is about the support's classes: leave such rows out."
