@@ -11,7 +11,7 @@ from torch.testing import assert_close
 
 import reference
 from vicinal.checks import InputError
-from vicinal.neighbors import exact
+from vicinal.neighbors.search import smallest
 from vicinal.neighbors.distances import METRICS, pairwise_distances
 from vicinal.neighbors.search.exact import ExactSearch, make_search
 
@@ -65,7 +65,7 @@ def test_a_threshold_foretold_too_low_or_too_high_changes_nothing(rng, monkeypat
     expected = search.query(x, 30)
     for threshold in (-torch.inf, torch.inf):
         monkeypatch.setattr(
-            exact, "_foretold", lambda b, c, m, t=threshold: b[0].new_full((len(b[0]), 1), t)
+            smallest, "_foretold", lambda b, c, m, t=threshold: b[0].new_full((len(b[0]), 1), t)
         )
         found = search.query(x, 30)
         assert torch.equal(found.indices, expected.indices)
