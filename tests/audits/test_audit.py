@@ -10,7 +10,7 @@ from vicinal.audits.data import borders, duplicates, hubs, map_of, prior_shift
 from vicinal.audits.media import images_of
 from vicinal.audits.watched_search import WatchedSearch
 from vicinal.checks import InputError
-from vicinal.neighbors.search.exact import ExactSearch
+from vicinal.neighbors.search import ExactSearch
 from vicinal.studies import About, Audit, AuditSettings, audit, compare_audits
 
 

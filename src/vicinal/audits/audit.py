@@ -43,7 +43,7 @@ from vicinal.confidence.ned.fit import Evidence
 from vicinal.neighbors.kernels import exponential
 from vicinal.neighbors.mass import log_mass, own_log_mass
 from vicinal.neighbors.neighborhood import Neighborhood
-from vicinal.neighbors.search.exact import make_search
+from vicinal.neighbors.search import make_search
 
 Progress = Callable[[str, int, int | None], None]
 

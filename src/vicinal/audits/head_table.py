@@ -33,7 +33,7 @@ from vicinal.evaluation import (
     threshold_for_accuracy,
 )
 from vicinal.labels import Labels, codes_of, labels_of
-from vicinal.neighbors.search.exact import Search, make_search
+from vicinal.neighbors.search import Search, make_search
 from vicinal.records import Record
 
 TITLES = {

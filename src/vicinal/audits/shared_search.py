@@ -9,7 +9,7 @@ from torch import Tensor
 
 from vicinal.checks import InputError
 from vicinal.neighbors.neighborhood import Neighborhood
-from vicinal.neighbors.search.exact import Search
+from vicinal.neighbors.search import Search
 
 
 class SharedSearch:

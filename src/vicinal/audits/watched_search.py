@@ -18,7 +18,7 @@ from torch import Tensor
 from vicinal.capture import ShardStore
 from vicinal.checks import as_matrix
 from vicinal.neighbors.neighborhood import Neighborhood
-from vicinal.neighbors.search.exact import Search
+from vicinal.neighbors.search import Search
 
 Progress = Callable[[str, int, int | None], None]
 BLOCK = 4096
