@@ -8,10 +8,8 @@ from torch import nn
 from vicinal import audit as top_level_audit
 from vicinal.audits.data import borders, duplicates, hubs, map_of, prior_shift
 from vicinal.audits.media import images_of
-from vicinal.audits.resumable import resumable_query
-from vicinal.capture import ShardStore
 from vicinal.checks import InputError
-from vicinal.neighbors.search.exact import ExactSearch
+from vicinal.neighbors.search import ExactSearch
 from vicinal.studies import About, Audit, AuditSettings, audit, compare_audits
 
 
@@ -231,42 +229,8 @@ def test_pictures_are_taken_only_from_inputs_that_are_pictures(pictures):
 # ------------------------------------------------------------------ the parts
 
 
-def test_a_stopped_search_goes_on_and_answers_like_one_that_was_not_stopped(
-    tmp_path, rng, monkeypatch
-):
-    monkeypatch.setattr("vicinal.audits.resumable.BLOCK", 16)
-    x, q = torch.randn(50, 3, generator=rng), torch.randn(40, 3, generator=rng)
-    search = ExactSearch().build(x)
-    plain = search.query(q, 4)
-
-    def store():
-        facts = {"layers": ["distances", "indices"], "rows": 40, "k": 4}
-        return ShardStore.open_for_writing(tmp_path / "blocks", facts)
-
-    class Stops(Exception):
-        pass
-
-    def stop_once(title, done, total):
-        assert (title, total) == ("neighbors", 40)
-        if done >= 32:
-            raise Stops
-
-    with pytest.raises(Stops):
-        resumable_query(search, q, 4, store=store(), progress=stop_once)
-    seen = []
-    found = resumable_query(search, q, 4, store=store(), progress=lambda *a: seen.append(a[1]))
-    assert torch.equal(found.indices, plain.indices)
-    assert torch.equal(found.distances, plain.distances)
-    assert seen == [40]  # the two blocks that were stored are not searched again
-    again = resumable_query(search, q, 4, store=store(), progress=lambda *a: seen.append(a[1]))
-    assert torch.equal(again.indices, plain.indices)
-    assert seen == [40]
-    whole = resumable_query(search, x, 4, exclude=torch.arange(50))
-    assert torch.equal(whole.indices, search.query(x, 4, exclude=torch.arange(50)).indices)
-
-
 def test_a_stopped_audit_goes_on_in_its_folder_and_says_the_same(sets, tmp_path, monkeypatch):
-    monkeypatch.setattr("vicinal.audits.resumable.BLOCK", 64)
+    monkeypatch.setattr("vicinal.neighbors.search.resumable.BLOCK", 64)
     support, query = sets
     settings = AuditSettings(k=15)
 

@@ -7,7 +7,7 @@ from sklearn.neighbors import KNeighborsClassifier
 import reference
 from vicinal.audits.head_table import TITLES
 from vicinal.checks import InputError
-from vicinal.neighbors.search.exact import ExactSearch
+from vicinal.neighbors.search import ExactSearch
 from vicinal.studies import HeadComparison, compare_heads
 
 

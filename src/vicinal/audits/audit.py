@@ -28,7 +28,7 @@ from torch import nn
 from vicinal import __version__
 from vicinal.audits import data
 from vicinal.audits.cases import SHOWN_NEIGHBORS, cases_of, class_facts, credibility_of
-from vicinal.audits.facts import Facts, Progress, best_of, gather
+from vicinal.audits.facts import Facts, best_of, gather
 from vicinal.audits.inputs import About, AuditSettings, AuditWarning, ready_sets, warn
 from vicinal.audits.media import images_of
 from vicinal.audits.model import ModelFacts, listen
@@ -50,6 +50,7 @@ from vicinal.audits.sections import (
 from vicinal.audits.suspects import label_audit
 from vicinal.confidence.head import TrustHead
 from vicinal.confidence.verdicts import standards_of
+from vicinal.neighbors.search.resumable import Progress
 
 
 def audit(

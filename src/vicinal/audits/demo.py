@@ -20,9 +20,9 @@ from sklearn.datasets import load_digits
 from torch import Tensor, nn
 
 from vicinal.audits.audit import audit
-from vicinal.audits.facts import Progress
 from vicinal.audits.inputs import About, AuditSettings
 from vicinal.audits.record import Audit, Planted
+from vicinal.neighbors.search.resumable import Progress
 
 TRAIN, SUPPORT = 600, 700
 WRONG_LABELS, LETTERS = 35, 40

@@ -6,7 +6,6 @@ Two searches, of the query in the support and of the support in itself, feed eve
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -21,7 +20,6 @@ from vicinal.audits.folds import Split, split_of
 from vicinal.audits.heads import HEADS, RECIPES, Answer, Task, best_vote_k
 from vicinal.audits.inputs import About, AuditSettings, LabeledRows, Sets, usable_k, warn
 from vicinal.audits.model import ModelFacts
-from vicinal.audits.resumable import resumable_query
 from vicinal.audits.scoring import Scored
 from vicinal.audits.suspects import Contradictions, contradictions
 from vicinal.capture import ShardStore
@@ -32,9 +30,8 @@ from vicinal.files import fingerprint
 from vicinal.labels import UNKNOWN, Labels
 from vicinal.neighbors.graph import NeighborGraph
 from vicinal.neighbors.neighborhood import Neighborhood
-from vicinal.neighbors.search.exact import make_search
-
-Progress = Callable[[str, int, int | None], None]
+from vicinal.neighbors.search import make_search
+from vicinal.neighbors.search.resumable import Progress, resumable_query
 
 
 @dataclass(frozen=True, eq=False)

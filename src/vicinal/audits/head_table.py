@@ -25,7 +25,7 @@ from vicinal.checks import InputError, as_matrix, check_choice, check_k, check_s
 from vicinal.confidence.ned.classifier import NEDClassifier
 from vicinal.confidence.support import LabeledSupport
 from vicinal.labels import Labels, codes_of, labels_of
-from vicinal.neighbors.search.exact import Search, make_search
+from vicinal.neighbors.search import Search, make_search
 from vicinal.records import Record
 
 TITLES = {

@@ -27,6 +27,7 @@ from vicinal.confidence.knn import knn_log_probs
 from vicinal.confidence.ned.posterior import NEDParameters, best_class, ned_log_probs
 from vicinal.confidence.ned.recipe import Recipe, fit_recipe, with_prior
 from vicinal.confidence.softmax import TemperatureScaling
+from vicinal.neighbors.distances import plain_distances
 from vicinal.neighbors.neighborhood import Neighborhood
 
 SVC_ROWS = 4_000  # its cost grows with the square of the rows, for every class and fold
@@ -99,8 +100,8 @@ def ned(task: Task, name: str, title: str) -> Answer:
 def vote(task: Task, k: int, weights: str, title: str) -> Answer:
     """The vote of the k nearest, plain or weighted by distance; a tie goes to the nearer class."""
     near = task.neighborhood.first(k).double()
-    if task.metric == "sqeuclidean":  # Dudani's and Gou's weights are of plain distances
-        near = Neighborhood(near.distances.sqrt(), near.indices, near.labels)
+    plain = plain_distances(near.distances, task.metric)
+    near = Neighborhood(plain, near.indices, near.labels)
     logs = knn_log_probs(near.distances, near.labels, task.num_classes, weights=weights)
     return Answer(title, logs, best_class(logs, near))
 

@@ -18,7 +18,7 @@ from torch import Tensor
 from vicinal.audits.sections import SetFacts
 from vicinal.checks import InputError, as_matrix, check_choice, check_k, check_same_width
 from vicinal.files import fingerprint
-from vicinal.labels import UNKNOWN, UNLABELED
+from vicinal.labels import UNKNOWN, UNLABELED, Labels, codes_of, labels_of
 from vicinal.neighbors.distances import unit_rows
 from vicinal.records import Record
 
@@ -147,13 +147,10 @@ def ready_sets(support: Any, query: Any, calib: Any, settings: AuditSettings, ab
     z, y = _pair(support, "support")
     if y is None:
         raise InputError("`support` has no labels. Pass support=(Z, y).")
-    classes = np.unique(_column(y, "support"))
-    if len(classes) < 2:
-        raise InputError("support has one class only; nothing to contrast.")
-    names = _names(classes, about)
-    first = _rows(z, y, "support", about.support_name, classes, settings)
-    assert first.codes is not None
-    _warn_of_small_classes(first.codes, names)
+    labels = _support_labels(y)
+    names = _names(labels.classes, about)
+    first = _rows(z, labels.codes, "support", about.support_name, settings)
+    _warn_of_small_classes(labels.codes, names)
     alone = query is None or _same_data(support, query)
     second, third = first, None
     if alone:
@@ -163,20 +160,21 @@ def ready_sets(support: Any, query: Any, calib: Any, settings: AuditSettings, ab
             "if the model was trained on these rows."
         )
     else:
-        second = _rows(*_pair(query, "query"), "query", about.query_name, classes, settings)
+        zq, yq = _pair(query, "query")
+        second = _rows(zq, yq, "query", about.query_name, settings, labels)
         check_same_width(first.rows, second.rows, "support", "query")
     if calib is not None:
         zc, yc = _pair(calib, "calib")
         if yc is None:
             raise InputError("`calib` has no labels: it cannot calibrate anything.")
-        third = _rows(zc, yc, "calib", about.calib_name, classes, settings)
+        third = _rows(zc, yc, "calib", about.calib_name, settings, labels)
         check_same_width(first.rows, third.rows, "support", "calib")
     if second.codes is None:
         warn(
             "query has no labels: running in predict-only mode (no accuracy, no ECE). To "
             "calibrate, pass --calib with labels."
         )
-    return Sets(first, second, third, classes, names, alone)
+    return Sets(first, second, third, labels.classes, names, alone)
 
 
 def usable_k(settings: AuditSettings, sets: Sets) -> int:
@@ -200,31 +198,25 @@ def _pair(value: Any, name: str) -> tuple[Any, Any]:
     return value, None
 
 
-def _column(y: Any, name: str) -> NDArray[Any]:
-    array = y.detach().cpu().numpy() if isinstance(y, Tensor) else np.asarray(y)
-    if array.ndim != 1:
+def _support_labels(y: Any) -> Labels:
+    """The classes, and the support's codes: made here, and nowhere after."""
+    y = y.detach().cpu().numpy() if isinstance(y, Tensor) else y
+    labels = labels_of(y, len(y), "labels of support")
+    if labels.soft:
         raise InputError(
-            f"labels of `{name}` must be one class per row, got shape {array.shape}. "
-            "For one-hot labels pass y.argmax(1)."
+            f"labels of `support` must be one class per row, got shape {tuple(labels.codes.shape)}."
+            " For one-hot labels pass y.argmax(1)."
         )
-    if array.dtype.kind == "f":
-        if not (np.isfinite(array).all() and (array == np.round(array)).all()):
-            raise InputError(
-                f"labels are float with {len(np.unique(array)):,} distinct values — regression is "
-                "not supported by audit. For classes use integers or strings."
-            )
-        array = array.astype(np.int64)
-    return array
+    if len(labels.classes) < 2:
+        raise InputError("support has one class only; nothing to contrast.")
+    whole = labels.classes.dtype.kind == "f"  # 1.0 is written 1
+    return labels._replace(classes=labels.classes.astype(np.int64)) if whole else labels
 
 
 def _rows(
-    z: Any,
-    y: Any,
-    role: str,
-    name: str,
-    classes: NDArray[Any],
-    settings: AuditSettings,
+    z: Any, y: Any, role: str, name: str, settings: AuditSettings, known: Labels | None = None
 ) -> LabeledRows:
+    """Rows, and codes: those of ``y`` in the numbering of ``known``; without it ``y`` is codes."""
     x = as_matrix(z, role).detach().cpu()
     dtype = str(x.dtype).removeprefix("torch.")
     if settings.normalize:
@@ -236,32 +228,23 @@ def _rows(
         x = unit_rows(x)
     if y is None:
         return LabeledRows(name, x, None, dtype)
-    raw = np.asarray(y, dtype=object) if _has_none(y) else _column(y, role)
-    if len(raw) != len(x):
+    if len(y) != len(x):
         raise InputError(
-            f"{name}: {len(x)} embeddings but {len(raw)} labels. Rows must match one to one."
+            f"{name}: {len(x)} embeddings but {len(y)} labels. Rows must match one to one."
         )
-    missing = np.array([label is None for label in raw]) if raw.dtype == object else None
-    if raw.dtype.kind == "i" and -1 not in classes:  # scikit-learn's mark of a row without label
-        missing = raw == -1
-    codes = np.full(len(raw), UNKNOWN)
-    place = {label: code for code, label in enumerate(classes.tolist())}
-    for row, label in enumerate(raw.tolist()):
-        codes[row] = place.get(label, UNKNOWN)
-    if missing is not None:
-        codes[missing] = UNLABELED
-    _warn_of_unknown(raw, codes, settings)
+    if known is None:
+        return LabeledRows(name, x, y, dtype)
+    y = y.detach().cpu().numpy() if isinstance(y, Tensor) else y
+    codes = codes_of(y, len(x), known, unlabeled=True, name=f"labels of {role}")
+    _warn_of_unknown(y, codes, settings)
     if settings.unknown == "unlabeled":
-        codes[codes == UNKNOWN] = UNLABELED
-    return LabeledRows(name, x, torch.from_numpy(codes), dtype)
+        codes = codes.masked_fill(codes == UNKNOWN, UNLABELED)
+    return LabeledRows(name, x, codes, dtype)
 
 
-def _has_none(y: Any) -> bool:
-    return isinstance(y, (list, tuple)) and any(label is None for label in y)
-
-
-def _warn_of_unknown(raw: NDArray[Any], codes: NDArray[np.int64], settings: AuditSettings) -> None:
-    found = Counter(map(str, raw[codes == UNKNOWN].tolist()))
+def _warn_of_unknown(y: Any, codes: Tensor, settings: AuditSettings) -> None:
+    rows = (codes == UNKNOWN).nonzero().flatten().tolist()
+    found = Counter(str(y[row]) for row in rows)
     for label, count in sorted(found.items())[:5]:
         rest = (
             "They are judged but not scored."

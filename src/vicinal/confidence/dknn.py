@@ -34,7 +34,7 @@ from vicinal.confidence.conformal import (
 from vicinal.labels import Labels, codes_of, labels_of, named
 from vicinal.neighbors.distances import METRICS
 from vicinal.neighbors.neighborhood import Neighborhood
-from vicinal.neighbors.search.exact import Search, make_search
+from vicinal.neighbors.search import Search, make_search
 
 
 class DeepKNNPrediction(NamedTuple):

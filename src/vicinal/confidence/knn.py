@@ -27,7 +27,7 @@ from vicinal.labels import labels_of, named
 from vicinal.neighbors.kernels import dudani, gou, uniform
 from vicinal.neighbors.mass import class_log_mass
 from vicinal.neighbors.neighborhood import Neighborhood
-from vicinal.neighbors.search.exact import Search, make_search
+from vicinal.neighbors.search import Search, make_search
 
 _ELEMENTS = 1 << 22  # of a block: soft labels of k neighbors are (n, k, c)
 WEIGHTS: dict[str, Callable[[Tensor], Tensor]] = {

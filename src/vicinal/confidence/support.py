@@ -19,7 +19,7 @@ from vicinal.checks import InputError, check_k
 from vicinal.labels import Labels, joined, labels_of, without_empty_classes
 from vicinal.neighbors.graph import NeighborGraph
 from vicinal.neighbors.neighborhood import Neighborhood
-from vicinal.neighbors.search.exact import Search
+from vicinal.neighbors.search import Search
 
 
 class LabeledSupport:

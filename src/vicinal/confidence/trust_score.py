@@ -28,7 +28,7 @@ from vicinal.checks import InputError, check_choice, check_k, same_kind
 from vicinal.confidence.rows import rows_of
 from vicinal.labels import Labels, codes_of, labels_of, named
 from vicinal.neighbors.distances import METRICS
-from vicinal.neighbors.search.exact import Search, make_search
+from vicinal.neighbors.search import Search, make_search
 
 
 def dense_rows(search: Search, k: int, alpha: float) -> Bool[Tensor, " n"]:

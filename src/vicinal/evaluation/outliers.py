@@ -33,7 +33,7 @@ from vicinal.checks import (
     same_kind,
 )
 from vicinal.evaluation.inputs import FloatArray, as_classes, exact_sum, row_order
-from vicinal.neighbors.search.exact import Search, make_search
+from vicinal.neighbors.search import Search, make_search
 from vicinal.neighbors.temperature import optimal_temperature
 
 SIDES = ("outlier", "inlier")

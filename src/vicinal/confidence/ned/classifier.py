@@ -46,7 +46,7 @@ from vicinal.confidence.rows import rows_of
 from vicinal.confidence.support import LabeledSupport, usable_k
 from vicinal.labels import codes_of, labels_of, named
 from vicinal.neighbors.neighborhood import Neighborhood
-from vicinal.neighbors.search.exact import Search, make_search
+from vicinal.neighbors.search import Search, make_search
 
 DEFAULT_K = 100
 _ELEMENTS = 1 << 23

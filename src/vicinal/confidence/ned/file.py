@@ -13,7 +13,7 @@ from vicinal.confidence.ned.classifier import NEDClassifier
 from vicinal.confidence.ned.posterior import NEDParameters
 from vicinal.confidence.support import LabeledSupport
 from vicinal.labels import Labels
-from vicinal.neighbors.search.exact import make_search
+from vicinal.neighbors.search import make_search
 
 _NUMBERS = ("temperature", "sharpness", "background", "effective_dimension")
 _VECTORS = ("log_bandwidths", "prior", "log_prior_shift")
