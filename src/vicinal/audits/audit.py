@@ -145,9 +145,8 @@ def _audited(
     if facts is not None and facts.support_neighborhoods:
         depth = depth_agreement(facts.support_neighborhoods, labels, suspects.rows, count)
     ids = tuple(about.support_ids or map(str, range(len(labels))))
-    audit_of_labels = label_audit(
-        suspects, loo, labels, ids, final, sets.query.rows, sets.query.codes, depth
-    )
+    shown = final.neighborhood_of(sets.query.rows)
+    audit_of_labels = label_audit(suspects, loo, labels, ids, final, shown, sets.query.codes, depth)
     predicted = trusted.predicted.numpy()
     correct = None if scores is None else predicted == scores
     scale = float(neighborhood.distances[:, -1].double().mean())

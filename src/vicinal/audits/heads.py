@@ -85,7 +85,7 @@ def ned_trial(
     for fold in folds:
         found = fit_recipe(RECIPES[name], fold.evidence, num_classes, dims).parameters
         counts = fold.evidence.counts
-        found = with_prior(found, counts / counts.sum(), prior)
+        found = with_prior(found, counts, prior)
         fitted.append(found)
         part = neighborhood.rows(fold.scored).double()
         logs = ned_log_probs(part, num_classes, found)

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from vicinal.audits.record import Effect, LabelAudit, Suspect
 from vicinal.confidence.ned.classifier import NEDClassifier
-from vicinal.confidence.ned.effects import joint_effect, label_effects
+from vicinal.confidence.ned.effects import joint_effect, label_effects, relabeled
 from vicinal.confidence.ned.posterior import NEDParameters, ned_log_probs, neighbor_log_weights
 from vicinal.neighbors.neighborhood import Neighborhood
 
@@ -59,7 +59,7 @@ def label_audit(
     labels: Int[Tensor, " n"],
     ids: tuple[str, ...],
     ned: NEDClassifier,
-    queries: Tensor,
+    near_queries: Neighborhood,
     query_labels: Int[Tensor, " m"] | None,
     depth: dict[int, float] | None = None,
 ) -> LabelAudit:
@@ -69,8 +69,7 @@ def label_audit(
     """
     affected = torch.zeros(len(found.rows), dtype=torch.long)
     if len(found.rows):
-        new = ned.classes_[found.suggested.numpy()]
-        effects = label_effects(ned, queries, ned.support_.ids[found.rows].numpy(), new)
+        effects = label_effects(ned, near_queries, found.rows, found.suggested)
         affected = torch.from_numpy(effects.changed)
     near = graph.first(SHOWN_NEIGHBORS).rows(found.rows)
     weights = neighbor_log_weights(graph.rows(found.rows).double(), ned.parameters_)
@@ -93,14 +92,14 @@ def label_audit(
     ]
     how = "leave-one-out by row number, with the temperature of the recommended neighbor head"
     return LabelAudit(
-        len(labels), how, tuple(suspects), tuple(_effects(found, ned, queries, query_labels))
+        len(labels), how, tuple(suspects), tuple(_effects(found, ned, near_queries, query_labels))
     )
 
 
 def _effects(
     found: Contradictions,
     ned: NEDClassifier,
-    queries: Tensor,
+    near_queries: Neighborhood,
     query_labels: Int[Tensor, " m"] | None,
 ) -> list[Effect]:
     """Accepting the first 10, 50, 200 or all suggestions together; exact for the neighbor head."""
@@ -109,8 +108,8 @@ def _effects(
     for top in tops:
         if top == 0:
             continue
-        ids = ned.support_.ids[found.rows[:top]].numpy()
-        joint = joint_effect(ned, queries, ids, ned.classes_[found.suggested[:top].numpy()])
+        edits = found.rows[:top], found.suggested[:top]
+        joint = joint_effect(ned, near_queries, relabeled(near_queries, ned.support_, *edits))
         changed = joint.before != joint.after
         known = None if query_labels is None else (query_labels >= 0).numpy()
         if query_labels is None or known is None or not known.any():
