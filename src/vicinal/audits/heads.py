@@ -88,8 +88,7 @@ def ned(task: Task, name: str, title: str) -> Answer:
     notes: list[str] = []
     for fold in task.folds:
         fit = fit_recipe(RECIPES[name], fold.evidence, task.num_classes, dims)
-        shares = fold.evidence.counts / fold.evidence.counts.sum()
-        fitted.append(with_prior(fit.parameters, shares, task.prior))
+        fitted.append(with_prior(fit.parameters, fold.evidence.counts, task.prior))
         notes += fit.warnings
         part = task.neighborhood.rows(fold.scored).double()
         log_probs[fold.scored] = logs = ned_log_probs(part, task.num_classes, fitted[-1])

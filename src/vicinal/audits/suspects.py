@@ -17,8 +17,13 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from vicinal.audits.sections import Effect, LabelAudit, Suspect
-from vicinal.confidence.ned.effects import joint_effect, label_effects
-from vicinal.confidence.ned.posterior import NEDParameters, ned_log_probs, neighbor_log_weights
+from vicinal.confidence.ned.effects import label_effects, relabeled
+from vicinal.confidence.ned.posterior import (
+    NEDParameters,
+    best_class,
+    ned_log_probs,
+    neighbor_log_weights,
+)
 from vicinal.neighbors.neighborhood import Neighborhood
 
 if TYPE_CHECKING:
@@ -63,6 +68,7 @@ def label_audit(facts: Facts) -> LabelAudit:
         layers, count = facts.model.support_neighborhoods, len(facts.sets.classes)
         depth = depth_agreement(layers, facts.sets.codes, found.rows, count)
     weights = neighbor_log_weights(near.double(), facts.ned.parameters_).softmax(1)
+    affected, effects = _effects(facts)
     rows, ids, shown = found.rows.tolist(), facts.support_ids, near.first(SHOWN_NEIGHBORS)
     columns: dict[str, list[Any]] = {
         "row": rows,
@@ -71,7 +77,7 @@ def label_audit(facts: Facts) -> LabelAudit:
         "suggested": found.suggested.tolist(),
         "p_given": found.p_given.tolist(),
         "p_suggested": found.p_suggested.tolist(),
-        "affected": _affected(facts),
+        "affected": affected,
         "neighbors": shown.indices.tolist(),
         "weights": weights[:, :SHOWN_NEIGHBORS].tolist(),
         "distances": shown.distances.tolist(),
@@ -80,42 +86,46 @@ def label_audit(facts: Facts) -> LabelAudit:
     lines = zip(*columns.values(), strict=True)
     suspects = tuple(Suspect(**dict(zip(columns, line, strict=True))) for line in lines)
     how = "leave-one-out by row number, with the temperature of the recommended neighbor head"
-    return LabelAudit(len(facts.sets.codes), how, suspects, tuple(_effects(facts)))
+    return LabelAudit(len(facts.sets.codes), how, suspects, effects)
 
 
-def _affected(facts: Facts) -> list[int]:
-    """For each suspect, the query rows whose prediction its suggestion would change."""
-    found, ned = facts.suspects, facts.ned
+def _effects(facts: Facts) -> tuple[list[int], tuple[Effect, ...]]:
+    """How many predictions each suggestion alone would change, and what the first few together."""
+    found, sets = facts.suspects, facts.sets
     if len(found.rows) == 0:
-        return []
-    new = ned.classes_[found.suggested.numpy()]
-    ids = ned.support_.ids[found.rows].numpy()
-    return label_effects(ned, facts.sets.query.rows, ids, new).changed.tolist()
+        return [], ()
+    neighborhood = facts.neighborhood
+    if sets.leave_one_out:  # then the support's rows are predicted anew, each among all of them
+        neighborhood = facts.ned.neighborhood_of(sets.support.rows)
+    alone = label_effects(facts.ned, neighborhood, found.rows, found.suggested)
+    return alone.changed.tolist(), tuple(_joint_effects(facts, neighborhood))
 
 
-def _effects(facts: Facts) -> Iterator[Effect]:
+def _joint_effects(facts: Facts, neighborhood: Neighborhood) -> Iterator[Effect]:
     """Accepting the first 10, 50, 200 or all suggestions together; exact for the neighbor head."""
     found, ned, codes = facts.suspects, facts.ned, facts.sets.query.codes
-    known = None if codes is None else (codes >= 0).numpy()
+    before = best_class(ned.log_probs_of(neighborhood), neighborhood)
     for top in sorted({n for n in (10, 50, 200) if n < len(found.rows)} | {len(found.rows)}):
-        if top == 0:
-            continue
-        ids = ned.support_.ids[found.rows[:top]].numpy()
-        new = ned.classes_[found.suggested[:top].numpy()]
-        joint = joint_effect(ned, facts.sets.query.rows, ids, new)
-        changed = len(joint.changed)
-        if codes is None or known is None or not known.any():
+        edits = found.rows[:top], found.suggested[:top]
+        edited = torch.zeros(len(facts.sets.codes), dtype=torch.bool)
+        edited[edits[0]] = True
+        rows = edited[neighborhood.indices].any(1).nonzero().flatten()  # no other row can change
+        other, after = relabeled(neighborhood.rows(rows), ned.support_, *edits), before.clone()
+        if len(rows):
+            after[rows] = best_class(ned.log_probs_of(other), other)
+        changed = int((before != after).sum())
+        if codes is None or not facts.sets.query.labeled:
             yield Effect(top, changed, None, None, None, None)
             continue
-        true = ned.classes_[codes.clamp_min(0).numpy()]
-        before, after = (joint.before == true)[known], (joint.after == true)[known]
+        known = codes >= 0
+        right, then_right = (before == codes)[known], (after == codes)[known]
         yield Effect(
             top=top,
             changed=changed,
-            fixed=int((~before & after).sum()),
-            broken=int((before & ~after).sum()),
-            accuracy_before=float(before.mean()),
-            accuracy_after=float(after.mean()),
+            fixed=int((~right & then_right).sum()),
+            broken=int((right & ~then_right).sum()),
+            accuracy_before=float(right.double().mean()),
+            accuracy_after=float(then_right.double().mean()),
         )
 
 

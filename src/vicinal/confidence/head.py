@@ -196,8 +196,8 @@ def load(path: str | Path) -> TrustHead | NEDClassifier:
 def measure(ned: NEDClassifier, calib: tuple[Any, Any] | None, target_accuracy: float) -> Standards:
     """The standards of held-out rows (also fits T on them), or of support rows left out in turn."""
     if calib is None:
-        neighborhood, codes = ned.loo_neighborhood(), ned.support_.labels.codes
-        evidence = ned.evidence_of(neighborhood, codes, leave_one_out=True)
+        codes = ned.support_.labels.codes
+        evidence = ned.evidence_of(ned.neighborhood_of(), codes, leave_one_out=True)
     else:
         if ned.recipe_.anything:
             ned.calibrate(*calib)

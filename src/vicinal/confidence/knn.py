@@ -21,8 +21,7 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from vicinal.checks import InputError, check_choice, check_k, same_kind
-from vicinal.confidence.rows import rows_of
-from vicinal.confidence.support import LabeledSupport
+from vicinal.confidence.support import LabeledSupport, rows_of
 from vicinal.labels import labels_of, named
 from vicinal.neighbors.kernels import dudani, gou, uniform
 from vicinal.neighbors.mass import class_log_mass
@@ -113,8 +112,7 @@ class KNNClassifier(ClassifierMixin, BaseEstimator):
     def loo_proba_(self) -> NDArray[np.floating[Any]]:
         """Leave-one-out probabilities of the support rows (k at most the others there are)."""
         check_is_fitted(self)
-        others = self.support_.leave_one_out(min(self.k, len(self.support_) - 1))
-        log_probs = self._log_probs(others)
+        log_probs = self._log_probs(self.support_.leave_one_out(self.k))
         return log_probs.exp().to(self.support_.rows.dtype).numpy()
 
     def _neighborhood(self, X: Any, k: int | None = None) -> Neighborhood:

@@ -25,7 +25,7 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from vicinal.checks import InputError, check_choice, check_k, same_kind
-from vicinal.confidence.rows import rows_of
+from vicinal.confidence.support import rows_of
 from vicinal.labels import Labels, codes_of, labels_of, named
 from vicinal.neighbors.distances import METRICS
 from vicinal.neighbors.search import Search, make_search

@@ -119,8 +119,9 @@ def fit_recipe(
     return RecipeFit(_parameters(point, exact), kept, notes)
 
 
-def with_prior(parameters: NEDParameters, shares: Tensor, prior: Any) -> NEDParameters:
+def with_prior(parameters: NEDParameters, counts: Tensor, prior: Any) -> NEDParameters:
     """The support's class shares, and the shift from them to the ``prior`` that is expected."""
+    shares = counts / counts.sum()
     if isinstance(prior, str) and prior == "support":
         return replace(parameters, prior=shares, log_prior_shift=None)
     count = len(shares)
