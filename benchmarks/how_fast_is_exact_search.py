@@ -20,7 +20,7 @@ from torch import Tensor
 from usearch.index import search as usearch_exact
 
 from benchmarks.runner import Measured, measure, print_table, save
-from vicinal.neighbors.search.exact import ExactSearch
+from vicinal.neighbors.search import ExactSearch
 from vicinal.neighbors.search.faiss import FaissSearch
 
 SLOW = "usearch, exact"  # measured once, on a part of the batch

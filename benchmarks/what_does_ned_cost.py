@@ -18,7 +18,7 @@ from benchmarks.runner import Measured, measure, print_table, save
 from vicinal.confidence import NEDClassifier, TrustHead
 from vicinal.evaluation import recall_at_k
 from vicinal.neighbors.graph import NeighborGraph
-from vicinal.neighbors.search.exact import make_search
+from vicinal.neighbors.search import make_search
 
 K, DIMENSIONS, CLASSES = 100, 128, 100
 

@@ -17,7 +17,7 @@ from torch import Tensor
 from benchmarks.how_fast_is_exact_search import clustered
 from benchmarks.runner import Measured, measure, print_table, save
 from vicinal.neighbors.graph import NeighborGraph
-from vicinal.neighbors.search.exact import ExactSearch
+from vicinal.neighbors.search import ExactSearch
 from vicinal.neighbors.temperature import fit_temperature
 
 GRAPH, OURS, BRENT = "building the graph", "vicinal fit_temperature", "Brent, float64"

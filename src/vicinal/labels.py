@@ -1,32 +1,38 @@
 """Names and codes of classes: the only place where the one becomes the other.
 
-A *class* is what the user calls it: a number, a word. A *code* is its position among the sorted
-classes. Codes are made once, where labels come in, and become names again once, where answers go
-out. Soft labels ``(n, c)`` are over the codes already.
+A *class* is what the user calls it: a number, a word, a date. A *code* is its position among the
+sorted classes. Codes are made once, where labels come in, and become names again once, where
+answers go out. Soft labels ``(n, c)`` are over the codes already. All labels of a set are of one
+kind: 1 and "1" in one list are a mistake, not two classes.
 """
 
 from __future__ import annotations
 
+import datetime
+import warnings
 from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from jaxtyping import Float, Int
 from numpy.typing import NDArray
-from sklearn.utils import assert_all_finite, column_or_1d
-from sklearn.utils.multiclass import check_classification_targets
 from torch import Tensor
 
 from vicinal.checks import InputError, as_tensor, check_distributions
 
 UNKNOWN, UNLABELED = -1, -2  # codes of a class the support lacks, and of a row without label
+_KINDS = {"b": "truth values", "U": "text", "S": "bytes", "M": "dates", "m": "time spans"}
+_PLAIN = {bool: "b", np.bool_: "b", str: "U", np.str_: "U", bytes: "S", np.bytes_: "S"}
 
 
 class Labels(NamedTuple):
-    """Classes in sorted order and, for each row, the code of its class or its soft label."""
+    """Classes in sorted order and, for each row, the code of its class or its soft label.
+
+    Without rows it is the classes alone, to code other labels by.
+    """
 
     classes: NDArray[Any]
-    codes: Int[Tensor, " n"] | Float[Tensor, "n c"]
+    codes: Int[Tensor, " n"] | Float[Tensor, "n c"] = torch.zeros(0, dtype=torch.long)
 
     @property
     def soft(self) -> bool:
@@ -38,54 +44,56 @@ class Labels(NamedTuple):
         return torch.bincount(self.codes, minlength=len(self.classes)).double()
 
 
-def labels_of(y: Any, rows: int) -> Labels:
-    """Labels of any kind that scikit-learn knows, or soft labels ``(n, c)`` whose rows sum to 1.
+def labels_of(y: Any, rows: int, name: str = "y") -> Labels:
+    """Labels of any one hashable kind, or soft labels ``(n, c)`` whose rows sum to 1.
 
     >>> labels_of(["b", "a", "b"], 3).codes
     tensor([1, 0, 1])
     """
-    if y is None:
+    array = _array(y, rows, name)
+    if array.ndim == 2:
+        return _soft(array, name)
+    missing = _missing(array)
+    if missing.any():
         raise InputError(
-            "This estimator requires y to be passed, but the target y is None. "
-            "Pass one label for each row."
+            f"`{name}` row {int(missing.argmax())} has no label (None). Leave such rows out."
         )
-    array = y.detach().cpu().numpy() if isinstance(y, Tensor) else np.asarray(y)
-    if array.ndim == 0 or len(array) != rows:
-        raise InputError(
-            f"`y` must hold one label for each of the {rows} rows of `X`, got shape "
-            f"{array.shape}. Found input variables with inconsistent numbers of samples."
-        )
-    if array.ndim == 2 and array.shape[1] > 1:
-        return _soft(array)
-    array = column_or_1d(array, warn=True)
-    if array.dtype.kind == "f":
-        assert_all_finite(array, input_name="y")
-    # scikit-learn's contract lets whole numbers come as numpy floats; a float tensor is a mistake.
-    if array.dtype.kind == "f" and (isinstance(y, Tensor) or (array != np.floor(array)).any()):
-        raise InputError(
-            f"`y` must be class labels, got dtype {array.dtype} (Unknown label type: continuous, "
-            "as in regression). Pass y.astype(int), strings, or an (n, c) matrix of soft labels."
-        )
-    check_classification_targets(array)
-    classes, codes = np.unique(array, return_inverse=True)
-    return Labels(classes, torch.from_numpy(codes.astype(np.int64)))
+    return Labels(*_coded(_of_one_kind(array, name)))
 
 
-def codes_of(y: Any, rows: int, known: Labels) -> Int[Tensor, " n"] | Float[Tensor, "n c"]:
-    """Labels in the numbering of ``known``; a label it does not hold becomes -1."""
-    labels = labels_of(y, rows)
-    if labels.soft != known.soft and labels.soft:
-        raise InputError(
-            "`y` is soft labels (n, c) but the support's labels are hard. Pass y.argmax(1)."
-        )
-    if labels.soft:
-        _check_width(labels, known)
-        return labels.codes
-    _check_kind(labels.classes, known.classes)
-    spot = np.searchsorted(known.classes, labels.classes).clip(max=len(known.classes) - 1)
-    codes = np.where(known.classes[spot] == labels.classes, spot, -1)
-    values = torch.from_numpy(codes)[labels.codes]
-    return values
+def codes_of(
+    y: Any, rows: int, known: Labels, *, unlabeled: bool = False, name: str = "y"
+) -> Int[Tensor, " n"] | Float[Tensor, "n c"]:
+    """Labels in the numbering of ``known``; a label it does not hold becomes ``UNKNOWN``.
+
+    Parameters
+    ----------
+    y : one label per row, or soft labels ``(n, c)`` where the known ones are soft.
+    rows : how many there must be.
+    known : the classes to number by, ``Labels(classes)``.
+    unlabeled : whether rows may have no label: None, or (scikit-learn's mark) -1 where the classes
+        are integers without -1. They become ``UNLABELED``.
+    name : of the argument, for what may have to be said.
+
+    >>> known = labels_of(["cat", "dog"], 2)
+    >>> codes_of(["dog", None, "cow"], 3, known, unlabeled=True)
+    tensor([ 1, -2, -1])
+    """
+    array = _array(y, rows, name)
+    if array.ndim == 2:
+        if not known.soft:
+            raise InputError(
+                f"`{name}` is soft labels (n, c) but the support's labels are hard. "
+                f"Pass {name}.argmax(1)."
+            )
+        _check_width(array.shape[1], known, name)
+        return _soft(array, name).codes
+    missing = _missing(array) if unlabeled else np.zeros(rows, dtype=bool)
+    given = labels_of(array[~missing], rows - int(missing.sum()), name)
+    codes = torch.full((rows,), UNLABELED)
+    if len(given.codes):
+        codes[torch.from_numpy(~missing)] = _renumbered(given, known.classes, unlabeled, name)
+    return codes
 
 
 def joined(old: Labels, new: Labels) -> Labels:
@@ -93,14 +101,12 @@ def joined(old: Labels, new: Labels) -> Labels:
     if old.soft or new.soft:
         if not (old.soft and new.soft):
             raise InputError("`y` must be soft labels (n, c) if and only if the support's are.")
-        _check_width(new, old)
+        _check_width(len(new.classes), old, "y")
         return Labels(old.classes, torch.cat([old.codes, new.codes]))
-    _check_kind(new.classes, old.classes)
-    classes = np.union1d(old.classes, new.classes)
-    parts = [
-        torch.from_numpy(np.searchsorted(classes, part.classes))[part.codes] for part in (old, new)
-    ]
-    return Labels(classes, torch.cat(parts))
+    _check_kind(new.classes, old.classes, "y")
+    classes, codes = _coded(np.concatenate([old.classes, new.classes]))
+    first, second = codes[: len(old.classes)], codes[len(old.classes) :]
+    return Labels(classes, torch.cat([first[old.codes], second[new.codes]]))
 
 
 def without_empty_classes(labels: Labels) -> Labels:
@@ -119,29 +125,151 @@ def named(classes: NDArray[Any], codes: Tensor, like: Any) -> Any:
     return names
 
 
-def _soft(array: NDArray[Any]) -> Labels:
-    values = as_tensor(array, "y")
-    if not values.is_floating_point():
+def _array(y: Any, rows: int, name: str) -> NDArray[Any]:
+    """``(rows,)`` labels, or ``(rows, c)`` soft ones; lists keep the kinds of what they hold."""
+    if y is None:
         raise InputError(
-            f"`y` of shape {array.shape} must be float soft labels, got {array.dtype}. "
-            "Pass y.astype(float) with rows that sum to 1, or y.argmax(1) for hard labels."
+            "This estimator requires y to be passed, but the target y is None. "
+            "Pass one label for each row."
         )
-    assert_all_finite(array, input_name="y")
-    check_distributions(values, "y")
+    if isinstance(y, Tensor):
+        array = y.detach().cpu().numpy()
+        if array.ndim == 1 and array.dtype.kind == "f":
+            raise _continuous(array, name)
+    elif isinstance(y, (list, tuple)):
+        array = _of_list(y)
+    else:
+        array = np.asarray(y)
+    if array.ndim == 0 or len(array) != rows:
+        raise InputError(
+            f"`{name}` must hold one label for each of the {rows} rows of `X`, got shape "
+            f"{array.shape}. Found input variables with inconsistent numbers of samples."
+        )
+    if array.ndim > 2:
+        raise InputError(f"`{name}` should be a 1d array, got an array of shape {array.shape}.")
+    if array.ndim == 2 and array.shape[1] == 1:
+        from sklearn.exceptions import DataConversionWarning  # which its conventions ask for
+
+        sentence = f"A column-vector {name} was passed when a 1d array was expected."
+        warnings.warn(f"{sentence} Pass {name}.ravel().", DataConversionWarning, stacklevel=4)
+        array = array[:, 0]
+    return array
+
+
+def _of_list(y: list[Any] | tuple[Any, ...]) -> NDArray[Any]:
+    """numpy would make text of numbers beside text: then the list stays one of objects."""
+    y = [item.tolist() if isinstance(item, Tensor) and item.ndim == 0 else item for item in y]
+    kinds = set(map(type, y))
+    if len(kinds) < 2 or not kinds & {*_PLAIN, type(None)}:
+        return np.asarray(y)
+    array = np.empty(len(y), dtype=object)
+    array[:] = y
+    return array
+
+
+def _missing(array: NDArray[Any]) -> NDArray[np.bool_]:
+    if array.dtype.kind != "O":
+        return np.zeros(len(array), dtype=bool)
+    return np.array([label is None for label in array], dtype=bool)
+
+
+def _of_one_kind(array: NDArray[Any], name: str) -> NDArray[Any]:
+    """Checked labels; objects that are all numbers become numbers."""
+    if array.dtype.kind == "O" and len(array):
+        _check_no_nan(np.array([v != v for v in array], dtype=bool), array, name)
+        kinds = {_kind_of(label): label for label in array}
+        if len(kinds) > 1:
+            (one, a), (other, b) = sorted(kinds.items())[:2]
+            raise InputError(
+                f"`{name}` mixes {one} like {a!r} and {other} like {b!r}. Labels must be of one "
+                "kind: write all of them as numbers or all of them as text."
+            )
+        if next(iter(kinds)) in ("numbers", "truth values"):
+            array = np.array(array.tolist())
+    if array.dtype.kind in "fMm":
+        _check_no_nan(~np.isfinite(array), array, name)
+    if array.dtype.kind == "c" or (array.dtype.kind == "f" and (array != np.floor(array)).any()):
+        raise _continuous(array, name)
+    return array
+
+
+def _check_no_nan(bad: NDArray[np.bool_], array: NDArray[Any], name: str) -> None:
+    if bad.any():
+        row = int(bad.argmax())
+        raise InputError(
+            f"Input {name} contains NaN or infinity: row {row} is {array[row]}. "
+            "Leave rows without a label out."
+        )
+
+
+def _coded(array: NDArray[Any]) -> tuple[NDArray[Any], Int[Tensor, " n"]]:
+    """Sorted classes and codes; objects without an order are sorted by how they are written."""
+    try:
+        classes, codes = np.unique(array, return_inverse=True)
+    except TypeError:
+        names = sorted(dict.fromkeys(array.tolist()), key=str)
+        place = {label: code for code, label in enumerate(names)}
+        classes, codes = np.empty(len(names), dtype=object), np.array([place[v] for v in array])
+        classes[:] = names
+    return classes, torch.from_numpy(codes.astype(np.int64))
+
+
+def _renumbered(
+    given: Labels, classes: NDArray[Any], unlabeled: bool, name: str
+) -> Int[Tensor, " n"]:
+    """Codes over ``classes``, in whatever order these are."""
+    _check_kind(given.classes, classes, name)
+    names = given.classes.astype(classes.dtype) if classes.dtype.kind in "Mm" else given.classes
+    place = {label: code for code, label in enumerate(classes.tolist())}
+    codes = [place.get(label, UNKNOWN) for label in names.tolist()]
+    if unlabeled and names.dtype.kind == "i" and -1 not in place:
+        codes = [UNLABELED if label == -1 else c for label, c in zip(names, codes, strict=True)]
+    return torch.tensor(codes)[given.codes]
+
+
+def _kind_of(label: Any) -> str:
+    kind = np.asarray(label).dtype.kind if type(label) not in _PLAIN else _PLAIN[type(label)]
+    if kind in "iuf":
+        return "numbers"
+    if isinstance(label, datetime.date):
+        return "dates"
+    return _KINDS.get(kind, type(label).__name__)
+
+
+def _check_kind(new: NDArray[Any], known: NDArray[Any], name: str) -> None:
+    """Numbers, truth values included, are one kind: 1, 1.0 and True are equal."""
+    kinds = [_kind_of(array[0]) for array in (new, known)]
+    if kinds[0] != kinds[1] and not set(kinds) <= {"numbers", "truth values"}:
+        raise InputError(
+            f"the kinds of labels differ: `{name}` holds {kinds[0]} like {new[0]!r}, but the "
+            f"support's labels are {kinds[1]} like {known[0]!r}. Use the same names for the same "
+            "classes."
+        )
+
+
+def _continuous(array: NDArray[Any], name: str) -> InputError:
+    return InputError(
+        f"`{name}` must be class labels, got dtype {array.dtype} (Unknown label type: continuous, "
+        f"as in regression). Pass {name}.astype(int), strings, or an (n, c) matrix of soft labels."
+    )
+
+
+def _soft(array: NDArray[Any], name: str) -> Labels:
+    if array.dtype.kind != "f":
+        raise InputError(
+            f"`{name}` of shape {array.shape} must be float soft labels, got {array.dtype}. "
+            f"Pass {name}.astype(float) with rows that sum to 1, or {name}.argmax(1) for hard "
+            "labels."
+        )
+    _check_no_nan(~np.isfinite(array).all(1), array, name)
+    values = as_tensor(array, name)
+    check_distributions(values, name)
     return Labels(np.arange(array.shape[1]), values.double())
 
 
-def _check_width(labels: Labels, known: Labels) -> None:
-    if len(labels.classes) != len(known.classes):
+def _check_width(columns: int, known: Labels, name: str) -> None:
+    if columns != len(known.classes):
         raise InputError(
-            f"`y` has {len(labels.classes)} columns but the support's soft labels have "
+            f"`{name}` has {columns} columns but the support's soft labels have "
             f"{len(known.classes)}. Both must be over the same classes."
-        )
-
-
-def _check_kind(new: NDArray[Any], known: NDArray[Any]) -> None:
-    if (new.dtype.kind in "biuf") != (known.dtype.kind in "biuf"):
-        raise InputError(
-            f"`y` holds labels like {new[0]!r}, but the support's are like {known[0]!r}. "
-            "Use the same names for the same classes."
         )

@@ -8,9 +8,8 @@ from torch import nn
 from vicinal import audit as top_level_audit
 from vicinal.audits.data import borders, duplicates, hubs, map_of, prior_shift
 from vicinal.audits.media import images_of
-from vicinal.audits.watched_search import WatchedSearch
 from vicinal.checks import InputError
-from vicinal.neighbors.search.exact import ExactSearch
+from vicinal.neighbors.search import ExactSearch
 from vicinal.studies import About, Audit, AuditSettings, audit, compare_audits
 
 
@@ -230,34 +229,27 @@ def test_pictures_are_taken_only_from_inputs_that_are_pictures(pictures):
 # ------------------------------------------------------------------ the parts
 
 
-def test_a_watched_search_answers_like_the_search_it_watches_and_goes_on(
-    tmp_path, rng, monkeypatch
-):
-    monkeypatch.setattr("vicinal.audits.watched_search.BLOCK", 16)
-    x, q = torch.randn(50, 3, generator=rng), torch.randn(40, 3, generator=rng)
-    plain = ExactSearch().build(x).query(q, 4)
+def test_a_stopped_audit_goes_on_in_its_folder_and_says_the_same(sets, tmp_path, monkeypatch):
+    monkeypatch.setattr("vicinal.neighbors.search.resumable.BLOCK", 64)
+    support, query = sets
+    settings = AuditSettings(k=15)
 
     class Stops(Exception):
         pass
 
-    def stop_once(title, done, total):
-        assert (title, total) == ("neighbors", 40)
-        if done >= 32:
+    def stop(title, done, total):
+        if title == "neighbors" and done >= 128:
             raise Stops
 
     with pytest.raises(Stops):
-        WatchedSearch(ExactSearch(), tmp_path, stop_once).build(x).query(q, 4)
+        audit(support=support, query=query, settings=settings, work=tmp_path, progress=stop)
     seen = []
-    resumed = WatchedSearch(ExactSearch(), tmp_path, lambda *a: seen.append(a[1])).build(x)
-    found = resumed.query(q, 4)
-    assert torch.equal(found.indices, plain.indices)
-    assert torch.equal(found.distances, plain.distances)
-    assert seen == [40]  # the two blocks that were stored are not searched again
-    seen.clear()
-    assert torch.equal(resumed.query(q, 2).indices, plain.indices[:, :2])
-    assert not seen  # fewer of the same neighbors are known already
-    resumed.add(q[:1])
-    assert int(resumed.query(q[:1], 1).indices) == 50
+    again = audit(
+        support=support, query=query, settings=settings, work=tmp_path,
+        progress=lambda title, done, total: seen.append((title, done)),
+    )  # fmt: skip
+    assert seen == [("neighbors", 160)]
+    assert again.cases == audit(support=support, query=query, settings=settings).cases
 
 
 def test_duplicates_across_sets_are_counted_and_taken_out_of_the_accuracy(rng):
@@ -266,8 +258,7 @@ def test_duplicates_across_sets_are_counted_and_taken_out_of_the_accuracy(rng):
     near = ExactSearch().build(x).query(q, 5)
     loo = ExactSearch().build(x).query(x, 5, exclude=torch.arange(30))
     correct = np.array([True] * 5 + [True, False] * 10)
-    scale = float(near.distances[:, -1].mean())
-    found = duplicates(near.distances, near.indices, loo.distances, scale, correct)
+    found = duplicates(near, loo, correct)
     assert (found.exact, found.near) == (3, 2)
     assert found.pairs[:3] == ((0, 0), (1, 1), (2, 2))
     assert found.accuracy_without == pytest.approx(0.5)
@@ -295,8 +286,8 @@ def test_a_shift_of_priors_is_seen_against_chance(rng):
 
 def test_class_borders_are_the_between_class_weight_of_each_pair(rng):
     x, y = torch.randn(40, 2, generator=rng), torch.arange(40) % 3
-    near = ExactSearch().build(x).query(x, 6, exclude=torch.arange(40))
-    found = borders(near.distances, near.indices, y, ("a", "b", "c"), 0.8)
+    near = ExactSearch().build(x).query(x, 6, exclude=torch.arange(40)).labeled(y)
+    found = borders(near, y, 3, 0.8)
     want = {}
     for i in range(40):
         logs = [-float(d) / 0.8 for d in near.distances[i]]

@@ -1,6 +1,7 @@
 """TrustHead: verdicts, credibility, files; each number against a loop or a planted case."""
 
 import json
+from collections import Counter
 
 import numpy as np
 import pytest
@@ -12,7 +13,8 @@ import reference
 import vicinal
 from vicinal.checks import InputError
 from vicinal.confidence import NEDClassifier, TrustHead, bundle, load
-from vicinal.confidence.verdicts import VERDICTS, accepted_from, conformal_p, verdict_codes
+from vicinal.confidence.verdicts import VERDICTS, conformal_p, judge, reasons, verdict_codes
+from vicinal.evaluation import threshold_for_accuracy
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 
@@ -102,27 +104,44 @@ def test_about_one_in_a_hundred_ordinary_rows_is_called_unfamiliar(rng):
 def test_credibility_of_right_labels_is_a_valid_p_value(rng):
     head = TrustHead.fit(rows(rng, 300), rows(rng, 500), ned=NEDClassifier(k=20))
     x, y = rows(rng, 2000)
-    near = head.ned.support_.near(head.ned.neighborhood_of(x).indices)
-    p = conformal_p(head.standards.disagreements, (near != y[:, None]).sum(1))
+    labels = head.ned.neighborhood_of(x).labels
+    p = conformal_p(head.standards.disagreements, (labels != y[:, None]).sum(1))
     for level in (0.05, 0.1, 0.3):
         assert float((p <= level).double().mean()) <= level + 0.04
 
 
-def test_the_accepted_level_keeps_its_promise_over_many_draws():
-    broken = 0
-    for seed in range(200):
-        rng = np.random.default_rng(seed)
-        c = rng.random(300)
-        cut = accepted_from(c, rng.random(300) < c, target=0.8)
-        truth = (1 + cut) / 2 if cut <= 1 else 1.0  # accuracy of rows of confidence U(cut, 1)
-        broken += truth < 0.8
-    assert broken / 200 <= 0.05
+def test_fit_and_evaluation_promise_the_same_threshold_on_the_same_rows(rng):
+    (x, y), (x_cal, y_cal) = rows(rng, 300), rows(rng, 400)
+    head = TrustHead.fit(
+        (x, y), (x_cal, y_cal), ned=NEDClassifier(k=20, temperature=0.5), target_accuracy=0.9
+    )
+    p = head.predict_proba(x_cal)
+    said = threshold_for_accuracy(p.amax(1), p.argmax(1) == y_cal, 0.9)
+    assert said.reachable
+    assert head.standards.threshold == said.threshold
 
 
-def test_no_level_is_accepted_where_none_is_good_enough():
-    c = np.linspace(0, 1, 100)
-    assert accepted_from(c, np.zeros(100, dtype=bool), 0.9) == np.inf
-    assert accepted_from(c, np.ones(100, dtype=bool), 0.9) == 0.0
+def test_reasons_count_the_votes_as_a_plain_counter_would(head, rng):
+    x = torch.randn(60, 3, generator=rng).double() * 1.5
+    out = head.predict(x, crowding=np.linspace(0, 100, 60))
+    assert set(out.verdict) == set(VERDICTS)
+    for row, verdict in enumerate(out.verdict):
+        votes = Counter(out.neighbor_labels[row].tolist()).most_common(3)
+        split = " · ".join(f"{name} {count}" for name, count in votes)
+        own = int((out.neighbor_labels[row] == out.label[row]).sum())
+        starts = {"contested": f"{split}; ", "supported": f"{own}/20 neighbors {out.label[row]}"}
+        assert out.reason[row].startswith(starts.get(verdict, ""))
+        assert out.reason[row]
+
+
+def test_a_head_judges_exactly_as_the_one_judge(head, rng):
+    x = torch.randn(40, 3, generator=rng).double()
+    out, near = head.predict(x), head.ned.neighborhood_of(x)
+    said = judge(near, out.label, out.confidence, head.ned.parameters_, head.standards)
+    assert torch.equal(out.credibility, said.credibility)
+    assert [VERDICTS[code] for code in said.codes] == out.verdict.tolist()
+    names = [str(name) for name in head.classes_]
+    assert out.reason == reasons(said, near, out.label, out.confidence, head.standards, names)
 
 
 def test_a_row_without_a_clear_majority_is_contested_however_low_the_threshold(head):

@@ -12,6 +12,7 @@ import reference
 from vicinal.checks import InputError
 from vicinal.confidence.ned.classifier import NEDClassifier
 from vicinal.confidence.ned.posterior import NEDParameters, best_class, ned_log_probs
+from vicinal.neighbors.neighborhood import Neighborhood
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 
@@ -43,7 +44,8 @@ def test_every_extension_together_equals_its_loop(cloud, rng):
     for q in queries:
         near = reference.nearest_rows(q, x, 20)
         d = torch.tensor([[d for d, _ in near]], dtype=torch.float64)
-        p = ned_log_probs(d, y[[i for _, i in near]][None], 3, parameters).exp()[0]
+        nearest = Neighborhood(d, torch.tensor([[i for _, i in near]])).labeled(y)
+        p = ned_log_probs(nearest, 3, parameters).exp()[0]
         told = reference.ned_probabilities_in_full(near, y, prior.tolist(), fitted)
         assert_close(p.tolist(), told)
 
@@ -234,7 +236,8 @@ def test_ties_go_to_the_smaller_mean_distance_then_to_the_label_order():
     assert ned.predict([[0.0]]).tolist() == [1]
     even = NEDClassifier(k=2, temperature=1.0).fit([[1.0], [-1.0]], ["b", "a"])
     assert even.predict([[0.0]]).tolist() == ["a"]
-    nobody = best_class(torch.zeros(1, 3), torch.ones(1, 1), torch.tensor([[0]]))
+    one = Neighborhood(torch.ones(1, 1), torch.tensor([[0]])).labeled(torch.tensor([0]))
+    nobody = best_class(torch.zeros(1, 3), one)
     assert nobody.tolist() == [0]
 
 

@@ -1,6 +1,7 @@
 """The joint fit: its gradient, its identity with SNNL, its restraint."""
 
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -19,7 +20,8 @@ from vicinal.confidence.ned.fit import (
     row_losses,
 )
 from vicinal.confidence.ned.posterior import NEDParameters, ned_log_probs
-from vicinal.neighbors import tiles
+from vicinal.losses import soft_nearest_neighbor_loss
+from vicinal.neighbors.neighborhood import Neighborhood
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 EVERYTHING = Free(True, True, True, True)
@@ -33,7 +35,11 @@ def evidence_of(rng, *, soft=False, leave_one_out=True, n=40, k=9, c=3):
     if soft:
         labels = torch.rand(n, k, c, generator=rng).double().softmax(2)
         targets = torch.rand(n, c, generator=rng).double().softmax(1)
-    return Evidence(d, labels, targets, counts, leave_one_out)
+    return Evidence(neighbors(d, labels), targets, counts, leave_one_out)
+
+
+def neighbors(distances, labels):
+    return Neighborhood(distances, torch.arange(distances.shape[1]).expand_as(distances), labels)
 
 
 def somewhere(c=3):
@@ -61,12 +67,13 @@ def test_the_fits_loss_is_the_log_loss_of_the_predictions(rng):
         math.exp(point.log_t), math.exp(point.log_gamma), point.background, point.dimension,
         torch.from_numpy(point.log_bandwidths), evidence.counts / evidence.counts.sum(),
     )  # fmt: skip
-    log_p = ned_log_probs(evidence.distances, evidence.labels, 3, parameters)
+    log_p = ned_log_probs(evidence.neighborhood, 3, parameters)
     assert_close(row_losses(point, evidence), -log_p.gather(1, evidence.targets[:, None])[:, 0])
 
 
 def test_leaving_a_row_out_takes_its_label_out_of_its_prior(rng):
-    evidence = evidence_of(rng, n=6, k=2)._replace(distances=torch.zeros(6, 2).double())
+    evidence = evidence_of(rng, n=6, k=2)
+    evidence = replace(evidence, neighborhood=neighbors(torch.zeros(6, 2), evidence.labels))
     all_background = Point(0.0, np.zeros(3), 0.0, 0.0, 1 - 1e-12)
     losses = row_losses(all_background, evidence)
     for loss, label in zip(losses, evidence.targets, strict=True):
@@ -80,8 +87,8 @@ def test_snnl_is_the_leave_one_out_log_loss_of_ned(rng):
     x = torch.randn(50, 4, generator=rng).double() + 0.5 * y[:, None]
     ned = NEDClassifier(k=49, temperature=0.8).fit(x, y)
     told = ned.loo_proba_.gather(1, y[:, None])[:, 0]
-    masses = tiles.log_masses(x, y, temperature=0.8)
-    assert_close(-told.log(), masses.all - masses.own)
+    snnl = soft_nearest_neighbor_loss(x, y, temperature=0.8, reduction="none")
+    assert_close(-told.log(), snnl)
     loops = reference.leave_one_out_ned(x, y, 49, 3, 0.8)
     assert_close(told.tolist(), [p[c] for p, c in zip(loops, y.tolist(), strict=True)])
 
@@ -90,10 +97,11 @@ def test_rows_that_nothing_can_reach_are_left_out_of_the_fit():
     d = torch.tensor([[0.1, 0.2], [0.1, 0.2]]).double()
     labels, targets = torch.tensor([[0, 0], [0, 1]]), torch.tensor([1, 1])
     counts = torch.tensor([3.0, 2.0]).double()
-    assert reachable(Evidence(d, labels, targets, counts, True), False).tolist() == [False, True]
-    assert reachable(Evidence(d, labels, targets, counts, True), True).all()
+    near = neighbors(d, labels)
+    assert reachable(Evidence(near, targets, counts, True), False).tolist() == [False, True]
+    assert reachable(Evidence(near, targets, counts, True), True).all()
     alone = torch.tensor([3.0, 1.0]).double()  # its class has no other row: nor has its prior
-    assert reachable(Evidence(d, labels, targets, alone, True), True).tolist() == [False, True]
+    assert reachable(Evidence(near, targets, alone, True), True).tolist() == [False, True]
 
 
 def test_descending_never_climbs(rng):

@@ -10,7 +10,7 @@ import reference
 from vicinal.checks import InputError
 from vicinal.evaluation import aupr, auroc, fpr_at_tpr, outlier_report, outlier_scores
 from vicinal.evaluation.outliers import mahalanobis_distance, ned_log_density
-from vicinal.neighbors.search.exact import ExactSearch
+from vicinal.neighbors.search import ExactSearch
 
 
 def scores(seed, ties):

@@ -7,7 +7,7 @@ import reference
 from vicinal.checks import InputError
 from vicinal.neighbors.distances import METRICS
 from vicinal.neighbors.graph import NeighborGraph
-from vicinal.neighbors.search.exact import ExactSearch
+from vicinal.neighbors.search import ExactSearch
 
 
 def graph_of(rows, k, metric="sqeuclidean"):

@@ -11,9 +11,8 @@ from torch.testing import assert_close
 
 import reference
 from vicinal.checks import InputError
-from vicinal.neighbors import exact
 from vicinal.neighbors.distances import METRICS, pairwise_distances
-from vicinal.neighbors.search.exact import ExactSearch, make_search
+from vicinal.neighbors.search import ExactSearch, make_search, smallest
 
 
 @pytest.fixture(autouse=True)
@@ -59,13 +58,15 @@ def test_running_thresholds_lose_no_neighbor(k, queries, rng):
     assert (found.indices.sort(1).values.diff() != 0).all()
 
 
-def test_a_threshold_foretold_too_low_or_too_high_changes_nothing(rng, monkeypatch):
+def test_a_threshold_estimated_too_low_or_too_high_changes_nothing(rng, monkeypatch):
     support, x = torch.randn(5000, 8, generator=rng), torch.randn(50, 8, generator=rng)
     search = ExactSearch().build(support)
     expected = search.query(x, 30)
     for threshold in (-torch.inf, torch.inf):
         monkeypatch.setattr(
-            exact, "_foretold", lambda b, c, m, t=threshold: b[0].new_full((len(b[0]), 1), t)
+            smallest,
+            "_estimated_threshold",
+            lambda b, c, m, t=threshold: b[0].new_full((len(b[0]), 1), t),
         )
         found = search.query(x, 30)
         assert torch.equal(found.indices, expected.indices)

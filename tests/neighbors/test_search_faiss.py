@@ -7,10 +7,10 @@ import pytest
 import torch
 
 from vicinal.checks import InputError
-from vicinal.neighbors import search_faiss
 from vicinal.neighbors.distances import METRICS
 from vicinal.neighbors.graph import NeighborGraph
-from vicinal.neighbors.search.exact import ExactSearch, make_search
+from vicinal.neighbors.search import ExactSearch, make_search
+from vicinal.neighbors.search import faiss as search_faiss
 from vicinal.neighbors.search.faiss import FaissSearch
 
 

@@ -10,7 +10,7 @@ import torch
 from vicinal.checks import InputError
 from vicinal.neighbors.distances import METRICS
 from vicinal.neighbors.graph import NeighborGraph
-from vicinal.neighbors.search.exact import ExactSearch, make_search
+from vicinal.neighbors.search import ExactSearch, make_search
 from vicinal.neighbors.search.postgres import PgSearch
 
 

@@ -11,7 +11,7 @@ from vicinal.checks import InputError
 from vicinal.neighbors import surprise, temperature
 from vicinal.neighbors.distances import METRICS, pairwise_distances
 from vicinal.neighbors.graph import NeighborGraph
-from vicinal.neighbors.search.exact import ExactSearch
+from vicinal.neighbors.search import ExactSearch
 from vicinal.neighbors.temperature import (
     chance_level,
     fit_temperature,

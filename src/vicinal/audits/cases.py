@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -12,259 +11,175 @@ from jaxtyping import Float, Int
 from numpy.typing import NDArray
 from torch import Tensor
 
-from vicinal.audits.heads import Fold, Trial, reliability_bins
-from vicinal.audits.inputs import About, AuditSettings, Sets
+from vicinal.audits.folds import Fold
+from vicinal.audits.heads import Answer
 from vicinal.audits.model import ModelFacts
-from vicinal.audits.rows import Cases, LabelAudit
-from vicinal.audits.sections import ClassFacts, Credibility, Histogram, ReliabilityBin
-from vicinal.confidence.head import TrustHead
-from vicinal.confidence.ned.classifier import NEDClassifier
-from vicinal.confidence.ned.fit import Evidence
-from vicinal.confidence.ned.posterior import NEDParameters, log_density, neighbor_log_weights
-from vicinal.confidence.verdicts import (
-    VERDICTS,
-    Standards,
-    conformal_p,
-    disagreement,
-    near_distance,
-    reason,
-    share_below,
-    verdict_codes,
-)
-from vicinal.evaluation import expected_calibration_error, noise_floor, threshold_for_accuracy
+from vicinal.audits.rounding import rounded
+from vicinal.audits.rows import Cases
+from vicinal.audits.scoring import reliability_bins
+from vicinal.audits.sections import ClassFacts, Credibility, Histogram
+from vicinal.confidence.ned.posterior import neighbor_log_weights
+from vicinal.confidence.verdicts import VERDICTS, judge, reasons, standards_of
+from vicinal.evaluation import expected_calibration_error, noise_floor
+from vicinal.labels import UNKNOWN
 from vicinal.neighbors.neighborhood import Neighborhood
+
+if TYPE_CHECKING:
+    from vicinal.audits.facts import Facts
 
 SHOWN_NEIGHBORS = 20
 MIN_CLASS_ROWS = 100
 
 
-@dataclass(frozen=True)
-class Judged:
-    """One entry per query row."""
+class CaseVerdicts(NamedTuple):
+    """One entry per query row; ``codes`` are positions in ``VERDICTS``."""
 
     credibility: Float[Tensor, " m"]
     near_percentile: Float[Tensor, " m"]
-    density_percentile: Float[Tensor, " m"]
-    crowding: Float[Tensor, " m"] | None
-    codes: Int[Tensor, " m"]  # positions in VERDICTS
-    threshold: float
-    standards: tuple[Standards, ...]  # one per fold
-    fold: Int[Tensor, " m"]
+    codes: Int[Tensor, " m"]
+    reasons: list[str]
 
 
-def judge(
+def verdicts_of(
     neighborhood: Neighborhood,
-    trusted: Trial,
-    folds: list[Fold],
-    sets: Sets,
-    settings: AuditSettings,
-    facts: ModelFacts | None,
-) -> Judged:
+    answer: Answer,
+    folds: Sequence[Fold],
+    threshold: float,
+    target_accuracy: float,
+    names: Sequence[str],
+    crowding: Float[Tensor, " m"] | None,
+) -> CaseVerdicts:
     """Each row against the held-out rows of the fold it was not fitted in."""
-    m = len(neighborhood.distances)
-    threshold = _threshold(trusted, sets, settings)
-    confidence = torch.from_numpy(trusted.confidence)
-    parts = {name: torch.zeros(m, dtype=torch.float64) for name in ("cred", "near", "dense")}
-    codes, fold_of = torch.zeros(m, dtype=torch.long), torch.zeros(m, dtype=torch.long)
-    crowd = _crowding(facts, m)
-    standards = []
-    for at, (fold, parameters) in enumerate(zip(folds, trusted.parameters, strict=True)):
-        seen, rows = fold.evidence, fold.scored
-        held = standards_of(seen, parameters, threshold, settings)
-        part = neighborhood.rows(rows)
-        d = part.distances.double()
-        cred = conformal_p(held.disagreements, disagreement(part.labels, trusted.predicted[rows]))
-        near = share_below(held.near_distances, near_distance(d))
-        dense = share_below(held.log_densities, log_density(d, part.labels, parameters))
-        some = None if crowd is None else crowd[rows]
-        codes[rows] = verdict_codes(held, near, dense, cred, confidence[rows], some)
-        parts["cred"][rows], parts["near"][rows], parts["dense"][rows] = cred, near, dense
-        fold_of[rows] = at
-        standards.append(held)
-    return Judged(
-        parts["cred"], parts["near"], parts["dense"], crowd, codes, threshold,
-        tuple(standards), fold_of,
-    )  # fmt: skip
-
-
-def cases_of(
-    judged: Judged,
-    neighborhood: Neighborhood,
-    weights: Float[Tensor, "m k"],
-    trusted: Trial,
-    sets: Sets,
-    facts: ModelFacts | None,
-    about: About,
-) -> Cases:
-    """The columns of ``samples.csv``, and each row's nearest neighbors."""
-    m, shown = len(neighborhood.distances), neighborhood.first(SHOWN_NEIGHBORS)
-    ids = tuple(about.query_ids or map(str, range(m)))
-    codes = sets.query.codes
-    labels = [None] * m if codes is None else [c if c >= 0 else None for c in codes.tolist()]
-    return Cases(
-        id=ids,
-        label=tuple(labels),
-        predicted=tuple(trusted.predicted.tolist()),
-        confidence=tuple(np.minimum(trusted.confidence, 1.0).tolist()),
-        credibility=tuple(judged.credibility.tolist()),
-        near_percentile=tuple(judged.near_percentile.tolist()),
-        verdict=tuple(VERDICTS[code] for code in judged.codes.tolist()),
-        reason=tuple(_reasons(judged, neighborhood, trusted, sets)),
-        neighbors=_rows(shown.indices),
-        weights=_rows(weights[:, :SHOWN_NEIGHBORS]),
-        distances=_rows(shown.distances.double()),
-        head=trusted.name,
-        **_network_columns(facts, m),
-    )
+    m, confidence = neighborhood.size, torch.from_numpy(answer.confidence)
+    credibility, near = torch.zeros(2, m, dtype=torch.float64)
+    codes, lines = torch.zeros(m, dtype=torch.long), [""] * m
+    for fold, parameters in zip(folds, answer.parameters, strict=True):
+        rows = fold.scored
+        standards = standards_of(fold.evidence, parameters, threshold, target_accuracy)
+        part, predicted, sure = neighborhood.rows(rows), answer.predicted[rows], confidence[rows]
+        crowd = None if crowding is None else crowding[rows]
+        judged = judge(part, predicted, sure, parameters, standards, crowd)
+        credibility[rows], near[rows] = judged.credibility, judged.near_percentile
+        codes[rows] = judged.codes
+        said = reasons(judged, part, predicted, sure, standards, names)
+        for row, line in zip(rows.tolist(), said, strict=True):
+            lines[row] = line
+    return CaseVerdicts(credibility, near, codes, lines)
 
 
 def weights_of(
-    neighborhood: Neighborhood, trusted: Trial, folds: list[Fold]
+    neighborhood: Neighborhood, answer: Answer, folds: Sequence[Fold]
 ) -> Float[Tensor, "m k"]:
     """The share of each neighbor in its row's answer, with the parameters of the row's fold."""
     weights = torch.zeros(neighborhood.distances.shape, dtype=torch.float64)
-    for fold, parameters in zip(folds, trusted.parameters, strict=True):
-        part = neighborhood.rows(fold.scored)
-        logs = neighbor_log_weights(part.distances.double(), part.labels, parameters)
-        weights[fold.scored] = logs.softmax(1)
+    for fold, parameters in zip(folds, answer.parameters, strict=True):
+        part = neighborhood.rows(fold.scored).double()
+        weights[fold.scored] = neighbor_log_weights(part, parameters).softmax(1)
     return weights
 
 
-def credibility_of(
-    judged: Judged, trusted: Trial, scores: NDArray[np.int64] | None, k: int
-) -> Credibility:
-    """Accuracy by credibility, and the p-values' histogram: flat where the sets are alike."""
-    p = judged.credibility.numpy()
-    edges = np.linspace(0, 1, 11)
-    counts, _ = np.histogram(p, bins=edges)
-    some = scores is not None and bool((scores >= -1).any())
-    bins: tuple[ReliabilityBin, ...] = ()
-    if some and scores is not None:
-        rows = scores >= -1
-        right = (trusted.predicted.numpy() == scores)[rows]
-        bins = tuple(reliability_bins(p[rows], right, 10))
-    how = f"neighbors (k={k}) that do not have the predicted label, ranked among held-out rows"
-    return Credibility(bins, (Histogram("query", tuple(edges), tuple(counts.tolist())),), how)
-
-
-def class_facts(
-    sets: Sets, trusted: Trial, labels: LabelAudit, entangled: NDArray[np.float64] | None
-) -> tuple[ClassFacts, ...]:
-    """Per class: sizes, precision and recall, calibration where there are rows enough."""
-    assert sets.support.codes is not None
-    support = torch.bincount(sets.support.codes, minlength=len(sets.names)).tolist()
-    suspects = Counter(suspect.given for suspect in labels.suspects)
-    codes = None if sets.query.codes is None else sets.query.codes.numpy()
-    predicted, confidence = trusted.predicted.numpy(), np.minimum(trusted.confidence, 1.0)
-    found = []
-    for c in range(len(sets.names)):
-        precision = recall = ece = floor = None
-        n = 0
-        if codes is not None:
-            mine, said = codes == c, (predicted == c) & (codes >= -1)
-            n = int(mine.sum())
-            recall = float((predicted[mine] == c).mean()) if n else None
-            precision = float((codes[said] == c).mean()) if said.any() else None
-            if said.sum() >= MIN_CLASS_ROWS and support[c] > 1:
-                ece = expected_calibration_error(confidence[said], codes[said] == c)
-                floor = noise_floor(confidence[said])
-        found.append(
-            ClassFacts(
-                label=c,
-                support=support[c],
-                query=n,
-                precision=precision,
-                recall=recall,
-                ece=ece,
-                noise_floor=floor,
-                entanglement=None if entangled is None else float(entangled[c]),
-                suspects=suspects[c],
-            )
-        )
-    return tuple(found)
-
-
-def trust_head(
-    ned: NEDClassifier, evidence: Evidence, threshold: float, settings: AuditSettings
-) -> TrustHead:
-    """The head to keep: standards from all held-out rows, the audit's own threshold."""
-    return TrustHead(ned, standards_of(evidence, ned.parameters_, threshold, settings))
-
-
-def standards_of(
-    seen: Evidence, parameters: NEDParameters, threshold: float, settings: AuditSettings
-) -> Standards:
-    """What rows that were not fitted on look like."""
-    return Standards(
-        near_distances=near_distance(seen.distances).sort().values,
-        log_densities=log_density(seen.distances, seen.labels, parameters).sort().values,
-        disagreements=disagreement(seen.labels, seen.targets).sort().values,
-        threshold=threshold,
-        target_accuracy=settings.target_accuracy,
-        source="leave-one-out" if seen.leave_one_out else "held-out",
-    )
-
-
-def _threshold(trusted: Trial, sets: Sets, settings: AuditSettings) -> float:
-    """The confidence that keeps the target accuracy; infinite where none can be shown to."""
-    codes = None if sets.query.codes is None else sets.query.codes.numpy()
-    if codes is None or not (codes >= -1).any():
-        return float("inf")
-    rows = codes >= -1
-    right = (trusted.predicted.numpy() == codes)[rows]
-    sure = np.minimum(trusted.confidence[rows], 1.0)
-    cut = threshold_for_accuracy(sure, right, settings.target_accuracy)
-    return float(cut.threshold) if cut.reachable else float("inf")
-
-
-def _reasons(judged: Judged, neighborhood: Neighborhood, trusted: Trial, sets: Sets) -> list[str]:
-    names = sets.names
-    found = []
-    for row in range(len(neighborhood.distances)):
-        votes = Counter(neighborhood.labels[row].tolist()).most_common()
-        found.append(
-            reason(
-                VERDICTS[int(judged.codes[row])],
-                judged.standards[int(judged.fold[row])],
-                label=names[int(trusted.predicted[row])],
-                votes=[(names[code], count) for code, count in votes],
-                confidence=float(trusted.confidence[row]),
-                near_percentile=float(judged.near_percentile[row]),
-                density_percentile=float(judged.density_percentile[row]),
-                crowding=None if judged.crowding is None else float(judged.crowding[row]),
-            )
-        )
-    return found
-
-
-def _crowding(facts: ModelFacts | None, m: int) -> Tensor | None:
+def crowding_of(model: ModelFacts | None, m: int) -> Tensor | None:
     """Percentiles of N_S for the rows the network was asked about; 100 (no doubt) for others."""
-    if facts is None or not facts.network_percentile:
+    if model is None or not model.network_percentile:
         return None
     crowd = torch.full((m,), 100.0, dtype=torch.float64)
-    for row, percentile in facts.network_percentile.items():
-        crowd[row] = percentile
+    asked = list(model.network_percentile)
+    crowd[asked] = torch.tensor(list(model.network_percentile.values()), dtype=torch.float64)
     return crowd
 
 
-def _network_columns(facts: ModelFacts | None, m: int) -> dict[str, Any]:
-    if facts is None:
+def cases_of(facts: Facts) -> Cases:
+    """The columns of ``samples.csv``, and each row's nearest neighbors."""
+    m, shown = facts.neighborhood.size, facts.neighborhood.first(SHOWN_NEIGHBORS)
+    codes, verdicts, answer = facts.sets.query.codes, facts.verdicts, facts.answer
+    labels = [None] * m if codes is None else [c if c >= 0 else None for c in codes.tolist()]
+    return Cases(
+        id=tuple(facts.about.query_ids or map(str, range(m))),
+        label=tuple(labels),
+        predicted=tuple(answer.predicted.tolist()),
+        confidence=tuple(answer.confidence.tolist()),
+        credibility=tuple(verdicts.credibility.tolist()),
+        near_percentile=tuple(verdicts.near_percentile.tolist()),
+        verdict=tuple(VERDICTS[code] for code in verdicts.codes.tolist()),
+        reason=tuple(verdicts.reasons),
+        neighbors=_rows(shown.indices),
+        weights=_rows(facts.weights[:, :SHOWN_NEIGHBORS]),
+        distances=_rows(shown.distances),
+        head=facts.shown,
+        **_network_columns(facts.model, m),
+    )
+
+
+def credibility_of(facts: Facts) -> Credibility:
+    """Accuracy by credibility, and the p-values' histogram: flat where the sets are alike."""
+    p, score = facts.verdicts.credibility.numpy(), facts.score
+    edges = np.linspace(0, 1, 11)
+    counts, _ = np.histogram(p, bins=edges)
+    bins = () if score is None else reliability_bins(p[score.rows], score.right, 10)
+    how = (
+        f"neighbors (k={facts.neighborhood.k}) that do not have the predicted label, ranked among "
+        "held-out rows"
+    )
+    return Credibility(bins, (Histogram("query", tuple(edges), tuple(counts.tolist())),), how)
+
+
+def class_facts(facts: Facts, entangled: NDArray[np.float64] | None) -> tuple[ClassFacts, ...]:
+    """Per class: sizes, precision and recall, calibration where there are rows enough."""
+    count, given = len(facts.sets.names), facts.sets.codes
+    support = torch.bincount(given, minlength=count).tolist()
+    suspects = torch.bincount(given[facts.suspects.rows], minlength=count).tolist()
+    codes = None if facts.sets.query.codes is None else facts.sets.query.codes.numpy()
+    rows = (
+        np.zeros(count, np.int64)
+        if codes is None
+        else np.bincount(codes[codes >= 0], minlength=count)
+    )
+    return tuple(
+        ClassFacts(
+            label=c,
+            support=support[c],
+            query=int(rows[c]),
+            **({} if codes is None else _class_scores(c, codes, facts.answer, support[c] > 1)),
+            entanglement=None if entangled is None else float(entangled[c]),
+            suspects=suspects[c],
+        )
+        for c in range(count)
+    )
+
+
+def _class_scores(
+    c: int, codes: NDArray[np.int64], answer: Answer, checkable: bool
+) -> dict[str, float | None]:
+    """Precision, recall, and the calibration of rows predicted to be of class ``c``."""
+    predicted = answer.predicted.numpy()
+    mine, told = codes == c, (predicted == c) & (codes >= UNKNOWN)
+    right = codes[told] == c
+    enough = len(right) >= MIN_CLASS_ROWS and checkable
+    return {
+        "precision": float(right.mean()) if len(right) else None,
+        "recall": float((predicted[mine] == c).mean()) if mine.any() else None,
+        "ece": expected_calibration_error(answer.confidence[told], right) if enough else None,
+        "noise_floor": noise_floor(answer.confidence[told]) if enough else None,
+    }
+
+
+def _network_columns(model: ModelFacts | None, m: int) -> dict[str, Any]:
+    if model is None:
         return {}
     columns: dict[str, Any] = {}
-    if facts.network_percentile:
-        columns["network_percentile"] = tuple(facts.network_percentile.get(i) for i in range(m))
-        near = [facts.network_neighbors.get(i, ([], [])) for i in range(m)]
+    if model.network_percentile:
+        columns["network_percentile"] = tuple(model.network_percentile.get(i) for i in range(m))
+        near = [model.network_neighbors.get(i, ([], [])) for i in range(m)]
         columns["network_neighbors"] = tuple(tuple(rows) for rows, _ in near)
         columns["network_similarities"] = tuple(tuple(values) for _, values in near)
-    if facts.layer_class is not None and facts.layer_share is not None:
-        columns["layers"] = facts.story
-        columns["layer_class"] = _rows(facts.layer_class)
-        columns["layer_share"] = _rows(facts.layer_share.double())
+    if model.layer_class is not None and model.layer_share is not None:
+        columns["layers"] = model.story
+        columns["layer_class"] = _rows(model.layer_class)
+        columns["layer_share"] = _rows(model.layer_share)
     return columns
 
 
-def _rows(matrix: Tensor) -> Any:
+def _rows(matrix: Tensor) -> tuple[tuple[Any, ...], ...]:
     """Rows as tuples; six digits of a float are enough for a page."""
-    if matrix.is_floating_point():
-        return tuple(tuple(float(f"{v:.6g}") for v in row) for row in matrix.tolist())
-    return tuple(map(tuple, matrix.tolist()))
+    values = rounded(matrix.double().numpy()) if matrix.is_floating_point() else matrix
+    return tuple(map(tuple, values.tolist()))

@@ -7,38 +7,42 @@ import math
 import numpy as np
 import torch
 from jaxtyping import Float, Int
+from numpy.typing import NDArray
 from torch import Tensor
 
+from vicinal.audits.inputs import warn
+from vicinal.audits.rounding import rounded
 from vicinal.audits.sections import Border, Borders, Duplicates, Hub, Hubs, Map, PriorShift
+from vicinal.neighbors.kernels import exponential
+from vicinal.neighbors.mass import log_mass, own_log_mass
+from vicinal.neighbors.neighborhood import Neighborhood
 
 NEAR = 1e-6  # a squared distance below this share of the mean squared norm is a near-duplicate
 MAP_ROWS = 4000
 
 
 def duplicates(
-    distances: Float[Tensor, "m k"],
-    indices: Int[Tensor, "m k"],
-    loo_distances: Float[Tensor, "n k"],
-    scale: float,
-    correct: np.ndarray | None,
+    neighborhood: Neighborhood, graph: Neighborhood, correct: NDArray[np.bool_] | None
 ) -> Duplicates:
     """Query rows that are support rows too, exactly or nearly; accuracy without them.
 
-    ``scale`` is what a distance is small against: the mean distance to the k-th neighbor.
+    A distance is small against the mean distance to the k-th neighbor.
     """
-    nearest = distances[:, 0]
+    nearest = neighborhood.distances[:, 0]
+    scale = float(neighborhood.distances[:, -1].double().mean())
     exact, near = nearest == 0, (nearest > 0) & (nearest < NEAR * scale)
     both = (exact | near).numpy()
     rows = np.flatnonzero(both)[:50]
     without = None
     if correct is not None and both.any() and not both.all():
         without = float(correct[~both].mean())
+    pairs = zip(rows.tolist(), neighborhood.indices[rows, 0].tolist(), strict=True)
     return Duplicates(
         exact=int(exact.sum()),
         near=int(near.sum()),
-        pairs=tuple((int(row), int(indices[row, 0])) for row in rows),
+        pairs=tuple(pairs),
         accuracy_without=without,
-        within_support=int((loo_distances[:, 0] == 0).sum()),
+        within_support=int((graph.distances[:, 0] == 0).sum()),
     )
 
 
@@ -79,34 +83,31 @@ def prior_shift(
     return PriorShift(tuple(share_a), tuple(share_b), float(distance), float(by_chance))
 
 
-def sentences(
-    twins: Duplicates, shift: PriorShift | None, query_rows: int, leave_one_out: bool
-) -> list[str]:
-    """What to warn of: rows in both sets, and class shares that differ by more than chance."""
-    found = []
-    if twins.exact and not leave_one_out:
-        share = 100 * twins.exact / query_rows
-        rest = ""
-        if twins.accuracy_without is not None:
-            rest = f" Without them and near-duplicates accuracy is {twins.accuracy_without:.3f}."
-        found.append(
-            f"{twins.exact} exact duplicate rows appear in both support and query "
-            f"({share:.2g} %).{rest}"
-        )
-    if shift is not None and shift.distance > shift.by_chance:
-        found.append(
+def warn_of_duplicates(twins: Duplicates, query_rows: int) -> None:
+    if not twins.exact:
+        return
+    share, rest = 100 * twins.exact / query_rows, ""
+    if twins.accuracy_without is not None:
+        rest = f" Without them and near-duplicates accuracy is {twins.accuracy_without:.3f}."
+    warn(
+        f"{twins.exact} exact duplicate rows appear in both support and query "
+        f"({share:.2g} %).{rest}"
+    )
+
+
+def warn_of_shift(shift: PriorShift) -> None:
+    if shift.distance > shift.by_chance:
+        warn(
             f"class shares of support and query differ (total variation {shift.distance:.2f}, by "
             f"chance {shift.by_chance:.2f}): probabilities assume the support's. Try --prior "
             "uniform, or give a support like the query."
         )
-    return found
 
 
 def borders(
-    distances: Float[Tensor, "n k"],
-    indices: Int[Tensor, "n k"],
-    labels: Int[Tensor, " n"],
-    names: tuple[str, ...],
+    graph: Neighborhood,
+    codes: Int[Tensor, " n"],
+    num_classes: int,
     temperature: float,
     top: int = 200,
 ) -> Borders:
@@ -116,15 +117,15 @@ def borders(
     neighbor, so that a dense class does not drown the others.
     """
     scale = temperature if temperature > 0 and math.isfinite(temperature) else 1.0
-    weights = (-(distances - distances[:, :1]).double() / scale).exp()
+    weights = (-(graph.distances - graph.distances[:, :1]).double() / scale).exp()
     weights = weights / weights.sum(1, keepdim=True)
-    pair = torch.zeros(len(names), len(names), dtype=torch.float64)
-    rows = labels[:, None].expand_as(indices)
-    pair.index_put_((rows.reshape(-1), labels[indices].reshape(-1)), weights.reshape(-1), True)
+    pair = torch.zeros(num_classes, num_classes, dtype=torch.float64)
+    rows = codes[:, None].expand_as(graph.indices)
+    pair.index_put_((rows.reshape(-1), graph.labels.reshape(-1)), weights.reshape(-1), True)
     both = pair + pair.T
     both.fill_diagonal_(0)
     total = float(both.sum() / 2)
-    upper = torch.triu_indices(len(names), len(names), 1)
+    upper = torch.triu_indices(num_classes, num_classes, 1)
     values = both[upper[0], upper[1]]
     order = torch.argsort(values, descending=True, stable=True)[:top]
     found = [
@@ -133,16 +134,32 @@ def borders(
         if total > 0 and values[i] > 0
     ]
     how = (
-        f"leave-one-out graph of the support, k={distances.shape[1]}, weights e^(-d/T) with "
+        f"leave-one-out graph of the support, k={graph.k}, weights e^(-d/T) with "
         f"T={scale:.4g}, each row's weights summing to 1"
     )
-    return Borders(tuple(found), how, smoothness=total / len(labels))
+    return Borders(tuple(found), how, smoothness=total / len(codes))
+
+
+def class_entanglement(
+    graph: Neighborhood, codes: Int[Tensor, " n"], num_classes: int, temperature: float
+) -> NDArray[np.float64] | None:
+    """Mean -log of the own class's share of mass, by class: the soft nearest neighbor loss, k near.
+
+    Rows without a neighbor of their own class have no finite term and are left out.
+    """
+    if not (math.isfinite(temperature) and temperature > 0):
+        return None
+    logs = exponential(graph.distances.double(), temperature)
+    terms = log_mass(logs) - own_log_mass(logs, graph.labels == codes[:, None])
+    fine = torch.isfinite(terms)
+    sums = torch.zeros(num_classes, dtype=torch.float64).index_add_(0, codes[fine], terms[fine])
+    return (sums / torch.bincount(codes[fine], minlength=num_classes).clamp_min(1)).numpy()
 
 
 def map_of(
     query: Float[Tensor, "m d"],
     support: Float[Tensor, "n d"],
-    labels: Int[Tensor, " n"],
+    codes: Int[Tensor, " n"],
     indices: Int[Tensor, "m k"],
     seed: int,
 ) -> Map:
@@ -153,7 +170,7 @@ def map_of(
     """
     center = support.double().mean(0)
     s, q = support.double() - center, query.double() - center
-    axes, method = _fisher(s, labels), "class-Fisher"
+    axes, method = _fisher(s, codes), "class-Fisher"
     if axes is None:
         axes, method = torch.linalg.svd(s[:20000], full_matrices=False)[2][:2].T, "PCA"
     if axes.shape[1] == 1:
@@ -168,22 +185,22 @@ def map_of(
     note = "" if len(shown) == len(s) else f"{len(shown):,} of {len(s):,} support rows are drawn"
     return Map(
         method=method,
-        x=tuple(_round(flat_q[:, 0])),
-        y=tuple(_round(flat_q[:, 1])),
+        x=tuple(rounded(flat_q[:, 0], 5).tolist()),
+        y=tuple(rounded(flat_q[:, 1], 5).tolist()),
         preservation=float(kept),
         support_row=tuple(shown.tolist()),
-        support_x=tuple(_round(flat_s[shown, 0])),
-        support_y=tuple(_round(flat_s[shown, 1])),
+        support_x=tuple(rounded(flat_s[shown, 0], 5).tolist()),
+        support_y=tuple(rounded(flat_s[shown, 1], 5).tolist()),
         note=note,
     )
 
 
-def _fisher(centered: Tensor, labels: Tensor) -> Tensor | None:
+def _fisher(centered: Tensor, codes: Tensor) -> Tensor | None:
     """Leading directions of between-class over within-class scatter; None with two classes or few.
 
     Within-class scatter is shrunk toward its mean eigenvalue, so that it can be inverted.
     """
-    classes, codes = labels.unique(return_inverse=True)
+    classes, codes = codes.unique(return_inverse=True)
     d = centered.shape[1]
     if len(classes) < 3 or d < 2:
         return None
@@ -200,7 +217,3 @@ def _fisher(centered: Tensor, labels: Tensor) -> Tensor | None:
     scaled = torch.linalg.solve_triangular(root, (means * counts.sqrt()[:, None]).T, upper=False)
     left = torch.linalg.svd(scaled, full_matrices=False)[0][:, :2]
     return torch.linalg.solve_triangular(root.T, left, upper=True)
-
-
-def _round(values: Tensor) -> list[float]:
-    return [float(f"{v:.5g}") for v in values.tolist()]

@@ -19,10 +19,11 @@ from PIL import Image, ImageDraw, ImageFont
 from sklearn.datasets import load_digits
 from torch import Tensor, nn
 
-from vicinal.audits.audit import Progress, audit
+from vicinal.audits.audit import audit
 from vicinal.audits.inputs import About, AuditSettings
 from vicinal.audits.record import Audit
 from vicinal.audits.sections import Planted
+from vicinal.neighbors.search.resumable import Progress
 
 TRAIN, SUPPORT = 600, 700
 WRONG_LABELS, LETTERS = 35, 40

@@ -9,31 +9,23 @@ some embeddings they win; a softmax head joins where its logits are given.
 
 from __future__ import annotations
 
-import math
 import warnings
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
-import numpy as np
 import torch
-from numpy.typing import NDArray
-from sklearn.linear_model import LogisticRegression
+from jaxtyping import Int
 from torch import Tensor
 
-from vicinal.audits.scaled_svc import ScaledSVC
-from vicinal.audits.shared_search import SharedSearch
+from vicinal.audits.folds import Fold
+from vicinal.audits.heads import HEADS, RECIPES, Answer, Task
+from vicinal.audits.scoring import Scored
 from vicinal.checks import InputError, as_matrix, check_choice, check_k, check_same_width
-from vicinal.confidence import KNNClassifier, NEDClassifier, TemperatureScaling
-from vicinal.evaluation import (
-    area_under_risk_coverage,
-    expected_calibration_error,
-    negative_log_likelihood,
-    noise_floor,
-    threshold_for_accuracy,
-)
+from vicinal.confidence.ned.classifier import NEDClassifier
+from vicinal.confidence.support import LabeledSupport
 from vicinal.labels import Labels, codes_of, labels_of
-from vicinal.neighbors.search.exact import Search, make_search
+from vicinal.neighbors.search import Search, make_search
 from vicinal.records import Record
 
 TITLES = {
@@ -48,9 +40,7 @@ TITLES = {
     "softmax": "softmax (given)",
     "softmax_scaled": "softmax, temperature-scaled",
 }
-BINS = 15
-SVC_ROWS = 4_000  # its cost grows with the square of the rows, for every class and fold
-LOGISTIC_ROWS = 20_000
+_UNKNOWN = "{} queries have a class the support lacks: wrong and infinite for every head."
 
 
 @dataclass(frozen=True)
@@ -111,36 +101,6 @@ class HeadComparison(Record):
         return "\n".join([*lines, *(f"note: {note}" for note in self.notes)])
 
 
-class _Rows:
-    """The data every head gets: support and queries as float tensors, labels as class numbers."""
-
-    def __init__(self, support: Any, query: Any, calib: Any) -> None:
-        self.x, y = _pair(support, "support")
-        self.q, truth = _pair(query, "query")
-        check_same_width(self.x, self.q, "support", "query")
-        labels = labels_of(y, len(self.x))
-        if labels.soft:
-            raise InputError(
-                "`support` labels must be hard (n,): the heads are compared on classes."
-            )
-        self.labels = labels
-        self.classes = labels.classes
-        self.y = labels.codes.numpy()
-        self.truth = self.numbered(truth, len(self.q))
-        self.calib = None
-        if calib is not None:
-            rows, names = _pair(calib, "calib")
-            check_same_width(self.x, rows, "support", "calib")
-            self.calib = rows, self.numbered(names, len(rows))
-
-    def numbered(self, y: Any, rows: int) -> NDArray[np.int64]:
-        """Class numbers in the support's order; -1 for a class it does not have."""
-        codes = codes_of(y, rows, Labels(self.classes, self.labels.codes))
-        if codes.ndim != 1:
-            raise InputError("labels must be hard (n,): the heads are compared on classes.")
-        return codes.numpy()
-
-
 def compare_heads(
     support: tuple[Any, Any],
     query: tuple[Any, Any],
@@ -158,171 +118,158 @@ def compare_heads(
 ) -> HeadComparison:
     """Judge every head on ``query = (rows, labels)`` with ``support = (rows, labels)``.
 
-    ``calib`` (held-out rows and labels) fits NED's parameters instead of leave-one-out. ``logits``
-    of the queries, columns in the sorted order of the support's classes, add the softmax head, and
-    ``calib_logits = (logits, labels)`` its temperature-scaled form. ``k`` is shared by all neighbor
-    heads, as in the paper.
+    Parameters
+    ----------
+    support, query : pairs of rows and labels; ``support`` votes, ``query`` is judged.
+    calib : held-out rows and labels that fit NED's parameters instead of leave-one-out.
+    logits : of the queries, columns in the sorted order of the support's classes: they add the
+        softmax head.
+    calib_logits : ``(logits, labels)`` of other rows: its temperature-scaled form.
+    heads : names from ``TITLES``; None is every head there is input for.
+    k : neighbors, shared by all neighbor heads, as in the paper.
+    metric, search : as of :class:`vicinal.confidence.NEDClassifier`.
+    target, delta : the accuracy to keep on accepted rows, and the chance of missing it.
+    random_state : of the sample that slow heads are trained on where the support is large.
 
+    >>> import numpy as np
     >>> rng = np.random.default_rng(0); y = rng.integers(0, 2, 300)
     >>> x = rng.normal(size=(300, 2)) + 2 * y[:, None]
     >>> table = compare_heads((x[:200], y[:200]), (x[200:], y[200:]), k=20, heads=["1nn", "ned"])
     >>> table["ned"].ece < table["1nn"].ece
     True
     """
-    data = _Rows(support, query, calib)
-    check_k(k, len(data.x), "k", "the support")
+    x, labels = _support(support)
+    q, codes = _coded(query, "query", labels, x)
+    check_k(k, len(x), "k", "the support")
     names = list(TITLES) if heads is None else list(heads)
     for name in names:
         check_choice(name, "heads", tuple(TITLES))
-    shared = SharedSearch(make_search(search, metric)).build(data.x)
-    shared.query(data.q, k)
-    makers = _makers(data, shared, k, metric, logits, calib_logits, random_state)
-    _check_asked(names, makers, heads)
-    scores, notes, temperature = [], _unknown_note(data), None
-    for name in (name for name in names if name in makers):
-        with warnings.catch_warnings(record=True) as caught:
-            warnings.simplefilter("always")
-            try:
-                probabilities, predicted, temperature_ = makers[name]()
-            except InputError as error:
-                notes.append(f"{TITLES[name]} left out: {error}")
-                continue
-        notes += [f"{TITLES[name]}: {text}" for text in {str(w.message): 0 for w in caught}]
-        temperature = temperature_ if name == "ned" else temperature
-        scores.append(_score(name, probabilities, predicted, data.truth, target, delta))
+    made = make_search(search, metric).build(x)
+    task = Task(
+        support=x,
+        codes=labels.codes,
+        query=q,
+        neighborhood=made.query(q, k).cpu().labeled(labels.codes),
+        folds=(),
+        num_classes=len(labels.classes),
+        metric=metric,
+        vote_k=k,
+        weighted_k=k,
+        logits=_logits(logits, len(q), len(labels.classes)),
+        scaling=_scaling(calib_logits, len(q), labels),
+        seed=random_state,
+    )
+    names = _possible(names, task, asked=heads is not None)
+    unknown, temperature = int((codes < 0).sum()), None
+    notes = [_UNKNOWN.format(unknown)] if unknown else []
+    if not RECIPES.keys().isdisjoint(names):
+        fold, said = _fold(LabeledSupport(made, labels), calib, k, metric, len(q))
+        task = replace(task, folds=(fold,))
+    scores = []
+    for name in names:
+        answer, found = _asked(name, task)
+        found = [*said, *found] if name in RECIPES else found
+        notes += [f"{TITLES[name]}{text}" for text in dict.fromkeys(found)]
+        if answer is not None:
+            scores.append(_line(name, Scored(answer, codes.numpy(), target, delta)))
+            temperature = answer.parameters[0].temperature if name == "ned" else temperature
     return HeadComparison(
-        tuple(scores), len(data.x), len(data.q), data.x.shape[1], len(data.classes), k, metric,
-        target, delta, temperature, int((data.truth < 0).sum()), tuple(notes),
+        tuple(scores), len(x), len(q), x.shape[1], len(labels.classes), k, metric,
+        target, delta, temperature, unknown, tuple(notes),
     )  # fmt: skip
 
 
-Answer = tuple[NDArray[np.float64], NDArray[np.int64], float | None]
+def _support(support: Any) -> tuple[Tensor, Labels]:
+    x, y = _pair(support, "support")
+    labels = labels_of(y, len(x))
+    if labels.soft:
+        raise InputError("`support` labels must be hard (n,): the heads are compared on classes.")
+    return x, labels
 
 
-def _makers(
-    data: _Rows, search: Any, k: int, metric: str, logits: Any, calib_logits: Any, seed: int
-) -> dict[str, Callable[[], Answer]]:
-    """What computes each head's probabilities, predictions and temperature, for those possible."""
-
-    def vote(count: int, weights: str) -> Answer:
-        head = KNNClassifier(count, weights, metric, search).fit(data.x, data.y)
-        return *_predict(head, data.q), None
-
-    def ned(fitted: bool) -> Answer:
-        head = NEDClassifier(k, metric=metric, search=search)
-        if fitted:
-            head.set_params(sharpness="fit", background="fit", bandwidth="class")
-        head.fit(data.x, data.y)
-        if data.calib is not None:
-            head.calibrate(*data.calib)
-        return *_predict(head, data.q), float(head.temperature_)
-
-    def trained(model: Any, most: int) -> Answer:
-        return *_trained(model, data, most, seed), None
-
-    makers: dict[str, Callable[[], Answer]] = {
-        "1nn": lambda: vote(1, "uniform"),
-        "knn": lambda: vote(k, "uniform"),
-        "dudani": lambda: vote(k, "dudani"),
-        "gou": lambda: vote(k, "gou"),
-        "ned": lambda: ned(False),
-        "ned_fitted": lambda: ned(True),
-        "svc": lambda: trained(ScaledSVC(), SVC_ROWS),
-        "logistic": lambda: trained(LogisticRegression(max_iter=1000), LOGISTIC_ROWS),
-    }
-    if logits is not None:
-        makers["softmax"] = lambda: _softmax(data, logits, None)
-    if logits is not None and calib_logits is not None:
-        makers["softmax_scaled"] = lambda: _softmax(data, logits, calib_logits)
-    return makers
+def _coded(
+    pair: Any, name: str, labels: Labels, like: Tensor | None = None
+) -> tuple[Tensor, Int[Tensor, " n"]]:
+    """Rows and their codes in the support's order; -1 for a class it does not have."""
+    rows, y = _pair(pair, name)
+    if like is not None:
+        check_same_width(like, rows, "support", name)
+    codes = codes_of(y, len(rows), labels)
+    if codes.ndim != 1:
+        raise InputError(f"labels of `{name}` must be hard (n,): heads are compared on classes.")
+    return rows, codes
 
 
-def _predict(head: Any, rows: Tensor) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-    p = head.predict_log_proba(rows).double().exp().numpy()
-    return p, np.asarray(head.predict(rows))
-
-
-def _trained(
-    model: Any, data: _Rows, most: int, seed: int
-) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
-    """A scikit-learn head, on a seeded sample of the support if that is too large.
-
-    Rows are centered and divided by one common scale: scaling each dimension by itself would blow
-    up those in which an embedding hardly varies.
-    """
-    rows = np.arange(len(data.x))
-    if len(rows) > most:
-        rows = np.sort(np.random.default_rng(seed).permutation(len(rows))[:most])
-        warnings.warn(f"fitted on {most} of {len(data.x)} support rows.", stacklevel=2)
-    if len(np.unique(data.y[rows])) < 2:
-        raise InputError("it needs at least two classes in the support.")
-    x, q = data.x[torch.from_numpy(rows)].double().numpy(), data.q.double().numpy()
-    mean, scale = x.mean(0), float(x.std()) or 1.0
-    head = model.fit((x - mean) / scale, data.y[rows])
-    p = np.zeros((len(q), len(data.classes)))
-    p[:, head.classes_] = head.predict_proba((q - mean) / scale)
-    return p, p.argmax(1)
-
-
-def _softmax(data: _Rows, logits: Any, calib: Any) -> Answer:
-    z = as_matrix(logits, "logits").detach().cpu().double()
-    if z.shape != (len(data.q), len(data.classes)):
+def _logits(logits: Any, rows: int, classes: int) -> Tensor | None:
+    if logits is None:
+        return None
+    z = as_matrix(logits, "logits").detach().cpu()
+    if z.shape != (rows, classes):
         raise InputError(
             f"`logits` must have one row per query and one column per class of the support, "
-            f"{(len(data.q), len(data.classes))}, got {tuple(z.shape)}."
+            f"{(rows, classes)}, got {tuple(z.shape)}."
         )
-    temperature = 1.0
-    if calib is not None:
-        rows, names = _pair(calib, "calib_logits")
-        known = data.numbered(names, len(rows))
-        temperature = TemperatureScaling().fit(rows[known >= 0], known[known >= 0]).temperature_
-    p = torch.softmax(z / temperature, 1).numpy()
-    return p, p.argmax(1), temperature
+    return z
 
 
-def _score(
-    name: str,
-    p: NDArray[np.float64],
-    predicted: NDArray[np.int64],
-    truth: NDArray[np.int64],
-    target: float,
-    delta: float,
-) -> HeadScore:
-    correct = predicted == truth
-    confidence = np.minimum(p[np.arange(len(p)), predicted], 1.0)
-    # a class the support does not have: a column of zeros, so its rows are wrong and infinite
-    wide = np.c_[p, np.zeros(len(p))]
-    loss = negative_log_likelihood(wide, np.where(truth < 0, p.shape[1], truth))
-    found = threshold_for_accuracy(confidence, correct, target, delta)
-    accuracy = float(correct.mean())
+def _scaling(calib: Any, rows: int, labels: Labels) -> tuple[tuple[Tensor, Tensor, Tensor], ...]:
+    if calib is None:
+        return ()
+    z, codes = _coded(calib, "calib_logits", labels)
+    return ((torch.arange(rows), z[codes >= 0], codes[codes >= 0]),)
+
+
+def _possible(names: list[str], task: Task, asked: bool) -> list[str]:
+    """The heads there is input for; one that was asked for by name must have it."""
+    missing = {"softmax", "softmax_scaled"} if task.logits is None else set()
+    missing |= set() if task.scaling else {"softmax_scaled"}
+    for name in names:
+        if asked and name in missing:
+            need = "`logits`" if name == "softmax" else "`logits` and `calib_logits`"
+            raise InputError(f"`heads` asks for {name!r}, which needs {need}.")
+    return [name for name in names if name not in missing]
+
+
+def _fold(
+    support: LabeledSupport, calib: Any, k: int, metric: str, rows: int
+) -> tuple[Fold, list[str]]:
+    """The one fold: NED's parameters from held-out rows, else leave-one-out, for every query."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        ned = NEDClassifier(k, metric=metric).fit_support(support)
+        evidence = ned.held_out(calib)
+    return Fold(evidence, torch.arange(rows)), [f": {warning.message}" for warning in caught]
+
+
+def _asked(name: str, task: Task) -> tuple[Answer | None, list[str]]:
+    """What a head says, and what is said about it: why it is left out, or what it warned of."""
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        try:
+            answer = HEADS[name](task)
+        except InputError as error:
+            return None, [f" left out: {error}"]
+    return answer, [f": {text}" for text in (*(w.message for w in caught), *answer.notes)]
+
+
+def _line(name: str, scored: Scored) -> HeadScore:
+    """A class the support does not have: its rows are wrong and infinite."""
+    infinite = scored.loss.infinite + scored.count - scored.loss.rows
     return HeadScore(
         name=name,
         title=TITLES[name],
-        accuracy=accuracy,
-        accuracy_se=math.sqrt(accuracy * (1 - accuracy) / len(p)),
-        ece=expected_calibration_error(confidence, correct, bins=BINS),
-        noise_floor=noise_floor(confidence, bins=BINS),
-        nll=None if loss.infinite else float(loss),
-        nll_finite=None if loss.infinite == loss.rows else loss.finite_mean,
-        infinite_rows=loss.infinite,
-        aurc=area_under_risk_coverage(confidence, correct),
-        coverage_at_target=found.coverage,
-        threshold=found.threshold if found.reachable else None,
-        mean_confidence=math.fsum(confidence.tolist()) / len(p),
+        accuracy=scored.accuracy,
+        accuracy_se=scored.accuracy_se,
+        ece=scored.ece,
+        noise_floor=scored.noise_floor,
+        nll=None if infinite else scored.nll,
+        nll_finite=None if infinite == scored.count else scored.loss.finite_mean,
+        infinite_rows=infinite,
+        aurc=scored.aurc,
+        coverage_at_target=scored.threshold.coverage,
+        threshold=scored.threshold.threshold if scored.threshold.reachable else None,
+        mean_confidence=scored.mean_confidence,
     )
-
-
-def _check_asked(names: list[str], possible: dict[str, Any], heads: Sequence[str] | None) -> None:
-    missing = [name for name in names if name not in possible]
-    if heads is not None and missing:
-        need = "`logits`" if missing[0] == "softmax" else "`logits` and `calib_logits`"
-        raise InputError(f"`heads` asks for {missing[0]!r}, which needs {need}.")
-
-
-def _unknown_note(data: _Rows) -> list[str]:
-    unknown = int((data.truth < 0).sum())
-    text = f"{unknown} queries have a class the support lacks: wrong and infinite for every head."
-    return [text] if unknown else []
 
 
 def _pair(value: Any, name: str) -> tuple[Tensor, Any]:

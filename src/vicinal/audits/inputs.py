@@ -1,10 +1,12 @@
-"""What an audit is given, made ready: rows, class codes, folds, and the sentences about them."""
+"""What an audit is given, made ready: rows, class codes, and the sentences about them."""
 
 from __future__ import annotations
 
-import hashlib
+import warnings
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -13,16 +15,23 @@ from jaxtyping import Float, Int
 from numpy.typing import NDArray
 from torch import Tensor
 
-from vicinal.audits.heads import MIN_ECE_ROWS, Fold
 from vicinal.audits.sections import SetFacts
 from vicinal.checks import InputError, as_matrix, check_choice, check_k, check_same_width
-from vicinal.confidence.ned.fit import Evidence
+from vicinal.files import fingerprint
+from vicinal.labels import UNKNOWN, UNLABELED, Labels, codes_of, labels_of
 from vicinal.neighbors.distances import unit_rows
-from vicinal.neighbors.neighborhood import Neighborhood
 from vicinal.records import Record
 
-UNKNOWN, UNLABELED = -1, -2  # codes of a class the support lacks, and of a row without label
 DEFAULT_K = 100
+
+
+class AuditWarning(UserWarning):
+    """What an audit says about its data; ``audit`` collects every warning into the record."""
+
+
+def warn(sentence: str) -> None:
+    """Every sentence of an audit goes this way, and that of the heads it uses goes beside it."""
+    warnings.warn(sentence, AuditWarning, stacklevel=2)
 
 
 @dataclass(frozen=True)
@@ -78,7 +87,7 @@ class About:
     config: dict[str, Any] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class LabeledRows:
     """One set: rows and class codes (``UNKNOWN``, ``UNLABELED`` below zero), or no codes at all."""
 
@@ -87,14 +96,21 @@ class LabeledRows:
     codes: Int[Tensor, " n"] | None
     dtype: str
 
+    @cached_property
+    def fingerprint(self) -> str:
+        """Of rows and codes; the one time they are hashed."""
+        return fingerprint(self.rows, "" if self.codes is None else self.codes)[:12]
+
+    @property
+    def labeled(self) -> bool:
+        """Whether some row has a class that the support has."""
+        return self.codes is not None and bool((self.codes >= 0).any())
+
     def facts(self, num_classes: int) -> SetFacts:
         counts = None
-        if self.codes is not None and bool((self.codes >= 0).any()):
+        if self.codes is not None and self.labeled:
             counts = torch.bincount(self.codes[self.codes >= 0], minlength=num_classes)
             counts = counts[counts > 0]
-        digest = hashlib.sha256(self.rows.contiguous().numpy().tobytes())
-        if self.codes is not None:
-            digest.update(self.codes.numpy().tobytes())
         return SetFacts(
             name=self.name,
             rows=len(self.rows),
@@ -103,14 +119,14 @@ class LabeledRows:
             smallest_class=None if counts is None else int(counts.min()),
             largest_class=None if counts is None else int(counts.max()),
             labeled=counts is not None,
-            fingerprint=digest.hexdigest()[:12],
+            fingerprint=self.fingerprint,
             dtype=self.dtype,
         )
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Sets:
-    """Support, query and calibration rows in one coding of the classes, and what to say of them."""
+    """Support, query and calibration rows in one coding of the classes."""
 
     support: LabeledRows
     query: LabeledRows
@@ -118,45 +134,47 @@ class Sets:
     classes: NDArray[Any]
     names: tuple[str, ...]
     leave_one_out: bool  # the query is the support itself
-    warnings: tuple[str, ...]
+
+    @property
+    def codes(self) -> Int[Tensor, " n"]:
+        """The support's."""
+        assert self.support.codes is not None
+        return self.support.codes
 
 
 def ready_sets(support: Any, query: Any, calib: Any, settings: AuditSettings, about: About) -> Sets:
     """Rows and codes of all sets; what cannot be audited is refused with a sentence."""
-    warnings: list[str] = []
     z, y = _pair(support, "support")
     if y is None:
         raise InputError("`support` has no labels. Pass support=(Z, y).")
-    classes = np.unique(_column(y, "support"))
-    if len(classes) < 2:
-        raise InputError("support has one class only; nothing to contrast.")
-    first = _rows(z, y, "support", about.support_name, classes, settings, warnings)
-    assert first.codes is not None
-    _warn_of_small_classes(first.codes, _names(classes, about), warnings)
+    labels = _support_labels(y)
+    names = _names(labels.classes, about)
+    first = _rows(z, labels.codes, "support", about.support_name, settings)
+    _warn_of_small_classes(labels.codes, names)
     alone = query is None or _same_data(support, query)
+    second, third = first, None
     if alone:
         second = LabeledRows(about.query_name, first.rows, first.codes, first.dtype)
-        warnings.append(
+        warn(
             "query and support are the same rows: using leave-one-out. Confidences are optimistic "
             "if the model was trained on these rows."
         )
     else:
         zq, yq = _pair(query, "query")
-        second = _rows(zq, yq, "query", about.query_name, classes, settings, warnings)
+        second = _rows(zq, yq, "query", about.query_name, settings, labels)
         check_same_width(first.rows, second.rows, "support", "query")
-    third = None
     if calib is not None:
         zc, yc = _pair(calib, "calib")
         if yc is None:
             raise InputError("`calib` has no labels: it cannot calibrate anything.")
-        third = _rows(zc, yc, "calib", about.calib_name, classes, settings, warnings)
+        third = _rows(zc, yc, "calib", about.calib_name, settings, labels)
         check_same_width(first.rows, third.rows, "support", "calib")
     if second.codes is None:
-        warnings.append(
+        warn(
             "query has no labels: running in predict-only mode (no accuracy, no ECE). To "
             "calibrate, pass --calib with labels."
         )
-    return Sets(first, second, third, classes, _names(classes, about), alone, tuple(warnings))
+    return Sets(first, second, third, labels.classes, names, alone)
 
 
 def usable_k(settings: AuditSettings, sets: Sets) -> int:
@@ -172,58 +190,6 @@ def usable_k(settings: AuditSettings, sets: Sets) -> int:
     return settings.k
 
 
-def folds_of(
-    sets: Sets,
-    neighborhood: Neighborhood,
-    graph: Neighborhood,
-    calib_neighborhood: Neighborhood | None,
-    settings: AuditSettings,
-) -> tuple[list[Fold], str, list[str]]:
-    """How what is fitted is kept from the rows it is judged on: the folds and a sentence."""
-    labels, everyone = sets.support.codes, torch.arange(len(sets.query.rows))
-    assert labels is not None
-    counts = torch.bincount(labels, minlength=len(sets.classes)).double()
-    notes: list[str] = []
-
-    def evidence(part: Neighborhood, codes: Tensor, rows: Tensor) -> Evidence:
-        rows = rows[codes[rows] >= 0]
-        near = part.rows(rows)
-        return Evidence(near.distances.double(), near.labels, codes[rows], counts, False)
-
-    if sets.calib is not None and calib_neighborhood is not None:
-        assert sets.calib.codes is not None
-        rows = torch.arange(len(sets.calib.rows))
-        found = evidence(calib_neighborhood, sets.calib.codes, rows)
-        _check_some(found, "calib")
-        return [Fold(found, everyone, None)], f"fitted on {len(rows):,} calibration rows", notes
-    codes = sets.query.codes
-    known = None if codes is None else (codes >= 0).nonzero().flatten()
-    if sets.leave_one_out or codes is None or known is None or len(known) < 4:
-        whole = Evidence(graph.distances.double(), graph.labels, labels, counts, True)
-        return [Fold(whole, everyone, None)], "leave-one-out on the support", notes
-    order = torch.from_numpy(np.random.default_rng(settings.seed).permutation(len(everyone)))
-    halves = (order[: len(order) // 2].sort().values, order[len(order) // 2 :].sort().values)
-    folds = [
-        Fold(evidence(neighborhood, codes, fit), score, fit)
-        for fit, score in (halves, halves[::-1])
-    ]
-    for fold in folds:
-        _check_some(fold.evidence, "one half of the query")
-    smallest = min(len(fold.evidence.targets) for fold in folds)
-    if smallest < MIN_ECE_ROWS // 2:
-        notes.append(
-            f"each half of the query has only about {smallest} labeled rows to fit on: pass a "
-            "larger query or --calib."
-        )
-    sizes = " + ".join(f"{len(half):,}" for half in halves)
-    return folds, f"2-fold cross-fit on query ({sizes})", notes
-
-
-def _check_some(evidence: Evidence, where: str) -> None:
-    if len(evidence.targets) == 0:
-        raise InputError(f"no row of {where} has a label of the support. Check the class names.")
-
-
 def _pair(value: Any, name: str) -> tuple[Any, Any]:
     if value is None:
         raise InputError(f"`{name}` is missing. Pass {name}=(Z, y).")
@@ -232,32 +198,25 @@ def _pair(value: Any, name: str) -> tuple[Any, Any]:
     return value, None
 
 
-def _column(y: Any, name: str) -> NDArray[Any]:
-    array = y.detach().cpu().numpy() if isinstance(y, Tensor) else np.asarray(y)
-    if array.ndim != 1:
+def _support_labels(y: Any) -> Labels:
+    """The classes, and the support's codes: made here, and nowhere after."""
+    y = y.detach().cpu().numpy() if isinstance(y, Tensor) else y
+    labels = labels_of(y, len(y), "labels of support")
+    if labels.soft:
         raise InputError(
-            f"labels of `{name}` must be one class per row, got shape {array.shape}. "
-            "For one-hot labels pass y.argmax(1)."
+            f"labels of `support` must be one class per row, got shape {tuple(labels.codes.shape)}."
+            " For one-hot labels pass y.argmax(1)."
         )
-    if array.dtype.kind == "f":
-        if not (np.isfinite(array).all() and (array == np.round(array)).all()):
-            raise InputError(
-                f"labels are float with {len(np.unique(array)):,} distinct values — regression is "
-                "not supported by audit. For classes use integers or strings."
-            )
-        array = array.astype(np.int64)
-    return array
+    if len(labels.classes) < 2:
+        raise InputError("support has one class only; nothing to contrast.")
+    whole = labels.classes.dtype.kind == "f"  # 1.0 is written 1
+    return labels._replace(classes=labels.classes.astype(np.int64)) if whole else labels
 
 
 def _rows(
-    z: Any,
-    y: Any,
-    role: str,
-    name: str,
-    classes: NDArray[Any],
-    settings: AuditSettings,
-    warnings: list[str],
+    z: Any, y: Any, role: str, name: str, settings: AuditSettings, known: Labels | None = None
 ) -> LabeledRows:
+    """Rows, and codes: those of ``y`` in the numbering of ``known``; without it ``y`` is codes."""
     x = as_matrix(z, role).detach().cpu()
     dtype = str(x.dtype).removeprefix("torch.")
     if settings.normalize:
@@ -269,51 +228,39 @@ def _rows(
         x = unit_rows(x)
     if y is None:
         return LabeledRows(name, x, None, dtype)
-    raw = np.asarray(y, dtype=object) if _has_none(y) else _column(y, role)
-    if len(raw) != len(x):
+    if len(y) != len(x):
         raise InputError(
-            f"{name}: {len(x)} embeddings but {len(raw)} labels. Rows must match one to one."
+            f"{name}: {len(x)} embeddings but {len(y)} labels. Rows must match one to one."
         )
-    missing = np.array([label is None for label in raw]) if raw.dtype == object else None
-    if raw.dtype.kind == "i" and -1 not in classes:  # scikit-learn's mark of a row without label
-        missing = raw == -1
-    codes = np.full(len(raw), UNKNOWN)
-    place = {label: code for code, label in enumerate(classes.tolist())}
-    for row, label in enumerate(raw.tolist()):
-        codes[row] = place.get(label, UNKNOWN)
-    if missing is not None:
-        codes[missing] = UNLABELED
-    _warn_of_unknown(raw, codes, settings, warnings)
+    if known is None:
+        return LabeledRows(name, x, y, dtype)
+    y = y.detach().cpu().numpy() if isinstance(y, Tensor) else y
+    codes = codes_of(y, len(x), known, unlabeled=True, name=f"labels of {role}")
+    _warn_of_unknown(y, codes, settings)
     if settings.unknown == "unlabeled":
-        codes[codes == UNKNOWN] = UNLABELED
-    return LabeledRows(name, x, torch.from_numpy(codes), dtype)
+        codes = codes.masked_fill(codes == UNKNOWN, UNLABELED)
+    return LabeledRows(name, x, codes, dtype)
 
 
-def _has_none(y: Any) -> bool:
-    return isinstance(y, (list, tuple)) and any(label is None for label in y)
-
-
-def _warn_of_unknown(
-    raw: NDArray[Any], codes: NDArray[np.int64], settings: AuditSettings, warnings: list[str]
-) -> None:
-    rows = codes == UNKNOWN
-    for label in sorted({str(label) for label in raw[rows].tolist()})[:5]:
-        count = int(sum(str(v) == label for v in raw[rows].tolist()))
+def _warn_of_unknown(y: Any, codes: Tensor, settings: AuditSettings) -> None:
+    rows = (codes == UNKNOWN).nonzero().flatten().tolist()
+    found = Counter(str(y[row]) for row in rows)
+    for label, count in sorted(found.items())[:5]:
         rest = (
             "They are judged but not scored."
             if settings.unknown == "unlabeled"
             else "Those rows count as unknown (they can never be right). --ignore-unknown drops "
             "them from the scores."
         )
-        warnings.append(f"class {label!r} occurs {count}x in query but never in support. {rest}")
+        warn(f"class {label!r} occurs {count}x in query but never in support. {rest}")
 
 
-def _warn_of_small_classes(codes: Tensor, names: Sequence[str], warnings: list[str]) -> None:
+def _warn_of_small_classes(codes: Tensor, names: Sequence[str]) -> None:
     single = (torch.bincount(codes, minlength=len(names)) == 1).nonzero().flatten().tolist()
     if single:
         shown = ", ".join(names[c] for c in single[:5]) + (", …" if len(single) > 5 else "")
         some = f"{len(single)} classes have" if len(single) > 1 else "1 class has"
-        warnings.append(
+        warn(
             f"{some} a single support row ({shown}). They can be predicted but not leave-one-out "
             "checked; they are marked 'n=1' and left out of per-class ECE."
         )

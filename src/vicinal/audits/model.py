@@ -24,7 +24,7 @@ from vicinal.capture import Activations, batches, capture, evaluating, row_count
 from vicinal.checks import InputError
 from vicinal.evaluation import entanglement
 from vicinal.neighbors.neighborhood import Neighborhood
-from vicinal.neighbors.search.exact import ExactSearch
+from vicinal.neighbors.search import ExactSearch
 from vicinal.similarity import GradientKernel, denoising, fit_diagnosis
 
 STORY_LAYERS = 5  # layers whose neighbors are asked, spread over the depth

@@ -9,18 +9,25 @@ an embedding has memorized and to a class that is wrong as a whole.
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, Any, NamedTuple
 
-import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
 from vicinal.audits.rows import Effect, LabelAudit, Suspect
-from vicinal.confidence.ned.classifier import NEDClassifier
-from vicinal.confidence.ned.effects import joint_effect, label_effects
-from vicinal.confidence.ned.posterior import NEDParameters, ned_log_probs, neighbor_log_weights
+from vicinal.confidence.ned.effects import label_effects, relabeled
+from vicinal.confidence.ned.posterior import (
+    NEDParameters,
+    best_class,
+    ned_log_probs,
+    neighbor_log_weights,
+)
 from vicinal.neighbors.neighborhood import Neighborhood
+
+if TYPE_CHECKING:
+    from vicinal.audits.facts import Facts
 
 SHOWN_NEIGHBORS = 20
 
@@ -35,106 +42,96 @@ class Contradictions(NamedTuple):
 
 
 def contradictions(
-    graph: Neighborhood, labels: Int[Tensor, " n"], num_classes: int, parameters: NEDParameters
+    graph: Neighborhood, codes: Int[Tensor, " n"], num_classes: int, parameters: NEDParameters
 ) -> Contradictions:
     """Suspect rows of a support, from its leave-one-out graph; classes of one row are left out."""
     p = _leave_one_out(graph, num_classes, parameters)
-    own = p.gather(1, labels[:, None])[:, 0]
-    counts = torch.bincount(labels, minlength=num_classes)
-    usual = torch.zeros(num_classes, dtype=p.dtype).index_add_(0, labels, own)
+    own = p.gather(1, codes[:, None])[:, 0]
+    counts = torch.bincount(codes, minlength=num_classes)
+    usual = torch.zeros(num_classes, dtype=p.dtype).index_add_(0, codes, own)
     usual = usual / counts.clamp_min(1)
-    others = p.scatter(1, labels[:, None], -1.0)
+    others = p.scatter(1, codes[:, None], -1.0)
     best = others.argmax(1)
     top = others.gather(1, best[:, None])[:, 0]
-    found = (top > own) & (top >= usual[best]) & (counts[labels] > 1)
+    found = (top > own) & (top >= usual[best]) & (counts[codes] > 1)
     rows = found.nonzero().flatten()
     order = torch.argsort(top[rows] - own[rows], descending=True, stable=True)
     rows = rows[order]
     return Contradictions(rows, best[rows], own[rows], top[rows])
 
 
-def label_audit(
-    found: Contradictions,
-    graph: Neighborhood,
-    labels: Int[Tensor, " n"],
-    ids: tuple[str, ...],
-    ned: NEDClassifier,
-    queries: Tensor,
-    query_labels: Int[Tensor, " m"] | None,
-    depth: dict[int, float] | None = None,
-) -> LabelAudit:
-    """The suspects as a record, with the exact effect of each on the query, and of the first few.
-
-    ``depth``: for some rows, the share of other layers whose neighbors contradict the label too.
-    """
-    affected = torch.zeros(len(found.rows), dtype=torch.long)
-    if len(found.rows):
-        new = ned.classes_[found.suggested.numpy()]
-        effects = label_effects(ned, queries, ned.support_.ids[found.rows].numpy(), new)
-        affected = torch.from_numpy(effects.changed)
-    near = graph.first(SHOWN_NEIGHBORS).rows(found.rows)
-    weights = neighbor_log_weights(
-        graph.distances[found.rows].double(), graph.labels[found.rows], ned.parameters_
-    ).softmax(1)[:, :SHOWN_NEIGHBORS]
-    suspects = [
-        Suspect(
-            row=row,
-            id=ids[row],
-            given=int(labels[row]),
-            suggested=int(found.suggested[at]),
-            p_given=float(found.p_given[at]),
-            p_suggested=float(found.p_suggested[at]),
-            affected=int(affected[at]),
-            neighbors=tuple(near.indices[at].tolist()),
-            weights=tuple(weights[at].tolist()),
-            distances=tuple(near.distances[at].tolist()),
-            depth_agreement=None if depth is None else depth.get(row),
-        )
-        for at, row in enumerate(found.rows.tolist())
-    ]
+def label_audit(facts: Facts) -> LabelAudit:
+    """The suspects as a record, with the exact effect on the query of each and of the first few."""
+    found, near = facts.suspects, facts.graph.rows(facts.suspects.rows)
+    depth: dict[int, float] = {}
+    if facts.model is not None:
+        layers, count = facts.model.support_neighborhoods, len(facts.sets.classes)
+        depth = depth_agreement(layers, facts.sets.codes, found.rows, count)
+    weights = neighbor_log_weights(near.double(), facts.ned.parameters_).softmax(1)
+    affected, effects = _effects(facts)
+    rows, ids, shown = found.rows.tolist(), facts.support_ids, near.first(SHOWN_NEIGHBORS)
+    columns: dict[str, list[Any]] = {
+        "row": rows,
+        "id": [ids[row] for row in rows],
+        "given": facts.sets.codes[found.rows].tolist(),
+        "suggested": found.suggested.tolist(),
+        "p_given": found.p_given.tolist(),
+        "p_suggested": found.p_suggested.tolist(),
+        "affected": affected,
+        "neighbors": shown.indices.tolist(),
+        "weights": weights[:, :SHOWN_NEIGHBORS].tolist(),
+        "distances": shown.distances.tolist(),
+        "depth_agreement": [depth.get(row) for row in rows],
+    }
+    lines = zip(*columns.values(), strict=True)
+    suspects = tuple(Suspect(**dict(zip(columns, line, strict=True))) for line in lines)
     how = "leave-one-out by row number, with the temperature of the recommended neighbor head"
-    return LabelAudit(
-        len(labels), how, tuple(suspects), tuple(_effects(found, ned, queries, query_labels))
-    )
+    return LabelAudit(len(facts.sets.codes), how, suspects, effects)
 
 
-def _effects(
-    found: Contradictions,
-    ned: NEDClassifier,
-    queries: Tensor,
-    query_labels: Int[Tensor, " m"] | None,
-) -> list[Effect]:
+def _effects(facts: Facts) -> tuple[list[int], tuple[Effect, ...]]:
+    """How many predictions each suggestion alone would change, and what the first few together."""
+    found, sets = facts.suspects, facts.sets
+    if len(found.rows) == 0:
+        return [], ()
+    neighborhood = facts.neighborhood
+    if sets.leave_one_out:  # then the support's rows are predicted anew, each among all of them
+        neighborhood = facts.ned.neighborhood_of(sets.support.rows)
+    alone = label_effects(facts.ned, neighborhood, found.rows, found.suggested)
+    return alone.changed.tolist(), tuple(_joint_effects(facts, neighborhood))
+
+
+def _joint_effects(facts: Facts, neighborhood: Neighborhood) -> Iterator[Effect]:
     """Accepting the first 10, 50, 200 or all suggestions together; exact for the neighbor head."""
-    tops = sorted({n for n in (10, 50, 200) if n < len(found.rows)} | {len(found.rows)})
-    effects = []
-    for top in tops:
-        if top == 0:
+    found, ned, codes = facts.suspects, facts.ned, facts.sets.query.codes
+    before = best_class(ned.log_probs_of(neighborhood), neighborhood)
+    for top in sorted({n for n in (10, 50, 200) if n < len(found.rows)} | {len(found.rows)}):
+        edits = found.rows[:top], found.suggested[:top]
+        edited = torch.zeros(len(facts.sets.codes), dtype=torch.bool)
+        edited[edits[0]] = True
+        rows = edited[neighborhood.indices].any(1).nonzero().flatten()  # no other row can change
+        other, after = relabeled(neighborhood.rows(rows), ned.support_, *edits), before.clone()
+        if len(rows):
+            after[rows] = best_class(ned.log_probs_of(other), other)
+        changed = int((before != after).sum())
+        if codes is None or not facts.sets.query.labeled:
+            yield Effect(top, changed, None, None, None, None)
             continue
-        ids = ned.support_.ids[found.rows[:top]].numpy()
-        joint = joint_effect(ned, queries, ids, ned.classes_[found.suggested[:top].numpy()])
-        changed = joint.before != joint.after
-        known = None if query_labels is None else (query_labels >= 0).numpy()
-        if query_labels is None or known is None or not known.any():
-            effects.append(Effect(top, int(changed.sum()), None, None, None, None))
-            continue
-        true = ned.classes_[query_labels.clamp_min(0).numpy()]
-        before, after = (joint.before == true)[known], (joint.after == true)[known]
-        effects.append(
-            Effect(
-                top=top,
-                changed=int(changed.sum()),
-                fixed=int((~before & after).sum()),
-                broken=int((before & ~after).sum()),
-                accuracy_before=float(before.mean()),
-                accuracy_after=float(after.mean()),
-            )
+        known = codes >= 0
+        right, then_right = (before == codes)[known], (after == codes)[known]
+        yield Effect(
+            top=top,
+            changed=changed,
+            fixed=int((~right & then_right).sum()),
+            broken=int((right & ~then_right).sum()),
+            accuracy_before=float(right.double().mean()),
+            accuracy_after=float(then_right.double().mean()),
         )
-    return effects
 
 
 def depth_agreement(
     layers: dict[str, Neighborhood],
-    labels: Int[Tensor, " n"],
+    codes: Int[Tensor, " n"],
     rows: Int[Tensor, " s"],
     num_classes: int,
 ) -> dict[int, float]:
@@ -143,23 +140,17 @@ def depth_agreement(
     An embedding that has memorized a wrong label has neighbors that agree with it; earlier layers
     do not.
     """
-    shares: dict[int, list[bool]] = {int(row): [] for row in rows}
+    if not layers:
+        return {}
+    against = torch.zeros(len(rows), dtype=torch.float64)
     for neighborhood in layers.values():
-        votes = torch.zeros(len(rows), num_classes)
-        votes.scatter_add_(
-            1, neighborhood.labels[rows], torch.ones(len(rows), neighborhood.labels.shape[1])
-        )
-        against = votes.argmax(1) != labels[rows]
-        for row, flag in zip(rows.tolist(), against.tolist(), strict=True):
-            shares[row].append(flag)
-    return {row: float(np.mean(flags)) for row, flags in shares.items() if flags}
+        near = neighborhood.labels[rows]
+        votes = torch.zeros(len(rows), num_classes).scatter_add_(1, near, torch.ones(near.shape))
+        against += votes.argmax(1) != codes[rows]
+    return dict(zip(rows.tolist(), (against / len(layers)).tolist(), strict=True))
 
 
 def _leave_one_out(graph: Neighborhood, num_classes: int, parameters: NEDParameters) -> Tensor:
-    parts = []
-    block = max(1, (1 << 22) // (graph.distances.shape[1] + num_classes))
-    for rows in torch.arange(len(graph.distances)).split(block):
-        part = graph.rows(rows)
-        logs = ned_log_probs(part.distances.double(), part.labels, num_classes, parameters)
-        parts.append(logs.exp())
-    return torch.cat(parts)
+    block = max(1, (1 << 22) // (graph.k + num_classes))
+    parts = (ned_log_probs(part.double(), num_classes, parameters) for part in graph.blocks(block))
+    return torch.cat([logs.exp() for logs in parts])

@@ -128,6 +128,7 @@ def model_inputs(
     from vicinal.cli.data_files import read_rows
     from vicinal.cli.models import imported
     from vicinal.cli.rows import Rows, checked_labels
+    from vicinal.labels import labels_of
 
     if ":" in spec and not Path(spec).exists():
         found = imported(spec, "data")
@@ -136,7 +137,7 @@ def model_inputs(
     rows = checked_labels(read_rows(spec, columns))
     codes = classes = None
     if rows.labels is not None:
-        classes_array, codes = np.unique(rows.labels, return_inverse=True)
+        classes_array, codes = map(np.asarray, labels_of(rows.labels, len(rows.labels)))
         classes = [str(name) for name in classes_array.tolist()]
     if rows.embeddings is not None:
         x = torch.from_numpy(np.ascontiguousarray(rows.embeddings)).float()

@@ -152,7 +152,7 @@ class ConformalSets(BaseEstimator):
         check_alpha(self.alpha)
         self.classes_ = np.asarray(self.base.classes_)
         scores = self._scores(X, stream=0)
-        codes = codes_of(y, len(scores), Labels(self.classes_, torch.zeros(0, dtype=torch.long)))
+        codes = codes_of(y, len(scores), Labels(self.classes_))
         unknown = (codes < 0).nonzero().flatten()
         if len(unknown):
             raise InputError(

@@ -34,7 +34,7 @@ from vicinal.confidence.conformal import (
 from vicinal.labels import Labels, codes_of, labels_of, named
 from vicinal.neighbors.distances import METRICS
 from vicinal.neighbors.neighborhood import Neighborhood
-from vicinal.neighbors.search.exact import Search, make_search
+from vicinal.neighbors.search import Search, make_search
 
 
 class DeepKNNPrediction(NamedTuple):
@@ -113,10 +113,9 @@ class DeepKNN(BaseEstimator):
         check_is_fitted(self)
         rows = self._rows(layers)
         n = len(next(iter(rows.values())))
-        known = Labels(self.classes_, self.support_labels_)
-        codes = codes_of(y, n, known)
-        if codes.ndim != 1 or bool((codes < 0).any()):
-            row = int((codes < 0).nonzero()[0]) if codes.ndim == 1 else 0
+        codes = codes_of(y, n, Labels(self.classes_))
+        if bool((codes < 0).any()):
+            row = int((codes < 0).nonzero()[0])
             raise InputError(
                 f"`y` row {row} holds a label that the support does not. "
                 "Credibility is about the support's classes: leave such rows out."

@@ -11,9 +11,9 @@ anything seen?) are kept apart: no one number merges them.
 
 from __future__ import annotations
 
-from collections import Counter
-from dataclasses import dataclass, fields, replace
-from functools import cached_property
+from collections.abc import Callable
+from dataclasses import dataclass, field, fields, replace
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -27,22 +27,18 @@ from vicinal.confidence.bundle import read, write
 from vicinal.confidence.ned.classifier import NEDClassifier
 from vicinal.confidence.ned.file import ned_of_state, ned_state
 from vicinal.confidence.ned.fit import Evidence
-from vicinal.confidence.ned.posterior import best_class, log_density, ned_log_probs
+from vicinal.confidence.ned.posterior import best_class, ned_log_probs
 from vicinal.confidence.ned.recipe import fit_recipe
 from vicinal.confidence.prediction import Prediction, prediction_of
 from vicinal.confidence.verdicts import (
     VERDICTS,
     Standards,
-    accepted_from,
-    conformal_p,
-    disagreement,
-    near_distance,
-    reason,
-    share_below,
-    verdict_codes,
+    judge,
+    reasons,
+    standards_of,
 )
+from vicinal.evaluation import threshold_for_accuracy
 from vicinal.labels import codes_of
-from vicinal.neighbors.neighborhood import Neighborhood
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,28 +54,17 @@ class Judgement(Prediction):
     density_percentile: Any  # (n,)
     verdict: NDArray[Any]  # (n,) of VERDICTS
     standards: Standards
+    _reasons: Callable[[], list[str]] = field(repr=False)
     crowding: NDArray[np.float64] | None = None
 
     @cached_property
     def reason(self) -> list[str]:
         """One line per row: the measured thing behind the verdict."""
-        return [self._reason(row) for row in range(len(self))]
+        return self._reasons()
 
     def counts(self) -> dict[str, int]:
         """How many rows of each verdict."""
         return {name: int((self.verdict == name).sum()) for name in VERDICTS}
-
-    def _reason(self, row: int) -> str:
-        return reason(
-            str(self.verdict[row]),
-            self.standards,
-            label=str(_plain(self.label[row])),
-            votes=[(str(name), n) for name, n in _votes(self.neighbor_labels[row])],
-            confidence=float(self.confidence[row]),
-            near_percentile=float(self.near_percentile[row]),
-            density_percentile=float(self.density_percentile[row]),
-            crowding=None if self.crowding is None else float(self.crowding[row]),
-        )
 
 
 class TrustHead:
@@ -144,24 +129,20 @@ class TrustHead:
 
     def predict(self, X: Any, crowding: Any = None) -> Judgement:
         """Judge new rows; ``crowding``: percentiles of the network's own N_S, if there are any."""
-        ned, held = self.ned, self.standards
-        neighborhood = ned.neighborhood_of(X)
-        told = prediction_of(ned, neighborhood, X)
-        d, near = neighborhood.distances.double(), ned.support_.near(neighborhood.indices)
-        best = torch.from_numpy(np.searchsorted(ned.classes_, _numpy(told.label)))
-        credible = conformal_p(held.disagreements, disagreement(near, best))
-        near_share = share_below(held.near_distances, near_distance(d))
-        dense_share = share_below(held.log_densities, log_density(d, near, ned.parameters_))
+        neighborhood = self.ned.neighborhood_of(X)
+        codes, prediction = prediction_of(self.ned, neighborhood, X)
         crowd = None if crowding is None else as_tensor(crowding, "crowding").double()
-        confidence = torch.from_numpy(_numpy(told.confidence)).double()
-        codes = verdict_codes(held, near_share, dense_share, credible, confidence, crowd)
+        sure = as_tensor(prediction.confidence, "confidence").double()
+        found = judge(neighborhood, codes, sure, self.ned.parameters_, self.standards, crowd)
+        names = [str(name) for name in self.classes_.tolist()]
         return Judgement(
-            **{field.name: getattr(told, field.name) for field in fields(told)},
-            credibility=same_kind(credible, X),
-            near_percentile=same_kind(near_share, X),
-            density_percentile=same_kind(dense_share, X),
-            verdict=np.array(VERDICTS)[codes.numpy()],
-            standards=held,
+            **{item.name: getattr(prediction, item.name) for item in fields(prediction)},
+            credibility=same_kind(found.credibility, X),
+            near_percentile=same_kind(found.near_percentile, X),
+            density_percentile=same_kind(found.density_percentile, X),
+            verdict=np.array(VERDICTS)[found.codes.numpy()],
+            standards=self.standards,
+            _reasons=partial(reasons, found, neighborhood, codes, sure, self.standards, names),
             crowding=None if crowd is None else crowd.numpy(),
         )
 
@@ -187,7 +168,7 @@ class TrustHead:
     def save(self, path: str | Path) -> Path:
         """Write a ``.vic`` file: safetensors and JSON, never pickle."""
         tensors, facts = ned_state(self.ned)
-        held = {field.name: getattr(self.standards, field.name) for field in fields(Standards)}
+        held = {item.name: getattr(self.standards, item.name) for item in fields(Standards)}
         arrays = {f"held_{k}": v for k, v in held.items() if isinstance(v, Tensor)}
         threshold = torch.tensor([held.pop("threshold")], dtype=torch.float64)
         facts["standards"] = {k: v for k, v in held.items() if not isinstance(v, Tensor)}
@@ -215,32 +196,21 @@ def load(path: str | Path) -> TrustHead | NEDClassifier:
 def measure(ned: NEDClassifier, calib: tuple[Any, Any] | None, target_accuracy: float) -> Standards:
     """The standards of held-out rows (also fits T on them), or of support rows left out in turn."""
     if calib is None:
-        neighborhood, codes = ned.loo_neighborhood(), ned.support_.labels.codes
-        evidence = ned.evidence_of(neighborhood, codes, leave_one_out=True)
+        codes = ned.support_.labels.codes
+        evidence = ned.evidence_of(ned.neighborhood_of(), codes, leave_one_out=True)
     else:
         if ned.recipe_.anything:
             ned.calibrate(*calib)
         neighborhood = ned.neighborhood_of(calib[0])
         codes = codes_of(calib[1], len(neighborhood.indices), ned.support_.labels)
         known = (codes >= 0).nonzero()[:, 0]
-        neighborhood, codes = (
-            Neighborhood(neighborhood.distances[known], neighborhood.indices[known]),
-            codes[known],
-        )
-        evidence = ned.evidence_of(neighborhood, codes, leave_one_out=False)
+        evidence = ned.evidence_of(neighborhood.rows(known), codes[known], leave_one_out=False)
     log_probs = _out_of_fold(ned, evidence)
-    near = evidence.labels
-    best = best_class(log_probs, evidence.distances, near)
-    confidence = log_probs.gather(1, best[:, None])[:, 0].exp().numpy()
-    dense = log_density(evidence.distances, near, ned.parameters_)
-    return Standards(
-        near_distances=near_distance(evidence.distances).sort().values,
-        log_densities=dense.sort().values,
-        disagreements=disagreement(near, codes).sort().values,
-        threshold=accepted_from(confidence, (best == codes).numpy(), target_accuracy),
-        target_accuracy=target_accuracy,
-        source="leave-one-out" if calib is None else "held-out",
-    )
+    best = best_class(log_probs, evidence.neighborhood)
+    confidence = log_probs.gather(1, best[:, None])[:, 0].exp().clamp_max(1).numpy()
+    right = (best == evidence.targets).numpy()
+    threshold = threshold_for_accuracy(confidence, right, target_accuracy).threshold
+    return standards_of(evidence, ned.parameters_, threshold, target_accuracy)
 
 
 def _out_of_fold(ned: NEDClassifier, evidence: Evidence) -> Tensor:
@@ -249,27 +219,14 @@ def _out_of_fold(ned: NEDClassifier, evidence: Evidence) -> Tensor:
     A threshold read off the rows that also set the parameters would promise too much.
     """
     count, recipe = len(ned.classes_), ned.recipe_
-    if not recipe.anything or len(evidence.distances) < 4:
-        return ned_log_probs(evidence.distances, evidence.labels, count, ned.parameters_)
-    half = torch.arange(len(evidence.distances)) % 2 == 0
+    if not recipe.anything or len(evidence) < 4:
+        return ned_log_probs(evidence.neighborhood, count, ned.parameters_)
+    half = torch.arange(len(evidence)) % 2 == 0
     out = torch.empty(len(half), count, dtype=torch.float64)
     for part in (half, ~half):
         fitted = fit_recipe(recipe, evidence.rows(~part), count, ned.n_features_in_).parameters
         own = replace(
             fitted, prior=ned.parameters_.prior, log_prior_shift=ned.parameters_.log_prior_shift
         )
-        rows = evidence.rows(part)
-        out[part] = ned_log_probs(rows.distances, rows.labels, count, own)
+        out[part] = ned_log_probs(evidence.rows(part).neighborhood, count, own)
     return out
-
-
-def _votes(labels: Any) -> list[tuple[Any, int]]:
-    return Counter(_numpy(labels).tolist()).most_common()
-
-
-def _numpy(value: Any) -> NDArray[Any]:
-    return value.detach().cpu().numpy() if isinstance(value, Tensor) else np.asarray(value)
-
-
-def _plain(value: Any) -> Any:
-    return value.item() if hasattr(value, "item") else value

@@ -10,7 +10,6 @@ so k neighbors are k - 1 voters.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from typing import Any
 
@@ -22,14 +21,14 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from vicinal.checks import InputError, check_choice, check_k, same_kind
-from vicinal.confidence.rows import rows_of
-from vicinal.confidence.support import LabeledSupport
+from vicinal.confidence.support import LabeledSupport, rows_of
 from vicinal.labels import labels_of, named
 from vicinal.neighbors.kernels import dudani, gou, uniform
 from vicinal.neighbors.mass import class_log_mass
 from vicinal.neighbors.neighborhood import Neighborhood
-from vicinal.neighbors.search.exact import Search, make_search
+from vicinal.neighbors.search import Search, make_search
 
+_ELEMENTS = 1 << 22  # of a block: soft labels of k neighbors are (n, k, c)
 WEIGHTS: dict[str, Callable[[Tensor], Tensor]] = {
     "uniform": uniform,
     "dudani": dudani,
@@ -113,24 +112,20 @@ class KNNClassifier(ClassifierMixin, BaseEstimator):
     def loo_proba_(self) -> NDArray[np.floating[Any]]:
         """Leave-one-out probabilities of the support rows (k at most the others there are)."""
         check_is_fitted(self)
-        graph = self.support_.graph(min(self.k, len(self.support_) - 1))
-        log_probs = self._log_probs(Neighborhood(graph.distances, graph.indices))
+        log_probs = self._log_probs(self.support_.leave_one_out(self.k))
         return log_probs.exp().to(self.support_.rows.dtype).numpy()
 
     def _neighborhood(self, X: Any, k: int | None = None) -> Neighborhood:
         check_is_fitted(self)
         x = rows_of(self, X).to(self.support_.rows)
-        return self.support_.search.query(x, self.k if k is None else k)
+        return self.support_.query(x, self.k if k is None else k)
 
     def _log_probs(self, neighborhood: Neighborhood) -> Tensor:
-        plain = neighborhood.distances.double()
-        if self.metric == "sqeuclidean":
-            plain = plain.sqrt()
-        rows = max(
-            (1 << 22) // (math.prod(self.support_.near(neighborhood.indices[:1]).shape[1:]) + 1), 1
-        )
-        parts = [
-            knn_log_probs(d, self.support_.near(i), len(self.classes_), weights=self.weights)
-            for d, i in zip(plain.split(rows), neighborhood.indices.split(rows), strict=True)
-        ]
+        count, squared = len(self.classes_), self.metric == "sqeuclidean"
+        cells = neighborhood.k * (count if self.support_.labels.soft else 1) + count
+        parts = []
+        for part in neighborhood.blocks(max(_ELEMENTS // cells, 1)):
+            d = part.distances.double()
+            d = d.sqrt() if squared else d
+            parts.append(knn_log_probs(d, part.labels, count, weights=self.weights))
         return torch.cat(parts)

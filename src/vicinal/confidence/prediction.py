@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from jaxtyping import Int
 from numpy.typing import NDArray
 from torch import Tensor
 
@@ -50,20 +51,22 @@ class Prediction:
         return len(self.label)
 
 
-def prediction_of(ned: NEDClassifier, neighborhood: Neighborhood, like: Any) -> Prediction:
-    """Read every score off one search; block by block where labels are soft."""
+def prediction_of(
+    ned: NEDClassifier, neighborhood: Neighborhood, like: Any
+) -> tuple[Int[Tensor, " n"], Prediction]:
+    """Codes of the predicted classes, and every score read off one search."""
     parameters, support = ned.parameters_, ned.support_
-    d, near = neighborhood.distances.double(), support.near(neighborhood.indices)
+    exact, labels = neighborhood.double(), neighborhood.labels
     log_probs = ned.log_probs_of(neighborhood)
-    best = best_class(log_probs, d, near)
+    best = best_class(log_probs, exact)
     confidence = log_probs.gather(1, best[:, None])[:, 0].exp()
-    shares = neighbor_log_weights(d, near, parameters).softmax(1)
-    votes = near if near.ndim == 2 else near.argmax(2)
+    shares = neighbor_log_weights(exact, parameters).softmax(1)
+    votes = labels if labels.ndim == 2 else labels.argmax(2)
 
     def out(value: Tensor) -> Any:
         return same_kind(value.to(neighborhood.distances.dtype), like)
 
-    return Prediction(
+    prediction = Prediction(
         label=named(ned.classes_, best, like),
         confidence=out(confidence),
         probabilities=out(log_probs.exp()),
@@ -73,7 +76,8 @@ def prediction_of(ned: NEDClassifier, neighborhood: Neighborhood, like: Any) -> 
         weights=out(shares),
         neighbor_labels=named(ned.classes_, votes, like),
         kth_distance=same_kind(neighborhood.distances[:, -1], like),
-        log_density=out(log_density(d, near, parameters)),
+        log_density=out(log_density(exact, parameters)),
         effective_neighbors=out(1 / shares.square().sum(1)),
-        ignored_mass=out(ignored_mass_bound(d, near, len(support), parameters)),
+        ignored_mass=out(ignored_mass_bound(exact, len(support), parameters)),
     )
+    return best, prediction

@@ -3,14 +3,13 @@ r"""Softmax confidence, and the one number that calibrates it.
 .. math:: p(c \mid z) = \frac{e^{z_c/T}}{\sum_j e^{z_j/T}}, \qquad
           T = \arg\min_T\; -\frac1n\sum_i \log p(y_i \mid z_i)
 
-(Guo et al. 2017). With :math:`\beta = 1/T` the loss is convex, with derivatives
+(Guo et al. 2017). With :math:`\beta = 1/T` the loss is convex,
 
 .. math:: f'(\beta) = \tfrac1n\sum_i \mathbb E_p[z_i] - z_{i,y_i}, \qquad
           f''(\beta) = \tfrac1n\sum_i \operatorname{Var}_p[z_i] \ge 0,
 
-so :math:`T` is the root of :math:`f'`: Newton in :math:`\log\beta`, kept inside a bracket. The
-arg max never changes. Logits that rank every label first have no finite best T: the fit stops at a
-bound and says so.
+so :math:`T` is the one root of :math:`f'`, found in :math:`\log\beta`. The arg max never changes.
+Logits that rank every label first have no finite best T: the fit stops at a bound and says so.
 """
 
 from __future__ import annotations
@@ -23,6 +22,7 @@ import numpy as np
 import torch
 from jaxtyping import Float, Int
 from numpy.typing import NDArray
+from scipy.optimize import root_scalar
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
@@ -31,11 +31,11 @@ from vicinal.checks import (
     InputError,
     as_matrix,
     as_tensor,
-    check_positive,
     check_same_rows,
     same_kind,
 )
-from vicinal.labels import named
+from vicinal.evaluation.outliers import energy_score, max_softmax_score
+from vicinal.labels import Labels, codes_of, named
 
 _REACH = math.log(1e4)  # the bracket: logits' spread times or divided by this much
 
@@ -46,9 +46,7 @@ def max_softmax(logits: Any, *, temperature: float = 1.0) -> Any:
     >>> max_softmax([[0.0, 0.0]])
     array([0.5])
     """
-    check_positive(temperature, "temperature")
-    z = as_matrix(logits, "logits").double() / temperature
-    return same_kind(torch.softmax(z, 1).amax(1), logits)
+    return same_kind(-max_softmax_score(logits, temperature), logits)
 
 
 def energy(logits: Any, *, temperature: float = 1.0) -> Any:
@@ -57,9 +55,7 @@ def energy(logits: Any, *, temperature: float = 1.0) -> Any:
     >>> energy([[0.0, 0.0]]).round(4)
     array([0.6931])
     """
-    check_positive(temperature, "temperature")
-    z = as_matrix(logits, "logits").double()
-    return same_kind(temperature * torch.logsumexp(z / temperature, 1), logits)
+    return same_kind(-energy_score(logits, temperature), logits)
 
 
 def fit_softmax_temperature(
@@ -72,28 +68,16 @@ def fit_softmax_temperature(
         return 1.0, False
     right = z.gather(1, columns[:, None]).squeeze(1)
     low, high = -math.log(spread) - _REACH, -math.log(spread) + _REACH  # of log β
-    for edge, outward in ((low, 1.0), (high, -1.0)):
-        if outward * _slopes(z, right, math.exp(edge))[0] >= 0:
-            return math.exp(-edge), True
-    u = min(max(0.0, low), high)
-    for _ in range(100):
-        beta = math.exp(u)
-        slope, curve = _slopes(z, right, beta)
-        low, high = (low, u) if slope > 0 else (u, high)
-        # d/du f = β f', d²/du² f = β f' + β² f''; where that is not convex, halve the bracket
-        bend = slope + beta * curve
-        step = u - slope / bend if bend > 0 else math.inf
-        following = step if low < step < high else (low + high) / 2
-        if abs(following - u) <= 1e-12 * max(1.0, abs(u)):
-            break
-        u = following
-    return math.exp(-u), False
 
+    def slope(log_beta: float) -> float:
+        p = torch.softmax(math.exp(log_beta) * z, 1)
+        return float(((p * z).sum(1) - right).mean())
 
-def _slopes(z: Tensor, right: Tensor, beta: float) -> tuple[float, float]:
-    p = torch.softmax(beta * z, 1)
-    mean = (p * z).sum(1)
-    return float((mean - right).mean()), float((p * (z - mean[:, None]).square()).sum(1).mean())
+    if slope(low) >= 0:
+        return math.exp(-low), True
+    if slope(high) <= 0:
+        return math.exp(-high), True
+    return math.exp(-root_scalar(slope, bracket=(low, high), xtol=1e-13).root), False
 
 
 class TemperatureScaling(ClassifierMixin, BaseEstimator):
@@ -115,8 +99,7 @@ class TemperatureScaling(ClassifierMixin, BaseEstimator):
         z = as_matrix(X, "logits").detach()
         self.n_features_in_ = z.shape[1]
         self.classes_ = self._names(z.shape[1])
-        columns = _columns(y, self.classes_)
-        check_same_rows(z, columns, "logits", "y")
+        columns = _columns(y, self.classes_, len(z))
         self.temperature_, self.at_bound_ = fit_softmax_temperature(z, columns.to(z.device))
         if self.at_bound_:
             warnings.warn(
@@ -154,20 +137,16 @@ class TemperatureScaling(ClassifierMixin, BaseEstimator):
         return names
 
 
-def _columns(y: Any, classes: NDArray[Any]) -> Int[Tensor, " n"]:
+def _columns(y: Any, classes: NDArray[Any], rows: int) -> Int[Tensor, " n"]:
     """Labels as positions in ``classes``; float kinds and unknown names are errors."""
-    labels = y.detach().cpu().numpy() if isinstance(y, Tensor) else np.asarray(y)
-    if labels.ndim != 1 or labels.dtype.kind == "f":
+    check_same_rows(range(rows), y, "logits", "y")
+    if np.asarray(y).dtype.kind == "f":
+        raise InputError("`y` must be class labels (n,), got floats. Pass y.astype(int).")
+    columns = codes_of(y, rows, Labels(classes))
+    unknown = (columns < 0).nonzero().flatten().tolist()
+    if unknown:
         raise InputError(
-            f"`y` must be class labels (n,), got shape {labels.shape} of {labels.dtype}."
-        )
-    place = np.argsort(classes, kind="stable")
-    at = np.searchsorted(classes, labels, sorter=place).clip(max=len(classes) - 1)
-    columns = place[at]
-    unknown = np.flatnonzero(classes[columns] != labels)
-    if len(unknown):
-        raise InputError(
-            f"`y` row {unknown[0]} is {labels[unknown[0]]!r}, not one of the {len(classes)} "
+            f"`y` row {unknown[0]} is {y[unknown[0]]!r}, not one of the {len(classes)} "
             "classes of the columns. Pass `classes` with the name of each column."
         )
-    return torch.from_numpy(columns)
+    return columns

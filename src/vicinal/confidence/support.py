@@ -3,6 +3,9 @@
 Rows are known by *ids*: 0, 1, … in the order they were given, going on for added rows, and never
 reused, so an id always indexes what was passed in, whatever was removed since. The leave-one-out
 graph is built once, when it is first asked for, and edited along with the rows.
+
+scikit-learn's own checks run on all rows but tensors, so its conventions hold (feature names,
+column counts, sparse and complex input refused); the sentence about NaN rows is ours.
 """
 
 from __future__ import annotations
@@ -13,23 +16,31 @@ import numpy as np
 import torch
 from jaxtyping import Float, Int
 from numpy.typing import NDArray
+from sklearn.utils.validation import validate_data
 from torch import Tensor
 
-from vicinal.checks import InputError, check_k
+from vicinal.checks import InputError, as_matrix, check_k
 from vicinal.labels import Labels, joined, labels_of, without_empty_classes
 from vicinal.neighbors.graph import NeighborGraph
-from vicinal.neighbors.search.exact import Search
+from vicinal.neighbors.neighborhood import Neighborhood
+from vicinal.neighbors.search import Search
 
 
 class LabeledSupport:
     """Rows in a search, their labels and ids, and the cached leave-one-out graph."""
 
-    def __init__(self, search: Search, labels: Labels, ids: Tensor | None = None) -> None:
+    def __init__(
+        self,
+        search: Search,
+        labels: Labels,
+        ids: Tensor | None = None,
+        graph: NeighborGraph | None = None,
+    ) -> None:
         self.search = search
         self.labels = labels
         self.ids = torch.arange(len(labels.codes)) if ids is None else ids
         self._next_id = int(self.ids.max()) + 1
-        self._graph: NeighborGraph | None = None
+        self._graph = graph
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -39,16 +50,49 @@ class LabeledSupport:
         return self.search.support
 
     def graph(self, k: int) -> NeighborGraph:
-        """Each row's k nearest others, itself removed by index; kept until ``k`` changes."""
+        """Each row's (at most) k nearest others, itself removed by index; kept until k changes."""
         if len(self) < 2:
-            raise InputError("leave-one-out needs at least 2 support rows, got 1 sample.")
+            raise InputError(
+                "leave-one-out needs at least 2 support rows, got 1 sample. "
+                "Pass temperature= a number, or more rows."
+            )
+        k = min(k, len(self) - 1)
         if self._graph is None or self._graph.k != k:
             self._graph = NeighborGraph.build(self.search, k)
         return self._graph
 
-    def near(self, indices: Int[Tensor, "n k"]) -> Int[Tensor, "n k"] | Float[Tensor, "n k c"]:
-        """Labels of neighbors given by position (labels are kept on the CPU)."""
-        return self.labels.codes[indices.cpu()]
+    def query(self, x: Float[Tensor, "m d"], k: int) -> Neighborhood:
+        """The k nearest rows of each of ``x`` with their labels; indices are positions, not ids."""
+        return self.search.query(x, k).cpu().labeled(self.labels.codes)
+
+    def query_without(
+        self, x: Float[Tensor, "m d"], k: int, gone: Int[Tensor, " g"]
+    ) -> Neighborhood:
+        """The k nearest rows that are not ``gone``; deeper lists only for rows that need them."""
+        left = len(self) - len(gone)
+        if left < 1:
+            raise InputError("`ids` names the whole support. At least one row must stay.")
+        out = torch.zeros(len(self), dtype=torch.bool)
+        out[gone] = True
+        k, depth = min(k, left), min(k + min(len(gone), k), len(self))
+        distances = x.new_empty(len(x), k)
+        indices = torch.empty(len(x), k, dtype=torch.long)
+        waiting = torch.arange(len(x))
+        while len(waiting):
+            found = self.query(x[waiting], depth)
+            stays = ~out[found.indices]
+            enough = stays.sum(1) >= k
+            order = (~stays[enough]).int().argsort(dim=1, stable=True)[:, :k]
+            done = waiting[enough]
+            distances[done] = found.distances[enough].gather(1, order).to(distances)
+            indices[done] = found.indices[enough].gather(1, order)
+            waiting, depth = waiting[~enough], min(2 * depth, len(self))
+        return Neighborhood(distances, indices).cpu().labeled(self.labels.codes)
+
+    def leave_one_out(self, k: int) -> Neighborhood:
+        """The same for the support's own rows, each among the others; from the cached graph."""
+        graph = self.graph(k)
+        return Neighborhood(graph.distances, graph.indices).cpu().labeled(self.labels.codes)
 
     def add(self, rows: Float[Tensor, "m d"], y: Any) -> None:
         labels = joined(self.labels, labels_of(y, len(rows)))
@@ -94,17 +138,36 @@ class LabeledSupport:
 
     def unreachable(self, k: int) -> NDArray[np.int64]:
         """Ids of rows whose own class none of their k neighbors has: they can only be wrong."""
-        near, own = self.near(self.graph(k).indices), self.labels.codes
+        theirs, own = self.leave_one_out(k).labels, self.labels.codes
         if own.ndim == 1:
-            return self.ids[~(near == own[:, None]).any(1)].numpy()
-        return self.ids[((near.sum(1) <= 0) & (own > 0)).any(1)].numpy()
+            return self.ids[~(theirs == own[:, None]).any(1)].numpy()
+        return self.ids[((theirs.sum(1) <= 0) & (own > 0)).any(1)].numpy()
 
     def conflicting_duplicates(self, k: int) -> int:
         """Rows with an identical row (distance 0) of another label among their k neighbors."""
-        graph, own = self.graph(k), self.labels.codes
-        differs = self.near(graph.indices) != own[:, None]
+        others, own = self.leave_one_out(k), self.labels.codes
+        differs = others.labels != own[:, None]
         other = differs if own.ndim == 1 else differs.any(2)
-        return int(((graph.distances == 0) & other).any(1).sum())
+        return int(((others.distances == 0) & other).any(1).sum())
+
+
+def rows_of(estimator: Any, X: Any, *, reset: bool = False) -> Float[Tensor, "n d"]:
+    """``X`` as finite rows of the estimator's width (``reset``: the width is learned here)."""
+    if not isinstance(X, Tensor):
+        X = validate_data(
+            estimator, X, reset=reset, ensure_all_finite=False, dtype=[np.float64, np.float32]
+        )
+        return as_matrix(X, "X")
+    x = as_matrix(X.detach(), "X")
+    if reset:
+        estimator.n_features_in_ = x.shape[1]
+    elif x.shape[1] != estimator.n_features_in_:
+        raise InputError(
+            f"X has {x.shape[1]} features, but {type(estimator).__name__} is expecting "
+            f"{estimator.n_features_in_} features as input. "
+            "They must come from the same model and layer."
+        )
+    return x
 
 
 def usable_k(k: int, default: int, rows: int) -> int:

@@ -25,10 +25,10 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from vicinal.checks import InputError, check_choice, check_k, same_kind
-from vicinal.confidence.rows import rows_of
+from vicinal.confidence.support import rows_of
 from vicinal.labels import Labels, codes_of, labels_of, named
 from vicinal.neighbors.distances import METRICS
-from vicinal.neighbors.search.exact import Search, make_search
+from vicinal.neighbors.search import Search, make_search
 
 
 def dense_rows(search: Search, k: int, alpha: float) -> Bool[Tensor, " n"]:
@@ -95,10 +95,9 @@ class TrustScore(BaseEstimator):
         """The trust in each predicted label ``y``; larger is more trusted. Not an accuracy."""
         check_is_fitted(self)
         d = self._distances(X)
-        known = Labels(self.classes_, torch.zeros(0, dtype=torch.long))
-        codes = codes_of(y, len(d), known)
-        if codes.ndim != 1 or bool((codes < 0).any()):
-            row = int((codes < 0).nonzero()[0]) if codes.ndim == 1 else 0
+        codes = codes_of(y, len(d), Labels(self.classes_))
+        if bool((codes < 0).any()):
+            row = int((codes < 0).nonzero()[0])
             raise InputError(
                 f"`y` row {row} predicts a label that has no support row. "
                 "Fit TrustScore on rows of every class the classifier can predict."

@@ -17,23 +17,25 @@ neighbors that do not have the label and calibration rows scored under their tru
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import NamedTuple
 
-import numpy as np
 import torch
 from jaxtyping import Float, Int
-from numpy.typing import NDArray
-from scipy.stats import beta
 from torch import Tensor
 
 from vicinal.checks import InputError
+from vicinal.confidence.ned.fit import Evidence
+from vicinal.confidence.ned.posterior import NEDParameters, log_density
+from vicinal.neighbors.neighborhood import Neighborhood, NeighborLabels
 
 VERDICTS = ("supported", "contested", "unfamiliar", "isolated")
 SUPPORTED, CONTESTED, UNFAMILIAR, ISOLATED = range(4)
 NEAR_RANK = 5
 MAJORITY = 2 / 3
+_ELEMENTS = 1 << 22  # of a block of votes
 
 
 @dataclass(frozen=True, eq=False)
@@ -57,7 +59,7 @@ class Standards:
     @property
     def reachable(self) -> bool:
         """Whether some confidence keeps the target accuracy on the held-out rows."""
-        return bool(np.isfinite(self.threshold))
+        return math.isfinite(self.threshold)
 
     @property
     def level(self) -> float:
@@ -97,74 +99,162 @@ def conformal_p(held_out: Float[Tensor, " m"], scores: Float[Tensor, " n"]) -> F
     return (1 + reaching).double() / (len(held_out) + 1)
 
 
-def disagreement(
-    neighbors: Int[Tensor, "n k"] | Float[Tensor, "n k c"], labels: Int[Tensor, " n"]
-) -> Float[Tensor, " n"]:
+def disagreement(neighbors: NeighborLabels, codes: Int[Tensor, " n"]) -> Float[Tensor, " n"]:
     """How many of the neighbors do not have the row's label (soft labels: how much of them)."""
     if neighbors.ndim == 2:
-        return (neighbors != labels[:, None]).sum(1).double()
-    own = neighbors.gather(2, labels[:, None, None].expand(-1, neighbors.shape[1], 1))
+        return (neighbors != codes[:, None]).sum(1).double()
+    own = neighbors.gather(2, codes[:, None, None].expand(-1, neighbors.shape[1], 1))
     return (1 - own[:, :, 0].double()).sum(1)
 
 
-def accepted_from(
-    confidence: NDArray[Any], correct: NDArray[Any], target: float, delta: float = 0.05
-) -> float:
-    """The lowest confidence from which on accuracy is at least ``target``, with chance 1 - delta.
+def standards_of(
+    evidence: Evidence, parameters: NEDParameters, threshold: float, target_accuracy: float
+) -> Standards:
+    """What rows that were not fitted on look like: those of ``evidence``, with their own labels.
 
-    Ten levels are tried, each accepting a tenth more of the rows, and each pays a tenth of
-    ``delta`` for being one of many (Bonferroni); the bound is Clopper and Pearson's. Rows of equal
-    confidence are accepted together. Infinity where no level holds.
-
-    >>> c = np.linspace(0, 1, 400)
-    >>> 0.25 < accepted_from(c, c > 0.3, target=0.9) < 0.4
-    True
+    Parameters
+    ----------
+    evidence : held-out rows, or the support's own, left out in turn; hard targets.
+    parameters : NED's, for the densities.
+    threshold : the lowest confidence to accept; infinity where none can be promised.
+    target_accuracy : what the threshold keeps.
     """
-    order = np.argsort(-confidence, kind="stable")
-    confidence, correct = confidence[order], np.asarray(correct)[order]
-    best, levels = np.inf, 10
-    for level in range(1, levels + 1):
-        cut = confidence[max(len(confidence) * level // levels, 1) - 1]
-        n = int((confidence >= cut).sum())
-        right = int(correct[:n].sum())
-        bound = beta.ppf(delta / levels, right, n - right + 1) if right else 0.0
-        if bound >= target:
-            best = float(cut)
-    return best
-
-
-def reason(
-    verdict: str,
-    standards: Standards,
-    *,
-    label: str,
-    votes: Sequence[tuple[str, int]],
-    confidence: float,
-    near_percentile: float,
-    density_percentile: float,
-    crowding: float | None = None,
-) -> str:
-    """One line: the measured thing behind a verdict. ``votes``: (label, neighbors), most first."""
-    held = "support rows left out" if standards.source == "leave-one-out" else "held-out rows"
-    if verdict == "unfamiliar":
-        return f"farther than {near_percentile:.0f} % of {held}; confidence not meaningful"
-    if verdict == "isolated":
-        if crowding is not None and crowding <= standards.sparse_percentile:
-            return f"the network has it in its lowest {crowding:.1f} % of crowding"
-        return f"less support around it than around {100 - density_percentile:.0f} % of {held}"
-    if verdict == "supported":
-        return f"{dict(votes).get(label, 0)}/{sum(n for _, n in votes)} neighbors {label}"
-    split = " · ".join(f"{name} {count}" for name, count in votes[:3])
-    if confidence >= standards.level:
-        return f"{split}; neighbors disagree more than for 95 % of {held}"
-    if standards.level == MAJORITY:
-        return f"{split}; confidence below {MAJORITY:.2f}: no clear majority of the weight"
-    if standards.reachable:
-        target = f"{standards.target_accuracy:.0%}"
-        return f"{split}; confidence below {standards.level:.2f}, which keeps {target} accuracy"
-    return (
-        f"{split}; confidence below {standards.level:.2f}, and too few {held} to promise accuracy"
+    return Standards(
+        near_distances=near_distance(evidence.distances).sort().values,
+        log_densities=log_density(evidence.neighborhood, parameters).sort().values,
+        disagreements=disagreement(evidence.labels, evidence.targets).sort().values,
+        threshold=threshold,
+        target_accuracy=target_accuracy,
+        source="leave-one-out" if evidence.leave_one_out else "held-out",
     )
+
+
+class Judged(NamedTuple):
+    """Rows against the standards; ``codes`` are positions in ``VERDICTS``."""
+
+    credibility: Float[Tensor, " n"]
+    near_percentile: Float[Tensor, " n"]
+    density_percentile: Float[Tensor, " n"]
+    codes: Int[Tensor, " n"]
+    crowding: Float[Tensor, " n"] | None = None
+
+
+def judge(
+    neighborhood: Neighborhood,
+    predicted: Int[Tensor, " n"],
+    confidence: Float[Tensor, " n"],
+    parameters: NEDParameters,
+    standards: Standards,
+    crowding: Float[Tensor, " n"] | None = None,
+) -> Judged:
+    """Rows by their labeled neighbors: how credible, how far, how dense, and the verdict.
+
+    Parameters
+    ----------
+    neighborhood : the rows' neighbors, labeled.
+    predicted : codes of the classes that are predicted.
+    confidence : the probability of each.
+    parameters : NED's, the ones the standards were measured with.
+    standards : what held-out rows look like.
+    crowding : percentiles of the network's own N_S, where there are any.
+    """
+    exact = neighborhood.double()
+    doubts = disagreement(exact.labels, predicted)
+    credibility = conformal_p(standards.disagreements, doubts)
+    near = share_below(standards.near_distances, near_distance(exact.distances))
+    density = share_below(standards.log_densities, log_density(exact, parameters))
+    codes = verdict_codes(standards, near, density, credibility, confidence, crowding)
+    return Judged(credibility, near, density, codes, crowding)
+
+
+def reasons(
+    judged: Judged,
+    neighborhood: Neighborhood,
+    predicted: Int[Tensor, " n"],
+    confidence: Float[Tensor, " n"],
+    standards: Standards,
+    names: Sequence[str],
+) -> list[str]:
+    """One line per row: the measured thing behind its verdict.
+
+    Parameters
+    ----------
+    judged : what :func:`judge` said of the rows.
+    neighborhood, predicted, confidence, standards : what it was asked with.
+    names : of the classes, in the order of their codes.
+    """
+    labels = neighborhood.labels
+    labels = labels if labels.ndim == 2 else labels.argmax(2)
+    held = "support rows left out" if standards.source == "leave-one-out" else "held-out rows"
+    lines = {
+        SUPPORTED: lambda rows: _supported(labels[rows], predicted[rows], names),
+        CONTESTED: lambda rows: _contested(labels[rows], confidence[rows], standards, held, names),
+        UNFAMILIAR: lambda rows: _unfamiliar(judged.near_percentile[rows], held),
+        ISOLATED: lambda rows: _isolated(judged, rows, standards, held),
+    }
+    found = [""] * len(labels)
+    for code, said in lines.items():
+        rows = (judged.codes == code).nonzero().flatten()
+        for row, line in zip(rows.tolist(), said(rows), strict=True):
+            found[row] = line
+    return found
+
+
+def _supported(labels: Tensor, predicted: Tensor, names: Sequence[str]) -> list[str]:
+    k, votes = labels.shape[1], (labels == predicted[:, None]).sum(1)
+    pairs = zip(votes.tolist(), predicted.tolist(), strict=True)
+    return [f"{count}/{k} neighbors {names[code]}" for count, code in pairs]
+
+
+def _contested(
+    labels: Tensor, confidence: Tensor, standards: Standards, held: str, names: Sequence[str]
+) -> list[str]:
+    surely = f"neighbors disagree more than for 95 % of {held}"
+    below = f"confidence below {standards.level:.2f}"
+    if standards.level == MAJORITY:
+        below += ": no clear majority of the weight"
+    elif standards.reachable:
+        below += f", which keeps {standards.target_accuracy:.0%} accuracy"
+    else:
+        below += f", and too few {held} to promise accuracy"
+    sure = (confidence >= standards.level).tolist()
+    splits = _splits(labels, names)
+    return [f"{s}; {surely if c else below}" for s, c in zip(splits, sure, strict=True)]
+
+
+def _splits(labels: Int[Tensor, "n k"], names: Sequence[str], most: int = 3) -> list[str]:
+    """The vote, ``cat 12 · dog 8``: most neighbors first, among equals who comes first in the row.
+
+    >>> _splits(torch.tensor([[2, 0, 0, 2, 1]]), ["a", "b", "c"])
+    ['c 2 · a 2 · b 1']
+    """
+    k, found = labels.shape[1], []
+    for part in labels.split(max(_ELEMENTS // max(len(names), 1), 1)):
+        votes = torch.zeros(len(part), len(names), dtype=torch.long)
+        votes.scatter_add_(1, part, torch.ones_like(part))
+        first = torch.full_like(votes, k)
+        first.scatter_reduce_(1, part, torch.arange(k).expand_as(part), "amin")
+        order = (votes * (k + 1) - first).topk(min(most, len(names)), 1).indices
+        rows = zip(order.tolist(), votes.gather(1, order).tolist(), strict=True)
+        for codes, counts in rows:
+            some = [f"{names[c]} {n}" for c, n in zip(codes, counts, strict=True) if n]
+            found.append(" · ".join(some))
+    return found
+
+
+def _unfamiliar(near_percentile: Tensor, held: str) -> list[str]:
+    shares = near_percentile.tolist()
+    return [f"farther than {p:.0f} % of {held}; confidence not meaningful" for p in shares]
+
+
+def _isolated(judged: Judged, rows: Tensor, standards: Standards, held: str) -> list[str]:
+    sparse = (100 - judged.density_percentile[rows]).tolist()
+    lines = [f"less support around it than around {p:.0f} % of {held}" for p in sparse]
+    if judged.crowding is not None:
+        for at, share in enumerate(judged.crowding[rows].tolist()):
+            if share <= standards.sparse_percentile:
+                lines[at] = f"the network has it in its lowest {share:.1f} % of crowding"
+    return lines
 
 
 def verdict_codes(

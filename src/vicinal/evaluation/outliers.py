@@ -33,7 +33,7 @@ from vicinal.checks import (
     same_kind,
 )
 from vicinal.evaluation.inputs import FloatArray, as_classes, exact_sum, row_order
-from vicinal.neighbors.search.exact import Search, make_search
+from vicinal.neighbors.search import Search, make_search
 from vicinal.neighbors.temperature import optimal_temperature
 
 SIDES = ("outlier", "inlier")
@@ -117,9 +117,10 @@ def ned_log_density(distances: Tensor, temperature: float, support_size: int) ->
     return torch.logsumexp(-distances.double() / temperature, 1) - math.log(support_size)
 
 
-def max_softmax_score(logits: Any) -> Tensor:
+def max_softmax_score(logits: Any, temperature: float = 1.0) -> Tensor:
     """−max_c p_c (Hendrycks and Gimpel 2017): the plain baseline."""
-    return -torch.softmax(as_matrix(logits, "logits").double(), 1).amax(1)
+    check_positive(temperature, "temperature")
+    return -torch.softmax(as_matrix(logits, "logits").double() / temperature, 1).amax(1)
 
 
 def energy_score(logits: Any, temperature: float = 1.0) -> Tensor:

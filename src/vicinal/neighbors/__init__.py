@@ -5,7 +5,7 @@ from vicinal.neighbors.graph import NeighborGraph
 from vicinal.neighbors.kernels import dudani, exponential, gou, uniform
 from vicinal.neighbors.mass import class_log_mass, log_mass, own_log_mass
 from vicinal.neighbors.neighborhood import Neighborhood
-from vicinal.neighbors.search.exact import ExactSearch, Search, make_search
+from vicinal.neighbors.search import ExactSearch, Search, make_search
 from vicinal.neighbors.temperature import (
     TemperatureFit,
     chance_level,

@@ -44,9 +44,8 @@ def pairwise_distances(
         y = as_matrix(y, "y", finite=False)
         check_same_width(x, y, "x", "y")
         x, y = _same_dtype(x, y)
-    if metric == "cosine":
-        x, y = unit_rows(x), None if y is None else unit_rows(y)
-    return _pairwise(x, y, metric)
+    y = None if y is None else compared_rows(y, metric)
+    return _pairwise(compared_rows(x, metric), y, metric)
 
 
 def neighbor_distances(
@@ -66,12 +65,13 @@ def neighbor_distances(
             f"{tuple(neighbors.shape)}. Gather it with support[indices]."
         )
     x, neighbors = _same_dtype(x, neighbors)
-    if metric == "euclidean":
-        return torch.linalg.vector_norm(x[:, None] - neighbors, dim=2)
+    difference = compared_rows(x, metric)[:, None] - compared_rows(neighbors, metric)
+    if metric == "euclidean":  # not the root of the square: at 0 its gradient is 0
+        return torch.linalg.vector_norm(difference, dim=2)
     if metric == "sqeuclidean":
-        return (x[:, None] - neighbors).square().sum(2)
-    lost = 0.5 * (_is_zero(x)[:, None] + _is_zero(neighbors)).to(x.dtype)
-    return 0.5 * (unit_rows(x)[:, None] - unit_rows(neighbors)).square().sum(2) + lost
+        return difference.square().sum(2)
+    lost = zero_rows(x)[:, None].to(x.dtype) + zero_rows(neighbors)
+    return in_unit(difference.square().sum(2) + lost, metric)
 
 
 def unit_rows(x: Float[Tensor, "... d"]) -> Float[Tensor, "... d"]:
@@ -91,13 +91,50 @@ def unit_rows(x: Float[Tensor, "... d"]) -> Float[Tensor, "... d"]:
     return torch.where(zero, torch.zeros_like(x), scaled / length.masked_fill(zero, 1.0))
 
 
+# ------------------------------------------------------------------ what a metric means
+# Every metric is read off squared distances of the rows it compares: the rows themselves, or for
+# the cosine unit rows, 1 - cos = ½‖u - v‖². A zero row has no direction: it is at cosine distance 1
+# from every other, as if orthogonal to it, so ½(‖u - v‖² + [u=0] + [v=0]).
+
+
+def compared_rows(x: Tensor, metric: str) -> Tensor:
+    """What is compared by squared distance: unit rows for the cosine, else the rows."""
+    return unit_rows(x) if metric == "cosine" else x
+
+
+def zero_rows(x: Tensor) -> Tensor:
+    """Which rows are all zero; one with NaN is not."""
+    return ~x.any(-1)
+
+
+def squared_lengths(rows: Tensor, compared: Tensor, metric: str) -> Tensor:
+    """‖row‖² of centered ``rows``, and 1 more for a zero row under the cosine."""
+    squares = torch.linalg.vecdot(rows, rows)
+    return squares + zero_rows(compared) if metric == "cosine" else squares
+
+
+def in_unit(squared: Tensor, metric: str) -> Tensor:
+    """Squared distances of compared rows in the metric's unit."""
+    if metric == "euclidean":
+        return squared.sqrt()
+    return squared * 0.5 if metric == "cosine" else squared
+
+
+def squared_unit(distances: Tensor, metric: str) -> Tensor:
+    """The inverse of :func:`in_unit`."""
+    if metric == "euclidean":
+        return distances.square()
+    return distances * 2 if metric == "cosine" else distances
+
+
+def plain_distances(distances: Tensor, metric: str) -> Tensor:
+    """Distances in the metric's unit, but unsquared: what weighted votes are defined on."""
+    return distances.sqrt() if metric == "sqeuclidean" else distances
+
+
 def _same_dtype(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
     dtype = torch.promote_types(torch.promote_types(x.dtype, y.dtype), torch.float32)
     return x.to(dtype), y.to(dtype)
-
-
-def _is_zero(x: Tensor) -> Tensor:
-    return (x == 0).all(-1)
 
 
 # ------------------------------------------------------------------ the operator
@@ -111,17 +148,13 @@ def _pairwise(x: Tensor, y: Tensor | None, metric: str) -> Tensor:
     """Distances; for ``cosine`` the rows come in with unit length (or zero)."""
     with torch.no_grad(), torch.autocast(x.device.type, enabled=False):
         a, b = center(x, y)
-        squares = a.square().sum(1), b.square().sum(1)
+        other = x if y is None else y
+        squares = squared_lengths(a, x, metric), squared_lengths(b, other, metric)
         d = torch.mm(a, b.T).mul_(-2).add_(squares[0][:, None]).add_(squares[1]).clamp_min_(0)
         if y is None:
             d.fill_diagonal_(torch.inf)  # neither near nor repaired
-        repair_near(d, x, x if y is None else y, *squares)
-        if metric == "euclidean":
-            d.sqrt_()
-        elif metric == "cosine":
-            d.mul_(0.5)
-            d[_is_zero(x)] += 0.5
-            d[:, _is_zero(x if y is None else y)] += 0.5
+        repair_near(d, x, other, *squares)
+        d = in_unit(d, metric)
         if y is None:
             d.fill_diagonal_(0)
     return d
@@ -144,17 +177,17 @@ def _pairwise_backward(
         a, b = center(x, y)
         # As a function of d²: ∂d²/∂a = 2(a - b), ∂√d²/∂a = (a - b)/√d², half for the cosine.
         if metric == "euclidean":
-            g, near = (grad / d).masked_fill_(d == 0, 0), d.square()
-        elif metric == "cosine":
-            g, near = grad.clone(), d * 2
+            g = (grad / d).masked_fill_(d == 0, 0)
         else:
-            g, near = grad * 2, d.clone()
+            g = grad * (1.0 if metric == "cosine" else 2.0)
+        squared, other = squared_unit(d, metric), x if y is None else y
         if y is None:
             g.fill_diagonal_(0)
-            near.fill_diagonal_(torch.inf)
-        squares = a.square().sum(1), b.square().sum(1)
-        pairs = near_pairs(near, *squares)
-        ga, gb = near_gradient(g, pairs, x, x if y is None else y)
+            squared = squared.clone().fill_diagonal_(torch.inf)
+        pairs = near_pairs(
+            squared, squared_lengths(a, x, metric), squared_lengths(b, other, metric)
+        )
+        ga, gb = near_gradient(g, pairs, x, other)
         ga.add_(a * g.sum(1)[:, None]).addmm_(g, b, alpha=-1)
         gb.add_(b * g.sum(0)[:, None]).addmm_(g.T, a, alpha=-1)
     return (ga.add_(gb), ga.new_empty(0)) if y is None else (ga, gb)
@@ -200,7 +233,8 @@ def repair_near(d2: Tensor, x: Tensor, y: Tensor, x2: Tensor, y2: Tensor) -> Ten
     pairs = near_pairs(d2, x2, y2)
     i, j = pairs.unbind(1)
     if len(pairs) * 8 > d2.numel():  # so many that every difference is cheaper than gathering
-        d2[i, j] = direct_distances(x, y).square_()[i, j]
+        direct = torch.cdist(x, y, compute_mode="donot_use_mm_for_euclid_dist")
+        d2[i, j] = direct.square_()[i, j]
         return pairs
     for p, q in _gathers(pairs, x):
         d2[p, q] = (x[p] - y[q]).square_().sum(1)
@@ -228,11 +262,6 @@ def near_pairs(d2: Tensor, x2: Tensor, y2: Tensor) -> Tensor:
     if not bool(d2.amin() < share * (x2.max() + y2.max())):  # one cheap pass, mostly the only one
         return torch.empty(0, 2, dtype=torch.long, device=d2.device)
     return (d2 < share * (x2[:, None] + y2)).nonzero()
-
-
-def direct_distances(a: Tensor, b: Tensor) -> Tensor:
-    """Euclidean distances from the differences: slower than a product, exact everywhere."""
-    return torch.cdist(a, b, compute_mode="donot_use_mm_for_euclid_dist")
 
 
 def _gathers(pairs: Tensor, rows: Tensor) -> list[tuple[Tensor, Tensor]]:

@@ -15,7 +15,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from vicinal.checks import InputError, check_k
-from vicinal.neighbors.search.exact import ExactSearch, Search, checked_rows, kept_mask
+from vicinal.neighbors.search.exact import ExactSearch
+from vicinal.neighbors.search.protocol import Search, checked_rows, kept_mask
 from vicinal.neighbors.search.smallest import by_distance_then_index
 
 

@@ -33,6 +33,7 @@ class Neighborhood(_Pair):
     """
 
     _labels: NeighborLabels | None
+    _of: Tensor | None = None  # soft labels of the support, gathered when they are read
 
     def __new__(
         cls, distances: Tensor, indices: Tensor, labels: NeighborLabels | None = None
@@ -44,9 +45,11 @@ class Neighborhood(_Pair):
     @property
     def labels(self) -> NeighborLabels:
         """The neighbors' labels: codes (n, k), or soft labels (n, k, c)."""
-        if self._labels is None:
+        if self._labels is not None:
+            return self._labels
+        if self._of is None:
             raise InputError("these neighbors have no labels. Call labeled(labels) first.")
-        return self._labels
+        return self._of[self.indices.to(self._of.device)]
 
     @property
     def k(self) -> int:
@@ -58,18 +61,21 @@ class Neighborhood(_Pair):
         return self.distances.shape[0]
 
     def labeled(self, labels: Int[Tensor, " m"] | Float[Tensor, "m c"]) -> Neighborhood:
-        """With the labels of the support's rows, gathered for the neighbors."""
-        return Neighborhood(self.distances, self.indices, labels[self.indices.to(labels.device)])
+        """With the labels of the support's rows; soft ones, (n, k, c), wait until they are read."""
+        if labels.ndim == 2:
+            return self._like(self.distances, self.indices, None, labels)
+        gathered = labels[self.indices.to(labels.device)]
+        return self._like(self.distances, self.indices, gathered, None)
 
     def rows(self, keep: Tensor | slice) -> Neighborhood:
         """Of some rows only: positions, a mask or a slice."""
         labels = None if self._labels is None else self._labels[keep]
-        return Neighborhood(self.distances[keep], self.indices[keep], labels)
+        return self._like(self.distances[keep], self.indices[keep], labels, self._of)
 
     def first(self, k: int) -> Neighborhood:
         """The k nearest of each."""
         labels = None if self._labels is None else self._labels[:, :k]
-        return Neighborhood(self.distances[:, :k], self.indices[:, :k], labels)
+        return self._like(self.distances[:, :k], self.indices[:, :k], labels, self._of)
 
     def blocks(self, rows: int) -> Iterator[Neighborhood]:
         """One after the other, so many rows at a time."""
@@ -78,11 +84,19 @@ class Neighborhood(_Pair):
 
     def cpu(self) -> Neighborhood:
         labels = None if self._labels is None else self._labels.cpu()
-        return Neighborhood(self.distances.cpu(), self.indices.cpu(), labels)
+        return self._like(self.distances.cpu(), self.indices.cpu(), labels, self._of)
 
     def double(self) -> Neighborhood:
         """Distances in float64: what is summed over them is."""
-        return Neighborhood(self.distances.double(), self.indices, self._labels)
+        return self._like(self.distances.double(), self.indices, self._labels, self._of)
+
+    @classmethod
+    def _like(
+        cls, distances: Tensor, indices: Tensor, labels: Tensor | None, of: Tensor | None
+    ) -> Self:
+        made = cls(distances, indices, labels)
+        made._of = of
+        return made
 
 
 def joined(parts: list[Neighborhood]) -> Neighborhood:

@@ -12,9 +12,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from vicinal.neighbors.distances import repair_near
+from vicinal.neighbors.distances import compared_rows, in_unit, repair_near, squared_lengths
 from vicinal.neighbors.newton import Slope
-from vicinal.neighbors.search.exact import compared_rows, in_unit, zero_rows
 
 BLOCK = 1 << 17  # distances weighed at a time: they stay in the cache
 TILE = 1 << 20  # distances of a data set to itself formed at a time
@@ -96,7 +95,7 @@ class AllOthers:
         self.labels, self.metric, self.picked = labels, metric, picked
         self.base = compared_rows(x, metric)
         self.centered = self.base - self.base.mean(0)
-        self.squares = self.centered.square().sum(1)
+        self.squares = squared_lengths(self.centered, self.base, metric)
 
     def __iter__(self) -> Iterator[Rows]:
         n = len(self.base)
@@ -116,9 +115,6 @@ class AllOthers:
         d = torch.addmm(self.squares, self.centered[rows], self.centered.T, alpha=-2)
         d = d.add_(squares[:, None]).clamp_min_(0).masked_fill_(self_, torch.inf)
         repair_near(d, self.base[rows], self.base, squares, self.squares)
-        if self.metric == "cosine":
-            zero = zero_rows(self.base)
-            d[:, zero] = d[zero[rows]] = 2.0
         return in_unit(d, self.metric)
 
 

@@ -18,12 +18,12 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor, nn
 
 from vicinal.checks import InputError, as_tensor, check_choice, check_positive
 from vicinal.confidence import NEDClassifier
+from vicinal.labels import Labels, codes_of
 from vicinal.perturbations import ATTACKS
 from vicinal.perturbations.attacks import evaluating
 from vicinal.records import Record
@@ -174,15 +174,13 @@ def _codes(head: Any, y: Any) -> Tensor:
     classes = getattr(head, "classes_", None)
     if classes is None:
         raise InputError(f"`head` ({type(head).__name__}) is not fitted. Call fit(X, y) first.")
-    labels = y.detach().cpu().numpy() if isinstance(y, Tensor) else np.asarray(y)
-    place = np.minimum(np.searchsorted(classes, labels), len(classes) - 1)
-    unknown = classes[place] != labels
-    if unknown.any():
+    codes = codes_of(y, len(y), Labels(classes))
+    if bool((codes < 0).any()):
         raise InputError(
-            f"`y` row {int(np.flatnonzero(unknown)[0])} holds a label that the head does not know. "
+            f"`y` row {int((codes < 0).nonzero()[0])} holds a label that the head does not know. "
             "An attack needs the true class among the support's."
         )
-    return torch.from_numpy(place)
+    return codes
 
 
 def _joined(net: Any, module: nn.Module) -> Callable[[Tensor], Tensor]:

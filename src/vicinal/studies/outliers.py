@@ -12,12 +12,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from vicinal.checks import InputError, as_matrix, as_tensor, check_k
 from vicinal.confidence import TrustScore
 from vicinal.evaluation import auroc, fpr_at_tpr, outlier_scores
+from vicinal.labels import labels_of
 from vicinal.neighbors import optimal_temperature
 from vicinal.records import Record
 
@@ -119,7 +119,7 @@ def outlier_study(
     check_k(k, len(rows), "k", "the support")
     sets = _sets(outliers)
     if labels is not None and temperature is None:
-        y = torch.from_numpy(np.unique(_plain(labels), return_inverse=True)[1])
+        y = labels_of(labels, len(rows), "labels").codes
         temperature = optimal_temperature(rows, y, metric=metric, k=min(k, len(rows) - 1))
     extra = {} if credibility is None else {"credibility": lambda z: -_credible(credibility, z)}
     ask = _Asked(rows, labels, logits, extra | dict(detectors or {}), k, temperature, metric)
@@ -187,10 +187,6 @@ def _sets(outliers: Any) -> dict[str, Tensor]:
     if isinstance(outliers, Mapping):
         return {str(name): as_matrix(z, f"outliers[{name!r}]") for name, z in outliers.items()}
     return {"outliers": as_matrix(outliers, "outliers")}
-
-
-def _plain(labels: Any) -> Any:
-    return labels.detach().cpu().numpy() if isinstance(labels, Tensor) else np.asarray(labels)
 
 
 def _column(values: Any, name: str, rows: int) -> Tensor:

@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from vicinal.checks import InputError, as_tensor, check_choice, check_distributions, check_same_rows
 from vicinal.evaluation import corruption_errors, expected_calibration_error, noise_floor
+from vicinal.labels import Labels, codes_of
 from vicinal.perturbations import ATTACKS, CORRUPTIONS, corrupt
 from vicinal.perturbations.attacks import evaluating
 from vicinal.studies.perturbation_record import (
@@ -197,9 +198,7 @@ def _columns(y: NDArray[Any], classes: NDArray[Any] | None) -> Tensor:
                 "Pass integers 0 … c-1."
             )
         return torch.from_numpy(y.astype(np.int64))
-    found = np.searchsorted(classes, y)
-    known = classes[np.minimum(found, len(classes) - 1)] == y
-    return torch.from_numpy(np.where(known, found, -1))
+    return codes_of(y, len(y), Labels(classes))
 
 
 def _score(

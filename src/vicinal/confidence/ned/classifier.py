@@ -29,8 +29,10 @@ from vicinal.confidence.bundle import write
 from vicinal.confidence.ned.effects import (
     JointEffect,
     LabelEffects,
+    edits_of,
     joint_effect,
     label_effects,
+    relabeled,
 )
 from vicinal.confidence.ned.fit import Evidence
 from vicinal.confidence.ned.module import NEDHead
@@ -42,11 +44,10 @@ from vicinal.confidence.ned.recipe import (
     with_prior,
 )
 from vicinal.confidence.prediction import Prediction, prediction_of
-from vicinal.confidence.rows import rows_of
-from vicinal.confidence.support import LabeledSupport, usable_k
+from vicinal.confidence.support import LabeledSupport, rows_of, usable_k
 from vicinal.labels import codes_of, labels_of, named
 from vicinal.neighbors.neighborhood import Neighborhood
-from vicinal.neighbors.search.exact import Search, make_search
+from vicinal.neighbors.search import Search, make_search
 
 DEFAULT_K = 100
 _ELEMENTS = 1 << 23
@@ -108,54 +109,61 @@ class NEDClassifier(ClassifierMixin, BaseEstimator):
         """Take rows with labels (n,), or soft labels (n, c), as the support; fit the rest."""
         x = rows_of(self, X, reset=True)
         labels = labels_of(y, len(x))
-        recipe = self.recipe_
-        if recipe.anything and len(x) < 2:
-            raise InputError(
-                "leave-one-out needs at least 2 support rows, got 1 sample. "
-                "Pass temperature= a number, or more rows."
-            )
-        self.warnings_: list[str] = []
-        self.k_ = 0
-        self.k_ = self._usable_k(len(x))
-        self.support_ = LabeledSupport(make_search(self.search, self.metric).build(x), labels)
+        search = make_search(self.search, self.metric).build(x)
+        self.fit_support(LabeledSupport(search, labels))
         self._torch = isinstance(X, Tensor)
-        self._learn(recipe, None)
         return self
+
+    def fit_support(self, support: LabeledSupport) -> NEDClassifier:
+        """The same for a support that is in its search already, with its labels coded."""
+        self.warnings_: list[str] = []
+        self.support_, self.n_features_in_ = support, support.rows.shape[1]
+        self._torch = True
+        self.k_ = self._usable_k(before=0)
+        return self._learn(None)
+
+    def fit_on(self, held_out: Evidence) -> NEDClassifier:
+        """Fit on held-out rows whose neighbors were found before."""
+        return self._learn(held_out)
 
     def calibrate(self, X: Any, y: Any) -> NEDClassifier:
         """Fit on held-out rows instead (the paper's abstract); preferred where there are any.
 
         Rows of a label the support does not know are left out, and counted in a warning.
         """
-        recipe = self.recipe_
-        if not recipe.anything:
+        if not self.recipe_.anything:
             raise InputError(
                 "nothing to calibrate: temperature, sharpness and background are given numbers. "
                 "Pass temperature=None or sharpness='fit'."
             )
-        x = self._rows(X)
-        targets = codes_of(y, len(x), self.support_.labels)
+        return self.fit_on(self.held_out((X, y)))
+
+    def held_out(self, calib: tuple[Any, Any] | None) -> Evidence:
+        """The evidence of held-out rows ``(X, y)``, or, without any, of the support itself."""
+        if calib is None:
+            own = self.support_.labels.codes
+            return self.evidence_of(self.neighborhood_of(), own, leave_one_out=True)
+        x = self._rows(calib[0])
+        targets = codes_of(calib[1], len(x), self.support_.labels)
         known = (targets >= 0).reshape(len(x), -1).all(1)  # soft labels always are
         if not bool(known.any()):
             raise InputError("no calibration row has a label of the support. Check the names.")
         if not bool(known.all()):
             count = f"{int((~known).sum())} of {len(x)} calibration rows"
             self._warn(f"{count} have a label the support does not know; they are left out.")
-        neighborhood = self.support_.search.query(x[known], self.k_)
+        neighborhood = self.support_.query(x[known], self.k_)
         if float((neighborhood.distances[:, 0] == 0).double().mean()) > 0.5:
             self._warn(
                 "most calibration rows are also in the support: they see themselves, and "
                 "confidence will be too high. Hold them out of the support."
             )
-        self._learn(recipe, self.evidence_of(neighborhood, targets[known], leave_one_out=False))
-        return self
+        return self.evidence_of(neighborhood, targets[known], leave_one_out=False)
 
     def refit(self) -> NEDClassifier:
         """Fit again, leave-one-out, from the cached graph; nothing is stale after."""
         check_is_fitted(self)
         self.support_.drop_empty_classes()
-        self._learn(self.recipe_, None)
-        return self
+        return self._learn(None)
 
     # ------------------------------------------------------------------ predicting
 
@@ -172,47 +180,37 @@ class NEDClassifier(ClassifierMixin, BaseEstimator):
     def predict(self, X: Any) -> Any:
         """The most probable class; ties go to the smaller mean distance, then by label order."""
         neighborhood = self.neighborhood_of(X)
-        return named(self.classes_, self._best(neighborhood, self.log_probs_of(neighborhood)), X)
+        return named(self.classes_, best_class(self.log_probs_of(neighborhood), neighborhood), X)
 
     def judge(self, X: Any) -> Prediction:
         """Everything one search says: label, probabilities, distances, density, neighbors."""
-        return prediction_of(self, self.neighborhood_of(X), X)
+        return prediction_of(self, self.neighborhood_of(X), X)[1]
 
     def kneighbors(self, X: Any = None, k: int | None = None) -> Neighborhood:
         """Distances and ids of the nearest support rows; without ``X``, of each among others."""
-        check_is_fitted(self)
-        if X is None:
-            neighborhood = self.loo_neighborhood()
-            k = self._loo_k() if k is None else k
-            check_k(k, self._loo_k(), "k", "the leave-one-out graph")
-            neighborhood = Neighborhood(neighborhood.distances[:, :k], neighborhood.indices[:, :k])
-            like: Any = self.support_.rows if self._torch else None
-        else:
-            neighborhood, like = self.neighborhood_of(X, k), X
+        neighborhood = self.neighborhood_of(X, k)
+        like = X if X is not None or not self._torch else self.support_.rows
         ids = self.support_.ids[neighborhood.indices]
         return Neighborhood(same_kind(neighborhood.distances, like), same_kind(ids, like))
 
-    def neighborhood_of(self, X: Any, k: int | None = None) -> Neighborhood:
-        """The search itself: distances and positions (not ids) of the k nearest support rows."""
-        x = self._rows(X)
-        found = self.support_.search.query(x, self.k_ if k is None else k)
-        return Neighborhood(found.distances.cpu(), found.indices.cpu())
+    def neighborhood_of(self, X: Any = None, k: int | None = None) -> Neighborhood:
+        """The search itself: the k nearest support rows, labeled; indices are positions.
 
-    def loo_neighborhood(self) -> Neighborhood:
-        """The same for the support's own rows, each among the others; cached."""
-        graph = self._fitted().support_.graph(self._loo_k())
-        return Neighborhood(graph.distances.cpu(), graph.indices.cpu())
+        Without ``X``, of the support's own rows, each among the others (searched once and kept).
+        """
+        if X is not None:
+            return self.support_.query(self._rows(X), self.k_ if k is None else k)
+        others = self._fitted().support_.leave_one_out(self.k_)
+        check_k(others.k if k is None else k, others.k, "k", "the leave-one-out graph")
+        return others.first(others.k if k is None else k)
 
     def log_probs_of(self, neighborhood: Neighborhood) -> Tensor:
-        """Log-probabilities (n, c) in float64 of neighbors found before; indices are positions."""
+        """Log-probabilities (n, c) in float64 of labeled neighbors found before."""
         # In blocks of rows: soft labels of k neighbors are (n, k, c).
-        soft, count = self.support_.labels.soft, len(self.classes_)
-        rows = max(_ELEMENTS // (neighborhood.indices.shape[1] * (count if soft else 1) + count), 1)
-        near, parameters = self.support_.near, self.parameters_
-        parts = zip(
-            neighborhood.distances.split(rows), neighborhood.indices.split(rows), strict=True
-        )
-        return torch.cat([ned_log_probs(d.double(), near(i), count, parameters) for d, i in parts])
+        count = len(self.classes_)
+        cells = neighborhood.k * (count if self.support_.labels.soft else 1) + count
+        parts = neighborhood.blocks(max(_ELEMENTS // cells, 1))
+        return torch.cat([ned_log_probs(part.double(), count, self.parameters_) for part in parts])
 
     def module(self, temperature: float | None = None, full_support: bool = False) -> NEDHead:
         """A differentiable ``nn.Module``: embeddings to class log-probabilities; a snapshot.
@@ -226,15 +224,29 @@ class NEDClassifier(ClassifierMixin, BaseEstimator):
     def label_effects(
         self, X: Any, ids: Any = None, new_labels: Any = None, probabilities: bool = False
     ) -> LabelEffects:
-        """What queries would be told with a support row relabeled (removed without new labels).
+        """What would be said of queries with a support row relabeled, each row alone; exact.
 
-        Each row of ``ids`` (all by default) alone. Exact: :mod:`vicinal.confidence.ned.effects`.
+        Parameters
+        ----------
+        X : the queries.
+        ids : support rows, all by default.
+        new_labels : one for each of them; None removes the rows instead.
+        probabilities : whether to keep every class's probability after every edit.
         """
-        return label_effects(self, self._rows(X), ids, new_labels, probabilities)
+        x, (rows, new) = self._rows(X), edits_of(self.support_, ids, new_labels)
+        if new is None and len(self.support_) == 1:
+            raise InputError("the support has a single row; without it nothing can be predicted.")
+        one_more = min(self.k_ + (new is None), len(self.support_))
+        near = self.support_.query(x, one_more)
+        return label_effects(self, near, rows, new, probabilities=probabilities)
 
     def joint_effect(self, X: Any, ids: Any, new_labels: Any = None) -> JointEffect:
         """The same for the whole list of edits at once."""
-        return joint_effect(self, self._rows(X), ids, new_labels)
+        x, (rows, new) = self._rows(X), edits_of(self.support_, ids, new_labels)
+        before = self.support_.query(x, self.k_)
+        if new is None:
+            return joint_effect(self, before, self.support_.query_without(x, self.k_, rows))
+        return joint_effect(self, before, relabeled(before, self.support_, rows, new))
 
     # ------------------------------------------------------------------ editing the support
 
@@ -245,8 +257,7 @@ class NEDClassifier(ClassifierMixin, BaseEstimator):
         (``refit=False`` leaves that for :meth:`refit` and lists it in ``stale_``). What was
         calibrated on held-out rows cannot be, and is listed.
         """
-        x = self._rows(X)
-        self.support_.add(x, y)
+        self.support_.add(self._rows(X), y)
         return self._edited(refit)
 
     def remove(self, ids: Any, refit: bool = True) -> NEDClassifier:
@@ -289,16 +300,16 @@ class NEDClassifier(ClassifierMixin, BaseEstimator):
 
     @property
     def loo_proba_(self) -> Any:
-        p = self._fitted()._loo_log_probs().exp().to(self.support_.rows.dtype)
+        p = self.log_probs_of(self.neighborhood_of()).exp().to(self.support_.rows.dtype)
         return p if self._torch else p.numpy()
 
     @property
     def unreachable_(self) -> NDArray[np.int64]:
-        return self._fitted().support_.unreachable(self._loo_k())
+        return self._fitted().support_.unreachable(self.k_)
 
     @property
     def n_conflicting_duplicates_(self) -> int:
-        return self._fitted().support_.conflicting_duplicates(self._loo_k())
+        return self._fitted().support_.conflicting_duplicates(self.k_)
 
     def save(self, path: str | Path) -> Path:
         """Write a ``.vic`` file (safetensors and JSON, never pickle); ``vicinal.load`` reads it."""
@@ -319,28 +330,30 @@ class NEDClassifier(ClassifierMixin, BaseEstimator):
             check_choice(self.prior, "prior", ("support", "uniform"))
         return Recipe.of(self.temperature, self.sharpness, self.background, self.bandwidth)
 
-    def _usable_k(self, rows: int) -> int:
+    def _usable_k(self, before: int) -> int:
+        """How many neighbors vote; said aloud where it is new that the whole support does."""
+        rows = len(self.support_)
         k = usable_k(self.k, DEFAULT_K, rows)
-        if k < self.k and self.k_ != k:
+        if before != k < self.k:
             fewer = f"the support has {rows} rows, fewer than the default k={DEFAULT_K}"
             self._warn(f"{fewer}: all of them vote. Pass k={rows} or fewer to choose.")
         return k
 
-    def _learn(self, recipe: Recipe, held_out: Evidence | None) -> None:
+    def _learn(self, held_out: Evidence | None) -> NEDClassifier:
         """Fit on held-out rows, or leave-one-out on the support itself."""
-        evidence, own = held_out, self.support_.labels.codes
+        recipe, labels, evidence = self.recipe_, self.support_.labels, held_out
         if evidence is None and recipe.anything:
-            evidence = self.evidence_of(self.loo_neighborhood(), own, leave_one_out=True)
-        fit = fit_recipe(recipe, evidence, len(self.classes_), self.n_features_in_)
+            evidence = self.evidence_of(self.neighborhood_of(), labels.codes, leave_one_out=True)
+        fit = fit_recipe(recipe, evidence, len(labels.classes), self.n_features_in_)
         for sentence in fit.warnings:
             self._warn(sentence)
-        self._use(self._with_prior(fit.parameters))
+        self._use(with_prior(fit.parameters, labels.counts(), self.prior))
         self.fitted_ = fit.kept
         self.stale_: tuple[str, ...] = ()
         self.fitted_on_ = "leave-one-out" if held_out is None else "held-out"
-        self._loo: Tensor | None = None
-        if held_out is None and recipe.anything:
-            self._check_collapse()
+        if evidence is not None and evidence.leave_one_out and not labels.soft:
+            self._check_collapse(evidence)
+        return self
 
     def _use(self, parameters: NEDParameters) -> None:
         self.parameters_ = parameters
@@ -349,30 +362,25 @@ class NEDClassifier(ClassifierMixin, BaseEstimator):
         self.background_ = parameters.background
         self.effective_dimension_ = parameters.effective_dimension
 
-    def _with_prior(self, parameters: NEDParameters) -> NEDParameters:
-        counts = self.support_.labels.counts()
-        return with_prior(parameters, counts / counts.sum(), self.prior)
-
-    def _check_collapse(self) -> None:
-        labels = self.support_.labels
-        if labels.soft or len(self.classes_) < 2:
-            return
-        right = self._best(self.loo_neighborhood(), self._loo_log_probs()) == labels.codes
-        unreachable = len(self.support_.unreachable(self._loo_k()))  # bound to be wrong
-        accuracy = float(right.sum()) / max(len(right) - unreachable, 1)
-        if accuracy > 0.999:
+    def _check_collapse(self, evidence: Evidence) -> None:
+        """Rows that no neighbor could set right do not speak against a collapse."""
+        best = best_class(self.log_probs_of(evidence.neighborhood), evidence.neighborhood)
+        bound_to_be_wrong = len(self.support_.unreachable(self.k_))
+        right = float((best == evidence.targets).sum())
+        accuracy = right / max(len(evidence) - bound_to_be_wrong, 1)
+        if len(self.classes_) > 1 and accuracy > 0.999:
             self._warn(collapse_sentence(accuracy))
 
     def _edited(self, refit: bool) -> NEDClassifier:
-        self.k_ = self._usable_k(len(self.support_))
-        self._loo = None
+        self.k_ = self._usable_k(before=self.k_)
         recipe = self.recipe_
         if refit and (self.fitted_on_ == "leave-one-out" or not recipe.anything):
             return self.refit()
-        prior = self.parameters_.prior
-        if prior is not None and len(prior) != len(self.classes_):
+        prior, counts = self.parameters_.prior, self.support_.labels.counts()
+        if prior is not None and len(prior) != len(counts):
             # New classes count by their rows and take the common bandwidth until the next fit.
-            self._use(self._with_prior(replace(self.parameters_, log_bandwidths=None)))
+            shared = replace(self.parameters_, log_bandwidths=None)
+            self._use(with_prior(shared, counts, self.prior))
         self.stale_ = (*recipe.names, "prior_")
         if self.fitted_on_ == "held-out":
             self._warn("the support has changed since calibration: call calibrate(X, y) again.")
@@ -382,27 +390,14 @@ class NEDClassifier(ClassifierMixin, BaseEstimator):
         self.warnings_.append(sentence)
         warnings.warn(sentence, UserWarning, stacklevel=3)
 
-    def _best(self, neighborhood: Neighborhood, log_probs: Tensor) -> Tensor:
-        return best_class(
-            log_probs, neighborhood.distances.double(), self.support_.near(neighborhood.indices)
-        )
-
     def _rows(self, X: Any) -> Tensor:
         return rows_of(self._fitted(), X).to(self.support_.rows)
-
-    def _loo_k(self) -> int:
-        return min(self.k_, len(self.support_) - 1)
 
     def evidence_of(
         self, neighborhood: Neighborhood, targets: Tensor, *, leave_one_out: bool
     ) -> Evidence:
         """What a fit may look at; ``targets`` are class codes, or soft labels."""
-        near, counts = self.support_.near(neighborhood.indices), self.support_.labels.counts()
-        if near.ndim == 3 and targets.ndim == 1:
+        counts = self.support_.labels.counts()
+        if self.support_.labels.soft and targets.ndim == 1:
             targets = torch.nn.functional.one_hot(targets, len(counts)).double()
-        return Evidence(neighborhood.distances.double(), near, targets, counts, leave_one_out)
-
-    def _loo_log_probs(self) -> Tensor:
-        if self._loo is None:
-            self._loo = self.log_probs_of(self.loo_neighborhood())
-        return self._loo
+        return Evidence(neighborhood, targets, counts, leave_one_out)

@@ -6,6 +6,8 @@ another; removed, it makes room for the (k+1)-th neighbor. No retraining, no app
 answer equals predicting after ``relabel(..., refit=False)`` or ``remove(..., refit=False)``. The
 parameters stay as they are (a refit moves T by little, and every query with it), and a softmax
 head trained on the same labels may react differently.
+
+Nothing here searches: the queries' neighborhoods come from the caller.
 """
 
 from __future__ import annotations
@@ -15,17 +17,20 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from jaxtyping import Float, Int
 from numpy.typing import NDArray
 from torch import Tensor
 
 from vicinal.checks import InputError, check_same_rows
 from vicinal.confidence.ned.posterior import best_class, ned_log_probs
+from vicinal.confidence.support import LabeledSupport
 from vicinal.labels import codes_of
 from vicinal.neighbors.neighborhood import Neighborhood
 
 if TYPE_CHECKING:
     from vicinal.confidence.ned.classifier import NEDClassifier
 
+NewLabels = Int[Tensor, " r"] | Float[Tensor, "r c"]
 _ELEMENTS = 1 << 22
 
 
@@ -69,89 +74,97 @@ class JointEffect:
 
 
 def label_effects(
-    ned: NEDClassifier, queries: Tensor, ids: Any, new_labels: Any, probabilities: bool = False
+    ned: NEDClassifier,
+    neighborhood: Neighborhood,
+    rows: Int[Tensor, " r"],
+    new: NewLabels | None,
+    *,
+    probabilities: bool = False,
 ) -> LabelEffects:
-    """Each support row of ``ids`` alone: relabeled as ``new_labels``, or removed without them."""
-    support, k = ned.support_, ned.k_
-    rows, new = _edits(ned, ids, new_labels)
-    removing = new is None
-    if removing and len(support) == 1:
-        raise InputError("the support has a single row; without it nothing can be predicted.")
-    neighborhood = support.search.query(queries, min(k + removing, len(support)))
-    shown = Neighborhood(neighborhood.distances[:, :k], neighborhood.indices[:, :k])
+    """Each support row of ``rows`` alone: relabeled as ``new``, or removed without it.
+
+    Parameters
+    ----------
+    ned : whose support and parameters they are.
+    neighborhood : the queries' k nearest, labeled; one more than ``ned.k_`` for removals, if the
+        support has one more.
+    rows : positions in the support, none twice.
+    new : their codes, or soft labels where the support's are; None removes the rows.
+    probabilities : whether to keep every class's probability after every edit.
+    """
+    shown = neighborhood.first(ned.k_)
     log_before = ned.log_probs_of(shown)
-    best_before = best_class(log_before, shown.distances.double(), support.near(shown.indices))
-    edit_of = torch.full((len(support),), -1)
+    best_before = best_class(log_before, shown)
+    edit_of = torch.full((len(ned.support_),), -1)
     edit_of[rows] = torch.arange(len(rows))
     query, slot = (edit_of[shown.indices] >= 0).nonzero(as_tuple=True)
     edit = edit_of[shown.indices[query, slot]]
 
     best, p_old, top, full = [], [], [], []
-    cells = neighborhood.indices.shape[1] * (len(ned.classes_) if support.labels.soft else 1)
+    cells = neighborhood.k * (len(ned.classes_) if ned.support_.labels.soft else 1)
     block = max(_ELEMENTS // (cells + len(ned.classes_)), 1)
     for q, j, e in zip(query.split(block), slot.split(block), edit.split(block), strict=True):
-        near = support.near(neighborhood.indices[q])
-        distances, labels = _edited(neighborhood.distances[q].double(), near, j, new, e)
-        log_after = ned_log_probs(distances, labels, len(ned.classes_), ned.parameters_)
-        best.append(best_class(log_after, distances, labels))
-        p_old.append(log_after.gather(1, best_before[q, None])[:, 0].exp())
-        top.append(log_after.gather(1, best[-1][:, None])[:, 0].exp())
+        edited = _edited(neighborhood.rows(q).double(), j, None if new is None else new[e])
+        log_after = ned_log_probs(edited, len(ned.classes_), ned.parameters_)
+        best.append(best_class(log_after, edited))
+        p_old.append(_at(log_after, best_before[q]))
+        top.append(_at(log_after, best[-1]))
         full += [log_after.exp()] if probabilities else []
-    after = torch.cat(best) if best else torch.empty(0, dtype=torch.long)
-    changed = after != best_before[query]
-    empty = torch.empty(0, dtype=torch.float64)
+    after, was = torch.cat(best), best_before[query]
     return LabelEffects(
-        ids=support.ids[rows].numpy(),
+        ids=ned.support_.ids[rows].numpy(),
         touched=torch.bincount(edit, minlength=len(rows)).numpy(),
-        changed=torch.bincount(edit[changed], minlength=len(rows)).numpy(),
+        changed=torch.bincount(edit[after != was], minlength=len(rows)).numpy(),
         edit=edit.numpy(),
         query=query.numpy(),
-        before=ned.classes_[best_before[query].numpy()],
+        before=ned.classes_[was.numpy()],
         after=ned.classes_[after.numpy()],
-        p_before=log_before.gather(1, best_before[:, None])[query, 0].exp().numpy(),
-        p_after=torch.cat(p_old or [empty]).numpy(),
-        confidence=torch.cat(top or [empty]).numpy(),
+        p_before=_at(log_before, best_before)[query].numpy(),
+        p_after=torch.cat(p_old).numpy(),
+        confidence=torch.cat(top).numpy(),
         probabilities=torch.cat(full).numpy() if full else None,
     )
 
 
-def joint_effect(ned: NEDClassifier, queries: Tensor, ids: Any, new_labels: Any) -> JointEffect:
-    """All edits of the list together: every relabel, or every removal."""
-    support, count = ned.support_, len(ned.classes_)
-    rows, new = _edits(ned, ids, new_labels)
-    neighborhood = support.search.query(queries, ned.k_)
-    log_before = ned.log_probs_of(neighborhood)
-    before = best_class(
-        log_before, neighborhood.distances.double(), support.near(neighborhood.indices)
-    )
-    values = support.labels.codes.clone()
-    if new is None:
-        neighborhood = _without(ned, queries, rows)
-    else:
-        values[rows] = new
-    parts = zip(neighborhood.distances.split(4096), neighborhood.indices.split(4096), strict=True)
-    blocks = []
-    for d, i in parts:
-        log_after = ned_log_probs(d.double(), values[i], count, ned.parameters_)
-        blocks.append((log_after, best_class(log_after, d.double(), values[i])))
-    after = torch.cat([best for _, best in blocks])
+def joint_effect(ned: NEDClassifier, before: Neighborhood, after: Neighborhood) -> JointEffect:
+    """What ``ned`` says of the same queries by their neighbors before and after all edits."""
+    log_before, log_after = ned.log_probs_of(before), ned.log_probs_of(after)
     return JointEffect(
-        before=ned.classes_[before.numpy()],
-        after=ned.classes_[after.numpy()],
+        before=ned.classes_[best_class(log_before, before).numpy()],
+        after=ned.classes_[best_class(log_after, after).numpy()],
         probabilities_before=log_before.exp().numpy(),
-        probabilities_after=torch.cat([log for log, _ in blocks]).exp().numpy(),
+        probabilities_after=log_after.exp().numpy(),
     )
 
 
-def _edits(ned: NEDClassifier, ids: Any, new_labels: Any) -> tuple[Tensor, Tensor | None]:
-    support = ned.support_
+def relabeled(
+    neighborhood: Neighborhood, support: LabeledSupport, rows: Int[Tensor, " r"], new: NewLabels
+) -> Neighborhood:
+    """The same neighbors, with the labels of support ``rows`` all replaced by ``new``.
+
+    Parameters
+    ----------
+    neighborhood : the queries' neighbors, positions in ``support``.
+    support : whose labels they have.
+    rows : positions of the rows with other labels.
+    new : their codes, or soft labels where the support's are.
+    """
+    values = support.labels.codes.clone()
+    values[rows] = new.to(values)
+    return neighborhood.labeled(values)
+
+
+def edits_of(
+    support: LabeledSupport, ids: Any, new_labels: Any
+) -> tuple[Int[Tensor, " r"], NewLabels | None]:
+    """Positions of the rows named by ``ids`` (None: all) and the codes of their new labels."""
     rows = torch.arange(len(support)) if ids is None else support.positions(ids)
     if len(rows.unique()) != len(rows):
         raise InputError("`ids` names a row twice. Each edit is of one row; drop the repeats.")
     if new_labels is None:
         return rows, None
     check_same_rows(rows, new_labels, "ids", "new_labels")
-    new = codes_of(new_labels, len(rows), support.labels)
+    new = codes_of(new_labels, len(rows), support.labels, name="new_labels")
     if new.ndim == 1 and bool((new < 0).any()):
         wrong = np.asarray(new_labels)[(new < 0).numpy()][0]
         raise InputError(
@@ -159,43 +172,22 @@ def _edits(ned: NEDClassifier, ids: Any, new_labels: Any) -> tuple[Tensor, Tenso
             "For a class that is new, use relabel() and predict."
         )
     if support.labels.soft and new.ndim == 1:
-        new = torch.nn.functional.one_hot(new, len(ned.classes_)).double()
+        new = torch.nn.functional.one_hot(new, len(support.labels.classes)).double()
     return rows, new
 
 
-def _edited(
-    distances: Tensor, labels: Tensor, slot: Tensor, new: Tensor | None, edit: Tensor
-) -> tuple[Tensor, Tensor]:
-    """Neighbor lists with the one at ``slot`` relabeled, or taken out so that the rest move up."""
-    pair = torch.arange(len(slot))
+def _edited(neighborhood: Neighborhood, slot: Tensor, new: Tensor | None) -> Neighborhood:
+    """The neighbor at ``slot`` relabeled, or (``new`` None) taken out so that the rest move up."""
+    pair, (distances, indices) = torch.arange(len(slot)), neighborhood
     if new is not None:
-        labels = labels.clone()
-        labels[pair, slot] = new[edit].to(labels)
-        return distances, labels
-    columns = torch.arange(distances.shape[1] - 1).expand(len(slot), -1)
+        labels = neighborhood.labels.clone()
+        labels[pair, slot] = new.to(labels)
+        return Neighborhood(distances, indices, labels)
+    columns = torch.arange(neighborhood.k - 1).expand(len(slot), -1)
     columns = columns + (columns >= slot[:, None])
-    return distances.gather(1, columns), labels[pair[:, None], columns]
+    labels = neighborhood.labels[pair[:, None], columns]
+    return Neighborhood(distances.gather(1, columns), indices.gather(1, columns), labels)
 
 
-def _without(ned: NEDClassifier, queries: Tensor, rows: Tensor) -> Neighborhood:
-    """The k nearest rows that are not removed; deeper lists only for queries that need them."""
-    support, k = ned.support_, ned.k_
-    left = len(support) - len(rows)
-    if left < 1:
-        raise InputError("`ids` names the whole support. At least one row must stay.")
-    gone = torch.zeros(len(support), dtype=torch.bool)
-    gone[rows] = True
-    k, depth = min(k, left), min(ned.k_ + min(len(rows), ned.k_), len(support))
-    distances = queries.new_empty(len(queries), k)
-    indices = torch.empty(len(queries), k, dtype=torch.long)
-    waiting = torch.arange(len(queries))
-    while len(waiting):
-        neighborhood = support.search.query(queries[waiting], depth)
-        stays = ~gone[neighborhood.indices]
-        enough = stays.sum(1) >= k
-        order = (~stays[enough]).int().argsort(dim=1, stable=True)[:, :k]
-        done = waiting[enough]
-        distances[done] = neighborhood.distances[enough].gather(1, order).to(distances)
-        indices[done] = neighborhood.indices[enough].gather(1, order)
-        waiting, depth = waiting[~enough], min(2 * depth, len(support))
-    return Neighborhood(distances, indices)
+def _at(log_probs: Float[Tensor, "n c"], codes: Int[Tensor, " n"]) -> Float[Tensor, " n"]:
+    return log_probs.gather(1, codes[:, None])[:, 0].exp()

@@ -13,7 +13,7 @@ from vicinal.confidence.ned.classifier import NEDClassifier
 from vicinal.confidence.ned.posterior import NEDParameters
 from vicinal.confidence.support import LabeledSupport
 from vicinal.labels import Labels
-from vicinal.neighbors.search.exact import make_search
+from vicinal.neighbors.search import make_search
 
 _NUMBERS = ("temperature", "sharpness", "background", "effective_dimension")
 _VECTORS = ("log_bandwidths", "prior", "log_prior_shift")
@@ -70,7 +70,7 @@ def ned_of_state(tensors: dict[str, Tensor], facts: dict[str, Any]) -> NEDClassi
     ned._use(NEDParameters(*tensors["numbers"].tolist(), *map(tensors.get, _VECTORS)))
     ned.fitted_, ned.stale_ = tuple(facts["fitted"]), tuple(facts["stale"])
     ned.fitted_on_, ned.warnings_ = facts["fitted_on"], list(facts["warnings"])
-    ned._torch, ned._loo = facts["torch"], None
+    ned._torch = facts["torch"]
     if facts["features"]:
         ned.feature_names_in_ = np.array(facts["features"], dtype=object)
     return ned

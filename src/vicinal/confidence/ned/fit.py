@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -31,6 +32,8 @@ from numpy.typing import NDArray
 from scipy.optimize import minimize
 from torch import Tensor
 
+from vicinal.neighbors.neighborhood import Neighborhood, NeighborLabels, joined
+
 SHRINKAGE = 0.1
 USUAL_LOGIT = -4.0  # of the background: ε = 0.018
 FOLDS = 3
@@ -39,23 +42,53 @@ _ELEMENTS = 1 << 22  # of a block, whatever the number of classes
 _TINY = 1e-200
 
 
-class Evidence(NamedTuple):
-    """What a fit may look at: each row's neighbors, its own label, and the support's class counts.
+@dataclass(frozen=True, eq=False)
+class Evidence:
+    """What a fit may look at: a labeled neighborhood, each row's own label, the class counts.
 
+    ``targets`` are the rows' codes or soft labels, ``counts`` those of the support's classes.
     ``leave_one_out``: the rows are the support itself, so each row's own label is taken out of the
-    counts before they serve it as a prior.
+    counts before they serve it as a prior. Distances are float64 and labels gathered, whatever
+    came: a fit reads them many times.
     """
 
-    distances: Float[Tensor, "n k"]
-    labels: Int[Tensor, "n k"] | Float[Tensor, "n k c"]
+    neighborhood: Neighborhood
     targets: Int[Tensor, " n"] | Float[Tensor, "n c"]
     counts: Float[Tensor, " c"]
     leave_one_out: bool
 
-    def rows(self, keep: Tensor) -> Evidence:
-        return self._replace(
-            distances=self.distances[keep], labels=self.labels[keep], targets=self.targets[keep]
-        )
+    def __post_init__(self) -> None:
+        distances, indices = self.neighborhood
+        ready = Neighborhood(distances.double(), indices, self.neighborhood.labels)
+        object.__setattr__(self, "neighborhood", ready)
+
+    def __len__(self) -> int:
+        return self.neighborhood.size
+
+    @property
+    def distances(self) -> Float[Tensor, "n k"]:
+        return self.neighborhood.distances
+
+    @property
+    def labels(self) -> NeighborLabels:
+        return self.neighborhood.labels
+
+    def rows(self, keep: Tensor | slice) -> Evidence:
+        """Of some rows only."""
+        return replace(self, neighborhood=self.neighborhood.rows(keep), targets=self.targets[keep])
+
+    def first(self, k: int) -> Evidence:
+        """With the k nearest neighbors of each row only."""
+        return replace(self, neighborhood=self.neighborhood.first(k))
+
+
+def joined_evidence(parts: Sequence[Evidence]) -> Evidence:
+    """The rows of several, one after the other; the support is the same."""
+    return replace(
+        parts[0],
+        neighborhood=joined([part.neighborhood for part in parts]),
+        targets=torch.cat([part.targets for part in parts]),
+    )
 
 
 class Point(NamedTuple):
@@ -114,7 +147,7 @@ def loss_and_gradient(
     point: Point, evidence: Evidence, free: Free
 ) -> tuple[float, NDArray[np.float64]]:
     """The penalized mean loss and its gradient in ``Point.vector()``'s coordinates."""
-    total, gradient, n = 0.0, np.zeros(len(point.log_bandwidths) + 4), len(evidence.distances)
+    total, gradient, n = 0.0, np.zeros(len(point.log_bandwidths) + 4), len(evidence)
     for block in _blocks(evidence):
         losses, slope = _pass(point, block)
         total += float(losses.sum())
@@ -175,7 +208,7 @@ def fit_jointly(
     number of the step kept.
     """
     evidence = _thinned(evidence)
-    fold = torch.arange(len(evidence.distances)) % FOLDS
+    fold = torch.arange(len(evidence)) % FOLDS
     best, kept, lowest = start, 0, row_losses(start, evidence)
     point = start
     for step, free in enumerate(steps[1:], 1):
@@ -281,21 +314,14 @@ def _priors(evidence: Evidence) -> Tensor:
 
 
 def _blocks(evidence: Evidence) -> list[Evidence]:
-    cells = evidence.labels[0].numel() + len(evidence.counts)
+    soft = evidence.targets.ndim == 2  # then the neighbors' labels are (n, k, c)
+    cells = evidence.neighborhood.k * (len(evidence.counts) if soft else 1) + len(evidence.counts)
     rows = max(_ELEMENTS // cells, 1)
-    if rows >= len(evidence.distances):
-        return [evidence]
-    parts = zip(
-        evidence.distances.split(rows),
-        evidence.labels.split(rows),
-        evidence.targets.split(rows),
-        strict=True,
-    )
-    return [Evidence(*part, evidence.counts, evidence.leave_one_out) for part in parts]
+    return [evidence.rows(slice(at, at + rows)) for at in range(0, len(evidence), rows)]
 
 
 def _thinned(evidence: Evidence) -> Evidence:
-    n, enough = len(evidence.distances), max(MAX_ROWS, 20 * len(evidence.counts))
+    n, enough = len(evidence), max(MAX_ROWS, 20 * len(evidence.counts))
     return evidence if n <= enough else evidence.rows(torch.linspace(0, n - 1, enough).long())
 
 

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from vicinal.checks import check_positive, check_same_width
 from vicinal.confidence.ned.posterior import NEDParameters, ned_log_probs
 from vicinal.neighbors.distances import neighbor_distances, pairwise_distances
+from vicinal.neighbors.neighborhood import Neighborhood
 
 if TYPE_CHECKING:
     from vicinal.confidence.ned.classifier import NEDClassifier
@@ -54,13 +55,13 @@ class NEDHead(nn.Module):
         check_same_width(x, self.support, "x", "support")
         if self.k == len(self.support):
             distances = pairwise_distances(x, self.support, self.metric)
-            labels = self.labels.expand(len(x), *self.labels.shape)
+            indices = torch.arange(self.k, device=x.device).expand(len(x), -1)
         else:
             with torch.no_grad():
                 indices = self._nearest(x.detach())
             distances = neighbor_distances(x, self.support[indices], self.metric)
-            labels = self.labels[indices]
-        return ned_log_probs(distances, labels, self.num_classes, self.parameters_)
+        neighborhood = Neighborhood(distances, indices).labeled(self.labels)
+        return ned_log_probs(neighborhood, self.num_classes, self.parameters_)
 
     def extra_repr(self) -> str:
         return f"k={self.k}, classes={self.num_classes}, {self.parameters_}"

@@ -33,6 +33,7 @@ from torch import Tensor
 
 from vicinal.neighbors.kernels import exponential
 from vicinal.neighbors.mass import class_log_mass, log_mass
+from vicinal.neighbors.neighborhood import Neighborhood
 
 
 @dataclass(frozen=True)
@@ -53,21 +54,18 @@ class NEDParameters:
 
 
 def ned_log_probs(
-    distances: Float[Tensor, "n k"],
-    labels: Int[Tensor, "n k"] | Float[Tensor, "n k c"],
-    num_classes: int,
-    parameters: NEDParameters,
+    neighborhood: Neighborhood, num_classes: int, parameters: NEDParameters
 ) -> Float[Tensor, "n c"]:
-    """Log-probabilities of every class from the k nearest distances and labels (eq. 3, eq. 18).
+    """Log-probabilities of every class from labeled neighbors (eq. 3, eq. 18).
 
     A class without mass gets -inf, an exact zero. Differentiable in the distances.
 
-    >>> two = ned_log_probs(torch.tensor([[0.0, 1.0, 1.0]]), torch.tensor([[0, 1, 1]]), 2,
-    ...                     NEDParameters(temperature=1.0))
-    >>> two.exp()
+    >>> three = Neighborhood(torch.tensor([[0.0, 1.0, 1.0]]), torch.tensor([[0, 1, 2]]))
+    >>> three = three.labeled(torch.tensor([0, 1, 1]))
+    >>> ned_log_probs(three, 2, NEDParameters(temperature=1.0)).exp()
     tensor([[0.5761, 0.4239]])
     """
-    log_s = _class_masses(distances, labels, num_classes, parameters).log_softmax(1)
+    log_s = _class_masses(neighborhood, num_classes, parameters).log_softmax(1)
     if parameters.background > 0:
         assert parameters.prior is not None
         floor = parameters.prior.to(log_s).log() + math.log(parameters.background)
@@ -81,39 +79,31 @@ def ned_log_probs(
 
 
 def neighbor_log_weights(
-    distances: Float[Tensor, "n k"],
-    labels: Int[Tensor, "n k"] | Float[Tensor, "n k c"],
-    parameters: NEDParameters,
+    neighborhood: Neighborhood, parameters: NEDParameters
 ) -> Float[Tensor, "n k"]:
     """Log-weight of each neighbor. Soft labels with class bandwidths: the mean over its label."""
-    own = parameters.log_bandwidths
+    distances, own = neighborhood.distances, parameters.log_bandwidths
     if own is None:
         return exponential(distances, parameters.temperature)
+    labels = neighborhood.labels
     if labels.ndim == 2:
         return _eq18(distances, own.to(distances)[labels], parameters)
     weights = _eq18(distances[:, :, None], own.to(distances), parameters)
     return (weights + labels.to(distances).log()).logsumexp(2)
 
 
-def log_density(
-    distances: Float[Tensor, "n k"],
-    labels: Int[Tensor, "n k"] | Float[Tensor, "n k c"],
-    parameters: NEDParameters,
-) -> Float[Tensor, " n"]:
+def log_density(neighborhood: Neighborhood, parameters: NEDParameters) -> Float[Tensor, " n"]:
     """log Σ_i w_i: how much weight the support puts near a row; larger is more crowded.
 
     At T = 0 every mass is 0 or a count, so minus the nearest distance takes its place.
     """
     if parameters.temperature == 0:
-        return -distances[:, 0]
-    return log_mass(neighbor_log_weights(distances, labels, parameters))
+        return -neighborhood.distances[:, 0]
+    return log_mass(neighbor_log_weights(neighborhood, parameters))
 
 
 def ignored_mass_bound(
-    distances: Float[Tensor, "n k"],
-    labels: Int[Tensor, "n k"] | Float[Tensor, "n k c"],
-    support_size: int,
-    parameters: NEDParameters,
+    neighborhood: Neighborhood, support_size: int, parameters: NEDParameters
 ) -> Float[Tensor, " n"]:
     r"""At most this mass lies beyond the k-th neighbor, relative to the mass that is kept.
 
@@ -122,14 +112,14 @@ def ignored_mass_bound(
     None of the N - k others is nearer than the k-th. With a bandwidth per class the heaviest
     class's weight at d_k stands for all.
 
-    >>> ignored_mass_bound(torch.tensor([[0.0, 3.0]]), torch.zeros(1, 2).long(), 10,
-    ...                    NEDParameters(temperature=1.0))
+    >>> two = Neighborhood(torch.tensor([[0.0, 3.0]]), torch.tensor([[0, 1]]))
+    >>> ignored_mass_bound(two, 10, NEDParameters(temperature=1.0))
     tensor([0.3794])
     """
-    left = support_size - distances.shape[1]
+    distances, left = neighborhood.distances, support_size - neighborhood.k
     if left == 0:
         return torch.zeros_like(distances[:, 0])
-    weights = neighbor_log_weights(distances, labels, parameters)
+    weights = neighbor_log_weights(neighborhood, parameters)
     if parameters.log_bandwidths is None:
         last = weights[:, -1]
     else:
@@ -138,15 +128,11 @@ def ignored_mass_bound(
     return (last + math.log(left) - log_mass(weights)).exp()
 
 
-def best_class(
-    log_probs: Float[Tensor, "n c"],
-    distances: Float[Tensor, "n k"],
-    labels: Int[Tensor, "n k"] | Float[Tensor, "n k c"],
-) -> Int[Tensor, " n"]:
+def best_class(log_probs: Float[Tensor, "n c"], neighborhood: Neighborhood) -> Int[Tensor, " n"]:
     """The most probable class; ties go to the smaller mean distance, then to the label order.
 
-    >>> p = torch.tensor([[0.5, 0.5]]).log()
-    >>> best_class(p, torch.tensor([[1.0, 1.0, 2.0, 5.0]]), torch.tensor([[1, 0, 1, 0]]))
+    >>> four = Neighborhood(torch.tensor([[1.0, 1.0, 2.0, 5.0]]), torch.tensor([[0, 1, 2, 3]]))
+    >>> best_class(torch.tensor([[0.5, 0.5]]).log(), four.labeled(torch.tensor([1, 0, 1, 0])))
     tensor([1])
     """
     top = log_probs.amax(1, keepdim=True)
@@ -154,8 +140,9 @@ def best_class(
     best = log_probs.argmax(1)
     rows = (tied.sum(1) > 1).nonzero().flatten()
     if len(rows):
-        d, near, count = distances[rows], labels[rows], log_probs.shape[1]
-        share = near if near.ndim == 3 else torch.nn.functional.one_hot(near, count)
+        torn, count = neighborhood.rows(rows), log_probs.shape[1]
+        d, labels = torn.distances.double(), torn.labels
+        share = labels if labels.ndim == 3 else torch.nn.functional.one_hot(labels, count)
         mean = torch.einsum("nk,nkc->nc", d, share.to(d)) / share.sum(1).to(d)
         # A class nobody near holds has mean 0/0; it loses to every class with neighbors.
         mean = mean.nan_to_num(torch.inf).masked_fill(~tied[rows], torch.inf)
@@ -165,13 +152,14 @@ def best_class(
 
 
 def _class_masses(
-    distances: Tensor, labels: Tensor, num_classes: int, parameters: NEDParameters
-) -> Tensor:
-    own = parameters.log_bandwidths
+    neighborhood: Neighborhood, num_classes: int, parameters: NEDParameters
+) -> Float[Tensor, "n c"]:
+    own, labels = parameters.log_bandwidths, neighborhood.labels
     if labels.ndim == 3 and own is not None:
+        distances = neighborhood.distances
         weights = _eq18(distances[:, :, None], own.to(distances), parameters)
         return (weights + labels.to(distances).log()).logsumexp(1)
-    weights = neighbor_log_weights(distances, labels, parameters)
+    weights = neighbor_log_weights(neighborhood, parameters)
     return class_log_mass(weights, labels, num_classes)
 
 

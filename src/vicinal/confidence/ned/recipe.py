@@ -97,7 +97,7 @@ def fit_recipe(
     else:
         log_t, notes = _log(recipe.temperature), ()
     start = start._replace(log_t=log_t)
-    if not recipe.extras or len(usable.distances) == 0 or num_classes < 2:
+    if not recipe.extras or len(usable) == 0 or num_classes < 2:
         kept = recipe.names[:1] if recipe.temperature is None else ()
         return RecipeFit(_parameters(start, recipe.temperature), kept, notes)
     rows = evidence.rows(reachable(evidence, eps > 0 or recipe.background is None))
@@ -119,8 +119,9 @@ def fit_recipe(
     return RecipeFit(_parameters(point, exact), kept, notes)
 
 
-def with_prior(parameters: NEDParameters, shares: Tensor, prior: Any) -> NEDParameters:
+def with_prior(parameters: NEDParameters, counts: Tensor, prior: Any) -> NEDParameters:
     """The support's class shares, and the shift from them to the ``prior`` that is expected."""
+    shares = counts / counts.sum()
     if isinstance(prior, str) and prior == "support":
         return replace(parameters, prior=shares, log_prior_shift=None)
     count = len(shares)
@@ -149,9 +150,9 @@ def _plain_temperature(
     start: Point, rows: Evidence, dimensions: int
 ) -> tuple[float, tuple[str, ...]]:
     """log T of eq. 3, and what to say about it."""
-    scale = float(rows.distances[:, -1].median()) if len(rows.distances) else 0.0
+    scale = float(rows.distances[:, -1].median()) if len(rows) else 0.0
     fallback = math.log(scale) if scale > 0 else 0.0
-    if len(rows.distances) == 0:
+    if len(rows) == 0:
         return fallback, (
             "temperature cannot be fitted: no row has a neighbor of its own class. The median "
             "distance to the k-th neighbor is used; pass temperature= or more rows per class.",

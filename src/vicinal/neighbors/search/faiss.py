@@ -20,7 +20,9 @@ import torch
 from torch import Tensor
 
 from vicinal.checks import InputError, check_choice, check_k
-from vicinal.neighbors.search.exact import ExactSearch, kept_mask, zero_rows
+from vicinal.neighbors.distances import zero_rows
+from vicinal.neighbors.search.exact import ExactSearch
+from vicinal.neighbors.search.protocol import kept_mask
 from vicinal.neighbors.search.smallest import smallest_scores
 
 IVF_FROM = 1_000_000  # rows above which kind="auto" takes inverted lists

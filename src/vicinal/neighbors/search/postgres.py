@@ -14,17 +14,14 @@ import torch
 from torch import Tensor
 
 from vicinal.checks import InputError, as_matrix, check_choice, check_k
-from vicinal.neighbors.distances import METRICS
+from vicinal.neighbors.distances import METRICS, compared_rows, in_unit, zero_rows
 from vicinal.neighbors.neighborhood import Neighborhood
-from vicinal.neighbors.search.exact import (
+from vicinal.neighbors.search.protocol import (
     SPARE,
     checked_exclude,
     checked_rows,
-    compared_rows,
-    in_unit,
     kept_mask,
     squared_distances,
-    zero_rows,
 )
 from vicinal.neighbors.search.smallest import by_distance_then_index
 

@@ -3,7 +3,7 @@ r"""The smallest entries of each row of a big product, without ever holding or s
 A search wants, for each query, the few smallest of the scores
 :math:`s_{ij} = b_j - 2\, q_i \cdot x_j` (with :math:`b_j = \|x_j\|^2` a squared distance less
 :math:`\|q_i\|^2`). The product runs at the speed of a matrix product; selecting from it does not.
-So the first tiles foretell a threshold for each row, only scores below it are looked at, and most
+So the first tiles estimate a threshold for each row, only scores below it are looked at, and most
 tiles have few of them: the minimum of each group of columns, one cheap pass, says where. Where too
 many come through, the threshold falls to the largest score worth keeping; where too few did, the
 row is done again in full.
@@ -19,7 +19,7 @@ from torch import Tensor
 
 TILE = 1 << 19  # scores per tile: with its operands it stays in the shared cache
 SMALL = 6144  # rows of support below which everything is selected from at once
-SAMPLE = 8192  # rows that foretell a threshold
+SAMPLE = 8192  # rows that a threshold is estimated on
 GROUP = 8  # the larger, the smaller the groups: their minima are cheap, their members not
 DENSE = 1 << 22  # scores held at once where nothing is to be gained by a threshold
 
@@ -29,7 +29,7 @@ def smallest_scores(
 ) -> tuple[Float[Tensor, "n c"], Int[Tensor, "n c"]]:
     """The ``count`` smallest scores of each query and their columns, in no order.
 
-    Tile t is every T-th row from t on: a sample of the support, so that the first tiles foretell
+    Tile t is every T-th row from t on: a sample of the support, so that the first tiles estimate
     the threshold even where the support is sorted by class.
     """
     m = len(x)
@@ -37,14 +37,14 @@ def smallest_scores(
     if m < SMALL or 8 * count > m:
         return _dense(q, x, bias, count)
     lead = -(-tiles // 16) if m > 16 * SAMPLE else -(-tiles // 8)
-    boards = [_tile(q, x, bias, t, tiles) for t in range(lead)]
-    hits = _Hits(count, _foretold(boards, count, m))
+    first = [_tile(q, x, bias, t, tiles) for t in range(lead)]
+    hits = _Hits(count, _estimated_threshold(first, count, m))
     for t in range(tiles):
-        board = boards[t] if t < lead else _tile(q, x, bias, t, tiles, out=boards[-1])
-        rows, columns, values = _below(board, hits.threshold, _group_size(m, count))
+        scores = first[t] if t < lead else _tile(q, x, bias, t, tiles, out=first[-1])
+        rows, columns, values = _below(scores, hits.threshold, _group_size(m, count))
         hits.add(rows, columns * tiles + t, values)
     values, columns = hits.smallest()
-    short = values.isinf().any(1).nonzero()[:, 0]  # rows whose threshold was foretold too low
+    short = values.isinf().any(1).nonzero()[:, 0]  # rows whose threshold was estimated too low
     if len(short):
         values[short], columns[short] = _dense(q[short], x, bias, count)
     return values, columns
@@ -104,32 +104,32 @@ def _tile(
     return out
 
 
-def _foretold(boards: list[Tensor], count: int, m: int) -> Tensor:
+def _estimated_threshold(scores: list[Tensor], count: int, m: int) -> Tensor:
     """A threshold with at least ``count`` of all m scores below it, almost surely.
 
     In a sample of s scores count·s/m are expected among the smallest ``count``; four standard
     deviations more are allowed for. Minima of groups stand in for the scores: fewer to sort, and
     never lower.
     """
-    n, width = boards[0].shape
-    s = width * len(boards)
+    n, width = scores[0].shape
+    s = width * len(scores)
     expected = count * s / m
     rank = math.ceil(expected + 4 * math.sqrt(expected) + 4)
     group = 16
     while group > 1 and s < 8 * rank * group:
         group //= 2
-    minima = torch.cat([b.view(n, group, width // group).amin(1) for b in boards], 1)
+    minima = torch.cat([part.view(n, group, width // group).amin(1) for part in scores], 1)
     rank = min(rank, minima.shape[1])
     return minima.topk(rank, 1, largest=False, sorted=False).values.amax(1, keepdim=True)
 
 
-def _below(board: Tensor, threshold: Tensor, group: int) -> tuple[Tensor, Tensor, Tensor]:
+def _below(scores: Tensor, threshold: Tensor, group: int) -> tuple[Tensor, Tensor, Tensor]:
     """Row, column and value of every score under its row's threshold; rows ascend."""
-    n, width = board.shape
+    n, width = scores.shape
     stride = width // group
-    row, column = (board.view(n, group, stride).amin(1) < threshold).nonzero(as_tuple=True)
-    steps = torch.arange(0, width, stride, device=board.device)
-    members = board.view(-1).take((row * width + column)[:, None] + steps)
+    row, column = (scores.view(n, group, stride).amin(1) < threshold).nonzero(as_tuple=True)
+    steps = torch.arange(0, width, stride, device=scores.device)
+    members = scores.view(-1).take((row * width + column)[:, None] + steps)
     hit, member = (members < threshold[row]).nonzero(as_tuple=True)
     return row[hit], member * stride + column[hit], members[hit, member]
 
@@ -153,7 +153,7 @@ class _Hits:
     def add(self, rows: Tensor, columns: Tensor, values: Tensor) -> None:
         self.found.append((rows, columns, values))
         self.total += len(rows)
-        if self.total > 16 * self.count * len(self.threshold):  # foretold too high
+        if self.total > 16 * self.count * len(self.threshold):  # estimated too high
             values, columns = self.smallest()
             self.threshold = torch.minimum(self.threshold, values.amax(1, keepdim=True))
             rows = torch.arange(len(values), device=values.device)[:, None].expand_as(columns)

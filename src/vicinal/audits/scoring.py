@@ -1,0 +1,177 @@
+"""What a head's answer is worth on rows whose labels are known: every number, measured once."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from vicinal.audits.heads import Answer, Task, ned
+from vicinal.audits.sections import Head, ReliabilityBin, RiskCoverage, Sweep, Threshold
+from vicinal.evaluation import (
+    AcceptanceThreshold,
+    LogLoss,
+    area_under_risk_coverage,
+    expected_calibration_error,
+    negative_log_likelihood,
+    noise_floor,
+    reliability,
+    risk_coverage,
+    threshold_for_accuracy,
+)
+from vicinal.evaluation.intervals import clopper_pearson_lower
+from vicinal.labels import UNKNOWN
+
+MIN_ECE_ROWS = 100  # below, even a perfect head reads an ECE of several points
+CURVE_POINTS = 400
+
+
+@dataclass(frozen=True, eq=False)
+class Scored:
+    """An answer against codes; nothing is computed before it is read.
+
+    A row of a class the support lacks (``UNKNOWN``) is wrong, and has no log loss; a row without
+    label is not scored. ``target`` and ``delta``: the promise of the threshold.
+    """
+
+    answer: Answer
+    codes: NDArray[np.int64]
+    target: float
+    delta: float = 0.05
+
+    @cached_property
+    def rows(self) -> NDArray[np.bool_]:
+        return self.codes >= UNKNOWN
+
+    @property
+    def count(self) -> int:
+        return len(self.right)
+
+    @cached_property
+    def confidence(self) -> NDArray[np.float64]:
+        return self.answer.confidence[self.rows]
+
+    @cached_property
+    def right(self) -> NDArray[np.bool_]:
+        return (self.answer.predicted.numpy() == self.codes)[self.rows]
+
+    @cached_property
+    def loss(self) -> LogLoss:
+        known = self.codes >= 0
+        log_probs = self.answer.log_probs[torch.from_numpy(known)].numpy()
+        return negative_log_likelihood(log_probs, self.codes[known], log_probabilities=True)
+
+    @property
+    def nll(self) -> float | None:
+        """The mean log loss; None where a true class has probability 0."""
+        return float(self.loss) if math.isfinite(self.loss) else None
+
+    @property
+    def accuracy(self) -> float:
+        return float(self.right.mean())
+
+    @property
+    def accuracy_se(self) -> float:
+        return math.sqrt(self.accuracy * (1 - self.accuracy) / self.count)
+
+    @property
+    def mean_confidence(self) -> float:
+        return math.fsum(self.confidence.tolist()) / self.count
+
+    @cached_property
+    def ece(self) -> float:
+        return expected_calibration_error(self.confidence, self.right)
+
+    @cached_property
+    def noise_floor(self) -> float:
+        return noise_floor(self.confidence)
+
+    @cached_property
+    def aurc(self) -> float:
+        return area_under_risk_coverage(self.confidence, self.right)
+
+    @cached_property
+    def threshold(self) -> AcceptanceThreshold:
+        """The confidence that keeps the target: verdicts, curve and saved head use this one."""
+        return threshold_for_accuracy(self.confidence, self.right, self.target, self.delta)
+
+
+def head_record(name: str, scored: Scored, force_ece: bool) -> Head:
+    """The line of one head in an audit."""
+    enough = scored.count >= MIN_ECE_ROWS or force_ece
+    return Head(
+        name=name,
+        title=scored.answer.title,
+        accuracy=scored.accuracy,
+        accuracy_se=scored.accuracy_se,
+        ece=scored.ece if enough else None,
+        noise_floor=scored.noise_floor,
+        nll=scored.nll,
+        coverage_at_target=scored.threshold.coverage,
+        overconfidence=scored.mean_confidence - scored.accuracy,
+        bins=reliability_bins(scored.confidence, scored.right),
+    )
+
+
+def sweep_over_k(task: Task, whole: Scored) -> Sweep:
+    """Eq. 3's NED refitted, out of fold, at each number of neighbors; ``whole``: at all of them."""
+    full = task.neighborhood.k
+    ks = sorted({k for k in (1, 2, 5, 10, 20, 50, 100, 200) if k < full} | {full})
+    found = [whole if k == full else _at(k, task, whole) for k in ks]
+    enough = whole.count >= MIN_ECE_ROWS
+    return Sweep(
+        k=tuple(ks),
+        accuracy=tuple(scored.accuracy for scored in found),
+        ece=tuple(scored.ece if enough else None for scored in found),
+        nll=tuple(scored.nll for scored in found),
+        chosen=full,
+    )
+
+
+def _at(k: int, task: Task, whole: Scored) -> Scored:
+    folds = tuple(fold._replace(evidence=fold.evidence.first(k)) for fold in task.folds)
+    fewer = dataclasses.replace(task, neighborhood=task.neighborhood.first(k), folds=folds)
+    return dataclasses.replace(whole, answer=ned(fewer, "ned", ""))
+
+
+def risk_coverage_of(name: str, scored: Scored) -> RiskCoverage:
+    """Accuracy against coverage at up to 400 thresholds, and the one that keeps the target."""
+    curve, cut, n = risk_coverage(scored.confidence, scored.right), scored.threshold, scored.count
+    keep = np.unique(np.linspace(0, len(curve.threshold) - 1, CURVE_POINTS).round().astype(int))
+    accepted, errors = curve.accepted[keep], curve.errors[keep]
+    low = clopper_pearson_lower(accepted - errors, accepted, scored.delta)
+    return RiskCoverage(
+        head=name,
+        threshold=tuple(curve.threshold[keep].tolist()),
+        coverage=tuple((accepted / n).tolist()),
+        accuracy=tuple((1 - errors / accepted).tolist()),
+        lower_bound=tuple(low.tolist()),
+        chosen=Threshold(
+            target=cut.target,
+            value=float(cut.threshold) if cut.reachable else None,
+            coverage=float(cut.coverage),
+            accuracy=cut.accuracy,
+            lower_bound=cut.lower_bound,
+            rows=n,
+            delta=cut.delta,
+        ),
+    )
+
+
+def reliability_bins(
+    score: NDArray[np.float64], right: NDArray[np.bool_], bins: int = 15
+) -> tuple[ReliabilityBin, ...]:
+    """Accuracy by score, with 95 % intervals; an empty bin has no accuracy."""
+    table = reliability(score, right, bins=bins)
+    columns = (table.confidence, table.accuracy, table.low, table.high)
+    values = zip(*(column.tolist() for column in columns), strict=True)
+    edges = zip(table.lower.tolist(), table.upper.tolist(), table.count.tolist(), strict=True)
+    return tuple(
+        ReliabilityBin(*edge, *(line if edge[2] else (None,) * len(columns)))
+        for edge, line in zip(edges, values, strict=True)
+    )

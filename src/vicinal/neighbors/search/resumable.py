@@ -1,0 +1,88 @@
+"""A long query in blocks: it tells how far it is, and goes on where it stopped."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Protocol
+
+from torch import Tensor
+
+from vicinal.checks import as_matrix
+from vicinal.neighbors.neighborhood import Neighborhood, joined
+from vicinal.neighbors.search.protocol import Search
+
+Progress = Callable[[str, int, int | None], None]
+BLOCK = 4096  # queries between two reports
+
+
+class Store(Protocol):
+    """Where finished blocks are kept, one after the other: a ``ShardStore`` of ``capture`` is one.
+
+    It belongs to one question: same search, rows, k and rows left out.
+    """
+
+    @property
+    def rows(self) -> int: ...
+
+    @property
+    def complete(self) -> bool: ...
+
+    def append(self, layers: Mapping[str, Tensor], labels: Tensor | None) -> None: ...
+
+    def finish(self) -> None: ...
+
+    def __getitem__(self, layer: str) -> Tensor: ...
+
+
+def resumable_query(
+    search: Search,
+    x: Any,
+    k: int,
+    *,
+    exclude: Any = None,
+    store: Store | None = None,
+    progress: Progress | None = None,
+    title: str = "neighbors",
+) -> Neighborhood:
+    """``search.query(x, k, exclude=exclude)``, a block of rows at a time.
+
+    Parameters
+    ----------
+    search:
+        A search that holds its support.
+    x:
+        Rows ``(n, d)`` whose neighbors are asked for.
+    k:
+        How many neighbors.
+    exclude:
+        For each row the index of a support row to leave out, -1 for none.
+    store:
+        Keeps finished blocks; what it holds already is not searched again.
+    progress:
+        Called as ``progress(title, done, total)`` after every block.
+    title:
+        What the progress is of.
+
+    >>> import torch
+    >>> from vicinal.neighbors.search import ExactSearch
+    >>> search = ExactSearch().build(torch.tensor([[0.0], [1.0], [3.0]]))
+    >>> resumable_query(search, torch.tensor([[0.9]]), 2, progress=print).indices
+    neighbors 1 1
+    tensor([[1, 0]])
+    """
+    x = as_matrix(x, "x")
+
+    def blocks(first: int) -> Iterator[Neighborhood]:
+        for start in range(first, len(x), BLOCK):
+            rows = slice(start, start + BLOCK)
+            yield search.query(x[rows], k, exclude=None if exclude is None else exclude[rows])
+            if progress is not None:
+                progress(title, min(start + BLOCK, len(x)), len(x))
+
+    if store is None:
+        return joined(list(blocks(0)))
+    if not store.complete:
+        for part in blocks(store.rows):
+            store.append({"distances": part.distances, "indices": part.indices}, None)
+        store.finish()
+    return Neighborhood(store["distances"], store["indices"])
