@@ -110,7 +110,7 @@ def significant(values: NDArray[np.float64]) -> NDArray[np.float64]:
     >>> significant(np.array([0.0, 0.000123456, -98765.0])).tolist()
     [0.0, 0.0001235, -98760.0]
     """
-    exponent = np.floor(np.log10(np.abs(np.where(values == 0, 1.0, values)))).clip(-18, 18)
+    exponent = np.floor(np.log10(np.abs(np.where(values == 0, 1.0, values)))).clip(-19, 25)
     scale = POWERS[np.abs(3 - exponent).astype(int)]
     whole = np.rint(np.where(exponent <= 3, values * scale, values / scale))
     return np.where(exponent <= 3, whole / scale, whole * scale)
