@@ -17,7 +17,7 @@ from vicinal.audits.sections import (
     RiskCoverage,
     Sweep,
 )
-from vicinal.report.svg import Figure, Plot, ticks
+from vicinal.report.svg import Figure, Pair, Plot, ticks
 from vicinal.report.words import count, decimal, percent, points, sentence
 
 FEW = 10  # a bin with fewer rows shows its count and no bar: its accuracy would be noise
@@ -28,15 +28,7 @@ def reliability(head: Head, picks: bool = True) -> Figure:
 
     ``picks``: the cards carry this head's confidence, so a click on a bar can filter them.
     """
-    plot = Plot(height=290, bottom=76)
-    plot.left_axis(ticks(0, 1), lambda v: points(v, 0), "accuracy %")
-    plot.line([(0, 0), (1, 1)], "ideal")
-    bin_bars(plot, head.bins)
-    count_strip(plot, head.bins)
-    plot.bottom_axis(ticks(0, 1), lambda v: decimal(v, 1))
-    plot.text(
-        (plot.left + plot.width - plot.right) / 2, plot.height - 2, "confidence", "label middle"
-    )
+    plot = accuracy_plot(head.bins, "confidence", [(0, 0), (1, 1)])
     if picks:
         clickable_bins(plot, head.bins, "conf")
     ece = f"ECE {percent(head.ece)}" if head.ece is not None else "ECE not shown: too few rows"
@@ -52,6 +44,20 @@ def reliability(head: Head, picks: bool = True) -> Figure:
         ("confidence", "rows", "mean confidence", "accuracy", "95 % interval"),
         bin_table(head.bins),
     )
+
+
+def accuracy_plot(
+    bins: Sequence[ReliabilityBin], axis: str, ideal: Sequence[Pair] | None = None
+) -> Plot:
+    plot = Plot(height=290, bottom=76)
+    plot.left_axis(ticks(0, 1), lambda v: points(v, 0), "accuracy %")
+    if ideal is not None:
+        plot.line(ideal, "ideal")
+    bin_bars(plot, bins)
+    count_strip(plot, bins)
+    plot.bottom_axis(ticks(0, 1), lambda v: decimal(v, 1))
+    plot.text((plot.left + plot.width - plot.right) / 2, plot.height - 2, axis, "label middle")
+    return plot
 
 
 def bin_bars(plot: Plot, bins: Sequence[ReliabilityBin]) -> None:
@@ -199,14 +205,7 @@ def sweep(record: Sweep) -> Figure | None:
 
 def credibility(record: Credibility) -> Figure:
     """Accuracy by credibility: low credibility should mean more errors."""
-    plot = Plot(height=290, bottom=76)
-    plot.left_axis(ticks(0, 1), lambda v: points(v, 0), "accuracy %")
-    bin_bars(plot, record.bins)
-    count_strip(plot, record.bins)
-    plot.bottom_axis(ticks(0, 1), lambda v: decimal(v, 1))
-    plot.text(
-        (plot.left + plot.width - plot.right) / 2, plot.height - 2, "credibility", "label middle"
-    )
+    plot = accuracy_plot(record.bins, "credibility")
     clickable_bins(plot, record.bins, "cred")
     return Figure(
         "credibility",
