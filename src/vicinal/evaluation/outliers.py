@@ -65,20 +65,9 @@ def outlier_scores(
 ) -> dict[str, Any]:
     """Every score the inputs allow, ``(n,)`` each, larger = more outlying; one neighbor search.
 
-    Parameters
-    ----------
-    support, query
-        Rows that are known, and rows to be scored; always by ``"knn"``, the k-th distance.
-    labels
-        Integer classes of the support: add ``"mahalanobis"``, and ``"ned"`` by a fitted T.
-    logits
-        Of the queries: add ``"max_softmax"`` and ``"energy"``.
-    k, metric
-        How many neighbors, and by which distance.
-    temperature
-        Of ``"ned"``, where it is known already.
-    search
-        ``"exact"`` or a search; one that already holds the support is not built again.
+    Always ``"knn"``. With ``temperature``, or ``labels`` of the support to fit it on, ``"ned"``;
+    with ``labels`` also ``"mahalanobis"``; with the queries' ``logits`` ``"max_softmax"`` and
+    ``"energy"``. ``search`` may be one that already holds ``support``: then it is not built again.
 
     >>> support, query = torch.eye(4), torch.tensor([[1.0, 0, 0, 0], [9.0, 9, 9, 9]])
     >>> scores = outlier_scores(support, query, k=1, temperature=1.0)
@@ -196,15 +185,8 @@ def fpr_at_tpr(
 ) -> float:
     """Share of the other side caught when at least ``tpr`` of the ``positive`` side is.
 
-    Parameters
-    ----------
-    inliers, outliers
-        Scores, larger = more outlying.
-    tpr
-        The share of the positive side to be found.
-    positive
-        ``"outlier"``: inliers flagged when 95 % of the outliers are (OpenOOD's reading).
-        ``"inlier"``: outliers let in when 95 % of the inliers are (the older papers').
+    ``positive="outlier"``: inliers flagged when 95 % of the outliers are (OpenOOD's reading);
+    ``positive="inlier"``: outliers let in when 95 % of the inliers are (the older papers').
 
     >>> fpr_at_tpr([1.0, 2.0, 3.0, 4.0], [3.5, 5.0], tpr=1.0)
     0.25
@@ -224,13 +206,7 @@ def fpr_at_tpr(
 def outlier_report(
     inliers: Any, outliers: Any, *, tpr: float = 0.95, positive: str = "outlier"
 ) -> OutlierDetection:
-    """AUROC, AUPR of both sides and FPR at TPR of one score.
-
-    Parameters
-    ----------
-    inliers, outliers, tpr, positive
-        As in :func:`fpr_at_tpr`.
-    """
+    """AUROC, AUPR of both sides and FPR at TPR of one score (larger = more outlying)."""
     low, high = _scores(inliers, outliers)
     return OutlierDetection(
         auroc(low, high),
