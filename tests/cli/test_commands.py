@@ -10,10 +10,13 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from starlette.testclient import TestClient
 
 import vicinal as package
-from vicinal.cli import explore as explore_command
-from vicinal.cli.__main__ import main
+from vicinal.cli.__main__ import VERBS, main
+from vicinal.cli.explore import bound, judge_of
+from vicinal.cli.explore_server import application
+from vicinal.cli.run_files import read_run
 
 
 def test_alone_it_prints_the_lines_a_newcomer_needs(vicinal):
@@ -26,17 +29,7 @@ def test_alone_it_prints_the_lines_a_newcomer_needs(vicinal):
 
 
 def test_every_command_has_help_with_an_example(vicinal):
-    for verb in (
-        "demo",
-        "audit",
-        "embed",
-        "fit",
-        "predict",
-        "compare",
-        "layers",
-        "check",
-        "explore",
-    ):
+    for verb in VERBS:
         code, out, _ = vicinal(verb, "--help")
         assert code == 0
         assert f"vicinal {verb}" in out
@@ -66,7 +59,7 @@ def test_an_error_of_ours_is_exit_code_3_with_a_log(vicinal, tmp_path, monkeypat
     def broken(*_):
         raise ZeroDivisionError("oh")
 
-    monkeypatch.setattr("vicinal.cli.data_files.read_rows", broken)
+    monkeypatch.setattr("vicinal.cli.check.read_rows", broken)
     code, _, err = vicinal("check", "a.npz")
     assert code == 3
     assert "fault of vicinal" in err
@@ -77,7 +70,7 @@ def test_an_interrupt_is_exit_code_130(vicinal, monkeypatch):
     def stop(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("vicinal.cli.data_files.read_rows", stop)
+    monkeypatch.setattr("vicinal.cli.check.read_rows", stop)
     code, _, err = vicinal("check", "a.npz")
     assert code == 130
     assert "Run the same command again to continue" in err
@@ -252,10 +245,13 @@ def test_out_of_memory_is_answered_with_a_smaller_batch(vicinal, photos, monkeyp
     )
 
 
-def test_explore_serves_the_page_to_those_who_have_the_token(run_folder, files):
-    from starlette.testclient import TestClient
+def served(folder, token):
+    audit = read_run(folder)
+    return TestClient(application(folder, audit, judge_of(folder, audit), token))
 
-    client = TestClient(explore_command.application(run_folder, "secret"))
+
+def test_explore_serves_the_page_to_those_who_have_the_token(run_folder, files):
+    client = served(run_folder, "secret")
     assert client.get("/").status_code == 403
     assert client.get("/?token=wrong").status_code == 403
     page = client.get("/?token=secret")
@@ -292,9 +288,7 @@ def test_an_image_is_judged_by_the_model_of_the_run(photos, vicinal):
         "--k",
         "10",
     )
-    from starlette.testclient import TestClient
-
-    client = TestClient(explore_command.application(photos / "run", "t"))
+    client = served(photos / "run", "t")
     data = (photos / "test" / "cat" / "0.png").read_bytes()
     answer = client.post("/predict?token=t", files={"file": ("cat.png", data, "image/png")})
     assert answer.status_code == 200, answer.text
@@ -302,7 +296,7 @@ def test_an_image_is_judged_by_the_model_of_the_run(photos, vicinal):
 
 
 def test_explore_listens_on_this_machine_alone():
-    socket = explore_command._bound(0)
+    socket = bound(0)
     assert socket.getsockname()[0] == "127.0.0.1"
     socket.close()
 

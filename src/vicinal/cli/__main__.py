@@ -6,16 +6,18 @@ interrupted (run the same command again to go on).
 
 from __future__ import annotations
 
+import importlib
 import os
 import sys
 import traceback
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import typer
+from typer.core import TyperGroup
 
-from vicinal import __version__
-from vicinal.cli import audit, check, compare, demo, embed, explore, fit, layers, predict
+import vicinal
 
 NEWCOMER = """vicinal — know a model by its neighborhoods
 
@@ -25,23 +27,63 @@ NEWCOMER = """vicinal — know a model by its neighborhoods
   vicinal fit train.npz -o trust.vic        a head to keep; then: vicinal predict trust.vic new.npz
   vicinal compare runs/a runs/b             paired comparison, with gates for CI
   vicinal COMMAND --help                    options and examples"""
+# verb -> its line of help; the verb itself is `run` of the module of that name in this folder
+VERBS = {
+    "demo": "Digits with planted wrong labels and planted letters: an audit that says what it "
+    "missed.",
+    "audit": "How far may each prediction be trusted, which labels look wrong, and who says so.",
+    "embed": "Run a model over data and keep layers; interrupted, the same command goes on.",
+    "fit": "Fit temperature and thresholds, and write a .vic file that predict and your service "
+    "load.",
+    "predict": "Label, confidence, credibility, verdict and reason of each row; one line each.",
+    "compare": "Differences with paired 95 % intervals; what changed, was fixed, was broken.",
+    "layers": "List layer names, kinds and parameter counts; with --input also output shapes.",
+    "check": "Validate inputs only: shapes, labels, NaN, dimensions that match. Exit code 2 if "
+    "not.",
+    "explore": "Serve the page of a run on 127.0.0.1, read-only, behind a token in its address.",
+}
 
-app = typer.Typer(
+
+class Verbs(TyperGroup):
+    """Verbs are listed from the table alone; a verb's module is loaded when the verb is called."""
+
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        name, _, rest = super().resolve_command(ctx, args)
+        return name, _loaded(str(name)), rest
+
+
+def _program(**settings: Any) -> typer.Typer:
+    return typer.Typer(
+        add_completion=False,
+        rich_markup_mode=None,
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
+        **settings,
+    )
+
+
+def _loaded(verb: str) -> Any:
+    from vicinal.cli.flags import command  # with it comes torch, which only a called verb needs
+
+    module = importlib.import_module(f"vicinal.cli.{verb}")
+    program = _program()
+    program.command(name=verb, help=VERBS[verb], epilog=module.EXAMPLES)(command(module.run))
+    return typer.main.get_command(program)
+
+
+app = _program(
     name="vicinal",
+    cls=Verbs,
     help="Know a model by its neighborhoods: how far each prediction may be trusted, and why.",
     no_args_is_help=False,
-    add_completion=False,
-    rich_markup_mode=None,
-    pretty_exceptions_enable=False,
-    context_settings={"help_option_names": ["-h", "--help"]},
 )
-for _command in (demo, audit, embed, fit, predict, compare, layers, check, explore):
-    app.command(name=_command.NAME, epilog=_command.EXAMPLES)(_command.run)
+for _verb, _line in VERBS.items():
+    app.command(name=_verb, help=_line)(lambda: None)
 
 
 def _version(asked: bool) -> None:
     if asked:
-        typer.echo(f"vicinal {__version__}")
+        typer.echo(f"vicinal {vicinal.__version__}")
         raise typer.Exit
 
 
@@ -80,9 +122,7 @@ def _report(error: Exception) -> int:
     if hasattr(error, "format_message"):  # the parser's own: an unknown option, a bad value
         typer.echo(f"error: {error.format_message()}", err=True)
         return 2
-    from vicinal.checks import InputError
-
-    if isinstance(error, InputError):
+    if isinstance(error, vicinal.InputError):
         typer.echo(f"error: {error}", err=True)
         return 2
     log = Path("vicinal-error.log")
