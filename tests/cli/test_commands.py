@@ -13,10 +13,12 @@ from PIL import Image
 from starlette.testclient import TestClient
 
 import vicinal as package
-from vicinal.cli.__main__ import VERBS, main
+from vicinal.cli.__main__ import main
 from vicinal.cli.explore import bound, judge_of
 from vicinal.cli.explore_server import application
 from vicinal.cli.run_files import read_run
+from vicinal.cli.run_folder import locked
+from vicinal.cli.verbs import VERBS
 
 
 def test_alone_it_prints_the_lines_a_newcomer_needs(vicinal):
@@ -42,17 +44,6 @@ def test_a_mistyped_verb_or_option_is_answered_with_the_nearest(vicinal):
     code, _, err = vicinal("check", "a.npz", "--metrc", "l2")
     assert code == 2
     assert "--metric" in err
-
-
-def test_help_is_quick_because_torch_waits(tmp_path):
-    script = (
-        "import sys; from vicinal.cli.__main__ import main; main(['--help']); "
-        "assert 'torch' not in sys.modules"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
 
 
 def test_an_error_of_ours_is_exit_code_3_with_a_log(vicinal, tmp_path, monkeypatch):
@@ -130,6 +121,11 @@ def test_predict_streams_json_lines(vicinal, files, run_folder, monkeypatch):
         (["compare", "{run}", "{run}", "--fail-if", "ece"], "not of the form"),
         (["explore", "nowhere"], "no run in nowhere"),
         (["layers", "nowhere.py:make"], "no such file: nowhere.py"),
+        (["compare", "small.npz", "{run}"], "small.npz is no record of an audit"),
+        (["explore", "small.npz"], "small.npz is no record of an audit"),
+        (["fit", "{files}/train.npz", "-o", "no/a.vic"], "the folder no does not exist"),
+        (["check", "{files}/train.npz", "--metric", "l3"], "`--metric` must be one of"),
+        (["embed", "torch.nn:Identity", "{files}/test.npz", "--pool", "x"], "`--pool` must be one"),
     ],
 )
 def test_wrong_words_earn_a_sentence_and_exit_code_2(
@@ -198,6 +194,17 @@ def test_images_and_a_model_are_embedded_and_the_embeddings_audited(vicinal, pho
     code, _, err = vicinal("embed", "net.py:make", "train", "--gray", "--layer", "fc", "-o", "f")
     assert code == 2
     assert "no layer 'fc' in Sequential" in err
+    assert not (photos / "f").exists()
+    code, _, err = vicinal("embed", "net.py:make", "test", "--gray", "--layer", "1", "-o", "e")
+    assert code == 2
+    code, _, _ = vicinal(
+        "embed", "net.py:make", "train", "--gray", "--fresh", "--layer", "1", "-o", "e"
+    )
+    assert code == 0
+    with locked(photos / "e"):
+        code, _, err = vicinal("embed", "net.py:make", "train", "--gray", "--fresh", "-o", "e")
+    assert code == 2
+    assert "e is in use by another process" in err
     code, out, _ = vicinal("audit", "e", "-o", "run", "--k", "10")
     assert code == 0
     assert "3 classes (min 20 · max 20)" in out
@@ -268,6 +275,13 @@ def test_explore_serves_the_page_to_those_who_have_the_token(run_folder, files):
     assert {"label", "confidence", "verdict", "reason", "neighbors"} <= set(
         answer.json()["rows"][0]
     )
+    buffer = io.BytesIO()
+    np.savez(buffer, Z=x)
+    sent = client.post("/predict?token=secret", files={"file": ("x.npz", buffer.getvalue())})
+    assert sent.json() == answer.json()
+    bad = client.post("/predict?token=secret", files={"file": ("x.npz", b"none")})
+    assert bad.status_code == 400
+    assert "cannot read x.npz" in bad.json()["error"]
     bad = client.post("/predict?token=secret", data={"rows": "a,b"})
     assert bad.status_code == 400
     assert "one row of numbers per line" in bad.json()["error"]

@@ -126,6 +126,11 @@ def test_a_capture_is_data(tmp_path, arrays):
             "no 'embedding' column and no numeric",
         ),
         (lambda p, a: str(_text(p / "a.jsonl", "{not json}\n")), "cannot read a.jsonl"),
+        (
+            lambda p, a: str(_text(p / "a.npz", "no zip")),
+            "cannot read a.npz: it is no file of numpy",
+        ),
+        (lambda p, a: str(_text(p / "a.npy", "none")), "cannot read a.npy: it is no file of numpy"),
         (lambda p, a: str(_text(p / "a.txt", "")), "its ending is none of"),
         (lambda p, a: str(_text(p / "a.csv", "x,label\n1,a\n2,\n")), "row 1 has no label"),
         (

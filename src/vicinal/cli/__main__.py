@@ -6,18 +6,17 @@ interrupted (run the same command again to go on).
 
 from __future__ import annotations
 
-import importlib
 import os
 import sys
 import traceback
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import typer
-from typer.core import TyperGroup
 
 import vicinal
+from vicinal.cli.flags import command
+from vicinal.cli.verbs import VERBS
 
 NEWCOMER = """vicinal — know a model by its neighborhoods
 
@@ -27,58 +26,20 @@ NEWCOMER = """vicinal — know a model by its neighborhoods
   vicinal fit train.npz -o trust.vic        a head to keep; then: vicinal predict trust.vic new.npz
   vicinal compare runs/a runs/b             paired comparison, with gates for CI
   vicinal COMMAND --help                    options and examples"""
-# verb -> its line of help; the verb itself is `run` of the module of that name in this folder
-VERBS = {
-    "demo": "Digits with planted wrong labels and planted letters: an audit that says what it "
-    "missed.",
-    "audit": "How far may each prediction be trusted, which labels look wrong, and who says so.",
-    "embed": "Run a model over data and keep layers; interrupted, the same command goes on.",
-    "fit": "Fit temperature and thresholds, and write a .vic file that predict and your service "
-    "load.",
-    "predict": "Label, confidence, credibility, verdict and reason of each row; one line each.",
-    "compare": "Differences with paired 95 % intervals; what changed, was fixed, was broken.",
-    "layers": "List layer names, kinds and parameter counts; with --input also output shapes.",
-    "check": "Validate inputs only: shapes, labels, NaN, dimensions that match. Exit code 2 if "
-    "not.",
-    "explore": "Serve the page of a run on 127.0.0.1, read-only, behind a token in its address.",
-}
 
-
-class Verbs(TyperGroup):
-    """Verbs are listed from the table alone; a verb's module is loaded when the verb is called."""
-
-    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        name, _, rest = super().resolve_command(ctx, args)
-        return name, _loaded(str(name)), rest
-
-
-def _program(**settings: Any) -> typer.Typer:
-    return typer.Typer(
-        add_completion=False,
-        rich_markup_mode=None,
-        pretty_exceptions_enable=False,
-        context_settings={"help_option_names": ["-h", "--help"]},
-        **settings,
-    )
-
-
-def _loaded(verb: str) -> Any:
-    from vicinal.cli.flags import command  # with it comes torch, which only a called verb needs
-
-    module = importlib.import_module(f"vicinal.cli.{verb}")
-    program = _program()
-    program.command(name=verb, help=VERBS[verb], epilog=module.EXAMPLES)(command(module.run))
-    return typer.main.get_command(program)
-
-
-app = _program(
+app = typer.Typer(
     name="vicinal",
-    cls=Verbs,
     help="Know a model by its neighborhoods: how far each prediction may be trusted, and why.",
     no_args_is_help=False,
+    add_completion=False,
+    rich_markup_mode=None,
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
 )
-for _verb, _line in VERBS.items():
-    app.command(name=_verb, help=_line)(lambda: None)
+for _verb, _options in VERBS.items():
+    app.command(name=_verb, help=_options.__doc__, epilog=_options.EXAMPLE)(
+        command(_verb, _options)
+    )
 
 
 def _version(asked: bool) -> None:

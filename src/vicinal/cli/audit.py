@@ -7,18 +7,13 @@ from pathlib import Path
 
 from vicinal.audits import audit
 from vicinal.audits.record import Audit
-from vicinal.cli.audit_options import AuditOptions
 from vicinal.cli.audit_summary import print_summary
+from vicinal.cli.config import as_config
 from vicinal.cli.console import Console
-from vicinal.cli.flags import as_config
-from vicinal.cli.prepared import Prepared, prepare
+from vicinal.cli.prepared import Prepared, prepare, settings_of
 from vicinal.cli.run_files import write_run
 from vicinal.cli.run_folder import WORK, locked, next_folder
-
-EXAMPLES = (
-    "vicinal audit train.npz test.npz --target-accuracy 0.99   ·   "
-    "vicinal audit photos/train photos/test --model net.py:make --weights w.pt"
-)
+from vicinal.cli.verbs import AuditOptions
 
 
 def run(options: AuditOptions) -> None:
@@ -41,7 +36,7 @@ def _audited(prepared: Prepared, folder: Path, console: Console) -> Audit:
     with console.progress("audit") as bar:
         return audit(
             **prepared.arguments,
-            settings=prepared.options.settings(),
+            settings=settings_of(prepared.options),
             about=prepared.about,
             work=folder / WORK,
             progress=lambda _title, done, total: bar(done, total),

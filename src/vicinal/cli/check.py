@@ -2,26 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Annotated, Any
-
-import typer
+from typing import Any
 
 from vicinal.checks import InputError, check_choice
-from vicinal.cli import options
 from vicinal.cli.console import Console
 from vicinal.cli.data_files import read_rows
 from vicinal.cli.options import METRICS
 from vicinal.cli.row_set import RowSet, checked_labels, usable, vectors
+from vicinal.cli.verbs import CheckOptions
 from vicinal.confidence import load
-
-EXAMPLES = "vicinal check train.npz test.npz"
-
-
-@dataclass(frozen=True, kw_only=True)
-class CheckOptions(options.DataOptions, options.VectorOptions, options.ConsoleOptions):
-    files: Annotated[list[str], typer.Argument(help="Data files, or one saved head (.vic).")]
-    metric: options.Metric = "l2"
 
 
 def run(options: CheckOptions) -> None:

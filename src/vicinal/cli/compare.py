@@ -6,37 +6,17 @@ import datetime
 import shlex
 import sys
 import time
-from dataclasses import dataclass
-from pathlib import Path
-from typing import Annotated
-
-import typer
 
 from vicinal import __version__
 from vicinal.audits.audit import versions
 from vicinal.audits.comparison import compare_audits
 from vicinal.audits.record import Comparison, Provenance
 from vicinal.checks import InputError
-from vicinal.cli import options
 from vicinal.cli.console import Console
 from vicinal.cli.run_files import read_run
+from vicinal.cli.verbs import CompareOptions
 from vicinal.files import write_atomically
 from vicinal.report import save_compare
-
-EXAMPLES = 'vicinal compare runs/base runs/new --fail-if "ece > +0.01" --fail-if "coverage < -0.02"'
-
-
-@dataclass(frozen=True, kw_only=True)
-class CompareOptions(options.ConsoleOptions):
-    a: Annotated[Path, typer.Argument(help="The run to compare with.")]
-    b: Annotated[Path, typer.Argument(help="The run to judge.")]
-    fail_if: Annotated[
-        list[str] | None,
-        typer.Option("--fail-if", help="'ece > +0.01': a gate; exit code 1 if it is true."),
-    ] = None
-    out: options.Out = None
-    markdown: Annotated[bool, typer.Option("--md", help="Print the table as Markdown.")] = False
-    seed: options.Seed = 0
 
 
 def run(options: CompareOptions) -> int:

@@ -126,12 +126,14 @@ def _explained(name: str) -> Iterator[None]:
     except InputError:
         raise
     except (ValueError, UnpicklingError) as error:
-        if "pickle" in str(error) or "Object arrays" in str(error):
+        if "Object arrays" in str(error):
             raise InputError(
                 f"{name} holds Python objects (pickle). Refused for safety; save strings with "
                 "dtype '<U', or --trust-pickle."
             ) from None
-        raise InputError(f"cannot read {name}: {error}. Nothing was written.") from None
+        # Of a file that is none of its own, numpy says that it might be a pickle.
+        why = "it is no file of numpy.save or numpy.savez" if "pickle" in str(error) else error
+        raise InputError(f"cannot read {name}: {why}. Nothing was written.") from None
 
 
 def _from_arrays(name: str, arrays: Mapping[str, NDArray[Any]], options: DataOptions) -> RowSet:

@@ -3,28 +3,19 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 
 from vicinal.audits.demo import audited, demonstration
-from vicinal.cli import options
-from vicinal.cli.audit_options import AuditOptions
 from vicinal.cli.audit_summary import print_summary
+from vicinal.cli.config import as_config
 from vicinal.cli.console import Console
-from vicinal.cli.flags import FROM_CONFIG, as_config
+from vicinal.cli.flags import FROM_CONFIG
 from vicinal.cli.run_files import write_run
 from vicinal.cli.run_folder import locked
+from vicinal.cli.verbs import AuditOptions, DemoOptions
 from vicinal.files import atomically
-
-EXAMPLES = "vicinal demo -o vicinal-demo"
-
-
-@dataclass(frozen=True, kw_only=True)
-class DemoOptions(options.ConsoleOptions):
-    out: options.Out = None
-    seed: options.Seed = 0
 
 
 def run(options: DemoOptions) -> None:

@@ -2,46 +2,26 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import torch
-import typer
 from torch import nn
 
 from vicinal.capture import Activations, capture
-from vicinal.checks import InputError
-from vicinal.cli import options
+from vicinal.capture.hooks import POOLS
+from vicinal.checks import InputError, check_choice
 from vicinal.cli.console import Console
 from vicinal.cli.model_inputs import ModelInputs, model_inputs
 from vicinal.cli.models import model_of
 from vicinal.cli.run_folder import emptied, locked, write_json
-
-EXAMPLES = "vicinal embed model.py:make photos/ --weights w.pt --layer fc1 -o train-embeddings"
-
-
-@dataclass(frozen=True, kw_only=True)
-class EmbedOptions(
-    options.ModelOptions, options.ImageOptions, options.DataOptions, options.ConsoleOptions
-):
-    model: Annotated[str, typer.Argument(help="file.py:factory, pkg.module:factory, .ts, .pt2.")]
-    data: Annotated[str, typer.Argument(help="Image folder, .npz, .npy or module:dataset.")]
-    layer: Annotated[
-        list[str] | None, typer.Option("--layer", help="Layer to keep; repeatable.")
-    ] = None
-    out: options.Out = None
-    pool: Annotated[str, typer.Option("--pool", help="flatten, mean, max or first.")] = "flatten"
-    batch_size: Annotated[
-        int, typer.Option("--batch-size", help="Rows per forward pass.", min=1)
-    ] = 256
-    device: Annotated[str, typer.Option("--device", help="auto, cpu, cuda, cuda:1, mps.")] = "auto"
-    fresh: options.Fresh = False
+from vicinal.cli.verbs import EmbedOptions
 
 
 def run(options: EmbedOptions) -> None:
     """Load the model, run it over the data, and describe the shards it left."""
     console = Console(options.as_json, options.quiet)
+    check_choice(options.pool, "--pool", POOLS)
     loaded = model_of(options.model, options, console)
     inputs = model_inputs(options.data, options, size=options.size, gray=options.gray)
     folder = options.out or Path(f"{inputs.rows.name.split('.')[0]}-embeddings")

@@ -9,44 +9,29 @@ import socket
 import tempfile
 import webbrowser
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import numpy as np
-import typer
 from numpy.typing import NDArray
 
 from vicinal.audits.model import compact
 from vicinal.audits.record import Audit
 from vicinal.capture import capture
 from vicinal.checks import InputError
-from vicinal.cli import options
-from vicinal.cli.audit_options import AuditOptions
+from vicinal.cli.config import read_config
 from vicinal.cli.console import Console
 from vicinal.cli.data_files import IMAGE_SUFFIXES, read_rows
-from vicinal.cli.flags import FROM_CONFIG, read_config
+from vicinal.cli.flags import FROM_CONFIG
 from vicinal.cli.images import as_input, read_image
 from vicinal.cli.models import model_of
 from vicinal.cli.row_set import vectors
 from vicinal.cli.run_files import CONFIG, HEAD, read_run
+from vicinal.cli.verbs import AuditOptions, ExploreOptions
 from vicinal.confidence import load
 from vicinal.neighbors import unit_rows
 
-EXAMPLES = "vicinal explore runs/audit-0001"
 Judge = Callable[[str, bytes], list[dict[str, Any]]]
-
-
-@dataclass(frozen=True, kw_only=True)
-class ExploreOptions:
-    folder: Annotated[Path, typer.Argument(help="Folder of an audit.")]
-    port: Annotated[int, typer.Option("--port", help="0: any free port.")] = 0
-    browser: Annotated[
-        bool,
-        typer.Option("--browser/--no-browser", help="Open the page, or only print its address."),
-    ] = False
-    trust_pickle: options.TrustPickle = False
-    quiet: options.Quiet = False
 
 
 def run(options: ExploreOptions) -> None:

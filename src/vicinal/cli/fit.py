@@ -2,31 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
-
-import typer
+from typing import Any
 
 from vicinal.checks import InputError, check_choice
-from vicinal.cli import options
 from vicinal.cli.console import Console
 from vicinal.cli.data_files import read_vectors
 from vicinal.cli.options import METRICS
+from vicinal.cli.verbs import FitOptions
 from vicinal.confidence import NEDClassifier, TrustHead
-
-EXAMPLES = "vicinal fit train.npz --calib val.npz --target-accuracy 0.99 -o trust.vic"
-
-
-@dataclass(frozen=True, kw_only=True)
-class FitOptions(options.DataOptions, options.VectorOptions, options.ConsoleOptions):
-    support: Annotated[str, typer.Argument(help="Labeled reference rows.")]
-    calib: Annotated[str | None, typer.Option("--calib", help="Held-out labeled rows.")] = None
-    target_accuracy: options.TargetAccuracy = 0.99
-    out: options.Out = None
-    k: Annotated[int | None, typer.Option("--k", help="Neighbors that vote.")] = None
-    metric: options.Metric = "l2"
-    drop_bad: options.DropBad = False
 
 
 def run(options: FitOptions) -> None:
@@ -36,6 +20,8 @@ def run(options: FitOptions) -> None:
     path = options.out or Path("trust.vic")
     if path.suffix != ".vic":
         raise InputError(f"--out {path} must end in .vic.")
+    if not path.parent.is_dir():
+        raise InputError(f"cannot write {path}: the folder {path.parent} does not exist.")
     support = _labeled(options.support, options, console)
     calib = None if options.calib is None else _labeled(options.calib, options, console)
     ned = NEDClassifier(

@@ -1,52 +1,40 @@
-"""One frozen record per command: its fields are its flags, the keys of its config, its values.
+"""From the frozen record of a command to what typer parses.
 
-A field is written down once, ``name: Annotated[type, typer.Option(...)] = default``. From the
-record come the signature that typer parses, ``config.json``, and the check of a config read back.
+A field of the record is a flag, a key of a config and a value, written down once:
+``name: Annotated[type, typer.Option(...)] = default``.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import importlib
 import inspect
-import json
-import math
-import tomllib
-import types
 import typing
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import typer
 
-from vicinal.checks import InputError, closest
-
 # How a command is run, not what it computes: these fields stay out of a config.
 NOT_SETTINGS = ("config", "out", "fresh", "as_json", "quiet")
 FROM_CONFIG = "-"  # stands for an argument that is to come from --config
-
-EXPECTED = {
-    bool: "true or false",
-    int: "a whole number",
-    float: "a number",
-    str: "text",
-    Path: "a path",
-    list: "a list of texts",
-}
+Field = tuple["dataclasses.Field[Any]", Any]  # a field with its annotation
 
 
-def command(run: Callable[[Any], int | None]) -> Callable[..., int | None]:
-    """What typer parses: one parameter for each field of the record that ``run`` takes.
+def command(verb: str, kind: type) -> Callable[..., int | None]:
+    """What typer calls: one parameter for each field of the record ``kind``.
 
-    With ``--config`` the values come from there, but for those typed on the command line.
+    With ``--config`` the values come from there, but for those typed on the command line. The
+    module of the verb is loaded here, and with it torch: help and a mistyped flag need neither.
     """
-    (kind,) = [hint for name, hint in typing.get_type_hints(run).items() if name != "return"]
 
     def call(context: typer.Context, **values: Any) -> int | None:
+        module = importlib.import_module(f"vicinal.cli.{verb}")
         if values.get("config") is not None:
+            config = importlib.import_module("vicinal.cli.config")
             typed = {name: value for name, value in values.items() if _typed(context, name, value)}
-            values |= read_config(values["config"], kind) | typed
-        return run(kind(**values))
+            values |= config.read_config(values["config"], kind) | typed
+        return module.run(kind(**values))
 
     keyword, required = inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.empty
     parameters = [inspect.Parameter("context", keyword, annotation=typer.Context)]
@@ -58,63 +46,17 @@ def command(run: Callable[[Any], int | None]) -> Callable[..., int | None]:
     return call
 
 
-def as_config(options: Any) -> dict[str, Any]:
-    """The settings of a record as plain values: what ``config.json`` holds."""
-    values = {field.name: getattr(options, field.name) for field, _ in _settings(type(options))}
-    return {name: str(v) if isinstance(v, Path) else v for name, v in values.items()}
-
-
-def read_config(path: Path, kind: type) -> dict[str, Any]:
-    """Settings of a record from JSON or TOML: every name and the type of every value checked."""
-    if not path.exists():
-        raise InputError(f"no such file: {path}.")
-    try:
-        text = path.read_text("utf-8")
-        values = tomllib.loads(text) if path.suffix == ".toml" else json.loads(text)
-    except ValueError as error:
-        raise InputError(f"cannot read {path}: {error}.") from None
-    if not isinstance(values, dict):
-        raise InputError(f"{path.name} must hold settings by name, got {json.dumps(values)[:40]}.")
-    hints = {field.name: typing.get_args(hint)[0] for field, hint in _settings(kind)}
-    checked = {}
-    for name, value in values.items():
-        if name == "command":
-            continue
-        if name not in hints:
-            near = closest(name, hints)
-            hint = f" Did you mean {near[0]!r}?" if near else ""
-            verb = kind.__name__.removesuffix("Options").lower()
-            raise InputError(f"{path.name}: vicinal {verb} has no setting {name!r}.{hint}")
-        checked[name] = _checked(value, hints[name], f"{path.name}: {name!r}")
-    return checked
-
-
-def _checked(value: Any, hint: Any, name: str) -> Any:
-    """A value as its field's type says; whole numbers pass as floats and, like k, as text."""
-    choices = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
-    if value is None and type(None) in choices:
-        return None
-    kind = typing.get_origin(choices[0]) or choices[0]
-    if type(value) is kind and (kind is not list or all(isinstance(v, str) for v in value)):
-        if kind is not float or math.isfinite(value):
-            return value
-    elif type(value) is int and kind in (float, str):
-        return kind(value)
-    elif type(value) is str and kind is Path:
-        return Path(value)
-    raise InputError(f"{name} must be {EXPECTED[kind]}, got {json.dumps(value, default=str)}.")
-
-
 def _typed(context: typer.Context, name: str, value: Any) -> bool:
     source = context.get_parameter_source(name)
     return source is not None and source.name == "COMMANDLINE" and value != FROM_CONFIG
 
 
-def _settings(kind: type) -> Iterator[tuple[dataclasses.Field[Any], Any]]:
+def settings_in(kind: type) -> Iterator[Field]:
+    """The fields that a config may hold."""
     return (pair for pair in _fields(kind) if pair[0].name not in NOT_SETTINGS)
 
 
-def _fields(kind: type) -> Iterator[tuple[dataclasses.Field[Any], Any]]:
+def _fields(kind: type) -> Iterator[Field]:
     """Fields with their annotations: the record's own first, then those of its groups in order."""
     fields = {field.name: field for field in dataclasses.fields(kind)}
     hints = typing.get_type_hints(kind, include_extras=True)

@@ -2,26 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Annotated
-
-import typer
-
 from vicinal.capture import layer_names
 from vicinal.checks import InputError
-from vicinal.cli import options
 from vicinal.cli.console import Console
 from vicinal.cli.models import model_of
-
-EXAMPLES = "vicinal layers model.py:make --weights w.pt --input 1,28,28"
-
-
-@dataclass(frozen=True, kw_only=True)
-class LayersOptions(options.ModelOptions, options.ConsoleOptions):
-    model: Annotated[str, typer.Argument(help="file.py:factory or pkg.module:factory.")]
-    shape: Annotated[
-        str | None, typer.Option("--input", help="Shape of one input, e.g. 3,224,224: show shapes.")
-    ] = None
+from vicinal.cli.verbs import LayersOptions
 
 
 def run(options: LayersOptions) -> None:

@@ -8,39 +8,23 @@ import json
 import sys
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any, Self, TextIO
+from typing import Any, Self, TextIO
 
 import numpy as np
-import typer
 
 from vicinal.audits.files import word
 from vicinal.checks import InputError
-from vicinal.cli import options
 from vicinal.cli.console import Console
 from vicinal.cli.data_files import read_rows
 from vicinal.cli.row_set import RowSet, usable, vectors
+from vicinal.cli.verbs import PredictOptions
 from vicinal.confidence import TrustHead, load
 from vicinal.files import write_atomically
 
-EXAMPLES = (
-    "vicinal predict trust.vic new.npz   ·   cat rows.jsonl | vicinal predict trust.vic - --jsonl -"
-)
 STANDARD = "-"  # stdin or stdout
 BLOCK = 2048
 FIELDS = ("id", "label", "confidence", "credibility", "near_percentile", "verdict", "reason")
-
-
-@dataclass(frozen=True, kw_only=True)
-class PredictOptions(options.DataOptions, options.VectorOptions, options.ConsoleOptions):
-    head: Annotated[Path, typer.Argument(help="A .vic file of fit or audit.")]
-    query: Annotated[str, typer.Argument(help="Rows to judge; - reads JSON lines from stdin.")]
-    out: options.Out = None
-    jsonl: Annotated[
-        str | None, typer.Option("--jsonl", help="Write JSON lines to this file, or - for stdout.")
-    ] = None
-    show: Annotated[int, typer.Option("--head", help="Print this many rows.")] = 0
 
 
 def run(options: PredictOptions) -> None:

@@ -10,17 +10,18 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from vicinal.audits.inputs import About
+from vicinal.audits.inputs import About, AuditSettings
 from vicinal.audits.model import embedding_of
-from vicinal.checks import InputError, closest
-from vicinal.cli.audit_options import AuditOptions
+from vicinal.checks import InputError, check_choice, closest
+from vicinal.cli.config import as_config
 from vicinal.cli.console import Console
 from vicinal.cli.data_files import read_vectors
-from vicinal.cli.flags import as_config
 from vicinal.cli.model_inputs import ModelInputs, check_fits, in_codes_of, model_inputs
 from vicinal.cli.models import model_of
+from vicinal.cli.options import METRICS
 from vicinal.cli.row_set import RowSet
 from vicinal.cli.run_media import media_of
+from vicinal.cli.verbs import AuditOptions
 
 ROLES = ("support", "query", "calib")
 
@@ -37,7 +38,7 @@ class Prepared:
 
 def prepare(options: AuditOptions, console: Console) -> Prepared:
     """Embeddings, or a model and its inputs, read and checked."""
-    options.settings()  # a wrong setting is answered before a file is read
+    settings_of(options)  # a wrong setting is answered before a file is read
     if options.model is not None:
         return _with_model(options, options.model, console)
     sets = {role: _vectors(getattr(options, role), options) for role in ROLES}
@@ -57,6 +58,25 @@ def prepare(options: AuditOptions, console: Console) -> Prepared:
         console.warn(f"{len(dropped)} rows were dropped; they are listed in dropped.csv.")
     about = _about(options, {**sets, "query": query or support})
     return Prepared(options, arguments, about, dropped)
+
+
+def settings_of(options: AuditOptions) -> AuditSettings:
+    """All that decides the numbers, as the library takes it."""
+    check_choice(options.metric, "--metric", METRICS)
+    if options.k != "auto" and not options.k.isdigit():
+        raise InputError(f"--k must be a whole number or auto, got {options.k!r}.")
+    return AuditSettings(
+        k=None if options.k == "auto" else int(options.k),
+        metric="cosine" if options.metric == "cosine" else "sqeuclidean",
+        normalize=options.normalize,
+        target_accuracy=options.target_accuracy,
+        prior=options.prior,
+        unknown="unlabeled" if options.ignore_unknown else "wrong",
+        force_ece=options.force_ece,
+        seed=options.seed,
+        embedding=options.embedding,
+        layers=tuple(options.layer or ()),
+    )
 
 
 def _vectors(spec: str | None, options: AuditOptions) -> RowSet | None:

@@ -64,7 +64,10 @@ def read_run(folder: Path) -> Audit:
         raise InputError(f"{folder} is an unfinished run. Run its audit command again first.")
     if not path.exists():
         raise InputError(f"no run in {folder}: audit.json is missing. Give a folder of an audit.")
-    return Audit.from_json(path.read_text("utf-8"))
+    try:
+        return Audit.from_json(path.read_text("utf-8"))
+    except UnicodeDecodeError:
+        raise InputError(f"{path} is no record of an audit. Give a folder of an audit.") from None
 
 
 def git_commit() -> str | None:
