@@ -195,12 +195,22 @@ def test_images_and_a_model_are_embedded_and_the_embeddings_audited(vicinal, pho
     assert code == 2
     assert "no layer 'fc' in Sequential" in err
     assert not (photos / "f").exists()
+    code, _, err = vicinal("embed", "net.py:make", "train", "-o", "f")
+    assert code == 2
+    assert "the model failed on its inputs: mat1 and mat2 shapes cannot be multiplied" in err
+    assert not (photos / "f").exists()
     code, _, err = vicinal("embed", "net.py:make", "test", "--gray", "--layer", "1", "-o", "e")
     assert code == 2
     code, _, _ = vicinal(
         "embed", "net.py:make", "train", "--gray", "--fresh", "--layer", "1", "-o", "e"
     )
     assert code == 0
+    (photos / "other").mkdir()
+    (photos / "other" / "summary.json").write_text("{}")
+    code, _, err = vicinal("embed", "net.py:make", "train", "--gray", "--fresh", "-o", "other")
+    assert code == 2
+    assert "is not empty and holds no capture" in err
+    assert [path.name for path in (photos / "other").iterdir()] == ["summary.json"]
     with locked(photos / "e"):
         code, _, err = vicinal("embed", "net.py:make", "train", "--gray", "--fresh", "-o", "e")
     assert code == 2

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from vicinal.capture import Activations, capture
+from vicinal.capture import Activations, ShardStore, capture
 from vicinal.capture.hooks import POOLS
 from vicinal.checks import InputError, check_choice
 from vicinal.cli.console import Console
@@ -27,8 +27,12 @@ def run(options: EmbedOptions) -> None:
     folder = options.out or Path(f"{inputs.rows.name.split('.')[0]}-embeddings")
     with locked(folder):
         if options.fresh:
-            emptied(folder)
-        acts = _captured(loaded.model, inputs.data, options, folder, console)
+            _forget(folder)
+        try:
+            acts = _captured(loaded.model, inputs.data, options, folder, console)
+        except InputError:
+            _forget(folder, only_if_bare=True)
+            raise
         _describe(folder, inputs, options.model)
     shapes = {name: list(acts[name].shape) for name in acts}
     for name, shape in shapes.items():
@@ -69,14 +73,24 @@ def _captured(
                 )
             except (MemoryError, RuntimeError) as error:
                 short = isinstance(error, MemoryError) or "out of memory" in str(error).lower()
-                if not short or batch_size == 1:
+                if not short:
+                    first = str(error).strip().splitlines()[0]
+                    raise InputError(f"the model failed on its inputs: {first}") from error
+                if batch_size == 1:
                     raise
                 console.warn(
                     f"out of memory at batch {batch_size} → retrying at {batch_size // 2} "
                     "(result is identical)."
                 )
                 batch_size //= 2
-                emptied(folder)
+                _forget(folder)
+
+
+def _forget(folder: Path, *, only_if_bare: bool = False) -> None:
+    """Remove a capture, or only one without finished shards; any other folder is left alone."""
+    captured = (folder / "manifest.json").exists()
+    if captured and not (only_if_bare and ShardStore(folder).rows > 0):
+        emptied(folder)
 
 
 def _describe(folder: Path, inputs: ModelInputs, model: str) -> None:
