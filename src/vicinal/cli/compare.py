@@ -8,9 +8,10 @@ import sys
 import time
 
 from vicinal import __version__
+from vicinal.audits import compare_audits
 from vicinal.audits.audit import versions
-from vicinal.audits.comparison import compare_audits
-from vicinal.audits.record import Comparison, Provenance
+from vicinal.audits.record import Comparison
+from vicinal.audits.sections import Provenance
 from vicinal.checks import InputError
 from vicinal.cli.console import Console
 from vicinal.cli.run_files import read_run
