@@ -10,10 +10,15 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
+from starlette.testclient import TestClient
 
 import vicinal as package
-from vicinal.cli import explore as explore_command
 from vicinal.cli.__main__ import main
+from vicinal.cli.explore import bound, judge_of
+from vicinal.cli.explore_server import application
+from vicinal.cli.run_files import read_run
+from vicinal.cli.run_folder import locked
+from vicinal.cli.verbs import VERBS
 
 
 def test_alone_it_prints_the_lines_a_newcomer_needs(vicinal):
@@ -26,17 +31,7 @@ def test_alone_it_prints_the_lines_a_newcomer_needs(vicinal):
 
 
 def test_every_command_has_help_with_an_example(vicinal):
-    for verb in (
-        "demo",
-        "audit",
-        "embed",
-        "fit",
-        "predict",
-        "compare",
-        "layers",
-        "check",
-        "explore",
-    ):
+    for verb in VERBS:
         code, out, _ = vicinal(verb, "--help")
         assert code == 0
         assert f"vicinal {verb}" in out
@@ -51,22 +46,11 @@ def test_a_mistyped_verb_or_option_is_answered_with_the_nearest(vicinal):
     assert "--metric" in err
 
 
-def test_help_is_quick_because_torch_waits(tmp_path):
-    script = (
-        "import sys; from vicinal.cli.__main__ import main; main(['--help']); "
-        "assert 'torch' not in sys.modules"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", script], capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 0, done.stderr
-
-
 def test_an_error_of_ours_is_exit_code_3_with_a_log(vicinal, tmp_path, monkeypatch):
     def broken(*_):
         raise ZeroDivisionError("oh")
 
-    monkeypatch.setattr("vicinal.cli.data_files.read_rows", broken)
+    monkeypatch.setattr("vicinal.cli.check.read_rows", broken)
     code, _, err = vicinal("check", "a.npz")
     assert code == 3
     assert "fault of vicinal" in err
@@ -77,7 +61,7 @@ def test_an_interrupt_is_exit_code_130(vicinal, monkeypatch):
     def stop(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("vicinal.cli.data_files.read_rows", stop)
+    monkeypatch.setattr("vicinal.cli.check.read_rows", stop)
     code, _, err = vicinal("check", "a.npz")
     assert code == 130
     assert "Run the same command again to continue" in err
@@ -137,6 +121,11 @@ def test_predict_streams_json_lines(vicinal, files, run_folder, monkeypatch):
         (["compare", "{run}", "{run}", "--fail-if", "ece"], "not of the form"),
         (["explore", "nowhere"], "no run in nowhere"),
         (["layers", "nowhere.py:make"], "no such file: nowhere.py"),
+        (["compare", "small.npz", "{run}"], "small.npz is no record of an audit"),
+        (["explore", "small.npz"], "small.npz is no record of an audit"),
+        (["fit", "{files}/train.npz", "-o", "no/a.vic"], "the folder no does not exist"),
+        (["check", "{files}/train.npz", "--metric", "l3"], "`--metric` must be one of"),
+        (["embed", "torch.nn:Identity", "{files}/test.npz", "--pool", "x"], "`--pool` must be one"),
     ],
 )
 def test_wrong_words_earn_a_sentence_and_exit_code_2(
@@ -205,6 +194,27 @@ def test_images_and_a_model_are_embedded_and_the_embeddings_audited(vicinal, pho
     code, _, err = vicinal("embed", "net.py:make", "train", "--gray", "--layer", "fc", "-o", "f")
     assert code == 2
     assert "no layer 'fc' in Sequential" in err
+    assert not (photos / "f").exists()
+    code, _, err = vicinal("embed", "net.py:make", "train", "-o", "f")
+    assert code == 2
+    assert "the model failed on its inputs: mat1 and mat2 shapes cannot be multiplied" in err
+    assert not (photos / "f").exists()
+    code, _, err = vicinal("embed", "net.py:make", "test", "--gray", "--layer", "1", "-o", "e")
+    assert code == 2
+    code, _, _ = vicinal(
+        "embed", "net.py:make", "train", "--gray", "--fresh", "--layer", "1", "-o", "e"
+    )
+    assert code == 0
+    (photos / "other").mkdir()
+    (photos / "other" / "summary.json").write_text("{}")
+    code, _, err = vicinal("embed", "net.py:make", "train", "--gray", "--fresh", "-o", "other")
+    assert code == 2
+    assert "is not empty and holds no capture" in err
+    assert [path.name for path in (photos / "other").iterdir()] == ["summary.json"]
+    with locked(photos / "e"):
+        code, _, err = vicinal("embed", "net.py:make", "train", "--gray", "--fresh", "-o", "e")
+    assert code == 2
+    assert "e is in use by another process" in err
     code, out, _ = vicinal("audit", "e", "-o", "run", "--k", "10")
     assert code == 0
     assert "3 classes (min 20 · max 20)" in out
@@ -252,10 +262,13 @@ def test_out_of_memory_is_answered_with_a_smaller_batch(vicinal, photos, monkeyp
     )
 
 
-def test_explore_serves_the_page_to_those_who_have_the_token(run_folder, files):
-    from starlette.testclient import TestClient
+def served(folder, token):
+    audit = read_run(folder)
+    return TestClient(application(folder, audit, judge_of(folder, audit), token))
 
-    client = TestClient(explore_command.application(run_folder, "secret"))
+
+def test_explore_serves_the_page_to_those_who_have_the_token(run_folder, files):
+    client = served(run_folder, "secret")
     assert client.get("/").status_code == 403
     assert client.get("/?token=wrong").status_code == 403
     page = client.get("/?token=secret")
@@ -272,6 +285,13 @@ def test_explore_serves_the_page_to_those_who_have_the_token(run_folder, files):
     assert {"label", "confidence", "verdict", "reason", "neighbors"} <= set(
         answer.json()["rows"][0]
     )
+    buffer = io.BytesIO()
+    np.savez(buffer, Z=x)
+    sent = client.post("/predict?token=secret", files={"file": ("x.npz", buffer.getvalue())})
+    assert sent.json() == answer.json()
+    bad = client.post("/predict?token=secret", files={"file": ("x.npz", b"none")})
+    assert bad.status_code == 400
+    assert "cannot read x.npz" in bad.json()["error"]
     bad = client.post("/predict?token=secret", data={"rows": "a,b"})
     assert bad.status_code == 400
     assert "one row of numbers per line" in bad.json()["error"]
@@ -292,9 +312,7 @@ def test_an_image_is_judged_by_the_model_of_the_run(photos, vicinal):
         "--k",
         "10",
     )
-    from starlette.testclient import TestClient
-
-    client = TestClient(explore_command.application(photos / "run", "t"))
+    client = served(photos / "run", "t")
     data = (photos / "test" / "cat" / "0.png").read_bytes()
     answer = client.post("/predict?token=t", files={"file": ("cat.png", data, "image/png")})
     assert answer.status_code == 200, answer.text
@@ -302,7 +320,7 @@ def test_an_image_is_judged_by_the_model_of_the_run(photos, vicinal):
 
 
 def test_explore_listens_on_this_machine_alone():
-    socket = explore_command._bound(0)
+    socket = bound(0)
     assert socket.getsockname()[0] == "127.0.0.1"
     socket.close()
 

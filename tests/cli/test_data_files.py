@@ -8,8 +8,9 @@ from PIL import Image
 
 from vicinal.capture import capture
 from vicinal.checks import InputError
-from vicinal.cli.data_files import Columns, captured, read_rows
-from vicinal.cli.rows import aligned, checked_labels, usable, vectors
+from vicinal.cli.data_files import captured, read_rows
+from vicinal.cli.options import DataOptions
+from vicinal.cli.row_set import aligned, checked_labels, usable, vectors
 
 
 @pytest.fixture
@@ -125,6 +126,11 @@ def test_a_capture_is_data(tmp_path, arrays):
             "no 'embedding' column and no numeric",
         ),
         (lambda p, a: str(_text(p / "a.jsonl", "{not json}\n")), "cannot read a.jsonl"),
+        (
+            lambda p, a: str(_text(p / "a.npz", "no zip")),
+            "cannot read a.npz: it is no file of numpy",
+        ),
+        (lambda p, a: str(_text(p / "a.npy", "none")), "cannot read a.npy: it is no file of numpy"),
         (lambda p, a: str(_text(p / "a.txt", "")), "its ending is none of"),
         (lambda p, a: str(_text(p / "a.csv", "x,label\n1,a\n2,\n")), "row 1 has no label"),
         (
@@ -142,7 +148,7 @@ def test_files_that_cannot_be_read_say_why(tmp_path, arrays, make, message):
 def test_a_near_miss_of_a_key_or_a_file_is_suggested(tmp_path, arrays):
     spec = saved(tmp_path / "train.npz", **arrays)
     with pytest.raises(InputError, match="Did you mean --label-key y"):
-        read_rows(spec, Columns(label="yy"))
+        read_rows(spec, DataOptions(label_key="yy"))
     with pytest.raises(InputError, match=r"Did you mean train\.npz"):
         read_rows(str(tmp_path / "tran.npz"))
 
@@ -212,7 +218,7 @@ def test_labels_are_classes(tmp_path, arrays):
 def test_labels_are_aligned_by_id(tmp_path, arrays):
     ids = np.array(list("abcdef"))
     rows = read_rows(
-        saved(tmp_path / "a.npz", **arrays, ids=ids, label_ids=ids[::-1]), Columns(align=True)
+        saved(tmp_path / "a.npz", **arrays, ids=ids, label_ids=ids[::-1]), DataOptions(align="ids")
     )
     assert rows.labels.tolist() == arrays["y"][::-1].tolist()
     with pytest.raises(InputError, match=r"1 ids have no label \(first: f\)"):

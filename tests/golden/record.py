@@ -89,10 +89,10 @@ def run_files(folder):
 
 def saved(audit, folder):
     """The same three files of an audit made in Python."""
-    from vicinal.cli.audit import write_run
+    from vicinal.cli.run_files import write_run
 
     (folder / "model").mkdir()
-    write_run(audit, folder / "model", {}, [], max_mb=10.0)
+    write_run(audit, folder / "model", {})
     return run_files(folder / "model")
 
 

@@ -39,7 +39,8 @@ class ShardStore(Mapping[str, Tensor]):
         path = Path(folder)
         if not (path / MANIFEST).exists():
             # Our own partial files may be there: a run that died before its first manifest.
-            if path.exists() and any(not p.name.endswith(".partial") for p in path.iterdir()):
+            ours = (".partial", ".lock")
+            if path.exists() and any(not p.name.endswith(ours) for p in path.iterdir()):
                 raise InputError(
                     f"folder {str(path)!r} is not empty and holds no capture. Pass another folder."
                 )

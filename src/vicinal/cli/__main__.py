@@ -14,8 +14,9 @@ from pathlib import Path
 
 import typer
 
-from vicinal import __version__
-from vicinal.cli import audit, check, compare, demo, embed, explore, fit, layers, predict
+import vicinal
+from vicinal.cli.flags import command
+from vicinal.cli.verbs import VERBS
 
 NEWCOMER = """vicinal — know a model by its neighborhoods
 
@@ -35,13 +36,15 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-for _command in (demo, audit, embed, fit, predict, compare, layers, check, explore):
-    app.command(name=_command.NAME, epilog=_command.EXAMPLES)(_command.run)
+for _verb, _options in VERBS.items():
+    app.command(name=_verb, help=_options.__doc__, epilog=_options.EXAMPLE)(
+        command(_verb, _options)
+    )
 
 
 def _version(asked: bool) -> None:
     if asked:
-        typer.echo(f"vicinal {__version__}")
+        typer.echo(f"vicinal {vicinal.__version__}")
         raise typer.Exit
 
 
@@ -80,9 +83,7 @@ def _report(error: Exception) -> int:
     if hasattr(error, "format_message"):  # the parser's own: an unknown option, a bad value
         typer.echo(f"error: {error.format_message()}", err=True)
         return 2
-    from vicinal.checks import InputError
-
-    if isinstance(error, InputError):
+    if isinstance(error, vicinal.InputError):
         typer.echo(f"error: {error}", err=True)
         return 2
     log = Path("vicinal-error.log")

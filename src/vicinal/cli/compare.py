@@ -2,104 +2,84 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+import datetime
+import shlex
+import sys
+import time
 
-import typer
+from vicinal import __version__
+from vicinal.audits import compare_audits
+from vicinal.audits.audit import versions
+from vicinal.audits.record import Comparison
+from vicinal.audits.sections import Provenance
+from vicinal.checks import InputError
+from vicinal.cli.console import Console
+from vicinal.cli.run_files import read_run
+from vicinal.cli.verbs import CompareOptions
+from vicinal.files import write_atomically
+from vicinal.report import save_compare
 
-from vicinal.cli import options
 
-if TYPE_CHECKING:
-    from vicinal.audits.paired import Comparison
-    from vicinal.audits.record import Audit
-
-NAME = "compare"
-EXAMPLES = 'vicinal compare runs/base runs/new --fail-if "ece > +0.01" --fail-if "coverage < -0.02"'
-
-
-def run(
-    a: Annotated[Path, typer.Argument(help="The run to compare with.")],
-    b: Annotated[Path, typer.Argument(help="The run to judge.")],
-    fail_if: Annotated[
-        list[str] | None,
-        typer.Option("--fail-if", help="'ece > +0.01': a gate; exit code 1 if it is true."),
-    ] = None,
-    out: options.Out = None,
-    markdown: Annotated[bool, typer.Option("--md", help="Print the table as Markdown.")] = False,
-    seed: options.Seed = 0,
-    as_json: options.AsJson = False,
-    quiet: options.Quiet = False,
-) -> int:
-    """Differences with paired 95 % intervals; what changed, was fixed, was broken."""
-    import time
-
-    from vicinal.audits.paired import compare_audits
-    from vicinal.cli.audit import provenance_of
-    from vicinal.cli.console import Voice
-    from vicinal.files import write_atomically
-    from vicinal.report import save_compare
-
+def run(options: CompareOptions) -> int:
+    """Compare, write both files, and answer the gates with the exit code."""
     start = time.time()
-    voice = Voice(as_json, quiet)
-    first, second = read_audit(a), read_audit(b)
-    gates = list(fail_if or [])
-    found = compare_audits(
-        first,
-        second,
-        provenance_of("compare", {"a": str(a), "b": str(b), "fail_if": gates}, seed, start),
-        gates=gates,
-        seed=seed,
-    )
-    for text in found.warnings:
-        voice.warn(text)
-    voice.say(as_table(found, markdown))
-    folder = out or b
+    console = Console(options.as_json, options.quiet)
+    first, second, gates = read_run(options.a), read_run(options.b), list(options.fail_if or [])
+    folder = options.out or (options.b if options.b.is_dir() else options.b.parent)
+    if folder.exists() and not folder.is_dir():
+        raise InputError(f"--out {folder} is a file. Give a folder.")
+    provenance = _provenance(options, start)
+    result = compare_audits(first, second, provenance, gates=gates, seed=options.seed)
+    for text in result.warnings:
+        console.warn(text)
+    console.print(as_table(result, options.markdown))
     folder.mkdir(parents=True, exist_ok=True)
-    write_atomically(folder / "compare.json", found.to_json(indent=1) + "\n")
-    save_compare(found, folder / "compare.html")
-    voice.say(f"wrote  {folder / 'compare.html'} · compare.json")
-    voice.result(found.to_dict())
-    failed = [gate for gate in found.gates if not gate.passed]
+    write_atomically(folder / "compare.json", result.to_json(indent=1) + "\n")
+    save_compare(result, folder / "compare.html")
+    console.print(f"wrote  {folder / 'compare.html'} · compare.json")
+    console.result(result.to_dict())
+    failed = [gate for gate in result.gates if not gate.passed]
     for gate in failed:
         value = "could not be measured" if gate.value is None else f"is {gate.value:+.4g}"
-        voice.warn(f"gate failed: {gate.expression} ({value})")
-    if found.gates and not failed:
-        voice.say("gate: passed")
+        console.warn(f"gate failed: {gate.expression} ({value})")
+    if result.gates and not failed:
+        console.print("gate: passed")
     return 1 if failed else 0
 
 
-def read_audit(folder: Path) -> Audit:
-    """The record of a finished run."""
-    from vicinal.audits.record import Audit
-    from vicinal.checks import InputError
-    from vicinal.cli.run_folder import UNFINISHED
+def _provenance(options: CompareOptions, start: float) -> Provenance:
+    gates = list(options.fail_if or [])
+    return Provenance(
+        version=__version__,
+        seed=options.seed,
+        command=shlex.join(["vicinal", "compare", *sys.argv[2:]]),
+        reproduce=shlex.join(["vicinal", *sys.argv[1:]]),
+        created=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        seconds=round(time.time() - start, 2),
+        device="cpu",
+        versions=versions(),
+        config={"a": str(options.a), "b": str(options.b), "fail_if": gates},
+    )
 
-    path = folder / "audit.json" if folder.is_dir() else folder
-    if (folder / UNFINISHED).exists():
-        raise InputError(f"{folder} is an unfinished run. Run its audit command again first.")
-    if not path.exists():
-        raise InputError(f"no run in {folder}: audit.json is missing. Give a folder of an audit.")
-    return Audit.from_json(path.read_text("utf-8"))
 
-
-def as_table(found: Comparison, markdown: bool) -> str:
+def as_table(result: Comparison, markdown: bool) -> str:
     """One line per measure: both values, the difference and what the interval says."""
 
     def cell(value: float | None, signed: bool = False) -> str:
         return "–" if value is None else f"{value:{'+' if signed else ''}.4f}"
 
-    rows = [["", found.a, found.b, "Δ (paired 95 % CI)", ""]]
-    for delta in found.deltas:
+    rows = [["", result.a, result.b, "Δ (paired 95 % CI)", ""]]
+    for delta in result.deltas:
         change = cell(delta.delta, signed=True)
         if delta.low is not None:
             change += f" [{cell(delta.low, signed=True)}, {cell(delta.high, signed=True)}]"
         finding = delta.finding if delta.low is not None else ""
         rows.append([delta.title, cell(delta.a), cell(delta.b), change, finding])
-    if found.overlap is not None:
-        share = f"{100 * (1 - found.overlap):.0f} % of neighbors differ"
-        rows.append([f"neighbor overlap@{found.overlap_k}", "", cell(found.overlap), share, ""])
-    detail = "" if found.fixed is None else f"{found.fixed} fixed, {found.broken} broken"
-    rows.append(["predictions changed", "", str(found.changed), detail, ""])
+    if result.overlap is not None:
+        share = f"{100 * (1 - result.overlap):.0f} % of neighbors differ"
+        rows.append([f"neighbor overlap@{result.overlap_k}", "", cell(result.overlap), share, ""])
+    detail = "" if result.fixed is None else f"{result.fixed} fixed, {result.broken} broken"
+    rows.append(["predictions changed", "", str(result.changed), detail, ""])
     if markdown:
         lines = ["| " + " | ".join(row) + " |" for row in rows]
         return "\n".join([lines[0], "|" + "---|" * len(rows[0]), *lines[1:]])

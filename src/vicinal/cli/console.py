@@ -1,4 +1,4 @@
-"""What a command says: to the terminal, with progress; to stdout only JSON when that was asked."""
+"""What a command prints: words to the terminal, with progress; to stdout JSON alone if asked."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
-from rich.console import Console
+from rich.console import Console as Terminal
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
@@ -22,7 +22,7 @@ from rich.progress import (
 
 
 @dataclass
-class Voice:
+class Console:
     """``--json`` moves words to stderr and keeps stdout for one JSON value; ``--quiet`` hides them.
 
     Warnings are kept, since each of them must also be on the page.
@@ -34,10 +34,10 @@ class Voice:
     warned: list[str] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.out = Console(stderr=self.as_json or self.aside, highlight=False, soft_wrap=True)
-        self.err = Console(stderr=True, highlight=False, soft_wrap=True)
+        self.out = Terminal(stderr=self.as_json or self.aside, highlight=False, soft_wrap=True)
+        self.err = Terminal(stderr=True, highlight=False, soft_wrap=True)
 
-    def say(self, text: str = "") -> None:
+    def print(self, text: str = "") -> None:
         if not self.quiet:
             self.out.print(text, markup=False)
 
@@ -70,7 +70,7 @@ class Voice:
 
     @contextmanager
     def library_warnings(self) -> Iterator[None]:
-        """What the library warns of inside is said here, in the same form as our own warnings."""
+        """What the library warns of inside is printed here, in the form of our own warnings."""
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always", UserWarning)
             try:

@@ -2,52 +2,47 @@
 
 from __future__ import annotations
 
-import csv
 import json
 import zipfile
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from pathlib import Path
+from pickle import UnpicklingError
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from vicinal.capture import ShardStore
 from vicinal.checks import InputError, closest
-from vicinal.cli.rows import Rows, aligned
+from vicinal.cli.data_keys import (
+    EMBEDDING_KEYS,
+    ID_KEYS,
+    IMAGE_KEYS,
+    LABEL_KEYS,
+    LOGIT_KEYS,
+    PATH_KEYS,
+    TEXT_KEYS,
+    pick,
+)
+from vicinal.cli.options import DataOptions
+from vicinal.cli.row_set import RowSet, aligned, checked_labels, usable, vectors
+from vicinal.cli.tables import TABLES, read_table
 
-EMBEDDING_KEYS = ("embeddings", "embedding", "Z", "z", "X", "x", "features", "feat", "data")
-LABEL_KEYS = ("y", "labels", "label", "targets", "target", "class")
-ID_KEYS = ("ids", "id", "names", "name")
-IMAGE_KEYS = ("images", "image", "thumbnails")
-TEXT_KEYS = ("text", "texts", "sentence", "sentences")
-PATH_KEYS = ("paths", "path", "filepath")
-LOGIT_KEYS = ("logits", "scores")
 IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff")
-TABLES = (".csv", ".tsv", ".jsonl", ".parquet")
+USUAL = DataOptions()  # every key under one of its usual names
 
 
-@dataclass(frozen=True)
-class Columns:
-    """Which key or column holds what, where the usual names do not."""
-
-    embedding: str | None = None
-    label: str | None = None
-    id: str | None = None
-    image: str | None = None
-    text: str | None = None
-    align: bool = False
-    trust_pickle: bool = False
-
-
-def read_rows(spec: str, columns: Columns = Columns()) -> Rows:  # noqa: B008 - frozen, no state
+def read_rows(spec: str, options: DataOptions = USUAL) -> RowSet:
     """The rows behind a data spec; nothing is computed yet.
 
     ``train.npz`` · ``Z.npy+y.npy`` · ``rows.csv`` · ``rows.jsonl`` · ``rows.parquet`` · a folder of
     class folders of images · a folder written by ``vicinal embed``.
     """
+    if options.align not in (None, "ids"):
+        raise InputError(f"--align must be 'ids', got {options.align!r}.")
     if "+" in spec and all(part.endswith(".npy") for part in spec.split("+")):
-        return _npy(spec.split("+"), columns)
+        return _npy(spec.split("+"), options)
     path = Path(spec)
     if not path.exists():
         near = closest(
@@ -57,147 +52,104 @@ def read_rows(spec: str, columns: Columns = Columns()) -> Rows:  # noqa: B008 - 
         raise InputError(f"no such file: {spec}.{hint}")
     if path.is_dir():
         return _folder(path)
-    readers = {".npz": _npz, ".npy": lambda p, c: _npy([str(p)], c)}
-    reader = readers.get(path.suffix.lower(), _table if path.suffix.lower() in TABLES else None)
-    if reader is None:
-        known = ", ".join([*readers, *TABLES])
-        raise InputError(
-            f"cannot tell what {spec} is: its ending is none of {known}, and it is no folder."
-        )
-    return reader(path, columns)
+    ending = path.suffix.lower()
+    if ending == ".npz":
+        return _npz(path, options)
+    if ending == ".npy":
+        return _npy([spec], options)
+    if ending in TABLES:
+        return read_table(path, options)
+    known = ", ".join([".npz", ".npy", *TABLES])
+    raise InputError(
+        f"cannot tell what {spec} is: its ending is none of {known}, and it is no folder."
+    )
 
 
-def _npz(path: Path, columns: Columns) -> Rows:
+def read_vectors(
+    spec: str,
+    options: DataOptions,
+    *,
+    pool: str | None,
+    transpose: bool,
+    drop_bad: bool = False,
+    zero_rows: bool = False,
+) -> RowSet:
+    """The rows behind a data spec with one vector and, if there are labels, one class each.
+
+    Parameters
+    ----------
+    spec : a file or folder, as :func:`read_rows` takes it.
+    options : under which keys the data are.
+    pool, transpose : how stored features become vectors.
+    drop_bad : leave rows out that cannot be used, instead of refusing the file.
+    zero_rows : whether a row of zeros is such a row; it has no cosine.
+    """
+    rows = vectors(checked_labels(read_rows(spec, options)), pool=pool, transpose=transpose)
+    return usable(rows, drop_bad=drop_bad, zero_rows=zero_rows)
+
+
+def _npz(path: Path, options: DataOptions) -> RowSet:
+    arrays = {}
     try:
-        with np.load(path, allow_pickle=columns.trust_pickle) as file:
-            arrays = {key: _array(file, key, path, columns.trust_pickle) for key in file.files}
+        with _explained(path.name), np.load(path, allow_pickle=options.trust_pickle) as file:
+            for key in file.files:
+                with _explained(f"{path.name}:{key}"):
+                    arrays[key] = np.asarray(file[key])
     except (zipfile.BadZipFile, OSError, EOFError, KeyError) as error:
         size = path.stat().st_size
         raise InputError(
             f"cannot read {path.name}: {error} (file truncated? it is {size / 1e6:.1f} MB). "
             "Nothing was written."
         ) from None
-    return _from_arrays(path.name, arrays, columns)
+    return _from_arrays(path.name, arrays, options)
 
 
-def _array(file: Any, key: str, path: Path, trust_pickle: bool) -> NDArray[Any]:
-    try:
-        return np.asarray(file[key])
-    except ValueError as error:
-        if "pickle" in str(error) or "Object arrays" in str(error):
-            raise InputError(
-                f"{path.name}:{key} holds Python objects (pickle). Refused for safety; save "
-                "strings with dtype '<U', or --trust-pickle."
-            ) from None
-        raise InputError(f"cannot read {path.name}:{key}: {error}. Nothing was written.") from None
-
-
-def _npy(parts: Sequence[str], columns: Columns) -> Rows:
+def _npy(parts: Sequence[str], options: DataOptions) -> RowSet:
     arrays = []
     for part in parts:
         if not Path(part).exists():
             raise InputError(f"no such file: {part}.")
         try:
-            arrays.append(np.load(part, allow_pickle=columns.trust_pickle))
-        except ValueError as error:
-            if "pickle" in str(error) or "Object arrays" in str(error):
-                raise InputError(
-                    f"{Path(part).name} holds Python objects (pickle). Refused for safety; save "
-                    "strings with dtype '<U', or --trust-pickle."
-                ) from None
-            raise InputError(f"cannot read {part}: {error}. Nothing was written.") from None
+            with _explained(Path(part).name):
+                arrays.append(np.load(part, allow_pickle=options.trust_pickle))
         except (OSError, EOFError) as error:
             raise InputError(f"cannot read {part}: {error}. Nothing was written.") from None
     name = Path(parts[0]).name
-    labels = arrays[1] if len(arrays) > 1 else None
-    return Rows(name, arrays[0], labels, source=name)
+    return RowSet(name, arrays[0], arrays[1] if len(arrays) > 1 else None, source=name)
 
 
-def _table(path: Path, columns: Columns) -> Rows:
+@contextmanager
+def _explained(name: str) -> Iterator[None]:
+    """What numpy refuses to load, as a sentence."""
     try:
-        table = _read_table(path)
-    except (UnicodeDecodeError, json.JSONDecodeError, csv.Error, OSError, ValueError) as error:
-        raise InputError(f"cannot read {path.name}: {error}. Nothing was written.") from None
-    if not table or not next(iter(table.values())):
-        raise InputError(f"{path.name} has no rows.")
-    return _from_table(path.name, table, columns)
-
-
-def _read_table(path: Path) -> dict[str, list[Any]]:
-    """Columns by name, values as they are written."""
-    if path.suffix == ".parquet":
-        try:
-            import pyarrow.parquet as parquet
-        except ImportError:
+        yield
+    except InputError:
+        raise
+    except (ValueError, UnpicklingError) as error:
+        if "Object arrays" in str(error):
             raise InputError(
-                "reading .parquet needs pyarrow: pip install 'vicinal[parquet]'."
+                f"{name} holds Python objects (pickle). Refused for safety; save strings with "
+                "dtype '<U', or --trust-pickle."
             ) from None
-        table = parquet.read_table(path)
-        return {name: table[name].to_pylist() for name in table.column_names}
-    if path.suffix == ".jsonl":
-        lines = [json.loads(line) for line in path.read_text("utf-8").splitlines() if line.strip()]
-        names = list(dict.fromkeys(key for line in lines for key in line))
-        return {name: [line.get(name) for line in lines] for name in names}
-    with path.open(newline="", encoding="utf-8-sig") as file:
-        rows = list(csv.reader(file, delimiter="\t" if path.suffix == ".tsv" else ","))
-    ragged = [at for at, row in enumerate(rows, 1) if len(row) != len(rows[0])]
-    if ragged:
-        raise ValueError(
-            f"line {ragged[0]} has {len(rows[ragged[0] - 1])} cells, the heading has {len(rows[0])}"
-        )
-    return {name: [row[at] for row in rows[1:]] for at, name in enumerate(rows[0])}
+        # Of a file that is none of its own, numpy says that it might be a pickle.
+        why = "it is no file of numpy.save or numpy.savez" if "pickle" in str(error) else error
+        raise InputError(f"cannot read {name}: {why}. Nothing was written.") from None
 
 
-def _from_table(name: str, table: Mapping[str, list[Any]], columns: Columns) -> Rows:
-    """The embedding list column, or all numeric columns that are nothing else."""
-    label = _pick(table, columns.label, LABEL_KEYS, name, "--label-key")
-    ident = _pick(table, columns.id, ID_KEYS, name, "--id-col")
-    image = _pick(table, columns.image, PATH_KEYS, name, "--image-col")
-    text = _pick(table, columns.text, TEXT_KEYS, name, "--text-col")
-    taken = {label, ident, image, text}
-    vector = columns.embedding or next(
-        (key for key in EMBEDDING_KEYS if key in table and _is_vector(table[key][0])), None
-    )
-    numeric = [key for key in table if key not in taken and _is_numeric(table[key])]
-    if vector:
-        embeddings = _stacked(table[vector], f"{name}:{vector}")
-        shown = [key for key in table if key not in taken and key != vector]
-    elif numeric:
-        embeddings = np.array([[float(v) for v in table[key]] for key in numeric]).T
-        shown = numeric
-    else:
-        raise InputError(
-            f"{name} has no 'embedding' column and no numeric columns (columns: "
-            f"{', '.join(table)}). Name it with --embedding-key."
-        )
-    table_rows = [list(row) for row in zip(*(table[key] for key in shown), strict=True)]
-    return Rows(
-        name,
-        embeddings,
-        None if label is None else _labels_of(table[label]),
-        None if ident is None else tuple(map(str, table[ident])),
-        images=None if image is None else list(table[image]),
-        texts=None if text is None else [str(v) for v in table[text]],
-        table=table_rows if shown and text is None and image is None else None,
-        columns=tuple(shown) if text is None and image is None else (),
-        source=f"{name}:{vector or 'columns'}",
-    )
-
-
-def _from_arrays(name: str, arrays: Mapping[str, NDArray[Any]], columns: Columns) -> Rows:
-    vector = columns.embedding or next((key for key in EMBEDDING_KEYS if key in arrays), None)
+def _from_arrays(name: str, arrays: Mapping[str, NDArray[Any]], options: DataOptions) -> RowSet:
+    vector = options.embedding_key or next((key for key in EMBEDDING_KEYS if key in arrays), None)
     if vector is None or vector not in arrays:
         wanted = vector or "embeddings"
         near = closest(wanted, arrays)
         hint = f" Did you mean --embedding-key {near[0]}?" if near else ""
         raise InputError(f"{name} has no key {wanted!r} (keys: {', '.join(arrays)}).{hint}")
-    label = _pick(arrays, columns.label, LABEL_KEYS, name, "--label-key")
-    ident = _pick(arrays, columns.id, ID_KEYS, name, "--id-col")
-    image = _pick(arrays, columns.image, IMAGE_KEYS, name, "--image-col")
-    path = None if image else _pick(arrays, None, PATH_KEYS, name, "--image-col")
-    text = _pick(arrays, columns.text, TEXT_KEYS, name, "--text-col")
+    label = pick(arrays, options.label_key, LABEL_KEYS, name, "--label-key")
+    ident = pick(arrays, options.id_col, ID_KEYS, name, "--id-col")
+    image = pick(arrays, options.image_col, IMAGE_KEYS, name, "--image-col")
+    path = None if image else pick(arrays, None, PATH_KEYS, name, "--image-col")
+    text = pick(arrays, options.text_col, TEXT_KEYS, name, "--text-col")
     logit = next((key for key in LOGIT_KEYS if key in arrays), None)
-    rows = Rows(
+    rows = RowSet(
         name,
         arrays[vector],
         None if label is None else arrays[label],
@@ -207,12 +159,12 @@ def _from_arrays(name: str, arrays: Mapping[str, NDArray[Any]], columns: Columns
         logits=None if logit is None else arrays[logit],
         source=f"{name}:{vector}",
     )
-    if columns.align and label is not None and "label_ids" in arrays:
+    if options.align == "ids" and label is not None and "label_ids" in arrays:
         rows = aligned(rows, [str(v) for v in arrays["label_ids"].tolist()], arrays[label])
     return rows
 
 
-def _folder(path: Path) -> Rows:
+def _folder(path: Path) -> RowSet:
     """A capture of ``vicinal embed``, or class folders of images."""
     if (path / "manifest.json").exists():
         return captured(path)
@@ -224,7 +176,7 @@ def _folder(path: Path) -> Rows:
             "`vicinal embed`."
         )
     names = [p.relative_to(path) for p in inside]
-    return Rows(
+    return RowSet(
         path.name,
         None,
         np.array([name.parts[0] for name in names]),
@@ -234,10 +186,8 @@ def _folder(path: Path) -> Rows:
     )
 
 
-def captured(path: Path, layer: str | None = None) -> Rows:
+def captured(path: Path, layer: str | None = None) -> RowSet:
     """One layer of a folder of shards, with the labels and ids stored beside it."""
-    from vicinal.capture import ShardStore
-
     store = ShardStore(path)
     if not store.complete:
         raise InputError(
@@ -247,67 +197,16 @@ def captured(path: Path, layer: str | None = None) -> Rows:
     if name not in store:
         near = ", ".join(closest(name, list(store))) or ", ".join(store)
         raise InputError(f"no layer {name!r} in {path}. Close names: {near}.")
-    labels, ids = store.labels, None
     described = path / "embed.json"
-    classes: list[str] | None = None
-    if described.exists():
-        facts = json.loads(described.read_text())
-        ids, classes = facts.get("ids"), facts.get("classes")
-    y = None if labels is None else labels.numpy()
-    if y is not None and classes:
-        y = np.array(classes)[y]
-    images = None
-    if described.exists() and facts.get("images"):
-        images = facts["images"]
-    return Rows(
+    facts = json.loads(described.read_text("utf-8")) if described.exists() else {}
+    labels = None if store.labels is None else store.labels.numpy()
+    if labels is not None and facts.get("classes"):
+        labels = np.array(facts["classes"])[labels]
+    return RowSet(
         path.name,
         store[name].float().numpy(),
-        y,
-        tuple(ids) if ids else None,
-        images=images,
+        labels,
+        tuple(facts["ids"]) if facts.get("ids") else None,
+        images=facts.get("images") or None,
         source=f"{path.name}:{name}",
     )
-
-
-def _pick(
-    table: Mapping[str, Any], asked: str | None, usual: Iterable[str], name: str, option: str
-) -> str | None:
-    """The key the user named, or the first usual one; a name that is not there is an error."""
-    if asked is None:
-        return next((key for key in usual if key in table), None)
-    if asked in table:
-        return asked
-    near = closest(asked, table)
-    hint = f" Did you mean {option} {near[0]}?" if near else ""
-    raise InputError(f"{name} has no key {asked!r} (keys: {', '.join(table)}).{hint}")
-
-
-def _is_vector(value: Any) -> bool:
-    return isinstance(value, (list, tuple)) or (isinstance(value, str) and value.strip()[:1] == "[")
-
-
-def _is_numeric(values: list[Any]) -> bool:
-    try:
-        [float(v) for v in values[:200]]
-    except (TypeError, ValueError):
-        return False
-    return True
-
-
-def _stacked(values: list[Any], name: str) -> NDArray[Any]:
-    rows = [json.loads(v) if isinstance(v, str) else v for v in values]
-    widths = {len(row) if row is not None else 0 for row in rows}
-    if len(widths) != 1:
-        raise InputError(f"{name}: embeddings have different lengths: {sorted(widths)[:5]}.")
-    return np.array(rows, dtype=np.float64)
-
-
-def _labels_of(values: list[Any]) -> NDArray[Any]:
-    """Strings that are all whole numbers become integers; anything else stays text."""
-    if any(v is None or v == "" for v in values):
-        at = next(at for at, v in enumerate(values) if v is None or v == "")
-        raise InputError(f"row {at} has no label. Fill it in or leave the row out.")
-    if all(isinstance(v, str) for v in values):
-        digits = all(v.lstrip("-").isdigit() for v in values)
-        return np.array(values, dtype=np.int64) if digits else np.array(values)
-    return np.array(values)

@@ -5,46 +5,45 @@ from __future__ import annotations
 import time
 from pathlib import Path
 
-from vicinal.cli import options
+import torch
 
-NAME = "demo"
-EXAMPLES = "vicinal demo -o vicinal-demo"
+from vicinal.audits.demo import audited, demonstration
+from vicinal.cli.audit_summary import print_summary
+from vicinal.cli.config import as_config
+from vicinal.cli.console import Console
+from vicinal.cli.flags import FROM_CONFIG
+from vicinal.cli.run_files import write_run
+from vicinal.cli.run_folder import locked
+from vicinal.cli.verbs import AuditOptions, DemoOptions
+from vicinal.files import atomically
 
 
-def run(
-    out: options.Out = None,
-    seed: options.Seed = 0,
-    as_json: options.AsJson = False,
-    quiet: options.Quiet = False,
-) -> None:
-    """Digits with planted wrong labels and planted letters: an audit that says what it missed."""
-    import torch
-
-    from vicinal.audits.demo import audited, demonstration
-    from vicinal.cli.audit import write_run
-    from vicinal.cli.audit_summary import say_result
-    from vicinal.cli.console import Voice
-    from vicinal.cli.run_folder import locked
-
+def run(options: DemoOptions) -> None:
+    """Train, audit, write, and print what was found of what was planted."""
     start = time.time()
-    voice = Voice(as_json, quiet)
-    folder = out or Path("vicinal-demo")
+    console = Console(options.as_json, options.quiet)
+    folder = options.out or Path("vicinal-demo")
+    weights = folder / "weights.pt"
     with locked(folder):
-        voice.say("training a small network on bundled digits …")
-        planted = demonstration(seed)
-        with voice.progress("audit") as bar:
-            audit = audited(planted, seed, progress=lambda _t, done, total: bar(done, total))
-        torch.save(planted.model.state_dict(), folder / "weights.pt")
-        given = {
-            "model": "vicinal.audits.demo:network",
-            "weights": str(folder / "weights.pt"),
-            "embedding": "embedding",
-            "size": 8,
-            "gray": True,
-            "seed": seed,
-        }
-        write_run(audit, folder, given, [], max_mb=10.0)
-    say_result(audit, folder, voice)
+        console.print("training a small network on bundled digits …")
+        planted = demonstration(options.seed)
+        with console.progress("audit") as bar:
+            audit = audited(
+                planted, options.seed, progress=lambda _title, done, total: bar(done, total)
+            )
+        with atomically(weights) as partial:
+            torch.save(planted.model.state_dict(), partial)
+        settings = AuditOptions(
+            support=FROM_CONFIG,
+            model="vicinal.audits.demo:network",
+            weights=str(weights),
+            embedding="embedding",
+            size=8,
+            gray=True,
+            seed=options.seed,
+        )
+        write_run(audit, folder, as_config(settings))
+    print_summary(audit, folder, console)
     page = (folder / "report.html").resolve()
-    voice.say(f"\ntook {time.time() - start:.0f} s. Open the report:\n{page}")
-    voice.result(audit.summary)
+    console.print(f"\ntook {time.time() - start:.0f} s. Open the report:\n{page}")
+    console.result(audit.summary)

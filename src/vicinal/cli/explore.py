@@ -5,252 +5,148 @@ from __future__ import annotations
 import io
 import json
 import secrets
+import socket
+import tempfile
+import webbrowser
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Any
 
-import typer
+import numpy as np
+from numpy.typing import NDArray
 
-from vicinal.cli import options
+from vicinal.audits.model import compact
+from vicinal.audits.record import Audit
+from vicinal.capture import capture
+from vicinal.checks import InputError
+from vicinal.cli.config import read_config
+from vicinal.cli.console import Console
+from vicinal.cli.data_files import IMAGE_SUFFIXES, read_rows
+from vicinal.cli.flags import FROM_CONFIG
+from vicinal.cli.images import as_input, read_image
+from vicinal.cli.models import model_of
+from vicinal.cli.row_set import vectors
+from vicinal.cli.run_files import CONFIG, HEAD, read_run
+from vicinal.cli.verbs import AuditOptions, ExploreOptions
+from vicinal.confidence import load
+from vicinal.neighbors import unit_rows
 
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from numpy.typing import NDArray
-    from starlette.applications import Starlette
-
-NAME = "explore"
-EXAMPLES = "vicinal explore runs/audit-0001"
-LIMIT = 32 << 20  # bytes of one upload
+Judge = Callable[[str, bytes], list[dict[str, Any]]]
 
 
-def run(
-    folder: Annotated[Path, typer.Argument(help="Folder of an audit.")],
-    port: Annotated[int, typer.Option("--port", help="0: any free port.")] = 0,
-    no_browser: Annotated[
-        bool, typer.Option("--no-browser", help="Only print the address.")
-    ] = True,
-    trust_pickle: options.TrustPickle = False,
-    quiet: options.Quiet = False,
-) -> None:
+def run(options: ExploreOptions) -> None:
     """Serve the page of a run on 127.0.0.1, read-only, behind a token in its address."""
-    from vicinal.checks import InputError
-    from vicinal.cli.console import Voice
-
     try:
-        import uvicorn
+        import uvicorn  # an extra, like what the server is made of
+
+        from vicinal.cli.explore_server import application
     except ImportError:
         raise InputError("explore needs a server: pip install 'vicinal[explore]'.") from None
-    voice = Voice(quiet=quiet)
+    console = Console(quiet=options.quiet)
     token = secrets.token_urlsafe(16)
-    app = application(folder, token, trust_pickle=trust_pickle)
-    socket = _bound(port)
-    address = f"http://127.0.0.1:{socket.getsockname()[1]}/?token={token}"
-    voice.say(f"open   {address}\nstop   Ctrl-C")
-    if not no_browser:
-        import webbrowser
-
+    audit = read_run(options.folder)
+    judge = judge_of(options.folder, audit, trust_pickle=options.trust_pickle)
+    app = application(options.folder, audit, judge, token)
+    listening = bound(options.port)
+    address = f"http://127.0.0.1:{listening.getsockname()[1]}/?token={token}"
+    console.print(f"open   {address}\nstop   Ctrl-C")
+    if options.browser:
         webbrowser.open(address)
     config = uvicorn.Config(app, log_level="warning", server_header=False)
-    uvicorn.Server(config).run(sockets=[socket])
+    uvicorn.Server(config).run(sockets=[listening])
 
 
-def application(folder: Path, token: str, *, trust_pickle: bool = False) -> Starlette:
-    """The server: a page, its data, and ``predict``; every address needs the token."""
-    from starlette.applications import Starlette
-    from starlette.requests import Request
-    from starlette.responses import JSONResponse, PlainTextResponse, Response
-    from starlette.routing import Route
-
-    from vicinal.checks import InputError
-    from vicinal.cli.audit import media_of_run
-    from vicinal.cli.compare import read_audit
-    from vicinal.report import live_files
-
-    audit = read_audit(folder)
-    files = live_files(audit, media_of_run(folder), token=token)
-    kinds = {"html": "text/html", "json": "application/json", "css": "text/css"}
-    judge = judge_of(folder, audit.support, audit.classes, trust_pickle=trust_pickle)
-    headers = {
-        "X-Content-Type-Options": "nosniff",
-        "Referrer-Policy": "no-referrer",
-        "Cache-Control": "no-store",
-    }
-
-    def allowed(request: Request) -> bool:
-        host = request.headers.get("host", "").rsplit(":", 1)[0]
-        given = request.query_params.get("token", "")
-        return host in ("127.0.0.1", "localhost", "testserver") and secrets.compare_digest(
-            given.encode(), token.encode()
-        )
-
-    async def show(request: Request) -> Response:
-        if not allowed(request):
-            return PlainTextResponse("wrong or missing token", 403, headers)
-        name = request.path_params.get("name") or "index.html"
-        if name not in files:
-            return PlainTextResponse("no such page", 404, headers)
-        kind = kinds[name.rsplit(".", 1)[1]]
-        return Response(files[name], media_type=kind, headers=headers)
-
-    async def predict(request: Request) -> Response:
-        if not allowed(request):
-            return JSONResponse({"error": "wrong or missing token"}, 403, headers)
-        if int(request.headers.get("content-length", 0)) > LIMIT:
-            return JSONResponse({"error": f"at most {LIMIT >> 20} MB at once"}, 413, headers)
-        try:
-            form = await request.form()
-            upload = form.get("file")
-            if upload is not None and not isinstance(upload, str):
-                name, data = upload.filename or "", await upload.read()
-            else:
-                name, data = "rows.txt", str(form.get("rows") or "").encode()
-            return JSONResponse({"rows": judge(name, data)}, headers=headers)
-        except InputError as error:
-            return JSONResponse({"error": str(error)}, 400, headers)
-
-    return Starlette(
-        routes=[
-            Route("/", show),
-            Route("/predict", predict, methods=["POST"]),
-            Route("/{name}", show),
-        ]
-    )
-
-
-def judge_of(
-    folder: Path, support: Any, classes: tuple[str, ...], *, trust_pickle: bool
-) -> Callable[[str, bytes], list[dict[str, Any]]]:
+def judge_of(folder: Path, audit: Audit, *, trust_pickle: bool = False) -> Judge:
     """A function from an upload to answers, with the run's own head (and model, for images)."""
-    from vicinal.checks import InputError
-    from vicinal.confidence import load
-
-    head = load(folder / "trust.vic")
-    names = dict(zip(support.row, support.id, strict=True))
+    head = load(folder / HEAD)
+    names = dict(zip(audit.support.row, audit.support.id, strict=True))
     embed = _embedder(folder, trust_pickle)
 
     def judge(name: str, data: bytes) -> list[dict[str, Any]]:
-        if name.lower().endswith((".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp")):
-            if embed is None:
-                raise InputError(
-                    "this run was made from embeddings: an image cannot be judged without the "
-                    "model. Run the audit with --model."
-                )
+        if not name.lower().endswith(IMAGE_SUFFIXES):
+            rows = uploaded_rows(name, data)
+        elif embed is not None:
             rows = embed(data)
         else:
-            rows = parsed_rows(name, data)
+            raise InputError(
+                "this run was made from embeddings: an image cannot be judged without the "
+                "model. Run the audit with --model."
+            )
         out = head.predict(rows)
-        return [_answer(out, row, names, classes) for row in range(len(rows))]
+        return [_answer(out, row, names) for row in range(len(rows))]
 
     return judge
 
 
-def parsed_rows(name: str, data: bytes) -> NDArray[Any]:
-    """Rows of numbers from JSON, CSV, ``.npy`` or ``.npz``; pickles are refused."""
-    import numpy as np
-
-    from vicinal.checks import InputError
-    from vicinal.cli.data_files import EMBEDDING_KEYS
-
-    try:
-        if name.endswith((".npy", ".npz")):
-            loaded = np.load(io.BytesIO(data), allow_pickle=False)
-            if hasattr(loaded, "files"):
-                key = next((k for k in EMBEDDING_KEYS if k in loaded.files), loaded.files[0])
-                loaded = loaded[key]
-            rows = np.asarray(loaded, dtype=np.float64)
-        else:
-            text = data.decode("utf-8").strip()
-            if text[:1] in "[{":
-                value = json.loads(text)
-                value = value.get("rows", value) if isinstance(value, dict) else value
-                rows = np.asarray(value, dtype=np.float64)
-            else:
-                lines = [line for line in text.splitlines() if line.strip()]
-                rows = np.array([[float(v) for v in line.split(",")] for line in lines])
-    except (ValueError, TypeError, UnicodeDecodeError, OSError, EOFError) as error:
-        raise InputError(
-            f"cannot read rows from {name}: {error}. Give one row of numbers per line."
-        ) from None
-    rows = rows[None] if rows.ndim == 1 else rows
-    if rows.ndim != 2 or rows.size == 0:
+def uploaded_rows(name: str, data: bytes) -> NDArray[Any]:
+    """Rows of numbers from typed text, JSON or CSV, or from a data file; pickles are refused."""
+    if name.lower().endswith((".npy", ".npz", ".jsonl", ".parquet")):
+        with tempfile.TemporaryDirectory() as folder:
+            path = Path(folder) / Path(name).name
+            path.write_bytes(data)
+            rows = vectors(read_rows(str(path))).embeddings
+    else:
+        try:
+            rows = _typed_rows(data.decode("utf-8").strip())
+        except (ValueError, TypeError) as error:
+            raise InputError(
+                f"cannot read rows from {name}: {error}. Give one row of numbers per line."
+            ) from None
+    if rows is None or rows.ndim != 2 or rows.size == 0:
         raise InputError("give one row of numbers per line.")
     return rows
 
 
+def _typed_rows(text: str) -> NDArray[Any]:
+    if text[:1] in ("[", "{"):
+        value = json.loads(text)
+        value = value.get("rows", value) if isinstance(value, dict) else value
+        rows = np.asarray(value, dtype=np.float64)
+        return rows[None] if rows.ndim == 1 else rows
+    lines = [line for line in text.splitlines() if line.strip()]
+    return np.array([[float(v) for v in line.split(",")] for line in lines])
+
+
 def _embedder(folder: Path, trust_pickle: bool) -> Callable[[bytes], NDArray[Any]] | None:
     """From the bytes of an image to its embedding by the model the run was made with."""
-    config = folder / "config.json"
-    settings = json.loads(config.read_text()) if config.exists() else {}
-    if not settings.get("model"):
+    config = folder / CONFIG
+    given = read_config(config, AuditOptions) if config.exists() else {}
+    settings = AuditOptions(**{"support": FROM_CONFIG, **given, "trust_pickle": trust_pickle})
+    if not settings.model:
         return None
-    from vicinal.cli.embed import model_arguments
-    from vicinal.cli.images import as_input, read_image
-    from vicinal.cli.models import load_model
-
-    loaded = load_model(
-        settings["model"],
-        weights=settings.get("weights"),
-        arguments=model_arguments(settings.get("model_arg")),
-        output=settings.get("output"),
-        trust_pickle=trust_pickle,
-    )
+    model = model_of(settings.model, settings, Console(quiet=True)).model
+    layer = settings.embedding or "output"
 
     def embed(data: bytes) -> NDArray[Any]:
-        import numpy as np
-
-        from vicinal.audits.model import compact
-        from vicinal.capture import capture
-
-        pixels = read_image(
-            io.BytesIO(data), size=settings.get("size"), gray=bool(settings.get("gray"))
-        )
-        layer = settings.get("embedding") or "output"
-        acts = capture(loaded.model, as_input(pixels)[None], [layer], pool=compact)
-        rows = acts[layer].float()
-        if settings.get("normalize"):
-            from vicinal.neighbors import unit_rows
-
-            rows = unit_rows(rows)
-        return np.asarray(rows)
+        pixels = read_image(io.BytesIO(data), size=settings.size, gray=settings.gray)
+        rows = capture(model, as_input(pixels)[None], [layer], pool=compact)[layer].float()
+        return np.asarray(unit_rows(rows) if settings.normalize else rows)
 
     return embed
 
 
-def _answer(out: Any, row: int, names: dict[int, str], classes: tuple[str, ...]) -> dict[str, Any]:
-    near = [
-        {
-            "id": names.get(int(support), str(int(support))),
-            "label": str(label),
-            "weight": float(weight),
-        }
-        for support, label, weight in zip(
-            out.neighbors[row][:10],
-            out.neighbor_labels[row][:10],
-            out.weights[row][:10],
-            strict=True,
-        )
-    ]
+def _answer(out: Any, row: int, names: dict[int, str]) -> dict[str, Any]:
+    columns = (out.neighbors[row][:10], out.neighbor_labels[row][:10], out.weights[row][:10])
     return {
         "label": str(out.label[row]),
         "confidence": float(out.confidence[row]),
         "credibility": float(out.credibility[row]),
         "verdict": str(out.verdict[row]),
         "reason": str(out.reason[row]),
-        "neighbors": near,
+        "neighbors": [
+            {"id": names.get(int(at), str(int(at))), "label": str(label), "weight": float(weight)}
+            for at, label, weight in zip(*columns, strict=True)
+        ],
     }
 
 
-def _bound(port: int) -> Any:
+def bound(port: int) -> socket.socket:
     """A listening socket on the loopback interface: nobody else can reach it."""
-    import socket
-
-    from vicinal.checks import InputError
-
     listening = socket.socket(socket.AF_INET, socket.SOCK_STREAM)
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listening.bind(("127.0.0.1", port))
-    except OSError as error:
+    except (OSError, OverflowError) as error:
         listening.close()
         raise InputError(f"--port {port} cannot be used: {error}. Leave it out.") from None
     return listening

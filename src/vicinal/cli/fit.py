@@ -3,111 +3,88 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Any
 
-import typer
+from vicinal.checks import InputError, check_choice
+from vicinal.cli.console import Console
+from vicinal.cli.data_files import read_vectors
+from vicinal.cli.options import METRICS
+from vicinal.cli.verbs import FitOptions
+from vicinal.confidence import NEDClassifier, TrustHead
 
-from vicinal.cli import options
 
-NAME = "fit"
-EXAMPLES = "vicinal fit train.npz --calib val.npz --target-accuracy 0.99 -o trust.vic"
-
-
-def run(
-    support: Annotated[str, typer.Argument(help="Labeled reference rows.")],
-    calib: Annotated[str | None, typer.Option("--calib", help="Held-out labeled rows.")] = None,
-    target_accuracy: Annotated[
-        float, typer.Option("--target-accuracy", help="Accuracy the accepted rows must keep.")
-    ] = 0.99,
-    out: options.Out = None,
-    k: Annotated[int | None, typer.Option("--k", help="Neighbors that vote.")] = None,
-    metric: options.Metric = "l2",
-    embedding_key: options.EmbeddingKey = None,
-    label_key: options.LabelKey = None,
-    pool: options.Pool = None,
-    transpose: options.Transpose = False,
-    drop_bad: options.DropBad = False,
-    trust_pickle: options.TrustPickle = False,
-    as_json: options.AsJson = False,
-    quiet: options.Quiet = False,
-) -> None:
-    """Fit temperature and thresholds, and write a .vic file that predict and your service load."""
-    from vicinal.checks import InputError, check_choice
-    from vicinal.cli.console import Voice
-    from vicinal.cli.data_files import Columns, read_rows
-    from vicinal.cli.rows import checked_labels, usable, vectors
-    from vicinal.confidence import NEDClassifier, TrustHead
-
-    voice = Voice(as_json, quiet)
-    check_choice(metric, "--metric", ("l2", "cosine"))
-    columns = Columns(embedding_key, label_key, trust_pickle=trust_pickle)
-
-    def labeled(spec: str) -> tuple[object, object]:
-        rows = checked_labels(read_rows(spec, columns))
-        if rows.labels is None:
-            raise InputError(f"{rows.name} has no labels. Name them with --label-key.")
-        rows = usable(
-            vectors(rows, pool=pool, transpose=transpose),
-            drop_bad=drop_bad,
-            zero_rows=metric == "cosine",
-        )
-        for name, why in rows.dropped:
-            voice.warn(f"row {name} was dropped: {why}.")
-        return rows.embeddings, rows.labels
-
-    path = out or Path("trust.vic")
+def run(options: FitOptions) -> None:
+    """Read, fit, save, and print what the threshold promises."""
+    console = Console(options.as_json, options.quiet)
+    check_choice(options.metric, "--metric", METRICS)
+    path = options.out or Path("trust.vic")
     if path.suffix != ".vic":
         raise InputError(f"--out {path} must end in .vic.")
-    pair, held = labeled(support), None if calib is None else labeled(calib)
+    if not path.parent.is_dir():
+        raise InputError(f"cannot write {path}: the folder {path.parent} does not exist.")
+    support = _labeled(options.support, options, console)
+    calib = None if options.calib is None else _labeled(options.calib, options, console)
     ned = NEDClassifier(
-        k=100 if k is None else k,
+        k=100 if options.k is None else options.k,
         sharpness="fit",
         background="fit",
         bandwidth="class",
-        metric="cosine" if metric == "cosine" else "sqeuclidean",
+        metric="cosine" if options.metric == "cosine" else "sqeuclidean",
     )
-    with voice.library_warnings():
-        head = TrustHead.fit(pair, calib=held, ned=ned, target_accuracy=target_accuracy)
+    with console.library_warnings():
+        head = TrustHead.fit(support, calib=calib, ned=ned, target_accuracy=options.target_accuracy)
     head.save(path)
-    say_threshold(head, held is not None, voice)
+    print_threshold(head, calib is not None, console)
     size = path.stat().st_size / 1e6
-    voice.say(f"wrote  {path} (support {head.ned.support_size_:,} rows, {size:.1f} MB)")
-    voice.result(
+    console.print(f"wrote  {path} (support {head.ned.support_size_:,} rows, {size:.1f} MB)")
+    console.result(
         {
             "path": str(path),
             "classes": [str(c) for c in head.classes_.tolist()],
             "temperature": head.ned.temperature_,
             "threshold": None if not head.standards.reachable else head.standards.threshold,
-            "target_accuracy": target_accuracy,
+            "target_accuracy": options.target_accuracy,
         }
     )
 
 
-def say_threshold(head: object, held_out: bool, voice: object) -> None:
-    from vicinal.cli.console import Voice
-    from vicinal.confidence import TrustHead
+def _labeled(spec: str, options: FitOptions, console: Console) -> tuple[Any, Any]:
+    rows = read_vectors(
+        spec,
+        options,
+        pool=options.pool,
+        transpose=options.transpose,
+        drop_bad=options.drop_bad,
+        zero_rows=options.metric == "cosine",
+    )
+    if rows.labels is None:
+        raise InputError(f"{rows.name} has no labels. Name them with --label-key.")
+    for name, why in rows.dropped:
+        console.warn(f"row {name} was dropped: {why}.")
+    return rows.embeddings, rows.labels
 
-    assert isinstance(head, TrustHead)
-    assert isinstance(voice, Voice)
+
+def print_threshold(head: TrustHead, held_out: bool, console: Console) -> None:
+    """What the confidence threshold promises, on which rows, and what it does not."""
     held = head.standards
     where = "calib" if held_out else "support rows left out in turn"
     if held.reachable:
-        voice.say(
+        console.print(
             f"threshold conf ≥ {held.threshold:.3f} keeps {held.target_accuracy:.1%} accuracy on "
             f"rows like {where} (95 % certainty, {len(held.disagreements):,} rows)"
         )
     else:
-        voice.warn(
+        console.warn(
             f"no confidence can be shown to keep {held.target_accuracy:.1%} accuracy from "
             f"{len(held.disagreements):,} rows: rows below {held.level:.3f} count as contested. "
             "Give more --calib rows or a lower --target-accuracy."
         )
-    voice.say(
+    console.print(
         "the bound holds for data like these; it says nothing about unfamiliar inputs, which are "
         f"told apart by distance (p ≥ {held.far_percentile:g})"
     )
     if not held_out:
-        voice.warn(
+        console.warn(
             "no --calib was given: temperature and threshold come from the support, leave-one-out. "
             "They are too kind if the embedding was trained on these rows."
         )

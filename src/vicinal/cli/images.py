@@ -8,6 +8,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 import torch
+from jaxtyping import Int
 from numpy.typing import NDArray
 from PIL import Image, UnidentifiedImageError
 from torch import Tensor
@@ -39,19 +40,31 @@ def as_input(pixels: NDArray[Any]) -> Tensor:
 
 
 class ImageFiles(Dataset[Any]):
-    """Images of a folder as float tensors ``(c, h, w)`` in [0, 1], with their labels."""
+    """Images of a folder as float tensors ``(c, h, w)`` in [0, 1], with the codes of their classes.
+
+    Parameters
+    ----------
+    paths : the image files, one per row.
+    codes : the code of each row's class, if the classes are known.
+    size : the square that every image is resized to; None takes images of one size as they are.
+    gray : read one channel instead of three.
+    """
 
     def __init__(
         self,
         paths: Sequence[str],
-        labels: NDArray[Any] | None,
+        codes: Int[Tensor, " n"] | None,
         *,
         size: int | None = None,
         gray: bool = False,
     ):
-        self.paths, self.labels, self.size, self.gray = paths, labels, size, gray
+        self.paths, self.codes, self.size, self.gray = paths, codes, size, gray
         first = read_image(paths[0], gray=gray).shape
         self.shape = (size, size) if size else first[:2]
+
+    def with_codes(self, codes: Int[Tensor, " n"]) -> ImageFiles:
+        """The same images, their classes numbered anew."""
+        return ImageFiles(self.paths, codes, size=self.size, gray=self.gray)
 
     def __len__(self) -> int:
         return len(self.paths)
@@ -64,4 +77,4 @@ class ImageFiles(Dataset[Any]):
                 f"{self.shape[1]} x {self.shape[0]}. Add --size N to bring all to one size."
             )
         x = as_input(pixels)
-        return x if self.labels is None else (x, int(self.labels[row]))
+        return x if self.codes is None else (x, int(self.codes[row]))

@@ -2,47 +2,23 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
-import typer
-
-from vicinal.cli import options
-
-NAME = "layers"
-EXAMPLES = "vicinal layers model.py:make --weights w.pt --input 1,28,28"
+from vicinal.capture import layer_names
+from vicinal.checks import InputError
+from vicinal.cli.console import Console
+from vicinal.cli.models import model_of
+from vicinal.cli.verbs import LayersOptions
 
 
-def run(
-    model: Annotated[str, typer.Argument(help="file.py:factory or pkg.module:factory.")],
-    weights: options.Weights = None,
-    model_arg: options.ModelArg = None,
-    shape: Annotated[
-        str | None, typer.Option("--input", help="Shape of one input, e.g. 3,224,224: show shapes.")
-    ] = None,
-    trust_pickle: options.TrustPickle = False,
-    as_json: options.AsJson = False,
-    quiet: options.Quiet = False,
-) -> None:
-    """List layer names, kinds and parameter counts; with --input also output shapes."""
-    from vicinal.capture import layer_names
-    from vicinal.checks import InputError
-    from vicinal.cli.console import Voice
-    from vicinal.cli.embed import model_arguments
-    from vicinal.cli.models import load_model
-
-    voice = Voice(as_json, quiet)
-    loaded = load_model(
-        model,
-        weights=weights,
-        arguments=model_arguments(model_arg),
-        trust_pickle=trust_pickle,
-    )
+def run(options: LayersOptions) -> None:
+    """Load the model and print one line per layer."""
+    console = Console(options.as_json, options.quiet)
+    loaded = model_of(options.model, options, console)
     if not loaded.hooks:
-        raise InputError(f"{model} is a compiled program; its layers cannot be listened to.")
-    for note in loaded.notes:
-        voice.say(note)
+        raise InputError(
+            f"{options.model} is a compiled program; its layers cannot be listened to."
+        )
     modules = dict(loaded.model.named_modules())
-    shapes = _shapes(loaded.model, shape) if shape else {}
+    shapes = _shapes(loaded.model, options.shape) if options.shape else {}
     rows = [
         {
             "name": name,
@@ -53,10 +29,11 @@ def run(
         for name in layer_names(loaded.model)
     ]
     width = max((len(str(row["name"])) for row in rows), default=4)
+    absent = "not run" if options.shape else ""
     for row in rows:
-        out = "x".join(map(str, row["output"])) if row["output"] else ("not run" if shape else "")
-        voice.say(f"{row['name']:<{width}}  {row['kind']:<20} {row['parameters']:>12,}  {out}")
-    voice.result(rows)
+        out = "x".join(map(str, row["output"])) if row["output"] else absent
+        console.print(f"{row['name']:<{width}}  {row['kind']:<20} {row['parameters']:>12,}  {out}")
+    console.result(rows)
 
 
 def _shapes(model: object, text: str) -> dict[str, list[int]]:

@@ -6,16 +6,19 @@ import importlib
 import importlib.util
 import sys
 import zipfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from pickle import UnpicklingError
 from typing import Any
 
 import torch
+from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from vicinal.checks import InputError, closest
+from vicinal.cli.console import Console
+from vicinal.cli.options import ModelOptions
 
 WRAPPERS = ("state_dict", "model_state_dict", "model", "ema", "net")
 PREFIXES = ("module.", "_orig_mod.", "model.")
@@ -23,7 +26,7 @@ PREFIXES = ("module.", "_orig_mod.", "model.")
 
 @dataclass(frozen=True)
 class LoadedModel:
-    """The model and what was said about loading it, for the terminal and the page."""
+    """The model and notes on how its weights were read, for the terminal and the page."""
 
     model: nn.Module
     name: str
@@ -43,6 +46,14 @@ def load_model(
 
     Weights are read with ``weights_only=True``; a training checkpoint is unwrapped and prefixes of
     parallel or compiled models removed, and the notes say so.
+
+    Parameters
+    ----------
+    spec : where the model comes from.
+    weights : a checkpoint for the model of a factory.
+    arguments : what the factory is called with; numbers, true, false and none are read as such.
+    output : which of several outputs is the model's, by key, attribute or position.
+    trust_pickle : read a checkpoint that holds pickled objects. They can run any code.
     """
     if ":" not in spec:
         loaded = _load_program(spec)
@@ -54,6 +65,31 @@ def load_model(
     if output is None:
         return loaded
     return LoadedModel(ChosenOutput(loaded.model, output), loaded.name, loaded.notes, loaded.hooks)
+
+
+def model_of(spec: str, options: ModelOptions, console: Console) -> LoadedModel:
+    """The model that a command was given; what there is to say about its weights is printed."""
+    loaded = load_model(
+        spec,
+        weights=options.weights,
+        arguments=model_arguments(options.model_arg),
+        output=options.output,
+        trust_pickle=options.trust_pickle,
+    )
+    for note in loaded.notes:
+        console.print(note)
+    return loaded
+
+
+def model_arguments(pairs: Sequence[str] | None) -> dict[str, str]:
+    """``name=value`` pairs of ``--model-arg`` by name."""
+    found = {}
+    for pair in pairs or ():
+        name, equals, value = pair.partition("=")
+        if not equals:
+            raise InputError(f"--model-arg must be name=value, got {pair!r}.")
+        found[name] = value
+    return found
 
 
 class ChosenOutput(nn.Module):
@@ -184,8 +220,6 @@ def _load_weights(model: nn.Module, path: Path, trust_pickle: bool) -> tuple[str
     if not path.exists():
         raise InputError(f"no such file: {path}.")
     if path.suffix == ".safetensors":
-        from safetensors.torch import load_file
-
         found: Any = load_file(path)
     else:
         try:

@@ -1,4 +1,4 @@
-"""The folder of a run: one writer at a time, and never a broken file in it.
+"""The folder of a run: one process at a time in it, and never a broken file.
 
 Files are renamed into place whole. While they are being replaced the folder bears the mark
 ``.unfinished``: a run that dies there is continued, not trusted.
@@ -7,14 +7,14 @@ Files are renamed into place whole. While they are being replaced the folder bea
 from __future__ import annotations
 
 import json
-import os
 import re
-import subprocess
-import time
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
+
+from filelock import FileLock, Timeout
 
 from vicinal.checks import InputError
 from vicinal.files import write_atomically
@@ -22,6 +22,7 @@ from vicinal.files import write_atomically
 LOCK = ".lock"
 UNFINISHED = ".unfinished"
 WORK = ".work"
+MARKS = ("provenance.json", UNFINISHED, WORK, LOCK, "manifest.json", "summary.json")  # of a run
 
 
 def next_folder(parent: Path, verb: str) -> Path:
@@ -37,26 +38,27 @@ def next_folder(parent: Path, verb: str) -> Path:
 
 @contextmanager
 def locked(folder: Path) -> Iterator[Path]:
-    """The folder, made if need be, for this process alone."""
+    """The folder, made if need be, for this process alone; bad input leaves nothing written.
+
+    The operating system holds the lock, not the file: it ends with the process, however that ends,
+    and a ``.lock`` that a dead process or an older version left behind locks nothing.
+    """
     if folder.exists() and not folder.is_dir():
         raise InputError(f"--out {folder} is a file. Give a folder.")
     if folder.is_dir() and any(folder.iterdir()) and not _is_run(folder):
         raise InputError(
             f"--out {folder} is not empty and not a run of vicinal. Give another folder."
         )
-    created = not folder.exists()
-    folder.mkdir(parents=True, exist_ok=True)
-    lock = folder / LOCK
-    _take(lock, folder)
+    made = [path for path in (folder, *folder.parents) if not path.exists()]
+    lock = _taken(folder)
     try:
         yield folder
     except InputError:
-        lock.unlink(missing_ok=True)
-        if created:  # bad input leaves nothing written
-            _remove_if_bare(folder)
+        _remove_if_bare(made)
         raise
     finally:
-        lock.unlink(missing_ok=True)
+        (folder / LOCK).unlink(missing_ok=True)  # while it is held: who waits for it looks again
+        lock.release()
 
 
 @contextmanager
@@ -68,81 +70,41 @@ def publishing(folder: Path) -> Iterator[None]:
     mark.unlink()
 
 
-def read_config(path: Path, known: Mapping[str, Any], command: str) -> dict[str, Any]:
-    """Settings from ``--config`` (JSON or TOML); an unknown one is answered with the closest."""
-    from vicinal.checks import closest
-
-    if not path.exists():
-        raise InputError(f"no such file: {path}.")
-    try:
-        if path.suffix == ".toml":
-            import tomllib
-
-            settings = tomllib.loads(path.read_text())
-        else:
-            settings = json.loads(path.read_text())
-    except ValueError as error:
-        raise InputError(f"cannot read {path}: {error}.") from None
-    settings = {k: v for k, v in settings.items() if k != "command"}
-    for key in settings:
-        if key not in known:
-            near = closest(key, known)
-            hint = f" Did you mean {near[0]!r}?" if near else ""
-            raise InputError(f"{path.name}: vicinal {command} has no setting {key!r}.{hint}")
-    return settings
-
-
-def git_commit() -> str | None:
-    """The commit of the folder the command was run in, if it is a repository."""
-    try:
-        done = subprocess.run(
-            ["git", "rev-parse", "HEAD"], capture_output=True, text=True, timeout=5, check=False
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    return done.stdout.strip() or None if done.returncode == 0 else None
+def emptied(folder: Path) -> None:
+    """Remove all that the folder holds but the lock on it."""
+    for path in folder.iterdir():
+        if path.is_dir():
+            shutil.rmtree(path)
+        elif path.name != LOCK:
+            path.unlink()
 
 
 def write_json(path: Path, value: Any) -> None:
     write_atomically(path, json.dumps(value, ensure_ascii=False, allow_nan=False, indent=1) + "\n")
 
 
-def _take(lock: Path, folder: Path) -> None:
-    for _ in range(2):
-        try:
-            handle = os.open(lock, os.O_CREAT | os.O_EXCL | os.O_WRONLY)
-        except FileExistsError:
-            owner = lock.read_text().split()
-            if owner and owner[0].isdigit() and _alive(int(owner[0])):
-                raise InputError(
-                    f"{folder} is in use by process {owner[0]}. Wait for it, or give another --out."
-                ) from None
-            lock.unlink(missing_ok=True)  # its owner died
-        else:
-            with os.fdopen(handle, "w") as file:
-                file.write(f"{os.getpid()} {time.time():.0f}\n")
-            return
-    raise InputError(f"{folder} is in use. Give another --out.")
-
-
-def _alive(pid: int) -> bool:
+def _taken(folder: Path) -> FileLock:
     try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = FileLock(folder / LOCK)
+        lock.acquire(blocking=False)
+    except Timeout:
+        raise InputError(
+            f"{folder} is in use by another process. Wait for it, or give another --out."
+        ) from None
+    except OSError as error:
+        raise InputError(f"cannot write to --out {folder}: {error}. Give another folder.") from None
+    return lock
 
 
 def _is_run(folder: Path) -> bool:
-    marks = ("provenance.json", UNFINISHED, WORK, LOCK, "manifest.json", "summary.json")
-    return any((folder / mark).exists() for mark in marks)
+    return any((folder / mark).exists() for mark in MARKS)
 
 
-def _remove_if_bare(folder: Path) -> None:
-    work = folder / WORK
-    if work.is_dir() and not any(work.iterdir()):
-        work.rmdir()
-    if not any(folder.iterdir()):
-        folder.rmdir()
+def _remove_if_bare(made: list[Path]) -> None:
+    """Folders that were made for nothing, innermost first; one that holds anything stays."""
+    if made:
+        (made[0] / LOCK).unlink(missing_ok=True)
+    for path in [made[0] / WORK, *made] if made else []:
+        with suppress(OSError):
+            path.rmdir()

@@ -12,13 +12,14 @@ import numpy as np
 
 from vicinal.audits.media import as_pixels
 from vicinal.audits.record import Media
-from vicinal.cli.rows import Rows
+from vicinal.cli.images import read_image
+from vicinal.cli.row_set import RowSet
 from vicinal.files import write_atomically
 
 THUMBNAIL = 48
 
 
-def media_of(support: Rows, query: Rows) -> Media | None:
+def media_of(support: RowSet, query: RowSet) -> Media | None:
     """Images if both sets have them, else texts, else the table's columns; None without any."""
     if support.images is not None and query.images is not None:
         return Media("images", Thumbnails(query.images), Thumbnails(support.images))
@@ -42,8 +43,6 @@ class Thumbnails(Mapping[int, Any]):
         return iter(range(len(self.sources)))
 
     def __getitem__(self, row: int) -> Any:
-        from vicinal.cli.images import read_image
-
         item = self.sources[row]
         if isinstance(item, (str, np.str_)):
             return read_image(str(item), size=THUMBNAIL)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -11,12 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vicinal.checks import InputError, check_choice
+from vicinal.files import fingerprint
 
 POOLS = ("mean", "max", "flatten")
 
 
 @dataclass(frozen=True)
-class Rows:
+class RowSet:
     """``embeddings`` is None for images or texts that a model has yet to embed."""
 
     name: str
@@ -36,10 +36,17 @@ class Rows:
             return len(self.embeddings)
         return len(self.images if self.images is not None else self.texts or ())
 
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of the embeddings."""
+        if self.embeddings is None:
+            raise InputError(f"{self.name} has no embeddings. Add --model to embed its rows.")
+        return self.embeddings.shape
+
     def row_id(self, row: int) -> str:
         return self.ids[row] if self.ids is not None else str(row)
 
-    def take(self, rows: NDArray[np.int64]) -> Rows:
+    def take(self, rows: NDArray[np.int64]) -> RowSet:
         """The rows at these positions; ids stay with their rows."""
         ids = self.ids if self.ids is not None else tuple(map(str, range(len(self))))
         return replace(
@@ -56,16 +63,11 @@ class Rows:
     @property
     def fingerprint(self) -> str:
         """A checksum of what decides the result: embeddings and labels."""
-        digest = hashlib.sha256()
-        for array in (self.embeddings, self.labels):
-            if array is not None:
-                plain = np.ascontiguousarray(array.astype("U") if array.dtype == object else array)
-                digest.update(f"{plain.dtype}{plain.shape}".encode())
-                digest.update(plain.tobytes())
-        return digest.hexdigest()[:12]
+        given = [array for array in (self.embeddings, self.labels) if array is not None]
+        return fingerprint(*given)[:12]
 
 
-def vectors(rows: Rows, *, pool: str | None = None, transpose: bool = False) -> Rows:
+def vectors(rows: RowSet, *, pool: str | None = None, transpose: bool = False) -> RowSet:
     """One vector per row: pooled or transposed if asked, else a sentence that says what to do."""
     x = rows.embeddings
     if x is None:
@@ -104,7 +106,7 @@ def vectors(rows: Rows, *, pool: str | None = None, transpose: bool = False) -> 
     return replace(rows, embeddings=np.ascontiguousarray(x, dtype=kind))
 
 
-def usable(rows: Rows, *, drop_bad: bool, zero_rows: bool) -> Rows:
+def usable(rows: RowSet, *, drop_bad: bool, zero_rows: bool) -> RowSet:
     """Rows without NaN, infinity or (``zero_rows``) zero norm: dropped if asked, else refused."""
     x = rows.embeddings
     assert x is not None
@@ -132,7 +134,7 @@ def usable(rows: Rows, *, drop_bad: bool, zero_rows: bool) -> Rows:
     return replace(kept, dropped=tuple(gone))
 
 
-def checked_labels(rows: Rows) -> Rows:
+def checked_labels(rows: RowSet) -> RowSet:
     """Labels as whole numbers or strings; floats that are not whole are no classes."""
     y = rows.labels
     if y is None:
@@ -157,7 +159,7 @@ def checked_labels(rows: Rows) -> Rows:
     return replace(rows, labels=y)
 
 
-def aligned(rows: Rows, ids_of_labels: Sequence[str], labels: NDArray[Any]) -> Rows:
+def aligned(rows: RowSet, ids_of_labels: Sequence[str], labels: NDArray[Any]) -> RowSet:
     """Labels matched to rows by id; rows whose id has no label are an error that names one."""
     if rows.ids is None:
         raise InputError(f"{rows.name} has no ids to align by. Save an 'ids' key beside it.")

@@ -1,0 +1,66 @@
+"""From the frozen record of a command to what typer parses.
+
+A field of the record is a flag, a key of a config and a value, written down once:
+``name: Annotated[type, typer.Option(...)] = default``.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import inspect
+import typing
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import typer
+
+# How a command is run, not what it computes: these fields stay out of a config.
+NOT_SETTINGS = ("config", "out", "fresh", "as_json", "quiet")
+FROM_CONFIG = "-"  # stands for an argument that is to come from --config
+Field = tuple["dataclasses.Field[Any]", Any]  # a field with its annotation
+
+
+def command(verb: str, kind: type) -> Callable[..., int | None]:
+    """What typer calls: one parameter for each field of the record ``kind``.
+
+    With ``--config`` the values come from there, but for those typed on the command line. The
+    module of the verb is loaded here, and with it torch: help and a mistyped flag need neither.
+    """
+
+    def call(context: typer.Context, **values: Any) -> int | None:
+        module = importlib.import_module(f"vicinal.cli.{verb}")
+        if values.get("config") is not None:
+            config = importlib.import_module("vicinal.cli.config")
+            typed = {name: value for name, value in values.items() if _typed(context, name, value)}
+            values |= config.read_config(values["config"], kind) | typed
+        return module.run(kind(**values))
+
+    keyword, required = inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.empty
+    parameters = [inspect.Parameter("context", keyword, annotation=typer.Context)]
+    for field, hint in _fields(kind):
+        default = required if field.default is dataclasses.MISSING else field.default
+        parameters.append(inspect.Parameter(field.name, keyword, annotation=hint, default=default))
+    call.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
+    call.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+    return call
+
+
+def _typed(context: typer.Context, name: str, value: Any) -> bool:
+    source = context.get_parameter_source(name)
+    return source is not None and source.name == "COMMANDLINE" and value != FROM_CONFIG
+
+
+def settings_in(kind: type) -> Iterator[Field]:
+    """The fields that a config may hold."""
+    return (pair for pair in _fields(kind) if pair[0].name not in NOT_SETTINGS)
+
+
+def _fields(kind: type) -> Iterator[Field]:
+    """Fields with their annotations: the record's own first, then those of its groups in order."""
+    fields = {field.name: field for field in dataclasses.fields(kind)}
+    hints = typing.get_type_hints(kind, include_extras=True)
+    for part in kind.__mro__:
+        for name in inspect.get_annotations(part):
+            if name in fields:
+                yield fields.pop(name), hints[name]

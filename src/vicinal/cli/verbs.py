@@ -1,0 +1,209 @@
+"""Every verb with its line of help, an example and its flags: the command line at one glance.
+
+Nothing here needs torch: a verb's module is loaded when the verb is called.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any, ClassVar
+
+import typer
+
+from vicinal.cli import options
+
+
+@dataclass(frozen=True, kw_only=True)
+class DemoOptions(options.ConsoleOptions):
+    """Digits with planted wrong labels and planted letters: an audit that says what it missed."""
+
+    EXAMPLE: ClassVar[str] = "vicinal demo -o vicinal-demo"
+
+    out: options.Out = None
+    seed: options.Seed = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class AuditOptions(
+    options.DataOptions,
+    options.VectorOptions,
+    options.ModelOptions,
+    options.ImageOptions,
+    options.ConsoleOptions,
+):
+    """How far may each prediction be trusted, which labels look wrong, and who says so."""
+
+    EXAMPLE: ClassVar[str] = (
+        "vicinal audit train.npz test.npz --target-accuracy 0.99   ·   "
+        "vicinal audit photos/train photos/test --model net.py:make --weights w.pt"
+    )
+
+    support: Annotated[str, typer.Argument(help="Labeled reference rows: file or folder.")]
+    query: Annotated[str | None, typer.Argument(help="Rows to judge.")] = None
+    calib: Annotated[str | None, typer.Option("--calib", help="Held-out rows to fit on.")] = None
+    out: options.Out = None
+    k: Annotated[str, typer.Option("--k", help="Neighbors that vote, or auto.")] = "auto"
+    metric: options.Metric = "l2"
+    normalize: Annotated[
+        bool, typer.Option("--normalize/--no-normalize", help="Scale every row to length 1 first.")
+    ] = False
+    target_accuracy: options.TargetAccuracy = 0.99
+    prior: Annotated[str, typer.Option("--prior", help="Class shares: support, uniform.")] = (
+        "support"
+    )
+    ignore_unknown: Annotated[
+        bool, typer.Option("--ignore-unknown", help="Do not score classes the support lacks.")
+    ] = False
+    force_ece: Annotated[bool, typer.Option("--force-ece", help="ECE even on few rows.")] = False
+    model: Annotated[
+        str | None,
+        typer.Option("--model", help="file.py:factory, pkg.module:factory, model.ts or model.pt2."),
+    ] = None
+    embedding: Annotated[
+        str | None, typer.Option("--embedding", help="Layer to search in; default: last but one.")
+    ] = None
+    layer: Annotated[
+        list[str] | None, typer.Option("--layer", help="Layer for the story; repeatable.")
+    ] = None
+    labels: Annotated[Path | None, typer.Option("--labels", help="Class names, one per line.")] = (
+        None
+    )
+    drop_bad: options.DropBad = False
+    no_images: Annotated[bool, typer.Option("--no-images", help="No thumbnails.")] = False
+    hash_ids: Annotated[bool, typer.Option("--hash-ids", help="Ids as checksums.")] = False
+    max_mb: Annotated[float, typer.Option("--max-mb", help="Size of the page.")] = 10.0
+    seed: options.Seed = 0
+    config: Annotated[
+        Path | None, typer.Option("--config", help="Settings of an earlier run (config.json).")
+    ] = None
+    fresh: options.Fresh = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class EmbedOptions(
+    options.ModelOptions, options.ImageOptions, options.DataOptions, options.ConsoleOptions
+):
+    """Run a model over data and keep layers; interrupted, the same command goes on."""
+
+    EXAMPLE: ClassVar[str] = (
+        "vicinal embed model.py:make photos/ --weights w.pt --layer fc1 -o train-embeddings"
+    )
+
+    model: Annotated[str, typer.Argument(help="file.py:factory, pkg.module:factory, .ts, .pt2.")]
+    data: Annotated[str, typer.Argument(help="Image folder, .npz, .npy or module:dataset.")]
+    layer: Annotated[
+        list[str] | None, typer.Option("--layer", help="Layer to keep; repeatable.")
+    ] = None
+    out: options.Out = None
+    pool: Annotated[str, typer.Option("--pool", help="flatten, mean, max or first.")] = "flatten"
+    batch_size: Annotated[
+        int, typer.Option("--batch-size", help="Rows per forward pass.", min=1)
+    ] = 256
+    device: Annotated[str, typer.Option("--device", help="auto, cpu, cuda, cuda:1, mps.")] = "auto"
+    fresh: options.Fresh = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class FitOptions(options.DataOptions, options.VectorOptions, options.ConsoleOptions):
+    """Fit temperature and thresholds, and write a .vic file that predict and your service load."""
+
+    EXAMPLE: ClassVar[str] = (
+        "vicinal fit train.npz --calib val.npz --target-accuracy 0.99 -o trust.vic"
+    )
+
+    support: Annotated[str, typer.Argument(help="Labeled reference rows.")]
+    calib: Annotated[str | None, typer.Option("--calib", help="Held-out labeled rows.")] = None
+    target_accuracy: options.TargetAccuracy = 0.99
+    out: options.Out = None
+    k: Annotated[int | None, typer.Option("--k", help="Neighbors that vote.")] = None
+    metric: options.Metric = "l2"
+    drop_bad: options.DropBad = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class PredictOptions(options.DataOptions, options.VectorOptions, options.ConsoleOptions):
+    """Label, confidence, credibility, verdict and reason of each row; one line each."""
+
+    EXAMPLE: ClassVar[str] = (
+        "vicinal predict trust.vic new.npz   ·   "
+        "cat rows.jsonl | vicinal predict trust.vic - --jsonl -"
+    )
+
+    head: Annotated[Path, typer.Argument(help="A .vic file of fit or audit.")]
+    query: Annotated[str, typer.Argument(help="Rows to judge; - reads JSON lines from stdin.")]
+    out: options.Out = None
+    jsonl: Annotated[
+        str | None, typer.Option("--jsonl", help="Write JSON lines to this file, or - for stdout.")
+    ] = None
+    show: Annotated[int, typer.Option("--head", help="Print this many rows.")] = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompareOptions(options.ConsoleOptions):
+    """Differences with paired 95 % intervals; what changed, was fixed, was broken."""
+
+    EXAMPLE: ClassVar[str] = (
+        'vicinal compare runs/base runs/new --fail-if "ece > +0.01" --fail-if "coverage < -0.02"'
+    )
+
+    a: Annotated[Path, typer.Argument(help="The run to compare with.")]
+    b: Annotated[Path, typer.Argument(help="The run to judge.")]
+    fail_if: Annotated[
+        list[str] | None,
+        typer.Option("--fail-if", help="'ece > +0.01': a gate; exit code 1 if it is true."),
+    ] = None
+    out: options.Out = None
+    markdown: Annotated[bool, typer.Option("--md", help="Print the table as Markdown.")] = False
+    seed: options.Seed = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class LayersOptions(options.ModelOptions, options.ConsoleOptions):
+    """List layer names, kinds and parameter counts; with --input also output shapes."""
+
+    EXAMPLE: ClassVar[str] = "vicinal layers model.py:make --weights w.pt --input 1,28,28"
+
+    model: Annotated[str, typer.Argument(help="file.py:factory or pkg.module:factory.")]
+    shape: Annotated[
+        str | None, typer.Option("--input", help="Shape of one input, e.g. 3,224,224: show shapes.")
+    ] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class CheckOptions(options.DataOptions, options.VectorOptions, options.ConsoleOptions):
+    """Validate inputs only: shapes, labels, NaN, dimensions that match. Exit code 2 if not."""
+
+    EXAMPLE: ClassVar[str] = "vicinal check train.npz test.npz"
+
+    files: Annotated[list[str], typer.Argument(help="Data files, or one saved head (.vic).")]
+    metric: options.Metric = "l2"
+
+
+@dataclass(frozen=True, kw_only=True)
+class ExploreOptions:
+    """Serve the page of a run on 127.0.0.1, read-only, behind a token in its address."""
+
+    EXAMPLE: ClassVar[str] = "vicinal explore runs/audit-0001"
+
+    folder: Annotated[Path, typer.Argument(help="Folder of an audit.")]
+    port: Annotated[int, typer.Option("--port", help="0: any free port.")] = 0
+    browser: Annotated[
+        bool,
+        typer.Option("--browser/--no-browser", help="Open the page, or only print its address."),
+    ] = False
+    trust_pickle: options.TrustPickle = False
+    quiet: options.Quiet = False
+
+
+VERBS: dict[str, type[Any]] = {
+    "demo": DemoOptions,
+    "audit": AuditOptions,
+    "embed": EmbedOptions,
+    "fit": FitOptions,
+    "predict": PredictOptions,
+    "compare": CompareOptions,
+    "layers": LayersOptions,
+    "check": CheckOptions,
+    "explore": ExploreOptions,
+}
