@@ -259,13 +259,6 @@ def test_an_unreached_layer_is_a_warning_without_strict():
         Engine(Unused(), strict=False).capture(torch.ones(2, 4))
 
 
-def test_batch_norm_in_train_mode_has_no_per_sample_gradient_in_training():
-    model, x = make("residual")
-    model.train()
-    with pytest.raises(InputError, match="`norm` is in train mode"):
-        Engine(model, training=True).capture(x)
-
-
 def test_a_parameter_name_that_matches_nothing_gets_the_closest():
     with pytest.raises(InputError, match=r"Closest: 0\.weight"):
         Engine(nn.Sequential(nn.Linear(2, 2)), params="0.wieght")

@@ -7,7 +7,6 @@ move one without the other (Charpiat et al. 2019), on a sample of rows that the 
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,9 +19,18 @@ from torch import Tensor, nn
 
 from vicinal.audits.inputs import AuditSettings
 from vicinal.audits.record import FitPoint, Histogram, Layer, NetworkView
-from vicinal.capture import Activations, batches, capture, evaluating, row_count
+from vicinal.capture import (
+    Activations,
+    batches,
+    capture,
+    device_of,
+    evaluating,
+    row_count,
+    tracing,
+)
 from vicinal.checks import InputError
 from vicinal.evaluation import entanglement
+from vicinal.files import fingerprint
 from vicinal.neighbors.neighborhood import Neighborhood
 from vicinal.neighbors.search.exact import ExactSearch
 from vicinal.similarity import GradientKernel, denoising, fit_diagnosis
@@ -87,7 +95,7 @@ def listen(
     network = _network(model, train, test, support, query, embedding, settings, missing)
     return ModelFacts(
         name=type(model).__name__,
-        fingerprint=_fingerprint(model),
+        fingerprint=fingerprint(model.state_dict())[:12],
         support=(support[embedding], support.labels),
         query=(query[embedding], query.labels) if query.labels is not None else query[embedding],
         calib=None if held is None else (held[embedding], held.labels),
@@ -103,29 +111,12 @@ def listen(
 
 
 def executed(model: nn.Module, data: Any) -> list[str]:
-    """Names of the leaf layers that run on the first batch, in order, each once."""
-    seen: list[str] = []
-    handles = []
-
-    def listener(name: str) -> Callable[..., None]:
-        def hear(_module: nn.Module, _inputs: Any, output: Any) -> None:
-            if isinstance(output, Tensor) and output.ndim >= 2 and name not in seen:
-                seen.append(name)
-
-        return hear
-
-    first = next(batches(data, 8))
-    try:
-        for name, module in model.named_modules():
-            if name and not list(module.children()):
-                handles.append(module.register_forward_hook(listener(name)))
-        with evaluating(model, None), torch.no_grad():
-            parameter = next(model.parameters(), None)
-            first.call(model, None if parameter is None else parameter.device)
-    finally:
-        for handle in handles:
-            handle.remove()
-    return seen
+    """Names of the leaf layers that put out rows for the first batch, in order, each once."""
+    leaves = {name for name, module in model.named_modules() if not list(module.children())}
+    with tracing(model) as ran, evaluating(model), torch.no_grad():
+        next(batches(data, 8)).call(model, device_of(model))
+    rows = [name for name, output in ran.items() if output.alone and len(output.shape) >= 2]
+    return [name for name in rows if name in leaves]
 
 
 def default_embedding(model: nn.Module, order: Sequence[str]) -> str:
@@ -314,23 +305,9 @@ def _histogram(
 
 def picked(data: Any, rows: np.ndarray) -> Tensor:
     """The model's inputs of these rows, as one batch."""
-    wanted = set(rows.tolist())
-    parts, at = [], 0
+    parts = []
     for batch in batches(data, 256):
-        if len(batch.inputs) != 1 or not isinstance(batch.inputs[0], Tensor):
-            raise InputError("the model takes more than one input")
-        keep = [i for i in range(batch.rows) if at + i in wanted]
-        if keep:
-            parts.append(batch.inputs[0][keep])
-        at += batch.rows
+        inside = rows[(rows >= batch.start) & (rows < batch.start + batch.rows)] - batch.start
+        if len(inside):
+            parts.append(batch.x[torch.from_numpy(inside)])
     return torch.cat(parts)
-
-
-def _fingerprint(model: nn.Module) -> str:
-    digest = hashlib.sha256()
-    for name, value in model.state_dict().items():
-        digest.update(name.encode())
-        digest.update(
-            value.detach().cpu().contiguous().flatten().view(torch.uint8).numpy().tobytes()
-        )
-    return digest.hexdigest()[:12]

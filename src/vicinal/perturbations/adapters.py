@@ -8,8 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from vicinal.capture import evaluating
 from vicinal.checks import InputError
-from vicinal.perturbations.attacks import differentiable, evaluating
+from vicinal.perturbations.attacks import differentiable
 
 
 def to_foolbox(model: Any, bounds: tuple[float, float] = (0.0, 1.0)) -> Any:

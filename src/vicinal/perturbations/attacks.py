@@ -20,8 +20,7 @@ An attack that fails proves nothing: a saturated head (a small temperature) hide
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from numbers import Real
 from typing import Any
@@ -31,6 +30,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from vicinal.capture import evaluating
 from vicinal.checks import InputError, as_tensor, check_choice, check_finite, same_kind
 from vicinal.perturbations.balls import NORMS, ascent, project, random_point
 
@@ -129,20 +129,6 @@ def attack_loss(
     own = output.gather(1, labels[:, None])[:, 0]
     others = output.scatter(1, labels[:, None], -math.inf)
     return others.amax(1) - own
-
-
-@contextmanager
-def evaluating(model: Any) -> Iterator[None]:
-    """Evaluation mode inside: dropout off, batch statistics kept; every flag put back after."""
-    modules = list(model.modules()) if isinstance(model, nn.Module) else []
-    flags = [module.training for module in modules]
-    try:
-        if modules:
-            model.eval()
-        yield
-    finally:
-        for module, flag in zip(modules, flags, strict=True):
-            module.training = flag
 
 
 def differentiable(model: Any) -> Callable[[Tensor], Tensor]:

@@ -100,31 +100,17 @@ def similarity_gradients(
 
     (A linear model's gradients do not depend on its weights.)
     """
-    f = _Kept(make_outputs(outputs))
-    engine, known = prepared_engine(model, f, x, params=params, strict=strict)
+    chosen = make_outputs(outputs)
+    engine, known = prepared_engine(model, chosen, x, params=params, strict=strict)
     captured = engine.capture(x, target, create_graph=True)
-    output = f.last
     known.plan = engine.plan
     if strict and not known.checked and bool(captured.outputs.isfinite().all()):
         check_against_autograd(engine, captured, x, target)
         known.checked = True
-    chosen = f.outputs
     within = isinstance(chosen, Contrast) and chosen.within_class
-    return Gradients(output, captured.outputs, captured.factors, target, deficiency(chosen), within)
-
-
-class _Kept:
-    """The chosen f, which also keeps what the model returned."""
-
-    def __init__(self, outputs: OutputFunction) -> None:
-        self.outputs = outputs
-        self.last: Any = None
-
-    def __call__(self, output: Any, target: Tensor | None) -> Tensor:
-        self.last = output
-        if isinstance(self.outputs, Contrast):
-            self.outputs.position = 0  # a batch's adversaries are drawn once, by their row in it
-        return self.outputs(output, target)
+    return Gradients(
+        captured.returned, captured.outputs, captured.factors, target, deficiency(chosen), within
+    )
 
 
 # ------------------------------------------------------- what is remembered of a model
@@ -141,7 +127,7 @@ _MODELS: WeakKeyDictionary[nn.Module, dict[object, _Known]] = WeakKeyDictionary(
 
 def prepared_engine(
     model: nn.Module,
-    outputs: _Kept,
+    outputs: OutputFunction,
     x: Tensor,
     *,
     params: str | Sequence[str] | None,
@@ -156,7 +142,7 @@ def prepared_engine(
     engine = Engine(model, outputs, params=params, strict=strict)
     engine._checked = True  # done here, once per model, and not on a batch with NaN
     key = (
-        describe(outputs.outputs),
+        describe(outputs),
         strict,
         x.ndim,
         x.dtype,

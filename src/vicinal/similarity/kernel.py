@@ -23,9 +23,9 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
+from vicinal.capture import Batch, device_of
 from vicinal.checks import InputError, check_choice, check_k
 from vicinal.similarity import density
-from vicinal.similarity.batches import Batch
 from vicinal.similarity.blocks import Block, Blocks, make_block
 from vicinal.similarity.engine import Engine
 from vicinal.similarity.explain import Explanation, explain
@@ -182,38 +182,28 @@ class GradientKernel:
         """The data's gradients in blocks, kept up to a share of the budget."""
         return Blocks(self, data, form, budget=int(share * self.memory_budget), name=name)
 
-    def block(self, batch: Batch, start: int) -> Block:
+    def block(self, batch: Batch) -> Block:
         """The raw gradients of one batch, from the cache if it has them."""
-        batch = self._moved(batch)
-        if isinstance(self.outputs, Contrast):
-            self.outputs.position = start
+        batch = batch.to(device_of(self.engine.model))
         if self._store is not None:
-            outputs, factors = self._store.get(batch, start)
+            outputs, factors = self._store.get(batch)
         else:
-            captured = self.engine.capture(batch.x, batch.target)
+            captured = self.engine.capture(batch.x, batch.labels, start=batch.start)
             outputs, factors = captured.outputs, captured.factors
-        return make_block(
-            factors, outputs, start=start, target=batch.target, deficiency=deficiency(self.outputs)
-        )
+        return make_block(factors, outputs, batch, deficiency=deficiency(self.outputs))
 
     def block_again(self, batch: Batch, seen: Block) -> Block:
         """Unit gradients of a batch whose whitening is known, good for products with sums alone."""
-        batch = self._moved(batch)
-        if isinstance(self.outputs, Contrast):
-            self.outputs.position = seen.start
-        factors = self.engine.capture_for_products(batch.x, batch.target, seen.unit_root())
+        batch = batch.to(device_of(self.engine.model))
+        factors = self.engine.capture_for_products(
+            batch.x, batch.labels, batch.start, seen.unit_root()
+        )
         return replace(seen, factors=factors)
 
     @property
     def cached(self) -> bool:
         """Whether gradients come from a folder."""
         return self._store is not None
-
-    def _moved(self, batch: Batch) -> Batch:
-        """To where the parameters are."""
-        device = next(iter(self.engine.selected.values())).device
-        target = None if batch.target is None else batch.target.to(device)
-        return Batch(batch.x.to(device), target)
 
     def tile(self, one: Block, other: Block) -> Float[Tensor, "n m"]:
         """``Σ_i ⟨G(x, i), G(x', i)⟩`` of two blocks as they are: k^C of unit blocks."""
@@ -230,10 +220,9 @@ class GradientKernel:
         """Of the gradients of one sample of this shape."""
         shape = tuple(sample.x.shape[1:])
         if shape not in self._bytes:
-            if isinstance(self.outputs, Contrast):
-                self.outputs.position = 0
-            captured = self.engine.capture(*self._moved(sample))
-            self._bytes[shape] = sum(f.nbytes for f in captured.factors) // len(sample.x)
+            sample = sample.to(device_of(self.engine.model))
+            captured = self.engine.capture(sample.x, sample.labels)
+            self._bytes[shape] = sum(f.nbytes for f in captured.factors) // sample.rows
         return self._bytes[shape]
 
     def rows_per_block(self, sample: Batch) -> int:

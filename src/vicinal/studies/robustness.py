@@ -17,10 +17,10 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from vicinal.capture import evaluating
 from vicinal.checks import InputError, as_tensor, check_choice, check_distributions, check_same_rows
 from vicinal.evaluation import corruption_errors, expected_calibration_error, noise_floor
 from vicinal.perturbations import ATTACKS, CORRUPTIONS, corrupt
-from vicinal.perturbations.attacks import evaluating
 from vicinal.studies.perturbation_record import (
     CorruptionFacts,
     HeadUnder,
