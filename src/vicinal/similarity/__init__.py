@@ -11,13 +11,12 @@ from vicinal.similarity.diagnosis import (
 from vicinal.similarity.distributed import distributed_gram, distributed_neighbors
 from vicinal.similarity.enforce import (
     DensityLoss,
-    OrbitSimilarityLoss,
     PairSimilarityLoss,
     SetSimilarityLoss,
     TwoBatchSimilarityLoss,
 )
 from vicinal.similarity.enforce_gradients import similarity_gradients
-from vicinal.similarity.enforce_tangent import TangentInvarianceLoss
+from vicinal.similarity.enforce_invariance import OrbitSimilarityLoss, TangentInvarianceLoss
 from vicinal.similarity.kernel import GradientKernel, Histogram, TopK
 from vicinal.similarity.outputs import Contrast
 from vicinal.similarity.perceptual import perceptual_gram

@@ -23,8 +23,8 @@ from vicinal.checks import InputError
 from vicinal.similarity.factors import Dense, Factor, Places, widened
 from vicinal.similarity.outputs import Contrast, OutputFunction, as_rows
 from vicinal.similarity.plan import Plan, make_plan, select_parameters, unwrapped
-from vicinal.similarity.rules.products import Convolved, can_convolve, for_products
-from vicinal.similarity.rules.rule import Call, Piece, apply_rule
+from vicinal.similarity.rules import LayerUse, Piece, rule_for
+from vicinal.similarity.rules.conv import Convolved, can_convolve, for_products
 from vicinal.similarity.rules.vjp import (
     Rerun,
     out_axis,
@@ -190,11 +190,13 @@ class Engine:
         pieces: list[Piece] = []
         for group in filter(None, groups):
             key = f"{call.name}.{'+'.join(sorted(group))}"
-            use = Call(call.module, x, grads, group, self._ghost.get(key))
+            use = LayerUse(call.module, x, grads, group, self._ghost.get(key))
             if products and not alone and use.ghost is False and can_convolve(call.module):
                 pieces.extend(for_products(use, self._layout(call.name)))
                 continue
-            found = apply_rule(use)
+            rule = rule_for(call.module)
+            assert rule is not None
+            found = rule(use)
             self._ghost.setdefault(key, isinstance(found[0][1], Places))
             pieces.extend(found)
         return pieces

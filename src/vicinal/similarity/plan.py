@@ -26,7 +26,7 @@ import torch
 from torch import Tensor, nn
 
 from vicinal.checks import InputError, closest
-from vicinal.similarity.rules.rule import rule_for
+from vicinal.similarity.rules import COVERED, rule_for
 from vicinal.similarity.rules.vjp import unit_axes
 from vicinal.similarity.watch import UNITS, WatchedCall, layers_of, watching
 
@@ -76,7 +76,7 @@ def make_plan(
     for key, full in names.items():
         held = [o for o in owners.get(key, []) if calls[o[0]]]
         uses = sum(calls[layer] for layer, _, _ in held)
-        exact = all(_rules(m, own) and layer in per_sample for layer, m, own in held)
+        exact = all(rule_for(m) and own in COVERED and at in per_sample for at, m, own in held)
         if not counts[key]:
             unreached.append(full)
         elif rules and exact and counts[key] <= uses:
@@ -172,11 +172,6 @@ def _owners(model: nn.Module, names: dict[int, str]) -> dict[int, list[tuple[str
             if id(p) in names:
                 found.setdefault(id(p), []).append((layer, module, own))
     return found
-
-
-def _rules(module: nn.Module, own: str) -> bool:
-    rule = rule_for(module)
-    return rule is not None and own in rule[1]
 
 
 def _per_sample(calls: list[WatchedCall], rows: int) -> set[str]:

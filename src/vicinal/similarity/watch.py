@@ -17,7 +17,7 @@ from torch.utils import _pytree as pytree
 
 from vicinal.capture.hooks import LayerCall, hooked, restored
 from vicinal.checks import InputError
-from vicinal.similarity.rules.rule import rule_for
+from vicinal.similarity.rules import rule_for
 
 UNITS = (nn.MultiheadAttention, nn.RNNBase)
 _BATCH_NORMS = nn.modules.batchnorm._BatchNorm
