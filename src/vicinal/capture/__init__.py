@@ -1,7 +1,7 @@
 """What does the network put out? Layers by name, over any data, to memory or to disk."""
 
 from vicinal.capture.activations import Activations, capture
-from vicinal.capture.batches import Batch, batches, is_shuffled, row_count
+from vicinal.capture.batches import Batch, batches, row_count, samples
 from vicinal.capture.hooks import (
     LayerCall,
     LayerOutput,
@@ -27,11 +27,11 @@ __all__ = [
     "device_of",
     "evaluating",
     "hooked",
-    "is_shuffled",
     "layer_names",
     "listening",
     "pooled",
     "restored",
     "row_count",
+    "samples",
     "tracing",
 ]

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset, RandomSampler, Subset
 
-from vicinal.checks import InputError, as_tensor
+from vicinal.checks import InputError, as_tensor, check_finite
 
 _LABEL_KEYS = ("labels", "label", "targets", "target", "y")
 
@@ -101,6 +101,34 @@ def batches(data: Any, batch_size: int, *, start: int = 0, name: str = "data") -
             yield batch
 
 
+def samples(data: Any, rows: int, name: str = "data") -> Iterator[Batch]:
+    """Batches of one input tensor with just ``rows`` rows, but for the last, in a fixed order.
+
+    >>> [batch.start for batch in samples(torch.zeros(5, 2), 2)]
+    [0, 2, 4]
+    """
+    if is_shuffled(data):  # two passes must meet the same rows
+        raise InputError(
+            f"`{name}` is a DataLoader that shuffles, so the rows of the result would have no "
+            "order. Pass DataLoader(..., shuffle=False) or the data set itself."
+        )
+    waiting: list[Batch] = []
+    held = 0
+    for piece in batches(data, rows, name=name):
+        if piece.x.is_floating_point():
+            check_finite(piece.x, name)
+        waiting.append(piece)
+        held += piece.rows
+        if held >= rows:
+            whole = _joined(waiting)
+            for first in range(0, held - rows + 1, rows):
+                yield whole.take(first, first + rows)
+            held %= rows
+            waiting = [whole.take(whole.rows - held, whole.rows)] if held else []
+    if waiting:
+        yield _joined(waiting)
+
+
 def row_count(data: Any) -> int | None:
     """How many rows ``data`` has, where it can be known without reading it."""
     columns = _columns(data, "data")
@@ -172,6 +200,14 @@ def _as_batch(raw: Any, start: int, name: str) -> Batch:
 
 def _labels(value: Any) -> Tensor | None:
     return value if isinstance(value, Tensor) or value is None else torch.as_tensor(value)
+
+
+def _joined(pieces: list[Batch]) -> Batch:
+    if len(pieces) == 1:
+        return pieces[0]
+    labels = [p.labels for p in pieces if p.labels is not None]
+    x = torch.cat([p.x for p in pieces])
+    return Batch((x,), {}, torch.cat(labels) if labels else None, len(x), pieces[0].start)
 
 
 def _moved(value: Any, device: torch.device | None) -> Any:

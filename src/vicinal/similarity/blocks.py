@@ -4,23 +4,22 @@ again.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from vicinal.capture import Batch, batches, is_shuffled, row_count
-from vicinal.checks import InputError, check_finite
+from vicinal.capture.batches import Batch, row_count, samples
+from vicinal.checks import InputError
 from vicinal.similarity.factors import Dense, Factor, mixed, select, self_gram
 from vicinal.similarity.whitening import Whitening, whiten
 
 if TYPE_CHECKING:
     from vicinal.similarity.kernel import GradientKernel
 
-FORMS = ("raw", "unit", "sum", "white", "dual")
+WORKING_BYTES = 96 << 20  # of factors and patches while one block is made
 
 
 @dataclass(frozen=True)
@@ -101,8 +100,10 @@ class Blocks:
         self._seen: dict[int, Block] = {}  # without gradients: outputs, K(x, x) and whitening
         self._room = kernel.memory_budget // 8  # for these
         sample = next(samples(data, 3, name))
-        self.rows = kernel.rows_per_block(sample)
-        self._fits = kernel.bytes_each(sample) * self.count <= budget
+        each = kernel.bytes_each(sample)
+        room = min(WORKING_BYTES, kernel.memory_budget // 8)
+        self.rows = max(1, min(1024, room // (4 * max(each, 1))))
+        self._fits = each * self.count <= budget
 
     def __iter__(self) -> Iterator[Block]:
         return self.since(0)
@@ -160,6 +161,54 @@ class Blocks:
         return block
 
 
+def all_pairs(left: Blocks, right: Blocks, tile: Callable[[Block, Block], Tensor]) -> Tensor:
+    """``tile`` of every pair of blocks as one matrix; of a data set with itself, half of them."""
+    same = left is right
+    out: Tensor | None = None
+    for i, one in enumerate(left):
+        for other in right.since(i if same else 0):
+            diagonal = same and other.start == one.start
+            found = _symmetric(one, tile) if diagonal else tile(one, other)
+            if out is None:
+                _check_size(left, right, found)
+                out = found.new_empty(left.count, right.count, *found.shape[2:])
+            out[one.start : one.stop, other.start : other.stop] = found
+            if same and not diagonal:
+                out[other.start : other.stop, one.start : one.stop] = _swapped(found)
+    assert out is not None
+    return out
+
+
+def _symmetric(block: Block, tile: Callable[[Block, Block], Tensor]) -> Tensor:
+    """A block against itself: halved until little but a triangle is left to compute."""
+    if len(block) <= 256:
+        return tile(block, block)
+    middle = len(block) // 2
+    first, second = block.rows(slice(0, middle)), block.rows(slice(middle, len(block)))
+    corner = tile(first, second)
+    found = corner.new_empty(len(block), len(block), *corner.shape[2:])
+    found[:middle, middle:], found[middle:, :middle] = corner, _swapped(corner)
+    found[:middle, :middle] = _symmetric(first, tile)
+    found[middle:, middle:] = _symmetric(second, tile)
+    return found
+
+
+def _swapped(tile: Tensor) -> Tensor:
+    """The kernel of (x', x) from that of (x, x'): transposed, and so is each d×d matrix."""
+    return tile.transpose(0, 1) if tile.ndim == 2 else tile.transpose(0, 1).mT
+
+
+def _check_size(left: Blocks, right: Blocks, tile: Tensor) -> None:
+    needed = left.count * right.count * tile[0, 0].numel() * tile.element_size()
+    budget = left.kernel.memory_budget
+    if needed > budget:
+        raise InputError(
+            f"a Gram matrix of {left.count} x {right.count} samples takes {needed / 2**20:.0f} MiB,"
+            f" more than memory_budget={budget / 2**20:.0f} MiB. Use topk, histogram or neighbors, "
+            "which never hold it, pass fewer rows, or raise the budget."
+        )
+
+
 def make_block(factors: list[Factor], outputs: Tensor, batch: Batch, *, deficiency: int) -> Block:
     """A raw block with its K(x, x) and their inverse roots."""
     gram = self_gram(factors)
@@ -176,39 +225,3 @@ def count(data: Any, name: str) -> int:
             f"DataLoader), got {type(data).__name__}. Collect an iterable into a tensor first."
         )
     return rows
-
-
-def samples(data: Any, rows: int, name: str = "data") -> Iterator[Batch]:
-    """Batches of one input tensor with just ``rows`` rows, but for the last, in a fixed order.
-
-    >>> [batch.start for batch in samples(torch.zeros(5, 2), 2)]
-    [0, 2, 4]
-    """
-    if is_shuffled(data):  # two passes must meet the same rows
-        raise InputError(
-            f"`{name}` is a DataLoader that shuffles, so the rows of the result would have no "
-            "order. Pass DataLoader(..., shuffle=False) or the data set itself."
-        )
-    waiting: list[Batch] = []
-    held = 0
-    for piece in batches(data, rows, name=name):
-        if piece.x.is_floating_point():
-            check_finite(piece.x, name)
-        waiting.append(piece)
-        held += piece.rows
-        if held >= rows:
-            whole = _joined(waiting)
-            for first in range(0, held - rows + 1, rows):
-                yield whole.take(first, first + rows)
-            held %= rows
-            waiting = [whole.take(whole.rows - held, whole.rows)] if held else []
-    if waiting:
-        yield _joined(waiting)
-
-
-def _joined(pieces: list[Batch]) -> Batch:
-    if len(pieces) == 1:
-        return pieces[0]
-    labels = [p.labels for p in pieces if p.labels is not None]
-    x = torch.cat([p.x for p in pieces])
-    return Batch((x,), {}, torch.cat(labels) if labels else None, len(x), pieces[0].start)

@@ -28,8 +28,9 @@ from vicinal.capture.shards import load_shard, read_shard, write_shard
 from vicinal.checks import InputError, check_k
 from vicinal.files import fingerprint, write_atomically
 from vicinal.similarity.blocks import Block
+from vicinal.similarity.density import TopK
 from vicinal.similarity.factors import Dense, Factor
-from vicinal.similarity.kernel import GradientKernel, TopK
+from vicinal.similarity.kernel import GradientKernel
 from vicinal.similarity.outputs import Contrast
 from vicinal.similarity.store import batch_key, engine_key
 
