@@ -72,13 +72,25 @@ def fit_diagnosis(
 ) -> FitDiagnosis:
     """Neighbor count × label variance in the neighborhood, without the sample itself.
 
-    ``few``: counts below it are few; None: the lowest tenth. ``varied``: from this share of the
-    whole data set's label variance on, a neighborhood is varied. ``labels``: classes ``(n,)``
-    integers, or targets of a regression ``(n,)`` or ``(n, c)`` floats. ``estimator``: the weights,
-    as in ``kernel.neighbors``. None: ``max(k^C, 0)^α`` with the α at which neighbors predict each
-    other's labels best; even unrelated samples are alike to a degree (k^C near one half on
-    digits), and by their number they would drown the near ones.
+    Parameters
+    ----------
+    kernel
+        The similarities of a model, across classes.
+    data
+        Inputs, alone or with targets, or a data set.
+    labels
+        Classes ``(n,)`` integers, or targets of a regression ``(n,)`` or ``(n, c)`` floats.
+    few
+        Counts below it are few; None: the lowest tenth.
+    varied
+        From this share of the whole data set's label variance on, a neighborhood is varied.
+    estimator
+        The weights, as in ``kernel.neighbors``. None: ``max(k^C, 0)^α`` with the α at which
+        neighbors predict each other's labels best; even unrelated samples are alike to a degree
+        (k^C near one half on digits), and by their number they would drown the near ones.
 
+    Examples
+    --------
     >>> x = torch.tensor([[0.0, 1.0], [0.1, 1.0], [5.0, -5.0]])
     >>> kernel = GradientKernel(torch.nn.Linear(2, 1))
     >>> fit_diagnosis(kernel, x, torch.tensor([0, 0, 1]), few=0.5).verdict
@@ -97,7 +109,7 @@ def fit_diagnosis(
     losses = [torch.where(m > 0, (y - c).square().sum(1), _spread(y)).sum() for m, c, _ in around]
     best = int(torch.stack(losses).argmin())
     mass, mean, spread = around[best]
-    # Neighborhood that agree among themselves still contradict a sample of another label.
+    # Neighbors that agree among themselves still contradict a sample of another label.
     own = (y - mean).square().sum(1)
     total = _spread(y).clamp_min(torch.finfo(torch.float64).tiny)
     variance = torch.where(mass > 0, torch.maximum(spread, own / 2), torch.zeros_like(own)) / total
@@ -114,9 +126,19 @@ def uncertainty(
 
     Moving f(x) by v moves f(x') by ``M(x') v``, ``M = K(x', x) K(x, x)⁻¹``. Exact:
     ``1 / Σ_x' ‖M(x')‖_F / √r``, the mean-square disturbance over directions v; for one output
-    ``‖∇f‖² / Σ |k^I|``. ``fast=True`` is the paper's quick form in linear time, ``1 / Σ Tr M / r``,
-    ``‖∇f‖² / Σ k^I``; where negative terms win it is infinite. A sample without gradient cannot be
-    moved at all: 0.
+    ``‖∇f‖² / Σ |k^I|``. A sample without gradient cannot be moved at all: 0.
+
+    Parameters
+    ----------
+    kernel
+        The similarities of a model.
+    queries
+        The inputs whose predictions are moved.
+    data
+        The inputs that are disturbed by it.
+    fast
+        The paper's quick form in linear time, ``1 / Σ Tr M / r``, for one output
+        ``‖∇f‖² / Σ k^I``; where negative terms win it is infinite.
     """
     asked = kernel.blocks(queries, "dual", share=0.4, name="queries")
     support = kernel.blocks(data, "raw", share=0.4)
@@ -143,6 +165,19 @@ def suspicious_labels(
 ) -> SuspiciousLabels:
     """Labels that disagree with those of the k samples the network treats most alike.
 
+    Parameters
+    ----------
+    kernel
+        The similarities of a model.
+    data
+        Inputs, alone or with targets, or a data set.
+    labels
+        One integer class for each input.
+    k
+        How many neighbors vote.
+
+    Examples
+    --------
     >>> x = torch.tensor([[0.0, 1.0], [0.0, 1.1], [0.0, 0.9], [4.0, 0.0], [4.1, 0.0], [3.9, 0.0]])
     >>> found = suspicious_labels(
     ...     GradientKernel(torch.nn.Linear(2, 1)), x, torch.tensor([0, 0, 1, 1, 1, 1]), k=2)

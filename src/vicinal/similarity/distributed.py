@@ -36,6 +36,19 @@ def distributed_neighbors(
 ) -> Float[Tensor, " n"]:
     """N_S of this process's samples over the samples of all of them.
 
+    Parameters
+    ----------
+    kernel
+        The similarities of the model, the same in every process.
+    data
+        This process's samples; none at all is fine.
+    include_self
+        Whether a sample counts itself, as the paper's sums do.
+    group
+        The process group; None: all processes.
+
+    Examples
+    --------
     >>> model = torch.nn.Linear(2, 1)
     >>> distributed_neighbors(GradientKernel(model), torch.ones(3, 2))  # one process
     tensor([3.0000, 3.0000, 3.0000])

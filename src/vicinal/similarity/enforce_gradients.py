@@ -89,10 +89,23 @@ def similarity_gradients(
     params: str | Sequence[str] | None = None,
     strict: bool = True,
 ) -> Gradients:
-    """The differentiable gradients of f at each row of ``x``; the arguments are GradientKernel's.
+    """The differentiable gradients of f at each row of ``x``.
 
     The model is read in eval mode and comes back as it was.
 
+    Parameters
+    ----------
+    model
+        The network.
+    x
+        Inputs, one row per sample.
+    target
+        What ``outputs`` needs beside the model's output, labels for instance.
+    outputs, params, strict
+        As for :class:`~vicinal.similarity.GradientKernel`.
+
+    Examples
+    --------
     >>> model = nn.Linear(3, 2)
     >>> g = similarity_gradients(model, torch.eye(3))
     >>> g.output.shape, g.correlation().shape, g.correlation().requires_grad
