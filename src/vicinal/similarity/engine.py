@@ -10,7 +10,7 @@ and edge gradients into factors.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,11 +20,11 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from vicinal.checks import InputError
-from vicinal.similarity.factors import Dense, Factor, Places, widened
+from vicinal.similarity.factors import Dense, Factor, Places
 from vicinal.similarity.outputs import Contrast, OutputFunction, as_rows
 from vicinal.similarity.plan import Plan, make_plan, select_parameters, unwrapped
 from vicinal.similarity.rules import LayerUse, Piece, rule_for
-from vicinal.similarity.rules.conv import Convolved, can_convolve, for_products
+from vicinal.similarity.rules.conv import can_convolve, for_products
 from vicinal.similarity.rules.vjp import (
     Rerun,
     out_axis,
@@ -102,7 +102,7 @@ class Engine:
             self.plan = make_plan(
                 self.model, self.selected, self.f, x, target, strict=self.strict, rules=self.rules
             )
-        found = self._capture(x, target, start, create_graph)
+        found = self._capture(x, target, start, create_graph, self._ruled)
         if self.strict and not self._checked:
             check_against_autograd(self, found, x, target, start)
             self._checked = True
@@ -121,7 +121,7 @@ class Engine:
         For batches after the first: how each layer is treated must be known.
         """
         assert self.last is not None
-        return self._capture(x, target, start, create_graph=False, seeds=seeds).factors
+        return self._capture(x, target, start, False, self._for_products, seeds).factors
 
     def f(
         self, output: Any, target: Tensor | None, samples: int, start: int = 0
@@ -137,6 +137,7 @@ class Engine:
         target: Tensor | None,
         start: int,
         create_graph: bool,
+        by_rule: Callable[[WatchedCall, bool], list[Piece]],
         seeds: Float[Tensor, "n c d"] | None = None,
     ) -> Captured:
         assert self.plan is not None
@@ -149,11 +150,14 @@ class Engine:
                 calls = [*calls, watch.whole(x, returned)]
             _check_rows(calls, len(x))
             _edge_gradients(f, calls, create_graph, seeds)
-            parts = tuple(self._parts(calls, create_graph, products=seeds is not None))
+            parts = tuple(self._parts(calls, create_graph, by_rule))
         return Captured(f, parts, returned) if create_graph else Captured(f.detach(), parts)
 
     def _parts(
-        self, calls: list[WatchedCall], create_graph: bool, products: bool = False
+        self,
+        calls: list[WatchedCall],
+        create_graph: bool,
+        by_rule: Callable[[WatchedCall, bool], list[Piece]],
     ) -> list[Part]:
         assert self.plan is not None
         parts: list[Part] = []
@@ -164,48 +168,55 @@ class Engine:
             elif call.name in self.plan.units:
                 parts.append(self._rerun(call.name, call, self.plan.units[call.name], create_graph))
             else:
-                for names, factor in self._ruled(call, create_graph, products):
+                for names, factor in by_rule(call, create_graph):
                     full = tuple(self.plan.name_of[call.name, name] for name in names)
                     if full[0] in self.plan.shared:
                         shared.setdefault(full[0], []).append(factor.dense())
                     else:
-                        wide = factor if isinstance(factor, Convolved) else widened(factor)
-                        parts.append(Part(call.name, full, factor.kind, wide))
+                        parts.append(Part(call.name, full, factor.kind, factor.widened()))
         for name, gradients in shared.items():
             total = torch.stack(gradients).sum(0) if len(gradients) > 1 else gradients[0]
             parts.append(
-                Part(name.rpartition(".")[0], (name,), "dense, shared", widened(Dense(total)))
+                Part(name.rpartition(".")[0], (name,), "dense, shared", Dense(total).widened())
             )
         order = self.plan.order
         return sorted(parts, key=lambda part: order[part.parameters[0]])
 
-    def _ruled(self, call: WatchedCall, create_graph: bool, products: bool) -> list[Piece]:
+    def _ruled(self, call: WatchedCall, create_graph: bool) -> list[Piece]:
         """The factors of one call; a shared parameter's apart, so that they can be summed."""
-        assert self.plan is not None
-        wanted = self.plan.ruled[call.name]
-        x = call.args[0] if create_graph else call.args[0].detach()
-        grads = [output[0] for output in call.grads]
-        alone = [n for n in wanted if self.plan.name_of[call.name, n] in self.plan.shared]
-        groups = [frozenset(wanted) - set(alone), *(frozenset([name]) for name in alone)]
+        rule = rule_for(call.module)
+        assert rule is not None
         pieces: list[Piece] = []
-        for group in filter(None, groups):
-            key = f"{call.name}.{'+'.join(sorted(group))}"
-            use = LayerUse(call.module, x, grads, group, self._ghost.get(key))
-            if products and not alone and use.ghost is False and can_convolve(call.module):
-                pieces.extend(for_products(use, self._layout(call.name)))
-                continue
-            rule = rule_for(call.module)
-            assert rule is not None
-            found = rule(use)
-            self._ghost.setdefault(key, isinstance(found[0][1], Places))
+        for group in self._groups(call.name):
+            found = rule(self._use(call, group, create_graph))
+            self._ghost.setdefault(_key(call.name, group), isinstance(found[0][1], Places))
             pieces.extend(found)
         return pieces
 
-    def _layout(self, layer: str) -> tuple[int, ...]:
-        """In which the gradients of a layer's weight were stored before."""
+    def _for_products(self, call: WatchedCall, create_graph: bool) -> list[Piece]:
+        """The same, but of a convolution that is no ghost only what products with totals need."""
         assert self.plan is not None
-        weight = self.plan.name_of[layer, "weight"]
-        return next(p.factor.shape for p in self.last or () if weight in p.parameters)
+        names = {own: self.plan.name_of[call.name, own] for own in self.plan.ruled[call.name]}
+        group = frozenset(names)
+        shared = not self.plan.shared.isdisjoint(names.values())
+        if shared or self._ghost[_key(call.name, group)] or not can_convolve(call.module):
+            return self._ruled(call, create_graph)
+        weight = names.get("weight")
+        layout = next((p.factor.shape for p in self.last or () if weight in p.parameters), ())
+        return for_products(self._use(call, group, create_graph), layout)
+
+    def _groups(self, layer: str) -> list[frozenset[str]]:
+        """The parameters of a layer that are asked for: those of its own, and each shared one."""
+        assert self.plan is not None
+        wanted = self.plan.ruled[layer]
+        alone = [n for n in wanted if self.plan.name_of[layer, n] in self.plan.shared]
+        own = frozenset(wanted) - set(alone)
+        return [*([own] if own else []), *(frozenset([name]) for name in alone)]
+
+    def _use(self, call: WatchedCall, group: frozenset[str], create_graph: bool) -> LayerUse:
+        x = call.args[0] if create_graph else call.args[0].detach()
+        grads = [output[0] for output in call.grads]
+        return LayerUse(call.module, x, grads, group, self._ghost.get(_key(call.name, group)))
 
     def _rerun(
         self, name: str, call: WatchedCall, params: dict[str, str], create_graph: bool
@@ -233,7 +244,11 @@ class Engine:
         )
         self._loop[name] = loop
         rule = "vjp, sample by sample" if loop else "vmap(vjp)"
-        return Part(name, tuple(params.values()), rule, widened(Dense(g)))
+        return Part(name, tuple(params.values()), rule, Dense(g).widened())
+
+
+def _key(layer: str, group: frozenset[str]) -> str:
+    return f"{layer}.{'+'.join(sorted(group))}"
 
 
 def _check_rows(calls: Sequence[WatchedCall], samples: int) -> None:

@@ -168,6 +168,9 @@ class Places:
     def select(self, index: slice | Tensor) -> Places:
         return replace(self, a=self.a[index], b=self.b[index])
 
+    def widened(self) -> Places:
+        return replace(self, a=wide(self.a), b=wide(self.b))
+
     def tensors(self) -> dict[str, Tensor]:
         return {"a": self.a, "b": self.b}
 
@@ -263,6 +266,9 @@ class Dense:
     def select(self, index: slice | Tensor) -> Dense:
         return replace(self, g=self.g[index], mix=None if self.mix is None else self.mix[index])
 
+    def widened(self) -> Dense:
+        return replace(self, g=wide(self.g))
+
     def tensors(self) -> dict[str, Tensor]:
         return {"g": self._whole()}
 
@@ -332,15 +338,6 @@ def select(factors: Sequence[Factor], index: slice | Tensor) -> list[Factor]:
     return [factor.select(index) for factor in factors]
 
 
-def widened(factor: Factor) -> Factor:
-    """Half-precision gradients as float32: squared norms overflow float16 past 256."""
-    if _float(factor).dtype not in (torch.float16, torch.bfloat16):
-        return factor
-    if isinstance(factor, Dense):
-        return replace(factor, g=factor.g.float())
-    a = factor.a if factor.vocabulary else factor.a.float()
-    return replace(factor, a=a, b=factor.b.float())
-
-
-def _float(factor: Factor) -> Tensor:
-    return factor.b if isinstance(factor, Places) else factor.g
+def wide(x: Tensor) -> Tensor:
+    """Half precision as float32: squared norms overflow float16 past 256."""
+    return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x

@@ -18,7 +18,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from vicinal.similarity.factors import Dense, Factor, Places, Totals, own_layout, stacked
+from vicinal.similarity.factors import Dense, Factor, Places, Totals, own_layout, stacked, wide
 
 if TYPE_CHECKING:
     from vicinal.similarity.rules import LayerUse, Piece
@@ -152,6 +152,9 @@ class Convolved:
             found += (self.module._conv_forward(self.x, kernel, None) * b).flatten(1).sum(1)
         return found
 
+    def widened(self) -> Convolved:
+        return self
+
     def select(self, index: slice | Tensor) -> Convolved:
         return replace(self, x=self.x[index], grads=tuple(b[index] for b in self.grads))
 
@@ -162,7 +165,7 @@ def can_convolve(module: nn.Module) -> bool:
 
 def for_products(use: LayerUse, shape: tuple[int, ...]) -> list[Piece]:
     """The pieces of a convolution that is not a ghost, in the order of its rule."""
-    x, grads = _wide(use.x), tuple(_wide(b) for b in use.grads)
+    x, grads = wide(use.x), tuple(wide(b) for b in use.grads)
     pieces: list[Piece] = []
     if "weight" in use.wanted:
         # Of a factor only the product is asked here, which is all that this one has.
@@ -170,11 +173,6 @@ def for_products(use: LayerUse, shape: tuple[int, ...]) -> list[Piece]:
     if "bias" in use.wanted:
         pieces.append((("bias",), Dense(torch.stack([b.flatten(2).sum(2) for b in grads], 1))))
     return pieces
-
-
-def _wide(x: Tensor) -> Tensor:
-    """Half precision as float32, as totals are."""
-    return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
 
 
 # ------------------------------------------------------- patches and the way back
