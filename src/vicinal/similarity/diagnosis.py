@@ -19,7 +19,6 @@ from vicinal.similarity.factors import dot, matrix_gram
 from vicinal.similarity.kernel import GradientKernel
 
 SHARPNESSES = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0)
-VERDICTS = ("well fitted", "ambiguous", "isolated", "memorized")
 
 
 @dataclass(frozen=True)
@@ -187,17 +186,17 @@ def suspicious_labels(
     y = as_tensor(labels, "labels").long()
     n = len(y)
     check_k(k, n - 1, "k", "`data` without the sample itself")
-    near = kernel.topk(data, data, k + 1)
-    if len(near.indices) != n:
+    similarities, indices = kernel.topk(data, data, k + 1)
+    if len(indices) != n:
         raise InputError(
-            f"`labels` must hold one label per sample: {len(near.indices)} samples, {n}."
+            f"`labels` must hold one label for each of the {len(indices)} samples, got {n}."
         )
     # The sample itself goes by its index; equal samples may come before it.
-    others = near.indices != torch.arange(n, device=near.indices.device)[:, None]
+    others = indices != torch.arange(n, device=indices.device)[:, None]
     others[others.all(1), -1] = False
-    weights = near.similarities.clamp_min(0) * others
+    weights = similarities.clamp_min(0) * others
     votes = torch.zeros(n, int(y.max()) + 1, dtype=weights.dtype)
-    votes.scatter_add_(1, y[near.indices], weights)
+    votes.scatter_add_(1, y[indices], weights)
     mass = votes.sum(1)
     own = votes.gather(1, y[:, None])[:, 0]
     score = torch.where(mass > 0, 1 - own / mass, torch.zeros_like(mass))
@@ -222,10 +221,10 @@ def _neighborhoods(
                 w = w.fill_diagonal_(0) if same else w
                 sides = [(one, other, w)] if same else [(one, other, w), (other, one, w.T)]
                 for row, column, share in sides:
-                    rows, near = slice(row.start, row.stop), y[column.start : column.stop]
+                    rows, values = slice(row.start, row.stop), y[column.start : column.stop]
                     mass[e, rows] += share.sum(1)
-                    mean[e, rows] += share @ near
-                    square[e, rows] += share @ near.square()
+                    mean[e, rows] += share @ values
+                    square[e, rows] += share @ values.square()
     found = []
     for m, c, q in zip(mass, mean, square, strict=True):
         safe = torch.where(m > 0, m, torch.ones_like(m))[:, None]

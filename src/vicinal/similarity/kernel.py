@@ -249,7 +249,7 @@ class GradientKernel:
 
 
 def _warn(model: nn.Module, outputs: OutputFunction) -> None:
-    """What changes the meaning of the numbers is said once, when the kernel is made."""
+    """Warn once, when the kernel is made, of what changes the meaning of the numbers."""
     if isinstance(outputs, Contrast) and not outputs.within_class:
         warnings.warn(
             "contrasts across classes are mostly negative: neighbor counts and denoising factors "

@@ -2,7 +2,7 @@ r"""Which parameter gets its gradient how: decided once, by two small forward pa
 
 Every chosen parameter falls in one of four groups:
 
-* *ruled*: all its uses are calls of layers with an exact rule, told by counting the edges that
+* *ruled*: all its uses are calls of layers with an exact rule, seen by counting the edges that
   lead to it in the autograd graph; several uses (a module called twice, tied weights) are
   *shared*: summed.
 * *units*: attention and recurrent layers, run again by themselves.
@@ -61,7 +61,7 @@ def make_plan(
     strict: bool,
     rules: bool = True,
 ) -> Plan:
-    """Two forward passes, of two rows and of three: what follows the batch is told from what has
+    """Two forward passes, of two rows and of three: what follows the batch is parted from what has
     that length by chance.
     """
     two, counts = _probe(model, selected, f, x, target, 2)

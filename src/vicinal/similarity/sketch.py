@@ -1,4 +1,4 @@
-r"""A small index of gradients on disk, asked for and with its error said.
+r"""A small index of gradients on disk, asked for by name and with its error measured.
 
 The exact kernel is faster than any projection while factors fit in memory. To keep millions of
 samples on disk, each layer's whitened gradient ``G = Σ_t b_t a_tᵀ``, seen as a matrix of (outputs x
