@@ -1,12 +1,30 @@
-"""What the network said is what was kept, and the network does not notice."""
+"""What the network puts out is what is kept, and the network does not notice."""
+
+import hashlib
+import json
+import warnings
 
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import save
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-from vicinal.capture import ShardStore, capture, layer_names
+from vicinal.capture import (
+    ShardStore,
+    batches,
+    capture,
+    device_of,
+    evaluating,
+    hooked,
+    layer_names,
+    listening,
+    restored,
+    row_count,
+    tracing,
+)
+from vicinal.capture.shards import read_shard, write_shard
 from vicinal.checks import InputError
 
 
@@ -150,7 +168,7 @@ def test_a_layer_with_a_dict_output_says_what_to_do(data):
         capture(Dict(), data, ["output"])
 
 
-def test_a_layer_that_runs_twice_is_heard_at_its_last_run_with_a_warning(rng):
+def test_a_layer_that_runs_twice_leaves_its_last_output_with_a_warning(rng):
     class Twice(nn.Module):
         def __init__(self):
             super().__init__()
@@ -270,3 +288,117 @@ def test_labels_of_lists_are_kept(net, data):
     batches = [(data[0][:5], [0, 1, 2, 0, 1]), (data[0][5:], list(range(16)))]
     assert capture(net, batches, ["conv"]).labels.tolist() == [0, 1, 2, 0, 1, *range(16)]
     assert np.asarray(capture(net, batches, ["conv"]).labels).shape == (21,)
+
+
+def test_a_folder_of_version_one_is_read_but_not_gone_on_with(net, data, tmp_path):
+    """Version 0.1 kept the checksum of each file in the manifest and none in the file."""
+    want = capture(net, data, ["conv"])
+    shard = save({"layer:conv": want["conv"].contiguous(), "labels": want.labels})
+    (tmp_path / "shard-00000.safetensors").write_bytes(shard)
+    entry = {"file": "shard-00000.safetensors", "rows": 21}
+    manifest = {
+        "version": 1,
+        "settings": {"layers": ["conv"], "labels": True},
+        "shards": [{**entry, "sha256": hashlib.sha256(shard).hexdigest()}],
+        "complete": True,
+    }
+    (tmp_path / "manifest.json").write_text(json.dumps(manifest))
+    store = ShardStore(tmp_path)
+    assert store.complete
+    assert torch.equal(store["conv"], want["conv"])
+    assert torch.equal(store.labels, want.labels)
+    with pytest.raises(InputError, match="older version of vicinal"):
+        capture(net, data, ["conv"], to=tmp_path)
+
+
+def test_a_shard_is_known_by_what_it_holds(tmp_path):
+    same = torch.arange(6.0).view(2, 3)
+    checksum = write_shard(tmp_path / "s", {"a": same, "b": same.T}, {"rows": 2})
+    shard = read_shard(tmp_path / "s")
+    assert shard.checksum == checksum
+    assert torch.equal(shard.tensors["b"], same.T)
+    assert shard.facts == {"rows": 2}
+    raw = bytearray((tmp_path / "s").read_bytes())
+    raw[-1] ^= 1
+    (tmp_path / "s").write_bytes(raw)
+    assert read_shard(tmp_path / "s") is None
+    assert read_shard(tmp_path / "nothing") is None
+
+
+# ------------------------------------------------------------------ hooks and batches
+
+
+def test_layers_are_traced_in_the_order_in_which_they_run(data):
+    class Backward(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.last, self.first = nn.Linear(4, 3), nn.Linear(25, 4)
+            self.memory = nn.LSTM(3, 2)
+
+        def forward(self, x):
+            return self.memory(self.last(self.first(x.flatten(1))))
+
+    net = Backward()
+    with tracing(net) as ran:
+        net(data[0])
+    assert list(ran) == ["first", "last", "memory"]
+    assert ran["last"] == ((21, 3), True)
+    assert ran["memory"] == ((21, 2), False)  # an LSTM puts out its states as well
+    assert not any(m._forward_hooks for m in net.modules())
+
+
+def test_a_hook_sees_inputs_by_place_and_by_name(data):
+    calls = []
+    layer = nn.MultiheadAttention(4, 1)
+    x = torch.ones(2, 3, 4)
+    with hooked({"attention": layer}, calls.append):
+        layer(x, x, value=x, key_padding_mask=None)
+    (call,) = calls
+    assert call.name == "attention"
+    assert len(call.args) == 2
+    assert set(call.kwargs) == {"value", "key_padding_mask"}
+
+
+def test_a_second_forward_starts_with_nothing_kept(net, data):
+    with listening(net, ["conv"], lambda name, output: output) as kept, warnings.catch_warnings():
+        warnings.simplefilter("error")  # a layer of two passes did not run twice in one
+        net(data[0])
+        net(data[0][:3])
+    assert len(kept["conv"]) == 3
+    assert not net._forward_pre_hooks
+
+
+def test_a_model_is_restored_whatever_happens_to_it(net):
+    net.norm.eval()
+    net.head.weight.requires_grad_(False)
+    with pytest.raises(RuntimeError), restored(net):
+        net.eval().requires_grad_(True)(torch.zeros(2, 2))  # no image: the model itself raises
+    assert net.training
+    assert not net.norm.training
+    assert [name for name, p in net.named_parameters() if not p.requires_grad] == ["head.weight"]
+
+
+def test_a_plain_function_has_nothing_to_restore():
+    with evaluating(abs), restored(abs):
+        assert device_of(abs) is None
+
+
+@pytest.mark.parametrize("kind", ["array", "pair", "lists", "dataset", "loader", "resumed"])
+def test_every_batch_knows_its_place_in_the_data(data, kind):
+    x, y = data
+    sources = {
+        "array": x.numpy(),
+        "pair": (x, y.tolist()),
+        "lists": x[:, 0, 0].tolist(),
+        "dataset": TensorDataset(x, y),
+        "loader": DataLoader(TensorDataset(x, y), batch_size=8),
+    }
+    if kind == "resumed":
+        found = list(batches(TensorDataset(x, y), 8, start=8))
+        assert [b.start for b in found] == [8, 16]
+        assert torch.equal(found[0].x, x[8:16])
+        return
+    found = list(batches(sources[kind], 8))
+    assert [b.start for b in found] == [0, 8, 16]
+    assert row_count(sources[kind]) == 21
+    assert found[-1].take(2, 4).start == 18

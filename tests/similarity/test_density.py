@@ -5,6 +5,7 @@ import torch
 from torch import nn
 
 from similarity.zoo import ZOO, make
+from vicinal.capture import samples
 from vicinal.similarity import GradientKernel
 from vicinal.similarity.blocks import Blocks
 from vicinal.similarity.density import soft_counts
@@ -147,3 +148,15 @@ def test_single_precision_counts_are_exact_to_a_hundred_thousandth():
     exact = GradientKernel(model).neighbors(x)
     single = GradientKernel(model.float()).neighbors(x.float())
     assert ((single.double() - exact) / exact).abs().max() < 1e-5
+
+
+def test_counts_of_a_convolution_s_bias_alone_need_no_weight():
+    model, x = make("residual")
+    names = [name for name, _ in model.named_parameters() if name.endswith("bias")]
+    whole = GradientKernel(model, params=names)
+    streamed = GradientKernel(model, params=names, memory_budget=whole.bytes_each(first(x)) * 2)
+    torch.testing.assert_close(streamed.neighbors(x), whole.neighbors(x), **CLOSE)
+
+
+def first(x):
+    return next(samples(x, 1))

@@ -23,7 +23,7 @@ from vicinal.similarity import (
     similarity_gradients,
 )
 from vicinal.similarity.enforce_gradients import inverse_root
-from vicinal.similarity.rules.patches import Geometry, take_patches
+from vicinal.similarity.rules.conv import Geometry, take_patches
 
 CLOSE = {"rtol": 1e-9, "atol": 1e-9}
 GROUPS = torch.tensor([0, 0, 3, 3, 3, 5])
@@ -366,6 +366,15 @@ def test_one_forward_pass_serves_the_task_and_the_similarity():
     torch.testing.assert_close(g.output, model(x), **CLOSE)
     loss = SetSimilarityLoss(outputs=Contrast())
     torch.testing.assert_close(loss.of(g, y), loss(model, x, y, y), **CLOSE)
+
+
+def test_sampled_adversaries_are_those_of_the_kernel():
+    """Row i draws the same adversary in a batch, alone in the self-check, and in a kernel."""
+    model, x = small(outputs=3)
+    y = torch.tensor([0, 0, 2, 2, 2, 1])
+    g = similarity_gradients(model, x, y, outputs=Contrast("sampled"))
+    exact = GradientKernel(model, outputs=Contrast("sampled")).gram((x, y))
+    torch.testing.assert_close(g.correlation(), exact, **CLOSE)
 
 
 def test_a_wrong_input_earns_its_sentence():

@@ -1,19 +1,37 @@
-"""What did the network say? Layers by name, over any data, to memory or to disk."""
+"""What does the network put out? Layers by name, over any data, to memory or to disk."""
 
 from vicinal.capture.activations import Activations, capture
-from vicinal.capture.batches import Batch, batches, row_count
-from vicinal.capture.hooks import evaluating, layer_names, listening, pooled
+from vicinal.capture.batches import Batch, batches, row_count, samples
+from vicinal.capture.hooks import (
+    LayerCall,
+    LayerOutput,
+    device_of,
+    evaluating,
+    hooked,
+    layer_names,
+    listening,
+    pooled,
+    restored,
+    tracing,
+)
 from vicinal.capture.shards import ShardStore
 
 __all__ = [
     "Activations",
     "Batch",
+    "LayerCall",
+    "LayerOutput",
     "ShardStore",
     "batches",
     "capture",
+    "device_of",
     "evaluating",
+    "hooked",
     "layer_names",
     "listening",
     "pooled",
+    "restored",
     "row_count",
+    "samples",
+    "tracing",
 ]

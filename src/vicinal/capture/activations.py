@@ -1,12 +1,10 @@
-"""What a network says about data, layer by layer: ``capture(model, data, layers)``."""
+"""What a network puts out for data, layer by layer: ``capture(model, data, layers)``."""
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -14,9 +12,10 @@ import torch
 from torch import Tensor, nn
 
 from vicinal.capture.batches import Batch, batches, is_shuffled, row_count
-from vicinal.capture.hooks import Pool, evaluating, listening, pooled
+from vicinal.capture.hooks import Pool, device_of, evaluating, listening, pooled
 from vicinal.capture.shards import ShardStore
 from vicinal.checks import InputError, check_k
+from vicinal.files import fingerprint
 
 Progress = Callable[[int, int | None], None]
 SHARD_ROWS = 8192
@@ -50,17 +49,34 @@ def capture(
     to: str | Path | None = None,
     progress: Progress | None = None,
 ) -> Activations:
-    """Run ``model`` over ``data`` and keep what the named ``layers`` say, one vector per row.
+    """Run ``model`` over ``data`` and keep what the named ``layers`` put out, one vector per row.
 
     The model runs in evaluation mode without gradients and comes back as it was: training flags,
-    hooks, device. ``"output"`` names the model's own output. See :func:`batches` for what ``data``
-    may be and :func:`pooled` for ``pool``.
+    hooks, device.
 
-    With ``to``, rows go to shards in that folder as they come, memory stays that of one shard, and
-    a run that was stopped goes on where it was, with the same result; the layers of the returned
-    record are then read from disk when asked for. ``progress(done, total)`` is called per batch.
+    Parameters
+    ----------
+    model
+        The network.
+    data
+        A tensor or array, an ``(x, y)`` pair, a ``Dataset``, a ``DataLoader``; see :func:`batches`.
+    layers
+        Names as :func:`layer_names` gives them; ``"output"`` is the model's own output.
+    pool
+        How a layer's output becomes one vector per row; see :func:`pooled`.
+    batch_size
+        Rows per call of the model, where ``data`` does not come in batches of its own.
+    device
+        Where to run; None: where the model is.
+    to
+        A folder for shards: rows go there as they come, memory stays that of one shard, and a run
+        that was stopped goes on where it was, with the same result. The layers of the returned
+        record are then read from disk when asked for.
+    progress
+        ``progress(done, total)`` is called after each batch.
 
-    Example:
+    Examples
+    --------
         >>> net = nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2))
         >>> acts = capture(net, (torch.ones(10, 4), torch.zeros(10).long()), ["1", "output"])
         >>> acts["1"].shape, acts["output"].shape, acts.labels.shape
@@ -69,27 +85,26 @@ def capture(
     check_k(batch_size, 2**31, "batch_size", "a batch")
     place = torch.device(device) if device is not None else None
     if to is None:
-        parts = list(_heard(model, batches(data, batch_size), layers, pool, place, progress, data))
+        source = batches(data, batch_size)
+        parts = list(_outputs(model, source, layers, pool, place, progress, row_count(data)))
         return Activations(
-            {name: torch.cat([heard[name] for heard, _ in parts]) for name in layers},
+            {name: torch.cat([outputs[name] for outputs, _ in parts]) for name in layers},
             _joined([labels for _, labels in parts]),
         )
     store = _streamed(model, data, layers, pool, batch_size, place, Path(to), progress)
     return Activations(store, store.labels)
 
 
-def _heard(
+def _outputs(
     model: nn.Module,
     source: Iterator[Batch],
     layers: Sequence[str],
     pool: Pool,
     device: torch.device | None,
     progress: Progress | None,
-    data: Any,
-    done: int = 0,
+    total: int | None,
 ) -> Generator[tuple[dict[str, Tensor], Tensor | None]]:
-    """What the layers say about each batch, on the CPU, with the batch's labels."""
-    total = row_count(data)
+    """What the layers put out for each batch, on the CPU, with the batch's labels."""
 
     def keep(name: str, output: Tensor) -> Tensor:
         vectors = pooled(output.detach(), pool)
@@ -101,17 +116,15 @@ def _heard(
         # A view would follow what later in-place operations do to the layer's output.
         return vectors.cpu() if vectors.device.type != "cpu" else vectors.clone()
 
-    place = device or _device_of(model)
-    with evaluating(model, device), listening(model, layers, keep) as heard:
+    place = device or device_of(model)
+    with evaluating(model, device), listening(model, layers, keep) as outputs:
         for batch in source:
-            heard.clear()
             with torch.no_grad():
                 batch.call(model, place)
-            _check_heard(heard, layers, batch.rows)
-            yield dict(heard), batch.labels
-            done += batch.rows
+            _check_outputs(outputs, layers, batch.rows)
+            yield dict(outputs), batch.labels
             if progress is not None:
-                progress(done, total)
+                progress(batch.start + batch.rows, total)
 
 
 def _streamed(
@@ -138,17 +151,17 @@ def _streamed(
         "batch_size": batch_size,
         "labels": first.labels is not None,
         "rows": row_count(data),
-        "model": _fingerprint(model.state_dict().values()),
-        "first_batch": _fingerprint(chain(first.inputs, first.named.values())),
+        "model": fingerprint(model.state_dict()),
+        "first_batch": fingerprint(*first.inputs, first.named),
     }
     store = ShardStore.open_for_writing(folder, settings)
     if store.complete:
         return store
     source = batches(data, batch_size, start=store.rows)
-    heard = _heard(model, source, layers, pool, device, progress, data, store.rows)
+    outputs = _outputs(model, source, layers, pool, device, progress, row_count(data))
     per_shard = max(1, SHARD_ROWS // batch_size)
-    with closing(heard):  # an interrupt between two batches restores the model at once
-        for group in _grouped(heard, per_shard):
+    with closing(outputs):  # an interrupt between two batches restores the model at once
+        for group in _grouped(outputs, per_shard):
             store.append(
                 {name: torch.cat([part[name] for part, _ in group]) for name in layers},
                 _joined([labels for _, labels in group]),
@@ -173,30 +186,14 @@ def _joined(labels: list[Tensor | None]) -> Tensor | None:
     return torch.cat(present).cpu() if present and len(present) == len(labels) else None
 
 
-def _check_heard(heard: dict[str, Tensor], layers: Sequence[str], rows: int) -> None:
+def _check_outputs(outputs: dict[str, Tensor], layers: Sequence[str], rows: int) -> None:
     for name in layers:
-        if name not in heard:
+        if name not in outputs:
             raise InputError(
                 f"layer {name!r} exists but was not executed in forward(); no output captured."
             )
-        if len(heard[name]) != rows:
+        if len(outputs[name]) != rows:
             raise InputError(
-                f"layer {name!r} gave {len(heard[name])} rows for a batch of {rows}; its first "
+                f"layer {name!r} gave {len(outputs[name])} rows for a batch of {rows}; its first "
                 "dimension must be the batch. Choose another layer or pass a function as `pool`."
             )
-
-
-def _device_of(model: nn.Module) -> torch.device | None:
-    parameter = next(chain(model.parameters(), model.buffers()), None)
-    return parameter.device if parameter is not None else None
-
-
-def _fingerprint(values: Any) -> str:
-    """A checksum of tensors, to notice that model or data are not those of the first run."""
-    digest = hashlib.sha256()
-    for value in values:
-        if isinstance(value, Tensor):
-            raw = value.detach().cpu().contiguous().flatten().view(torch.uint8)
-            digest.update(f"{value.dtype}{tuple(value.shape)}".encode())
-            digest.update(raw.numpy().tobytes())
-    return digest.hexdigest()[:16]

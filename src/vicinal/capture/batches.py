@@ -1,9 +1,9 @@
-"""Whatever holds the data, as batches of ``(inputs, labels)`` in a fixed order."""
+"""Whatever holds the data, as batches of inputs and labels in a fixed order."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -11,19 +11,31 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset, RandomSampler, Subset
 
-from vicinal.checks import InputError, check_same_rows
+from vicinal.checks import InputError, as_tensor, check_finite
 
 _LABEL_KEYS = ("labels", "label", "targets", "target", "y")
 
 
 @dataclass(frozen=True)
 class Batch:
-    """What one call of the model gets, and the labels that came with it."""
+    """What one call of the model gets, the labels that came with it, and its place in the data."""
 
     inputs: tuple[Any, ...]
     named: Mapping[str, Any]
     labels: Tensor | None
     rows: int
+    start: int = 0
+
+    @property
+    def x(self) -> Tensor:
+        """The input, where it is one tensor."""
+        if len(self.inputs) != 1 or not isinstance(self.inputs[0], Tensor):
+            given = ", ".join([*(type(v).__name__ for v in self.inputs), *self.named])
+            raise InputError(
+                f"one input tensor is needed here, got more than one or by name ({given}). "
+                "Wrap the model so that it takes one input tensor."
+            )
+        return self.inputs[0]
 
     def call(self, model: torch.nn.Module, device: torch.device | None) -> Any:
         """The model's output on this batch, moved to ``device`` first."""
@@ -31,50 +43,101 @@ class Batch:
         named = {k: _moved(v, device) for k, v in self.named.items()}
         return model(*inputs, **named)
 
+    def to(self, device: torch.device | None) -> Batch:
+        """A batch of one input tensor, on ``device``."""
+        return replace(self, inputs=(_moved(self.x, device),), labels=_moved(self.labels, device))
 
-def batches(data: Any, batch_size: int, *, start: int = 0) -> Iterator[Batch]:
+    def take(self, first: int, last: int) -> Batch:
+        """Rows ``first`` to ``last`` of a batch of one input tensor."""
+        x = self.x[first:last]
+        labels = None if self.labels is None else self.labels[first:last]
+        return Batch((x,), {}, labels, len(x), self.start + first)
+
+
+def batches(data: Any, batch_size: int, *, start: int = 0, name: str = "data") -> Iterator[Batch]:
     """Batches of ``data`` from row ``start`` on.
 
-    ``data`` is a tensor or array; a tuple whose last entry is the labels, ``(x, y)``; a
-    ``Dataset``; a ``DataLoader`` or any iterable of batches. A batch is a tensor, a tuple or list
-    whose last of several entries is the labels, or a mapping (its ``labels`` taken out, the rest
-    passed by name).
+    Parameters
+    ----------
+    data
+        A tensor or array; a tuple whose last entry is the labels, ``(x, y)``; a ``Dataset``; a
+        ``DataLoader`` or any iterable of batches. A batch is a tensor, a tuple or list whose last
+        of several entries is the labels, or a mapping (its ``labels`` taken out, the rest passed
+        by name).
+    batch_size
+        Rows per batch, where ``data`` does not come in batches of its own.
+    start
+        The first row wanted.
+    name
+        What the caller calls ``data``, for the sentence a wrong one earns.
 
+    Examples
+    --------
     >>> [b.rows for b in batches(torch.zeros(5, 2), 2)]
     [2, 2, 1]
     """
-    if isinstance(data, (Tensor, np.ndarray)):
-        data = (data,)
-    if _is_columns(data):
-        yield from _slices(data, batch_size, start)
+    columns = _columns(data, name)
+    if columns is not None:
+        yield from _slices(columns, batch_size, start, name)
         return
-    if isinstance(data, Dataset) and not isinstance(data, IterableDataset):
-        rest = data if start == 0 else Subset(data, range(start, row_count(data) or start))
-        yield from map(_as_batch, DataLoader(rest, batch_size=batch_size))
-        return
-    if not isinstance(data, Iterable):
+    if not isinstance(data, Iterable) and not isinstance(data, Dataset):
         raise InputError(
-            f"`data` must be a tensor, an (x, y) tuple, a Dataset or a DataLoader, "
+            f"`{name}` must be a tensor, an (x, y) tuple, a Dataset or a DataLoader, "
             f"got {type(data).__name__}."
         )
-    seen = 0
-    for raw in DataLoader(data, batch_size=batch_size) if isinstance(data, Dataset) else data:
-        batch = _as_batch(raw)
-        if seen >= start:
+    source: Any = data
+    at = 0
+    if isinstance(data, Dataset):
+        if not isinstance(data, IterableDataset):
+            count = row_count(data) or 0
+            _check_rows(count, name)
+            at = min(start, count)
+            source = data if at == 0 else Subset(data, range(at, count))
+        source = DataLoader(source, batch_size=batch_size)
+    for raw in source:
+        batch = _as_batch(raw, at, name)
+        at += batch.rows
+        if batch.start >= start:
             yield batch
-        seen += batch.rows
+
+
+def samples(data: Any, rows: int, name: str = "data") -> Iterator[Batch]:
+    """Batches of one input tensor with just ``rows`` rows, but for the last, in a fixed order.
+
+    >>> [batch.start for batch in samples(torch.zeros(5, 2), 2)]
+    [0, 2, 4]
+    """
+    if is_shuffled(data):  # two passes must meet the same rows
+        raise InputError(
+            f"`{name}` is a DataLoader that shuffles, so the rows of the result would have no "
+            "order. Pass DataLoader(..., shuffle=False) or the data set itself."
+        )
+    waiting: list[Batch] = []
+    held = 0
+    for piece in batches(data, rows, name=name):
+        if piece.x.is_floating_point():
+            check_finite(piece.x, name)
+        waiting.append(piece)
+        held += piece.rows
+        if held >= rows:
+            whole = _joined(waiting)
+            for first in range(0, held - rows + 1, rows):
+                yield whole.take(first, first + rows)
+            held %= rows
+            waiting = [whole.take(whole.rows - held, whole.rows)] if held else []
+    if waiting:
+        yield _joined(waiting)
 
 
 def row_count(data: Any) -> int | None:
     """How many rows ``data`` has, where it can be known without reading it."""
-    if isinstance(data, (Tensor, np.ndarray)):
-        return len(data)
-    if _is_columns(data):
-        return len(data[0])
+    columns = _columns(data, "data")
+    if columns is not None:
+        return len(columns[0])
+    if not isinstance(data, (DataLoader, Dataset)):
+        return None
     source = data.dataset if isinstance(data, DataLoader) else data
-    if isinstance(source, Dataset) and hasattr(source, "__len__"):
-        return len(source)
-    return None
+    return len(source) if hasattr(source, "__len__") else None
 
 
 def is_shuffled(data: Any) -> bool:
@@ -82,36 +145,54 @@ def is_shuffled(data: Any) -> bool:
     return isinstance(data, DataLoader) and isinstance(data.sampler, RandomSampler)
 
 
-def _is_columns(data: Any) -> bool:
+def _columns(data: Any, name: str) -> Sequence[Any] | None:
+    """The whole data as arrays, inputs before labels; None for what comes in pieces."""
+    if isinstance(data, (Tensor, np.ndarray)) or hasattr(data, "to_numpy"):
+        return (data if isinstance(data, (Tensor, np.ndarray)) else data.to_numpy(),)
     if not isinstance(data, (tuple, list)) or not data:
-        return False
-    return all(isinstance(column, (Tensor, np.ndarray)) for column in data)
+        return None
+    if isinstance(data, list) and _are_numbers(data):
+        return (as_tensor(data, name),)
+    if not isinstance(data[0], (Tensor, np.ndarray)):
+        return None
+    known = [isinstance(v, (Tensor, np.ndarray)) or _are_numbers(v) for v in data]
+    return [v if hasattr(v, "shape") else as_tensor(v, name) for v in data] if all(known) else None
 
 
-def _slices(columns: Any, batch_size: int, start: int) -> Iterator[Batch]:
-    columns = [torch.as_tensor(column) for column in columns]
+def _are_numbers(value: Any) -> bool:
+    """A list of numbers, or of lists of them."""
+    while isinstance(value, list) and value:
+        value = value[0]
+    return isinstance(value, (int, float, np.number))
+
+
+def _slices(columns: Sequence[Any], batch_size: int, start: int, name: str) -> Iterator[Batch]:
+    rows = len(columns[0])
     for column in columns[1:]:
-        check_same_rows(columns[0], column, "data[0]", "data[-1]")
-    if len(columns[0]) == 0:
-        raise InputError("`data` is empty. Pass at least one row.")
-    for at in range(start, len(columns[0]), batch_size):
-        yield _as_batch([column[at : at + batch_size] for column in columns])
+        if len(column) != rows:
+            raise InputError(
+                f"`{name}` must have the same number of rows everywhere: {rows} inputs, but "
+                f"{len(column)} targets. Pass a pair (x, targets) of equal length."
+            )
+    _check_rows(rows, name)
+    for at in range(start, rows, batch_size):
+        parts = [as_tensor(column[at : at + batch_size], name) for column in columns]
+        yield _as_batch(parts, at, name)
 
 
-def _as_batch(raw: Any) -> Batch:
+def _as_batch(raw: Any, start: int, name: str) -> Batch:
     if isinstance(raw, Mapping):
         key = next((k for k in _LABEL_KEYS if k in raw), None)
         named = {k: v for k, v in raw.items() if k != key}
         first = next((v for v in named.values() if hasattr(v, "__len__")), ())
-        return Batch((), named, _labels(raw[key]) if key else None, len(first))
+        return Batch((), named, _labels(raw[key]) if key else None, len(first), start)
     if isinstance(raw, Tensor):
-        return Batch((raw,), {}, None, len(raw))
+        return Batch((raw,), {}, None, len(raw), start)
     if isinstance(raw, (tuple, list)) and raw:
-        if len(raw) == 1:
-            return Batch((raw[0],), {}, None, len(raw[0]))
-        return Batch(tuple(raw[:-1]), {}, _labels(raw[-1]), len(raw[0]))
+        labels = _labels(raw[-1]) if len(raw) > 1 else None
+        return Batch(tuple(raw[:-1]) or (raw[0],), {}, labels, len(raw[0]), start)
     raise InputError(
-        "a batch of `data` must be a tensor, a tuple (x, y) or a mapping, "
+        f"a batch of `{name}` must be a tensor, a tuple (x, y) or a mapping, "
         f"got {type(raw).__name__}. "
         "Give the DataLoader a collate_fn that returns one of these."
     )
@@ -121,5 +202,18 @@ def _labels(value: Any) -> Tensor | None:
     return value if isinstance(value, Tensor) or value is None else torch.as_tensor(value)
 
 
+def _joined(pieces: list[Batch]) -> Batch:
+    if len(pieces) == 1:
+        return pieces[0]
+    labels = [p.labels for p in pieces if p.labels is not None]
+    x = torch.cat([p.x for p in pieces])
+    return Batch((x,), {}, torch.cat(labels) if labels else None, len(x), pieces[0].start)
+
+
 def _moved(value: Any, device: torch.device | None) -> Any:
     return value.to(device) if isinstance(value, Tensor) and device is not None else value
+
+
+def _check_rows(rows: int, name: str) -> None:
+    if rows == 0:
+        raise InputError(f"`{name}` is empty. Pass at least one row.")

@@ -1,11 +1,12 @@
-"""Listening to layers while a model runs, and leaving it as it was."""
+"""The only forward hooks: what layers take in and put out while a model runs, left as it was."""
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from itertools import chain
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -15,6 +16,23 @@ from vicinal.checks import InputError, check_choice, closest
 Pool = str | Callable[[Tensor], Tensor]
 POOLS = ("flatten", "mean", "max", "first")
 OUTPUT = "output"  # the model's own output, where no layer bears that name
+
+
+class LayerCall(NamedTuple):
+    """One call of a layer: what went in, by place and by name, and what came out."""
+
+    name: str
+    module: nn.Module
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    output: Any
+
+
+class LayerOutput(NamedTuple):
+    """The shape of what a layer put out: of its tensor, or of the first of several."""
+
+    shape: tuple[int, ...]
+    alone: bool
 
 
 def layer_names(model: nn.Module) -> list[str]:
@@ -27,53 +45,122 @@ def layer_names(model: nn.Module) -> list[str]:
 
 
 @contextmanager
-def listening(
-    model: nn.Module, layers: Sequence[str], keep: Callable[[str, Tensor], Tensor]
-) -> Iterator[dict[str, Tensor]]:
-    """While inside, each forward pass leaves ``keep(name, output)`` of the layers in the dict.
+def hooked(
+    modules: Mapping[str, nn.Module], take: Callable[[LayerCall], None], *, first: bool = False
+) -> Iterator[None]:
+    """While inside, every call of the modules goes to ``take``, in the order of execution.
 
-    ``keep`` runs inside the layer's own call, so that an in-place operation further on cannot
-    change what was heard. A layer that runs twice in one pass is heard at its last run, with a
-    warning.
+    ``take`` runs inside the layer's own call, so that an in-place operation further on cannot
+    change what it sees; ``first``: before the hooks that others put there.
     """
-    modules = dict(model.named_modules())
-    modules.setdefault(OUTPUT, model)
-    _check_names(layers, modules)
-    heard: dict[str, Tensor] = {}
+
+    def hook(name: str) -> Callable[..., None]:
+        def on_call(module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
+            take(LayerCall(name, module, args, kwargs, output))
+
+        return on_call
+
     handles = []
-
-    def listener(name: str) -> Callable[[nn.Module, Any, Any], None]:
-        def hear(module: nn.Module, inputs: Any, output: Any) -> None:
-            if name in heard:
-                warnings.warn(f"layer {name!r} ran twice in one forward; its last output is kept.")
-            heard[name] = keep(name, _one_tensor(output, name))
-
-        return hear
-
     try:
-        handles += [modules[name].register_forward_hook(listener(name)) for name in layers]
-        yield heard
+        for name, module in modules.items():
+            handle = module.register_forward_hook(hook(name), with_kwargs=True, prepend=first)
+            handles.append(handle)
+        yield
     finally:
         for handle in handles:
             handle.remove()
 
 
 @contextmanager
-def evaluating(model: nn.Module, device: torch.device | None) -> Iterator[None]:
-    """Evaluation mode on ``device``; every module's flag and the model's place come back after."""
-    flags = {module: module.training for module in model.modules()}
-    parameter = next(iter(model.parameters()), None)
-    home = parameter.device if parameter is not None else None
+def listening(
+    model: nn.Module, layers: Sequence[str], keep: Callable[[str, Tensor], Tensor]
+) -> Iterator[dict[str, Tensor]]:
+    """While inside, each forward pass leaves ``keep(name, output)`` of the layers in the dict.
+
+    The dict is emptied when the model is called again. A layer that runs twice in one pass leaves
+    its last output, with a warning.
+    """
+    modules = dict(model.named_modules())
+    modules.setdefault(OUTPUT, model)
+    _check_names(layers, modules)
+    kept: dict[str, Tensor] = {}
+
+    def take(call: LayerCall) -> None:
+        if call.name in kept:
+            warnings.warn(f"layer {call.name!r} ran twice in one forward; its last output is kept.")
+        kept[call.name] = keep(call.name, _one_tensor(call.output, call.name))
+
+    start = model.register_forward_pre_hook(lambda *_: kept.clear(), prepend=True)
     try:
-        model.eval()
-        if device is not None:
-            model.to(device)
+        with hooked({name: modules[name] for name in layers}, take):
+            yield kept
+    finally:
+        start.remove()
+
+
+@contextmanager
+def tracing(model: nn.Module) -> Iterator[dict[str, LayerOutput]]:
+    """While inside, layers leave the shape of what they put out, in the order in which they run.
+
+    >>> net = nn.Sequential(nn.Linear(2, 3), nn.ReLU())
+    >>> with tracing(net) as ran:
+    ...     _ = net(torch.ones(4, 2))
+    >>> ran["0"].shape, list(ran)
+    ((4, 3), ['0', '1'])
+    """
+    ran: dict[str, LayerOutput] = {}
+
+    def take(call: LayerCall) -> None:
+        several = isinstance(call.output, (tuple, list)) and bool(call.output)
+        tensor = call.output[0] if several else call.output
+        if isinstance(tensor, Tensor):
+            ran[call.name] = LayerOutput(tuple(tensor.shape), not several)
+
+    with hooked({name: module for name, module in model.named_modules() if name}, take):
+        yield ran
+
+
+@contextmanager
+def restored(model: object) -> Iterator[None]:
+    """The model comes back as it was: every module's flag and every parameter's requires_grad.
+
+    Anything but a module is let through: it has nothing to restore.
+    """
+    modules = list(model.modules()) if isinstance(model, nn.Module) else []
+    flags = [module.training for module in modules]
+    needs = [(p, p.requires_grad) for m in modules[:1] for p in m.parameters()]
+    try:
         yield
     finally:
-        if device is not None and home is not None:
-            model.to(home)
-        for module, flag in flags.items():
+        for p, needed in needs:
+            if p.requires_grad != needed:
+                p.requires_grad_(needed)
+        for module, flag in zip(modules, flags, strict=True):
             module.training = flag
+
+
+@contextmanager
+def evaluating(model: object, device: torch.device | None = None) -> Iterator[None]:
+    """Evaluation mode on ``device``; flags and the model's place come back after."""
+    home = device_of(model) if device is not None else None
+    with restored(model):
+        if isinstance(model, nn.Module):
+            model.eval()
+        try:
+            if device is not None and isinstance(model, nn.Module):
+                model.to(device)
+            yield
+        finally:
+            if home is not None and isinstance(model, nn.Module):
+                model.to(home)
+
+
+def device_of(model: object) -> torch.device | None:
+    """Where the model's first parameter or buffer lies; None if it has neither."""
+    if not isinstance(model, nn.Module):
+        return None
+    tensor = next(chain(model.parameters(), model.buffers()), None)
+    return tensor.device if tensor is not None else None
 
 
 def pooled(output: Tensor, pool: Pool) -> Tensor:

@@ -1,29 +1,79 @@
-"""Activations on disk: shards of rows and a manifest that tells which of them are whole.
+"""Tensors on disk in shards: activations, gradients and sketches, in one format.
 
-A shard is one safetensors file with a tensor per layer. It is written under a temporary name and
-renamed, then the manifest (with its checksum) is; so at any moment the folder holds a manifest that
-is true of the shards it names, and work that stopped goes on behind the last of them.
+A shard is one safetensors file that carries the fingerprint of its tensors. It appears whole or not
+at all, and one that was cut off or changed is known by its fingerprint and made again.
+
+A :class:`ShardStore` is a folder of shards in the order of rows with a manifest, written after each
+shard: at any moment the manifest is true of the shards it names, and work that stopped goes on
+behind the last of them. Where shards are found by what they were made from (gradients, sketches),
+their names are fingerprints and no manifest is needed.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
-from safetensors import safe_open
-from safetensors.torch import save
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from vicinal.checks import InputError
-from vicinal.files import write_atomically
+from vicinal.files import PARTIAL, atomically, fingerprint, write_atomically
 
 MANIFEST = "manifest.json"
-VERSION = 1
+VERSION = 2
+_READABLE = (1, VERSION)  # version 1 had its checksums in the manifest alone
 _LABELS = "labels"  # stored beside the layers as "labels"; layers are stored as "layer:<name>"
+_HEADER = "vicinal"  # one entry of the file's metadata: safetensors orders several as it likes
+
+
+class Shard(NamedTuple):
+    """The tensors of one file, and what was written beside them."""
+
+    tensors: dict[str, Tensor]
+    facts: Any
+    checksum: str
+
+
+def write_shard(path: Path, tensors: Mapping[str, Tensor], facts: Any = None) -> str:
+    """Write the tensors and plain ``facts`` about them; returns the fingerprint they are known by.
+
+    >>> import tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     checksum = write_shard(Path(folder, "a"), {"x": torch.ones(2)}, {"rows": 2})
+    ...     shard = read_shard(Path(folder, "a"))
+    >>> shard.tensors["x"].tolist(), shard.facts, shard.checksum == checksum
+    ([1.0, 1.0], {'rows': 2}, True)
+    """
+    # One tensor may stand under two names; safetensors wants each to own its memory.
+    owned = {name: t.detach().cpu().contiguous().clone() for name, t in tensors.items()}
+    checksum = fingerprint(owned)
+    header = json.dumps({"checksum": checksum, "facts": facts})
+    with atomically(path) as partial:
+        save_file(owned, partial, {_HEADER: header})
+    return checksum
+
+
+def read_shard(path: Path) -> Shard | None:
+    """The shard at ``path``; None if there is none, or it is not what was written."""
+    try:
+        with safe_open(path, "pt") as file:
+            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            header = json.loads((file.metadata() or {})[_HEADER])
+    except (OSError, SafetensorError, KeyError, ValueError):
+        return None
+    if header["checksum"] != fingerprint(tensors):
+        return None
+    return Shard(tensors, header["facts"], header["checksum"])
+
+
+def load_shard(path: Path) -> dict[str, Tensor]:
+    """The tensors of a shard that was found whole before, without asking again."""
+    return load_file(path)
 
 
 class ShardStore(Mapping[str, Tensor]):
@@ -39,7 +89,7 @@ class ShardStore(Mapping[str, Tensor]):
         path = Path(folder)
         if not (path / MANIFEST).exists():
             # Our own partial files may be there: a run that died before its first manifest.
-            ours = (".partial", ".lock")
+            ours = (PARTIAL, ".lock")
             if path.exists() and any(not p.name.endswith(ours) for p in path.iterdir()):
                 raise InputError(
                     f"folder {str(path)!r} is not empty and holds no capture. Pass another folder."
@@ -49,6 +99,11 @@ class ShardStore(Mapping[str, Tensor]):
                 path, {"version": VERSION, "settings": settings, "shards": [], "complete": False}
             )
         store = cls(path)
+        if store.manifest["version"] != VERSION:
+            raise InputError(
+                f"folder {str(path)!r} holds a capture of an older version of vicinal, which can "
+                "be read but not gone on with. Pass another folder, or remove this one."
+            )
         _check_same_settings(store.manifest["settings"], dict(settings), path)
         store._drop_damaged()
         return store
@@ -67,16 +122,14 @@ class ShardStore(Mapping[str, Tensor]):
 
     def append(self, layers: Mapping[str, Tensor], labels: Tensor | None) -> None:
         """Write the next shard; it counts only once the manifest names it."""
-        tensors = {f"layer:{name}": value.contiguous() for name, value in layers.items()}
+        tensors = {f"layer:{name}": value for name, value in layers.items()}
         if labels is not None:
-            tensors[_LABELS] = labels.contiguous()
+            tensors[_LABELS] = labels
         shards = self.manifest["shards"]
         name = f"shard-{len(shards):05d}.safetensors"
-        data = save(tensors)
-        write_atomically(self.folder / name, data)
-        digest = hashlib.sha256(data).hexdigest()
+        checksum = write_shard(self.folder / name, tensors)
         rows = len(next(iter(tensors.values())))
-        self._update(shards=[*shards, {"file": name, "rows": rows, "sha256": digest}])
+        self._update(shards=[*shards, {"file": name, "rows": rows, "checksum": checksum}])
 
     def finish(self) -> None:
         self._update(complete=True)
@@ -103,8 +156,8 @@ class ShardStore(Mapping[str, Tensor]):
         """Keep the shards up to the first whose file is missing or has another checksum."""
         whole = []
         for shard in self.manifest["shards"]:
-            path = self.folder / shard["file"]
-            if not path.exists() or _sha256(path) != shard["sha256"]:
+            found = read_shard(self.folder / shard["file"])
+            if found is None or found.checksum != shard["checksum"]:
                 break
             whole.append(shard)
         if len(whole) < len(self.manifest["shards"]):
@@ -133,15 +186,10 @@ def _read_manifest(folder: Path) -> dict[str, Any]:
         raise InputError(f"no capture in {str(folder)!r}: {MANIFEST} is missing.") from None
     except (json.JSONDecodeError, UnicodeDecodeError) as error:
         raise InputError(f"{str(path)!r} is damaged ({error}). Remove the folder.") from None
-    if not isinstance(manifest, dict) or manifest.get("version") != VERSION:
+    if not isinstance(manifest, dict) or manifest.get("version") not in _READABLE:
         raise InputError(f"{str(path)!r} is not a capture this version of vicinal can read.")
     return manifest
 
 
 def _write_manifest(folder: Path, manifest: Mapping[str, Any]) -> None:
     write_atomically(folder / MANIFEST, json.dumps(manifest, indent=1))
-
-
-def _sha256(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

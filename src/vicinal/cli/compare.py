@@ -10,7 +10,7 @@ import time
 from vicinal import __version__
 from vicinal.audits import compare_audits
 from vicinal.audits.audit import versions
-from vicinal.audits.record import Comparison
+from vicinal.audits.paired import Comparison
 from vicinal.audits.sections import Provenance
 from vicinal.checks import InputError
 from vicinal.cli.console import Console

@@ -39,9 +39,9 @@ def run(options: LayersOptions) -> None:
 def _shapes(model: object, text: str) -> dict[str, list[int]]:
     """The output shape of each layer for one input of zeros, behind the batch dimension."""
     import torch
-    from torch import Tensor, nn
+    from torch import nn
 
-    from vicinal.capture import evaluating
+    from vicinal.capture import evaluating, tracing
     from vicinal.checks import InputError
 
     assert isinstance(model, nn.Module)
@@ -49,28 +49,14 @@ def _shapes(model: object, text: str) -> dict[str, list[int]]:
         size = [int(part) for part in text.replace("x", ",").split(",")]
     except ValueError:
         raise InputError(f"--input must be whole numbers like 3,224,224, got {text!r}.") from None
-    seen: dict[str, list[int]] = {}
-    handles = []
-
-    def listener(name: str):  # type: ignore[no-untyped-def]  # a forward hook
-        def hear(_module: object, _inputs: object, output: object) -> None:
-            first = output[0] if isinstance(output, (tuple, list)) and output else output
-            if isinstance(first, Tensor):
-                seen[name] = list(first.shape[1:])
-
-        return hear
-
-    try:
-        handles = [m.register_forward_hook(listener(n)) for n, m in model.named_modules() if n]
-        with evaluating(model, None), torch.no_grad():
-            model(torch.zeros(1, *size))
-    except Exception as error:
-        reached = ", ".join(list(seen)[-3:]) or "none"
-        raise InputError(
-            f"the model failed on an input of shape (1, {', '.join(map(str, size))}): {error}. "
-            f"Last layers reached: {reached}."
-        ) from None
-    finally:
-        for handle in handles:
-            handle.remove()
-    return seen
+    with tracing(model) as ran:
+        try:
+            with evaluating(model), torch.no_grad():
+                model(torch.zeros(1, *size))
+        except Exception as error:
+            reached = ", ".join(list(ran)[-3:]) or "none"
+            raise InputError(
+                f"the model failed on an input of shape (1, {', '.join(map(str, size))}): {error}. "
+                f"Last layers reached: {reached}."
+            ) from None
+    return {name: list(output.shape[1:]) for name, output in ran.items()}

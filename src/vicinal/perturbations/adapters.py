@@ -8,8 +8,9 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from vicinal.capture import evaluating
 from vicinal.checks import InputError
-from vicinal.perturbations.attacks import differentiable, evaluating
+from vicinal.perturbations.attacks import differentiable
 
 
 def to_foolbox(model: Any, bounds: tuple[float, float] = (0.0, 1.0)) -> Any:
@@ -28,7 +29,15 @@ def foolbox_attack(
     attack: Any, model: Any, x: Tensor, y: Tensor, epsilon: float,
     bounds: tuple[float, float] = (0.0, 1.0),
 ) -> Tensor:  # fmt: skip
-    """The inputs after a foolbox attack (an instance, e.g. ``foolbox.attacks.LinfPGD()``)."""
+    """The inputs after a foolbox attack.
+
+    Parameters
+    ----------
+    attack
+        An instance, e.g. ``foolbox.attacks.LinfPGD()``.
+    model, x, y, epsilon, bounds
+        As for :func:`~vicinal.perturbations.pgd`.
+    """
     net = differentiable(model)
     with evaluating(net), torch.enable_grad():
         _, clipped, _ = attack(to_foolbox(net, bounds), x, y, epsilons=epsilon)

@@ -38,8 +38,18 @@ def adversarial_loss(
     """The loss at inputs found by PGD, differentiable in the model's parameters.
 
     The inputs are sought in evaluation mode; the loss is that of the mode the model is in.
-    ``clean_share`` mixes in the loss at the given inputs.
 
+    Parameters
+    ----------
+    model, x, y, epsilon, step, steps, norm, bounds, generator
+        As for :func:`~vicinal.perturbations.pgd`.
+    clean_share
+        The share of the loss at the given inputs that is mixed in.
+    criterion
+        The loss of logits and labels.
+
+    Examples
+    --------
     >>> model = torch.nn.Linear(2, 2)
     >>> x, y = torch.rand(8, 2), torch.randint(2, (8,))
     >>> bool(adversarial_loss(model, x, y, 0.1) >= F.cross_entropy(model(x), y))
@@ -72,7 +82,15 @@ def adversarial_step(
     bounds: Bounds = (0.0, 1.0),
     generator: torch.Generator | None = None,
 ) -> float:
-    """One optimizer step on :func:`adversarial_loss`; returns the loss before it."""
+    """One optimizer step on :func:`adversarial_loss`; returns the loss before it.
+
+    Parameters
+    ----------
+    optimizer
+        Over the parameters of ``model``; its gradients are cleared first.
+    model, x, y, epsilon, clean_share, criterion, step, steps, norm, bounds, generator
+        As for :func:`adversarial_loss`.
+    """
     optimizer.zero_grad()
     loss = adversarial_loss(
         model, x, y, epsilon, clean_share=clean_share, criterion=criterion,

@@ -20,8 +20,7 @@ An attack that fails proves nothing: a saturated head (a small temperature) hide
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import dataclass
 from numbers import Real
 from typing import Any
@@ -31,8 +30,9 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
+from vicinal.capture import evaluating
 from vicinal.checks import InputError, as_tensor, check_choice, check_finite, same_kind
-from vicinal.perturbations.balls import NORMS, ascent, project, random_point
+from vicinal.perturbations.balls import NORMS, ascent, check_bounds, project, random_point
 
 LOSSES = ("cross_entropy", "margin")
 Bounds = tuple[float, float] | None
@@ -51,6 +51,28 @@ def fgsm(
 ) -> Any:
     """One step of size ε up the loss (Goodfellow et al. 2015).
 
+    Parameters
+    ----------
+    model
+        Any differentiable map from inputs to logits or log-probabilities: a network, a network
+        followed by a neighbor head, or a fitted head (then ``x`` are embeddings).
+    x
+        A batch of floats inside ``bounds``.
+    y
+        The true labels, integers ``(n,)``.
+    epsilon
+        How far an input may move, in the norm.
+    norm
+        ``"linf"`` or ``"l2"``.
+    loss
+        ``"cross_entropy"``, or ``"margin"``, which no softmax flattens.
+    bounds
+        The range of the inputs; None: no range.
+    batch_size
+        Inputs moved at a time.
+
+    Examples
+    --------
     >>> model = torch.nn.Linear(2, 2, bias=False)
     >>> _ = model.weight.data.copy_(torch.eye(2))
     >>> fgsm(model, torch.tensor([[0.5, 0.4]]), torch.tensor([0]), 0.1)
@@ -75,7 +97,17 @@ def bim(
     bounds: Bounds = (0.0, 1.0),
     batch_size: int = 256,
 ) -> Any:
-    """Steps up the loss from x, each projected back (Kurakin et al. 2017). Step: ε/5."""
+    """Steps up the loss from x, each projected back (Kurakin et al. 2017).
+
+    Parameters
+    ----------
+    model, x, y, epsilon, norm, loss, bounds, batch_size
+        As for :func:`fgsm`.
+    step
+        How far one step goes; None: ε/5.
+    steps
+        How many there are.
+    """
     climb = _Climb(epsilon, step, steps, norm, loss, bounds, rate=steps / 5)
     net, rows, labels = _checked(model, x, y, climb)
     with evaluating(net):
@@ -101,9 +133,20 @@ def pgd(
     batch_size: int = 256,
     generator: torch.Generator | None = None,
 ) -> Any:
-    """BIM from random points of the ball (Madry et al. 2018). Step: 2.5 ε/steps.
+    """BIM from random points of the ball (Madry et al. 2018).
 
-    Of several restarts each example keeps one that is misread, else the one of the highest loss.
+    Parameters
+    ----------
+    model, x, y, epsilon, norm, loss, bounds, batch_size
+        As for :func:`fgsm`.
+    step
+        How far one step goes; None: 2.5 ε/steps.
+    steps
+        How many there are.
+    restarts
+        Random starts; each example keeps one that is misread, else the one of the highest loss.
+    generator
+        Draws the starts; None: torch's default generator.
     """
     climb = _Climb(epsilon, step, steps, norm, loss, bounds, rate=2.5)
     net, rows, labels = _checked(model, x, y, climb)
@@ -129,20 +172,6 @@ def attack_loss(
     own = output.gather(1, labels[:, None])[:, 0]
     others = output.scatter(1, labels[:, None], -math.inf)
     return others.amax(1) - own
-
-
-@contextmanager
-def evaluating(model: Any) -> Iterator[None]:
-    """Evaluation mode inside: dropout off, batch statistics kept; every flag put back after."""
-    modules = list(model.modules()) if isinstance(model, nn.Module) else []
-    flags = [module.training for module in modules]
-    try:
-        if modules:
-            model.eval()
-        yield
-    finally:
-        for module, flag in zip(modules, flags, strict=True):
-            module.training = flag
 
 
 def differentiable(model: Any) -> Callable[[Tensor], Tensor]:
@@ -236,7 +265,7 @@ def _checked(
         )
     check_finite(rows, "x")
     if climb.bounds is not None:
-        _check_bounds(rows, climb.bounds)
+        check_bounds(rows, climb.bounds)
     return differentiable(model), rows.detach(), labels.long().to(rows.device)
 
 
@@ -248,16 +277,6 @@ def _check_count(value: int, name: str) -> None:
 def _check_size(value: float, name: str, meaning: str) -> None:
     if not isinstance(value, Real) or not math.isfinite(value) or value < 0:
         raise InputError(f"`{name}` must be a finite number ≥ 0 ({meaning}), got {value!r}.")
-
-
-def _check_bounds(x: Tensor, bounds: tuple[float, float]) -> None:
-    low, high = bounds
-    least, most = float(x.min()), float(x.max())
-    if least < low or most > high:
-        raise InputError(
-            f"`x` must lie in its range bounds=({low:g}, {high:g}), got values from {least:.4g} to "
-            f"{most:.4g}. Pass the range the model was trained on, or bounds=None for no range."
-        )
 
 
 def _check_output(output: Any, y: Tensor) -> None:

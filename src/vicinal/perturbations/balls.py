@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from vicinal.checks import InputError
 from vicinal.perturbations.draws import normal, uniform
 
 NORMS = ("linf", "l2")
@@ -53,6 +54,17 @@ def random_point(
         length = uniform((len(x),), x, generator) ** (1 / x[0].numel()) * epsilon
         change = direction * _rows(length, x)
     return project(x + change, x, epsilon, norm, bounds)
+
+
+def check_bounds(x: Tensor, bounds: tuple[float, float]) -> None:
+    """The inputs lie in their range, or the attack would move them there."""
+    low, high = bounds
+    least, most = float(x.min()), float(x.max())
+    if least < low or most > high:
+        raise InputError(
+            f"`x` must lie in its range bounds=({low:g}, {high:g}), got values from {least:.4g} to "
+            f"{most:.4g}. Pass the range the model was trained on, or bounds=None for no range."
+        )
 
 
 def _rows(values: Tensor, like: Tensor) -> Tensor:

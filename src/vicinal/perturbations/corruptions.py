@@ -66,10 +66,23 @@ def corrupt(
 ) -> Any:
     """The images under one corruption: same shape, dtype, range and kind (numpy or torch).
 
-    ``images``: a batch ``(n, h, w)`` of gray or ``(n, c, h, w)`` of gray (c = 1) or RGB (c = 3)
-    images of at least 8 x 8; floats in [0, 1] or uint8. The same generator state gives the same
-    result, and the same random numbers at every severity; None uses torch's default generator.
+    Parameters
+    ----------
+    images
+        A batch ``(n, h, w)`` of gray or ``(n, c, h, w)`` of gray (c = 1) or RGB (c = 3) images of
+        at least 8 x 8; floats in [0, 1] or uint8.
+    name
+        One of ``CORRUPTIONS``.
+    severity
+        1, the mildest, to 5.
+    constants
+        The published set of severities: ``"imagenet"`` or ``"cifar"``, milder.
+    generator
+        The same state gives the same result, and the same random numbers at every severity; None
+        uses torch's default generator.
 
+    Examples
+    --------
     >>> images = torch.rand(4, 3, 32, 32, generator=torch.Generator().manual_seed(0))
     >>> foggy = corrupt(images, "fog", 3, generator=torch.Generator().manual_seed(1))
     >>> foggy.shape, bool((foggy >= 0).all() and (foggy <= 1).all())

@@ -1,6 +1,7 @@
 """Which inputs are treated alike? Gradient kernels, counts, denoising (Charpiat et al. 2019)."""
 
 from vicinal.similarity.denoising import Denoising, denoising
+from vicinal.similarity.density import SimilarityHistogram, TopK
 from vicinal.similarity.diagnosis import (
     FitDiagnosis,
     SuspiciousLabels,
@@ -11,14 +12,13 @@ from vicinal.similarity.diagnosis import (
 from vicinal.similarity.distributed import distributed_gram, distributed_neighbors
 from vicinal.similarity.enforce import (
     DensityLoss,
-    OrbitSimilarityLoss,
     PairSimilarityLoss,
     SetSimilarityLoss,
     TwoBatchSimilarityLoss,
 )
 from vicinal.similarity.enforce_gradients import similarity_gradients
-from vicinal.similarity.enforce_tangent import TangentInvarianceLoss
-from vicinal.similarity.kernel import GradientKernel, Histogram, TopK
+from vicinal.similarity.enforce_invariance import OrbitSimilarityLoss, TangentInvarianceLoss
+from vicinal.similarity.kernel import GradientKernel
 from vicinal.similarity.outputs import Contrast
 from vicinal.similarity.perceptual import perceptual_gram
 from vicinal.similarity.sketch import SketchedIndex, SketchError
@@ -29,10 +29,10 @@ __all__ = [
     "DensityLoss",
     "FitDiagnosis",
     "GradientKernel",
-    "Histogram",
     "OrbitSimilarityLoss",
     "PairSimilarityLoss",
     "SetSimilarityLoss",
+    "SimilarityHistogram",
     "SketchError",
     "SketchedIndex",
     "SuspiciousLabels",

@@ -4,24 +4,22 @@ again.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
-import torch
 from jaxtyping import Float
 from torch import Tensor
-from torch.utils.data import DataLoader
 
+from vicinal.capture.batches import Batch, row_count, samples
 from vicinal.checks import InputError
-from vicinal.similarity.batches import Batch, batches
-from vicinal.similarity.factors import Dense, Factor, merge, mixed, select, self_gram
+from vicinal.similarity.factors import Dense, Factor, mixed, select, self_gram
 from vicinal.similarity.whitening import Whitening, whiten
 
 if TYPE_CHECKING:
     from vicinal.similarity.kernel import GradientKernel
 
-FORMS = ("raw", "unit", "sum", "white", "dual")
+WORKING_BYTES = 96 << 20  # of factors and patches while one block is made
 
 
 @dataclass(frozen=True)
@@ -101,9 +99,11 @@ class Blocks:
         self._kept: dict[int, Block] = {}
         self._seen: dict[int, Block] = {}  # without gradients: outputs, K(x, x) and whitening
         self._room = kernel.memory_budget // 8  # for these
-        sample = next(batches(data, 3, name))
-        self.rows = kernel.rows_per_block(sample)
-        self._fits = kernel.bytes_each(sample) * self.count <= budget
+        sample = next(samples(data, 3, name))
+        each = kernel.bytes_each(sample)
+        room = min(WORKING_BYTES, kernel.memory_budget // 8)
+        self.rows = max(1, min(1024, room // (4 * max(each, 1))))
+        self._fits = each * self.count <= budget
 
     def __iter__(self) -> Iterator[Block]:
         return self.since(0)
@@ -113,11 +113,9 @@ class Blocks:
         if len(self._kept) == len(self):
             yield from (self._kept[i] for i in range(first, len(self)))
             return
-        start = 0
-        for number, batch in enumerate(self._batches()):
+        for number, batch in enumerate(self.batches()):
             if number >= first:
-                yield self._block(number, start, batch)
-            start += len(batch.x)
+                yield self._block(number, batch)
 
     def again(self) -> Iterator[Block]:
         """The blocks once more, to be multiplied with sums and for nothing else.
@@ -128,14 +126,12 @@ class Blocks:
         if not self._seen:
             yield from self
             return
-        start = 0
-        for number, batch in enumerate(self._batches()):
+        for number, batch in enumerate(self.batches()):
             seen = self._seen.get(number)
             if seen is None:
-                yield self._block(number, start, batch)
+                yield self._block(number, batch)
             else:
                 yield self.kernel.block_again(batch, seen)
-            start += len(batch.x)
 
     def __len__(self) -> int:
         return -(-self.count // self.rows)
@@ -144,25 +140,14 @@ class Blocks:
         """Whether all blocks fit the budget; makes them if they may."""
         return self._fits and all(number in self._kept for number, _ in enumerate(self))
 
-    def _batches(self) -> Iterator[Batch]:
-        """Full batches of ``rows``, whatever pieces a DataLoader hands out."""
-        waiting: list[Batch] = []
-        held = 0
-        for piece in batches(self.data, self.rows, self.name):
-            waiting.append(piece)
-            held += len(piece.x)
-            while held >= self.rows:
-                whole = _joined(waiting)
-                yield _cut(whole, 0, self.rows)
-                waiting = [_cut(whole, self.rows, held)] if held > self.rows else []
-                held -= self.rows
-        if waiting:
-            yield _joined(waiting)
+    def batches(self) -> Iterator[Batch]:
+        """The inputs of each block."""
+        return samples(self.data, self.rows, self.name)
 
-    def _block(self, number: int, start: int, batch: Batch) -> Block:
+    def _block(self, number: int, batch: Batch) -> Block:
         if number in self._kept:
             return self._kept[number]
-        block = self.kernel.block(batch, start).formed(self.form)
+        block = self.kernel.block(batch).formed(self.form)
         last = number == len(self) - 1  # still in hand when the next pass begins
         if last or block.nbytes <= self._left:
             self._left -= block.nbytes
@@ -176,64 +161,67 @@ class Blocks:
         return block
 
 
-def make_block(
-    captured_factors: list[Factor],
-    outputs: Tensor,
-    *,
-    start: int,
-    target: Tensor | None,
-    deficiency: int,
-) -> Block:
+def all_pairs(left: Blocks, right: Blocks, tile: Callable[[Block, Block], Tensor]) -> Tensor:
+    """``tile`` of every pair of blocks as one matrix; of a data set with itself, half of them."""
+    same = left is right
+    out: Tensor | None = None
+    for i, one in enumerate(left):
+        for other in right.since(i if same else 0):
+            diagonal = same and other.start == one.start
+            found = _symmetric(one, tile) if diagonal else tile(one, other)
+            if out is None:
+                _check_size(left, right, found)
+                out = found.new_empty(left.count, right.count, *found.shape[2:])
+            out[one.start : one.stop, other.start : other.stop] = found
+            if same and not diagonal:
+                out[other.start : other.stop, one.start : one.stop] = _swapped(found)
+    assert out is not None
+    return out
+
+
+def _symmetric(block: Block, tile: Callable[[Block, Block], Tensor]) -> Tensor:
+    """A block against itself: halved until little but a triangle is left to compute."""
+    if len(block) <= 256:
+        return tile(block, block)
+    middle = len(block) // 2
+    first, second = block.rows(slice(0, middle)), block.rows(slice(middle, len(block)))
+    corner = tile(first, second)
+    found = corner.new_empty(len(block), len(block), *corner.shape[2:])
+    found[:middle, middle:], found[middle:, :middle] = corner, _swapped(corner)
+    found[:middle, :middle] = _symmetric(first, tile)
+    found[middle:, middle:] = _symmetric(second, tile)
+    return found
+
+
+def _swapped(tile: Tensor) -> Tensor:
+    """The kernel of (x', x) from that of (x, x'): transposed, and so is each d×d matrix."""
+    return tile.transpose(0, 1) if tile.ndim == 2 else tile.transpose(0, 1).mT
+
+
+def _check_size(left: Blocks, right: Blocks, tile: Tensor) -> None:
+    needed = left.count * right.count * tile[0, 0].numel() * tile.element_size()
+    budget = left.kernel.memory_budget
+    if needed > budget:
+        raise InputError(
+            f"a Gram matrix of {left.count} x {right.count} samples takes {needed / 2**20:.0f} MiB,"
+            f" more than memory_budget={budget / 2**20:.0f} MiB. Use topk, histogram or neighbors, "
+            "which never hold it, pass fewer rows, or raise the budget."
+        )
+
+
+def make_block(factors: list[Factor], outputs: Tensor, batch: Batch, *, deficiency: int) -> Block:
     """A raw block with its K(x, x) and their inverse roots."""
-    gram = self_gram(captured_factors)
+    gram = self_gram(factors)
     found = whiten(gram, precision=outputs.dtype, deficiency=deficiency)
-    return Block(start, captured_factors, gram, found, outputs, target)
+    return Block(batch.start, factors, gram, found, outputs, batch.labels)
 
 
 def count(data: Any, name: str) -> int:
     """Rows of a data set, without reading it."""
-    if isinstance(data, DataLoader):
-        return len(data.dataset)  # type: ignore[arg-type]  # map-style
-    if isinstance(data, (tuple, list)) and len(data) and hasattr(data[0], "__len__"):
-        return len(data[0])
-    if not hasattr(data, "__len__"):
+    rows = row_count(data)
+    if rows is None:
         raise InputError(
             f"`{name}` must have a length (a tensor, a pair with targets, a map-style Dataset, a "
             f"DataLoader), got {type(data).__name__}. Collect an iterable into a tensor first."
         )
-    return len(data)
-
-
-def joined(blocks: list[Block]) -> Block:
-    """Consecutive blocks as one."""
-    if len(blocks) == 1:
-        return blocks[0]
-    first = blocks[0]
-    return Block(
-        first.start,
-        merge([b.factors for b in blocks]),
-        torch.cat([b.gram for b in blocks]),
-        Whitening(
-            torch.cat([b.whitening.root for b in blocks]),
-            torch.cat([b.whitening.rank for b in blocks]),
-        ),
-        torch.cat([b.outputs for b in blocks]),
-        None
-        if first.target is None
-        else torch.cat([b.target for b in blocks if b.target is not None]),
-        None
-        if first.scale is None
-        else torch.cat([b.scale for b in blocks if b.scale is not None]),
-    )
-
-
-def _joined(pieces: list[Batch]) -> Batch:
-    if len(pieces) == 1:
-        return pieces[0]
-    targets = [p.target for p in pieces if p.target is not None]
-    return Batch(torch.cat([p.x for p in pieces]), torch.cat(targets) if targets else None)
-
-
-def _cut(batch: Batch, first: int, last: int) -> Batch:
-    target = None if batch.target is None else batch.target[first:last]
-    return Batch(batch.x[first:last], target)
+    return rows

@@ -54,10 +54,22 @@ def denoising(
 ) -> Denoising:
     """Denoising factor, shift and bound of every sample of ``data``, in tiles.
 
-    ``predictions``: ŷ, ``(n, d)``; None: f itself. ``lipschitz``: the constant C; None: the largest
-    ``‖ŷ_i - ŷ_j‖ / √(2 - 2 k^C)`` seen, the smallest C these data allow. ``positive_part``: weights
-    max(k^I, 0), for kernels with many negative values (contrasts across classes).
+    Parameters
+    ----------
+    kernel
+        The similarities of a model.
+    data
+        Inputs, alone or with targets, or a data set.
+    predictions
+        ŷ, ``(n, d)``; None: f itself.
+    lipschitz
+        The constant C; None: the largest ``‖ŷ_i - ŷ_j‖ / √(2 - 2 k^C)`` seen, the smallest C these
+        data allow.
+    positive_part
+        Weights max(k^I, 0), for kernels with many negative values (contrasts across classes).
 
+    Examples
+    --------
     >>> model = torch.nn.Linear(2, 1)
     >>> same = torch.ones(4, 2)
     >>> denoising(GradientKernel(model), same).factor

@@ -11,7 +11,7 @@ The paper's sums run over the whole data set, x itself included.
 from __future__ import annotations
 
 from math import prod
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from jaxtyping import Float, Int
@@ -25,6 +25,20 @@ if TYPE_CHECKING:
     from vicinal.similarity.kernel import GradientKernel
 
 ESTIMATORS = ("soft", "hard", "positive")
+
+
+class TopK(NamedTuple):
+    """The k most similar rows of a data set, most similar first."""
+
+    similarities: Float[Tensor, "q k"]
+    indices: Int[Tensor, "q k"]
+
+
+class SimilarityHistogram(NamedTuple):
+    """Counts of similarities to a whole data set, per query."""
+
+    counts: Int[Tensor, "q bins"]
+    edges: Float[Tensor, " bins_and_1"]
 
 
 def neighbors(
@@ -162,9 +176,7 @@ def pair_counts(
     return counts.to(one.outputs.dtype)
 
 
-def streaming_topk(
-    kernel: GradientKernel, queries: Blocks, data: Blocks, k: int
-) -> tuple[Float[Tensor, "q k"], Int[Tensor, "q k"]]:
+def streaming_topk(kernel: GradientKernel, queries: Blocks, data: Blocks, k: int) -> TopK:
     """Best k so far, merged with each new tile."""
     values, indices = [], []
     for query in queries:
@@ -179,12 +191,12 @@ def streaming_topk(
             where = named.gather(1, at)
         values.append(best)
         indices.append(where)
-    return torch.cat(values), torch.cat(indices)
+    return TopK(torch.cat(values), torch.cat(indices))
 
 
 def streaming_histogram(
     kernel: GradientKernel, queries: Blocks, data: Blocks, bins: int
-) -> Int[Tensor, "q bins"]:
+) -> SimilarityHistogram:
     """Counts in equal bins of [-1, 1]; similarity 1 falls in the last."""
     rows = []
     for query in queries:
@@ -193,7 +205,7 @@ def streaming_histogram(
             at = ((kernel.tile(query, block) + 1) * (bins / 2)).long().clamp(0, bins - 1).cpu()
             counts.scatter_add_(1, at, torch.ones_like(at))
         rows.append(counts)
-    return torch.cat(rows)
+    return SimilarityHistogram(torch.cat(rows), torch.linspace(-1, 1, bins + 1))
 
 
 def _add(

@@ -19,7 +19,6 @@ from vicinal.similarity.factors import dot, matrix_gram
 from vicinal.similarity.kernel import GradientKernel
 
 SHARPNESSES = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0)
-VERDICTS = ("well fitted", "ambiguous", "isolated", "memorized")
 
 
 @dataclass(frozen=True)
@@ -72,13 +71,25 @@ def fit_diagnosis(
 ) -> FitDiagnosis:
     """Neighbor count × label variance in the neighborhood, without the sample itself.
 
-    ``few``: counts below it are few; None: the lowest tenth. ``varied``: from this share of the
-    whole data set's label variance on, a neighborhood is varied. ``labels``: classes ``(n,)``
-    integers, or targets of a regression ``(n,)`` or ``(n, c)`` floats. ``estimator``: the weights,
-    as in ``kernel.neighbors``. None: ``max(k^C, 0)^α`` with the α at which neighbors predict each
-    other's labels best; even unrelated samples are alike to a degree (k^C near one half on
-    digits), and by their number they would drown the near ones.
+    Parameters
+    ----------
+    kernel
+        The similarities of a model, across classes.
+    data
+        Inputs, alone or with targets, or a data set.
+    labels
+        Classes ``(n,)`` integers, or targets of a regression ``(n,)`` or ``(n, c)`` floats.
+    few
+        Counts below it are few; None: the lowest tenth.
+    varied
+        From this share of the whole data set's label variance on, a neighborhood is varied.
+    estimator
+        The weights, as in ``kernel.neighbors``. None: ``max(k^C, 0)^α`` with the α at which
+        neighbors predict each other's labels best; even unrelated samples are alike to a degree
+        (k^C near one half on digits), and by their number they would drown the near ones.
 
+    Examples
+    --------
     >>> x = torch.tensor([[0.0, 1.0], [0.1, 1.0], [5.0, -5.0]])
     >>> kernel = GradientKernel(torch.nn.Linear(2, 1))
     >>> fit_diagnosis(kernel, x, torch.tensor([0, 0, 1]), few=0.5).verdict
@@ -114,9 +125,19 @@ def uncertainty(
 
     Moving f(x) by v moves f(x') by ``M(x') v``, ``M = K(x', x) K(x, x)⁻¹``. Exact:
     ``1 / Σ_x' ‖M(x')‖_F / √r``, the mean-square disturbance over directions v; for one output
-    ``‖∇f‖² / Σ |k^I|``. ``fast=True`` is the paper's quick form in linear time, ``1 / Σ Tr M / r``,
-    ``‖∇f‖² / Σ k^I``; where negative terms win it is infinite. A sample without gradient cannot be
-    moved at all: 0.
+    ``‖∇f‖² / Σ |k^I|``. A sample without gradient cannot be moved at all: 0.
+
+    Parameters
+    ----------
+    kernel
+        The similarities of a model.
+    queries
+        The inputs whose predictions are moved.
+    data
+        The inputs that are disturbed by it.
+    fast
+        The paper's quick form in linear time, ``1 / Σ Tr M / r``, for one output
+        ``‖∇f‖² / Σ k^I``; where negative terms win it is infinite.
     """
     asked = kernel.blocks(queries, "dual", share=0.4, name="queries")
     support = kernel.blocks(data, "raw", share=0.4)
@@ -143,6 +164,19 @@ def suspicious_labels(
 ) -> SuspiciousLabels:
     """Labels that disagree with those of the k samples the network treats most alike.
 
+    Parameters
+    ----------
+    kernel
+        The similarities of a model.
+    data
+        Inputs, alone or with targets, or a data set.
+    labels
+        One integer class for each input.
+    k
+        How many neighbors vote.
+
+    Examples
+    --------
     >>> x = torch.tensor([[0.0, 1.0], [0.0, 1.1], [0.0, 0.9], [4.0, 0.0], [4.1, 0.0], [3.9, 0.0]])
     >>> found = suspicious_labels(
     ...     GradientKernel(torch.nn.Linear(2, 1)), x, torch.tensor([0, 0, 1, 1, 1, 1]), k=2)
@@ -152,17 +186,17 @@ def suspicious_labels(
     y = as_tensor(labels, "labels").long()
     n = len(y)
     check_k(k, n - 1, "k", "`data` without the sample itself")
-    near = kernel.topk(data, data, k + 1)
-    if len(near.indices) != n:
+    similarities, indices = kernel.topk(data, data, k + 1)
+    if len(indices) != n:
         raise InputError(
-            f"`labels` must hold one label per sample: {len(near.indices)} samples, {n}."
+            f"`labels` must hold one label for each of the {len(indices)} samples, got {n}."
         )
     # The sample itself goes by its index; equal samples may come before it.
-    others = near.indices != torch.arange(n, device=near.indices.device)[:, None]
+    others = indices != torch.arange(n, device=indices.device)[:, None]
     others[others.all(1), -1] = False
-    weights = near.similarities.clamp_min(0) * others
+    weights = similarities.clamp_min(0) * others
     votes = torch.zeros(n, int(y.max()) + 1, dtype=weights.dtype)
-    votes.scatter_add_(1, y[near.indices], weights)
+    votes.scatter_add_(1, y[indices], weights)
     mass = votes.sum(1)
     own = votes.gather(1, y[:, None])[:, 0]
     score = torch.where(mass > 0, 1 - own / mass, torch.zeros_like(mass))
@@ -187,10 +221,10 @@ def _neighborhoods(
                 w = w.fill_diagonal_(0) if same else w
                 sides = [(one, other, w)] if same else [(one, other, w), (other, one, w.T)]
                 for row, column, share in sides:
-                    rows, near = slice(row.start, row.stop), y[column.start : column.stop]
+                    rows, values = slice(row.start, row.stop), y[column.start : column.stop]
                     mass[e, rows] += share.sum(1)
-                    mean[e, rows] += share @ near
-                    square[e, rows] += share @ near.square()
+                    mean[e, rows] += share @ values
+                    square[e, rows] += share @ values.square()
     found = []
     for m, c, q in zip(mass, mean, square, strict=True):
         safe = torch.where(m > 0, m, torch.ones_like(m))[:, None]

@@ -24,9 +24,10 @@ from torch import Tensor
 from vicinal.checks import InputError
 from vicinal.similarity.blocks import Block, Blocks, count
 from vicinal.similarity.density import class_totals
-from vicinal.similarity.factors import Dense, Factor, Places, Totals, dot, select
+from vicinal.similarity.factors import Totals, dot, select
 from vicinal.similarity.kernel import GradientKernel
 from vicinal.similarity.outputs import Contrast
+from vicinal.similarity.store import packed, unpacked
 from vicinal.similarity.whitening import Whitening
 
 
@@ -35,6 +36,19 @@ def distributed_neighbors(
 ) -> Float[Tensor, " n"]:
     """N_S of this process's samples over the samples of all of them.
 
+    Parameters
+    ----------
+    kernel
+        The similarities of the model, the same in every process.
+    data
+        This process's samples; none at all is fine.
+    include_self
+        Whether a sample counts itself, as the paper's sums do.
+    group
+        The process group; None: all processes.
+
+    Examples
+    --------
     >>> model = torch.nn.Linear(2, 1)
     >>> distributed_neighbors(GradientKernel(model), torch.ones(3, 2))  # one process
     tensor([3.0000, 3.0000, 3.0000])
@@ -66,8 +80,8 @@ def distributed_gram(
     _check_outputs(kernel)
     rows = count(data, "data")
     shard = kernel.blocks(data, "unit") if rows else None
-    said = {"rows": rows, "blocks": 0 if shard is None else len(shard)}
-    sizes = _gathered(said, _empty(kernel).device, group)
+    mine = {"rows": rows, "blocks": 0 if shard is None else len(shard)}
+    sizes = _gathered(mine, _empty(kernel).device, group)
     offsets = [sum(size["rows"] for size in sizes[:r]) for r in range(len(sizes) + 1)]
     found = _empty(kernel).new_empty(rows, offsets[-1])
     needed = found.nbytes
@@ -78,8 +92,7 @@ def distributed_gram(
             "distributed_neighbors, or raise the budget."
         )
     for number in range(max(size["blocks"] for size in sizes)):
-        mine = _nth(shard, number)
-        for source, visiting in _around(mine, kernel, group):
+        for source, visiting in _around(_nth(shard, number), kernel, group):
             if visiting is None:
                 continue
             first = offsets[source] + visiting.start
@@ -98,10 +111,10 @@ def _all_reduced(
     """The totals of every class over all processes; who has none of a class adds zeros."""
     shapes = [[list(t.shape) for t in totals] for totals in next(iter(sums.values()), [])]
     empty = _empty(kernel)
-    said = _gathered({"labels": list(sums), "shapes": shapes}, empty.device, group)
-    layout: list[list[list[int]]] = next((s["shapes"] for s in said if s["shapes"]), [])
+    gathered = _gathered({"labels": list(sums), "shapes": shapes}, empty.device, group)
+    layout: list[list[list[int]]] = next((g["shapes"] for g in gathered if g["shapes"]), [])
     found: dict[int, list[Totals]] = {}
-    for label in sorted({label for s in said for label in s["labels"]}):
+    for label in sorted({label for g in gathered for label in g["labels"]}):
         mine = sums.get(label)
         if mine is None:
             mine = [tuple(empty.new_zeros(shape) for shape in each) for each in layout]
@@ -134,14 +147,14 @@ def _around(
     """This process's block, then its left neighbor's, and so on around the ring."""
     world, rank = dist.get_world_size(group), dist.get_rank(group)
     device = _empty(kernel).device
-    packed = _packed(mine).to(device)
+    raw = _as_bytes(mine).to(device)
     for step in range(world):
-        yield (rank - step) % world, mine if step == 0 else _unpacked(packed, device)
+        yield (rank - step) % world, mine if step == 0 else _from_bytes(raw, device)
         if step < world - 1:
-            packed = _passed_on(packed, group)
+            raw = _passed_on(raw, group)
 
 
-def _passed_on(packed: Tensor, group: Any) -> Tensor:
+def _passed_on(raw: Tensor, group: Any) -> Tensor:
     """To the right neighbor; what the left one sent. First how long it is, then it."""
     world, rank = dist.get_world_size(group), dist.get_rank(group)
     right, left = (rank + 1) % world, (rank - 1) % world
@@ -154,24 +167,20 @@ def _passed_on(packed: Tensor, group: Any) -> Tensor:
         for work in dist.batch_isend_irecv(ops):
             work.wait()
 
-    length = torch.tensor([packed.numel()], device=packed.device)
+    length = torch.tensor([raw.numel()], device=raw.device)
     coming = torch.empty_like(length)
     exchange(length, coming)
-    received = packed.new_empty(int(coming))
-    exchange(packed, received)
+    received = raw.new_empty(int(coming))
+    exchange(raw, received)
     return received
 
 
-def _packed(block: Block | None) -> Tensor:
+def _as_bytes(block: Block | None) -> Tensor:
     """A block as bytes: what a tile needs of it, in the safetensors format."""
     if block is None:
         return torch.zeros(1, dtype=torch.uint8)
-    tensors = {"outputs": block.outputs}
-    layout = []
-    for i, factor in enumerate(block.factors):
-        tensors |= {f"{i}.{name}": t for name, t in factor.tensors().items()}
-        fields = ("weight", "bias", "vocabulary") if isinstance(factor, Places) else ()
-        layout.append({"shape": factor.shape, **{name: getattr(factor, name) for name in fields}})
+    tensors, layout = packed(block.factors)
+    tensors["outputs"] = block.outputs
     header = json.dumps({"start": block.start, "layout": layout}).encode()
     tensors["header"] = torch.frombuffer(bytearray(header), dtype=torch.uint8)
     for name, t in (("scale", block.scale), ("target", block.target)):
@@ -181,18 +190,12 @@ def _packed(block: Block | None) -> Tensor:
     return torch.frombuffer(bytearray(raw), dtype=torch.uint8)
 
 
-def _unpacked(packed: Tensor, device: torch.device) -> Block | None:
-    if packed.numel() == 1:
+def _from_bytes(raw: Tensor, device: torch.device) -> Block | None:
+    if raw.numel() == 1:
         return None
-    tensors = {k: t.to(device) for k, t in load(packed.cpu().numpy().tobytes()).items()}
+    tensors = {k: t.to(device) for k, t in load(raw.cpu().numpy().tobytes()).items()}
     header = json.loads(bytes(tensors["header"].tolist()))
-    factors: list[Factor] = []
-    for i, fields in enumerate(header["layout"]):
-        shape = tuple(fields.pop("shape"))
-        if fields:
-            factors.append(Places(tensors[f"{i}.a"], tensors[f"{i}.b"], **fields, shape=shape))
-        else:
-            factors.append(Dense(tensors[f"{i}.g"], shape))
+    factors = unpacked(tensors, header["layout"])
     outputs = tensors["outputs"]
     none = outputs.new_empty(0)  # tiles do not ask for it
     return Block(
@@ -212,13 +215,13 @@ def _nth(shard: Blocks | None, number: int) -> Block | None:
     return next(shard.since(number))
 
 
-# ------------------------------------------------------------------ words between processes
+# ------------------------------------------------------------------ facts between processes
 
 
-def _gathered(said: dict[str, Any], device: torch.device, group: Any) -> list[dict[str, Any]]:
-    """What every process said, in the order of ranks; as JSON, never pickled."""
+def _gathered(facts: dict[str, Any], device: torch.device, group: Any) -> list[dict[str, Any]]:
+    """The facts of every process, in the order of ranks; as JSON, never pickled."""
     world = dist.get_world_size(group)
-    mine = torch.frombuffer(bytearray(json.dumps(said).encode()), dtype=torch.uint8).to(device)
+    mine = torch.frombuffer(bytearray(json.dumps(facts).encode()), dtype=torch.uint8).to(device)
     length = torch.tensor([mine.numel()], device=device)
     lengths = [torch.empty_like(length) for _ in range(world)]
     dist.all_gather(lengths, length, group=group)

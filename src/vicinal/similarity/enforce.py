@@ -21,7 +21,7 @@ whose forward pass may serve the task's loss too.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import torch
 from jaxtyping import Float, Int
@@ -89,17 +89,19 @@ def density_gap(k: Float[Tensor, "n n"], q: float) -> Float[Tensor, " n"]:
     return (k.mean(1) - q).square()
 
 
-class SetSimilarityLoss(nn.Module):
-    """``-`` :func:`set_similarity`: the samples of each group are to be treated alike, exactly.
+class SimilarityLoss(nn.Module):
+    """What the losses below have in common: which gradients they read, and how they are reduced.
 
-    ``groups`` (n,) are integers, labels for instance; None: the batch is one group. The mean is
-    over groups of two or more; without any the loss is 0.
-
-    >>> model = nn.Sequential(nn.Linear(2, 4), nn.Tanh(), nn.Linear(4, 1))
-    >>> loss = SetSimilarityLoss()(model, torch.randn(6, 2), torch.tensor([0, 0, 0, 1, 1, 1]))
-    >>> loss.backward()
-    >>> bool(-1 <= loss <= 1), model[0].weight.grad.shape
-    (True, torch.Size([4, 2]))
+    Parameters
+    ----------
+    outputs
+        What f is, as for :class:`~vicinal.similarity.GradientKernel`.
+    params
+        Names of parameters or layers, or regular expressions; None: all trainable ones.
+    strict
+        Compare two samples with plain autograd at first use; a difference is an error.
+    reduction
+        ``"mean"``, ``"sum"`` or ``"none"``.
     """
 
     def __init__(
@@ -115,10 +117,50 @@ class SetSimilarityLoss(nn.Module):
         self.outputs, self.params, self.strict = outputs, params, strict
         self.reduction = reduction
 
+    def gradients(self, model: nn.Module, x: Tensor, target: Tensor | None) -> Gradients:
+        """The differentiable gradients of f at each row of ``x``."""
+        return similarity_gradients(
+            model, x, target, outputs=self.outputs, params=self.params, strict=self.strict
+        )
+
+    def of_both(
+        self,
+        model: nn.Module,
+        x: Tensor,
+        x2: Tensor,
+        target: Tensor | None,
+        target2: Tensor | None,
+    ) -> Gradients:
+        """Both batches in one pass; the second has the first's targets unless it brings its own."""
+        targets = None
+        if target is not None:
+            targets = torch.cat([target, target if target2 is None else target2])
+        return self.gradients(model, torch.cat([x, x2]), targets)
+
+    def reduced(self, values: Tensor) -> Tensor:
+        if self.reduction == "none":
+            return values
+        return values.mean() if self.reduction == "mean" else values.sum()
+
+
+class SetSimilarityLoss(SimilarityLoss):
+    """``-`` :func:`set_similarity`: the samples of each group are to be treated alike, exactly.
+
+    The arguments are those of :class:`SimilarityLoss`. ``groups`` (n,) are integers, labels for
+    instance; None: the batch is one group. The mean is over groups of two or more; without any the
+    loss is 0.
+
+    >>> model = nn.Sequential(nn.Linear(2, 4), nn.Tanh(), nn.Linear(4, 1))
+    >>> loss = SetSimilarityLoss()(model, torch.randn(6, 2), torch.tensor([0, 0, 0, 1, 1, 1]))
+    >>> loss.backward()
+    >>> bool(-1 <= loss <= 1), model[0].weight.grad.shape
+    (True, torch.Size([4, 2]))
+    """
+
     def forward(
         self, model: nn.Module, x: Tensor, groups: Tensor | None, target: Tensor | None = None
     ) -> Tensor:
-        return self.of(_gradients(self, model, x, target), groups)
+        return self.of(self.gradients(model, x, target), groups)
 
     def of(self, gradients: Gradients, groups: Tensor | None) -> Tensor:
         if groups is not None:
@@ -131,29 +173,17 @@ class SetSimilarityLoss(nn.Module):
         return total if self.reduction == "sum" else total / (sizes > 1).sum().clamp_min(1)
 
 
-class PairSimilarityLoss(nn.Module):
+class PairSimilarityLoss(SimilarityLoss):
     """``-k^C(x_i, x'_i)`` of two batches row by row: each pair is to be treated alike.
 
-    ``target2`` are the second batch's labels, if they are not the first's.
+    The arguments are those of :class:`SimilarityLoss`; ``target2`` are the second batch's labels,
+    if they are not the first's.
 
     >>> model = nn.Sequential(nn.Linear(2, 4), nn.Tanh(), nn.Linear(4, 1))
     >>> x = torch.randn(3, 2)
     >>> round(PairSimilarityLoss()(model, x, x).item(), 4)  # nothing is more alike than itself
     -1.0
     """
-
-    def __init__(
-        self,
-        *,
-        outputs: str | OutputFunction = "logits",
-        params: str | Sequence[str] | None = None,
-        strict: bool = True,
-        reduction: str = "mean",
-    ) -> None:
-        super().__init__()
-        check_choice(reduction, "reduction", REDUCTIONS)
-        self.outputs, self.params, self.strict = outputs, params, strict
-        self.reduction = reduction
 
     def forward(
         self,
@@ -168,20 +198,21 @@ class PairSimilarityLoss(nn.Module):
                 f"`x` and `x2` must hold pairs row by row: x has shape {tuple(x.shape)}, x2 "
                 f"{tuple(x2.shape)}. Pad or cut them to one shape."
             )
-        g = _both(self, model, x, x2, target, target2)
+        g = self.of_both(model, x, x2, target, target2)
         unit, n = g.unit(), len(x)
         k = paired(select(unit, slice(0, n)), select(unit, slice(n, 2 * n)))
         if g.within_class and g.target is not None:
             k = k * (g.target[:n] == g.target[n:])
-        return _reduced(g.attached(-k), self.reduction)
+        return self.reduced(g.attached(-k))
 
 
-class TwoBatchSimilarityLoss(nn.Module):
+class TwoBatchSimilarityLoss(SimilarityLoss):
     """:func:`two_batch_distance` of two batches from one set of samples to be treated alike.
 
     The paper's criterion for frameworks that give gradients summed over a batch: not normalized
     sample by sample. :class:`SetSimilarityLoss` is the exact goal and costs no more. For several
-    outputs the norms are Frobenius norms, without whitening.
+    outputs the norms are Frobenius norms, without whitening. The arguments are those of
+    :class:`SimilarityLoss`; there is nothing to reduce.
 
     >>> model = nn.Sequential(nn.Linear(2, 4), nn.Tanh(), nn.Linear(4, 1))
     >>> x = torch.randn(3, 2)
@@ -196,8 +227,7 @@ class TwoBatchSimilarityLoss(nn.Module):
         params: str | Sequence[str] | None = None,
         strict: bool = True,
     ) -> None:
-        super().__init__()
-        self.outputs, self.params, self.strict = outputs, params, strict
+        super().__init__(outputs=outputs, params=params, strict=strict)
 
     def forward(
         self,
@@ -212,58 +242,14 @@ class TwoBatchSimilarityLoss(nn.Module):
                 f"the samples of `x1` and `x2` must have one shape, got {tuple(x1.shape[1:])} and "
                 f"{tuple(x2.shape[1:])}."
             )
-        g = _both(self, model, x1, x2, target, target2)
+        g = self.of_both(model, x1, x2, target, target2)
         return g.attached(two_batch_distance(g.inner(), len(x1)))
 
 
-class OrbitSimilarityLoss(nn.Module):
-    """Each sample and its images under ``transforms`` are to be treated alike (E.2).
-
-    ``transforms`` are callables from a batch to a batch of the same shape; the identity belongs to
-    every orbit. The mean over the pairs of an orbit costs time linear in the batch.
-
-    >>> model = nn.Sequential(nn.Flatten(), nn.Linear(9, 4), nn.Tanh(), nn.Linear(4, 1))
-    >>> flips = [lambda x: x.flip(-1), lambda x: x.flip(-2)]
-    >>> OrbitSimilarityLoss(flips, reduction="none")(model, torch.randn(5, 3, 3)).shape
-    torch.Size([5])
-    """
-
-    def __init__(
-        self,
-        transforms: Sequence[Callable[[Tensor], Tensor]],
-        *,
-        outputs: str | OutputFunction = "logits",
-        params: str | Sequence[str] | None = None,
-        strict: bool = True,
-        reduction: str = "mean",
-    ) -> None:
-        super().__init__()
-        check_choice(reduction, "reduction", REDUCTIONS)
-        if not transforms:
-            raise InputError("`transforms` is empty: an orbit of the sample alone has no pairs.")
-        self.transforms = list(transforms)
-        self.outputs, self.params, self.strict = outputs, params, strict
-        self.reduction = reduction
-
-    def forward(self, model: nn.Module, x: Tensor, target: Tensor | None = None) -> Tensor:
-        orbit = [x, *(transform(x) for transform in self.transforms)]
-        for i, image in enumerate(orbit):
-            if image.shape != x.shape:
-                raise InputError(
-                    f"transform {i - 1} changes the batch's shape from {tuple(x.shape)} to "
-                    f"{tuple(image.shape)}. Return one image of the same shape per sample."
-                )
-        n, m = len(x), len(orbit)
-        targets = None if target is None else target.repeat(m, *[1] * (target.ndim - 1))
-        g = _gradients(self, model, torch.cat(orbit), targets)
-        unit = g.unit()
-        turns = [select(unit, slice(i * n, (i + 1) * n)) for i in range(m)]
-        pairs = [paired(turns[i], turns[j]) for i in range(m) for j in range(i)]
-        return _reduced(g.attached(-torch.stack(pairs).mean(0)), self.reduction)
-
-
-class DensityLoss(nn.Module):
+class DensityLoss(SimilarityLoss):
     """:func:`density_gap` summed: each sample is to have the share ``q`` of the batch as neighbors.
+
+    The other arguments are those of :class:`SimilarityLoss`.
 
     >>> model = nn.Sequential(nn.Linear(2, 4), nn.Tanh(), nn.Linear(4, 1))
     >>> bool(DensityLoss(0.5)(model, torch.randn(6, 2)) >= 0)
@@ -279,50 +265,16 @@ class DensityLoss(nn.Module):
         strict: bool = True,
         reduction: str = "sum",
     ) -> None:
-        super().__init__()
-        check_choice(reduction, "reduction", REDUCTIONS)
+        super().__init__(outputs=outputs, params=params, strict=strict, reduction=reduction)
         if not 0 <= q <= 1:
             raise InputError(f"`q` must be a share of the data in [0, 1], got {q!r}.")
         self.q = q
-        self.outputs, self.params, self.strict = outputs, params, strict
-        self.reduction = reduction
 
     def forward(self, model: nn.Module, x: Tensor, target: Tensor | None = None) -> Tensor:
-        return self.of(_gradients(self, model, x, target))
+        return self.of(self.gradients(model, x, target))
 
     def of(self, gradients: Gradients) -> Tensor:
-        gaps = gradients.attached(density_gap(gradients.correlation(), self.q))
-        return _reduced(gaps, self.reduction)
-
-
-def _gradients(
-    loss: SetSimilarityLoss
-    | PairSimilarityLoss
-    | TwoBatchSimilarityLoss
-    | OrbitSimilarityLoss
-    | DensityLoss,
-    model: nn.Module,
-    x: Tensor,
-    target: Tensor | None,
-) -> Gradients:
-    return similarity_gradients(
-        model, x, target, outputs=loss.outputs, params=loss.params, strict=loss.strict
-    )
-
-
-def _both(
-    loss: PairSimilarityLoss | TwoBatchSimilarityLoss,
-    model: nn.Module,
-    x: Tensor,
-    x2: Tensor,
-    target: Tensor | None,
-    target2: Tensor | None,
-) -> Gradients:
-    """Both batches in one pass; the second has the first's targets unless it brings its own."""
-    targets = None
-    if target is not None:
-        targets = torch.cat([target, target if target2 is None else target2])
-    return _gradients(loss, model, torch.cat([x, x2]), targets)
+        return self.reduced(gradients.attached(density_gap(gradients.correlation(), self.q)))
 
 
 def _check_groups(groups: Tensor, rows: int) -> None:
@@ -331,9 +283,3 @@ def _check_groups(groups: Tensor, rows: int) -> None:
             f"`groups` must hold one whole number for each of the {rows} rows, got shape "
             f"{tuple(groups.shape)} of {groups.dtype}. Pass labels, or None for one group."
         )
-
-
-def _reduced(values: Tensor, reduction: str) -> Tensor:
-    if reduction == "none":
-        return values
-    return values.mean() if reduction == "mean" else values.sum()

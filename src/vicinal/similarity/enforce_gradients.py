@@ -89,10 +89,23 @@ def similarity_gradients(
     params: str | Sequence[str] | None = None,
     strict: bool = True,
 ) -> Gradients:
-    """The differentiable gradients of f at each row of ``x``; the arguments are GradientKernel's.
+    """The differentiable gradients of f at each row of ``x``.
 
     The model is read in eval mode and comes back as it was.
 
+    Parameters
+    ----------
+    model
+        The network.
+    x
+        Inputs, one row per sample.
+    target
+        What ``outputs`` needs beside the model's output, labels for instance.
+    outputs, params, strict
+        As for :class:`~vicinal.similarity.GradientKernel`.
+
+    Examples
+    --------
     >>> model = nn.Linear(3, 2)
     >>> g = similarity_gradients(model, torch.eye(3))
     >>> g.output.shape, g.correlation().shape, g.correlation().requires_grad
@@ -100,31 +113,17 @@ def similarity_gradients(
 
     (A linear model's gradients do not depend on its weights.)
     """
-    f = _Kept(make_outputs(outputs))
-    engine, known = prepared_engine(model, f, x, params=params, strict=strict)
+    chosen = make_outputs(outputs)
+    engine, known = prepared_engine(model, chosen, x, params=params, strict=strict)
     captured = engine.capture(x, target, create_graph=True)
-    output = f.last
     known.plan = engine.plan
     if strict and not known.checked and bool(captured.outputs.isfinite().all()):
         check_against_autograd(engine, captured, x, target)
         known.checked = True
-    chosen = f.outputs
     within = isinstance(chosen, Contrast) and chosen.within_class
-    return Gradients(output, captured.outputs, captured.factors, target, deficiency(chosen), within)
-
-
-class _Kept:
-    """The chosen f, which also keeps what the model returned."""
-
-    def __init__(self, outputs: OutputFunction) -> None:
-        self.outputs = outputs
-        self.last: Any = None
-
-    def __call__(self, output: Any, target: Tensor | None) -> Tensor:
-        self.last = output
-        if isinstance(self.outputs, Contrast):
-            self.outputs.position = 0  # a batch's adversaries are drawn once, by their row in it
-        return self.outputs(output, target)
+    return Gradients(
+        captured.returned, captured.outputs, captured.factors, target, deficiency(chosen), within
+    )
 
 
 # ------------------------------------------------------- what is remembered of a model
@@ -141,7 +140,7 @@ _MODELS: WeakKeyDictionary[nn.Module, dict[object, _Known]] = WeakKeyDictionary(
 
 def prepared_engine(
     model: nn.Module,
-    outputs: _Kept,
+    outputs: OutputFunction,
     x: Tensor,
     *,
     params: str | Sequence[str] | None,
@@ -156,7 +155,7 @@ def prepared_engine(
     engine = Engine(model, outputs, params=params, strict=strict)
     engine._checked = True  # done here, once per model, and not on a batch with NaN
     key = (
-        describe(outputs.outputs),
+        describe(outputs),
         strict,
         x.ndim,
         x.dtype,

@@ -10,7 +10,7 @@ and edge gradients into factors.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,11 +20,11 @@ from torch import Tensor, nn
 from torch.utils import _pytree as pytree
 
 from vicinal.checks import InputError
-from vicinal.similarity.factors import Dense, Factor, Places, mixed, widened
-from vicinal.similarity.outputs import OutputFunction, as_rows
+from vicinal.similarity.factors import Dense, Factor, Places
+from vicinal.similarity.outputs import Contrast, OutputFunction, as_rows
 from vicinal.similarity.plan import Plan, make_plan, select_parameters, unwrapped
-from vicinal.similarity.rules.products import Convolved, can_convolve, for_products
-from vicinal.similarity.rules.rule import Call, Piece, apply_rule
+from vicinal.similarity.rules import LayerUse, Piece, rule_for
+from vicinal.similarity.rules.conv import can_convolve, for_products
 from vicinal.similarity.rules.vjp import (
     Rerun,
     out_axis,
@@ -32,7 +32,8 @@ from vicinal.similarity.rules.vjp import (
     twice_differentiable,
     unit_axes,
 )
-from vicinal.similarity.watch import Record, Watch
+from vicinal.similarity.selfcheck import check_against_autograd
+from vicinal.similarity.watch import WatchedCall, watching
 
 
 @dataclass(frozen=True)
@@ -49,11 +50,13 @@ class Part:
 class Captured:
     """f(x) and the gradients of f at every sample of one batch.
 
-    The factors are differentiable if captured with ``create_graph=True``.
+    The factors are differentiable if captured with ``create_graph=True``; ``returned`` is then
+    what the model itself returned.
     """
 
     outputs: Float[Tensor, "n d"]
     parts: tuple[Part, ...]
+    returned: Any = None
 
     @property
     def factors(self) -> list[Factor]:
@@ -61,10 +64,7 @@ class Captured:
 
 
 class Engine:
-    """Captures per-sample gradients of a model; leaves the model as it was.
-
-    ``training=True`` keeps dropout and the like as they are (for losses during training);
-    otherwise the model is put in eval for the duration of each capture.
+    """Captures per-sample gradients of a model in eval mode; leaves the model as it was.
 
     >>> engine = Engine(nn.Linear(3, 2))
     >>> captured = engine.capture(torch.ones(4, 3))
@@ -79,14 +79,12 @@ class Engine:
         *,
         params: str | Sequence[str] | None = None,
         strict: bool = True,
-        training: bool = False,
         rules: bool = True,
     ) -> None:
         self.model = unwrapped(model)
         self.outputs = outputs
         self.selected = select_parameters(self.model, params)
         self.strict = strict
-        self.training = training
         self.rules = rules
         self.plan: Plan | None = None
         self.last: tuple[Part, ...] | None = None  # of the last capture, one sample of each
@@ -95,18 +93,18 @@ class Engine:
         self._checked = False
 
     def capture(
-        self, x: Tensor, target: Tensor | None = None, *, create_graph: bool = False
+        self, x: Tensor, target: Tensor | None = None, *, start: int = 0, create_graph: bool = False
     ) -> Captured:
-        """f and the factors of its gradients at each row of ``x``."""
+        """f and the factors of its gradients at each row of ``x``, the first being row ``start``
+        of its data set.
+        """
         if self.plan is None:
             self.plan = make_plan(
-                self.model, self.selected, self._f, x, target, strict=self.strict, rules=self.rules
+                self.model, self.selected, self.f, x, target, strict=self.strict, rules=self.rules
             )
-        found = self._capture(x, target, create_graph)
+        found = self._capture(x, target, start, create_graph, self._ruled)
         if self.strict and not self._checked:
-            from vicinal.similarity.selfcheck import check_against_autograd
-
-            check_against_autograd(self, found, x, target)
+            check_against_autograd(self, found, x, target, start)
             self._checked = True
         if self.last is None:
             self.last = tuple(
@@ -116,139 +114,129 @@ class Engine:
         return found
 
     def capture_for_products(
-        self, x: Tensor, target: Tensor | None, seeds: Float[Tensor, "n c d"]
+        self, x: Tensor, target: Tensor | None, start: int, seeds: Float[Tensor, "n c d"]
     ) -> list[Factor]:
         """Factors of ``Σ_j seeds(x)_ij ∇f_j``, to be multiplied with totals and for nothing else.
 
         For batches after the first: how each layer is treated must be known.
         """
         assert self.last is not None
-        parts = self._capture(x, target, create_graph=False, seeds=seeds).parts
-        return [part.factor for part in parts]
+        return self._capture(x, target, start, False, self._for_products, seeds).factors
 
-    def _f(self, output: Any, target: Tensor | None, samples: int) -> Float[Tensor, "n d"]:
+    def f(
+        self, output: Any, target: Tensor | None, samples: int, start: int = 0
+    ) -> Float[Tensor, "n d"]:
+        """The numbers whose gradients are compared, from what the model returned."""
+        if isinstance(self.outputs, Contrast):
+            return as_rows(self.outputs(output, target, start), samples)
         return as_rows(self.outputs(output, target), samples)
 
     def _capture(
         self,
         x: Tensor,
         target: Tensor | None,
+        start: int,
         create_graph: bool,
+        by_rule: Callable[[WatchedCall, bool], list[Piece]],
         seeds: Float[Tensor, "n c d"] | None = None,
     ) -> Captured:
         assert self.plan is not None
-        keep = self.training or create_graph
-        watch = Watch(
-            self.model, self.plan.layers, self.selected, prune=not keep, train=self.training
-        )
-        with watch, torch.enable_grad(), twice_differentiable(create_graph):
-            raw = watch.run(x)
-            f = self._f(raw, target, len(x))
-            records = watch.records
+        watched = watching(self.model, self.plan.layers, self.selected, prune=not create_graph)
+        with watched as watch, torch.enable_grad(), twice_differentiable(create_graph):
+            returned = watch.run(x)
+            f = self.f(returned, target, len(x), start)
+            calls = watch.calls
             if self.plan.rerun:
-                records = [*records, watch.whole(self.model, x, raw)]
-            _check_rows(records, len(x))
-            self._edge_gradients(f, records, create_graph, seeds)
-            parts = self._parts(records, create_graph, products=seeds is not None)
-        return Captured(f if create_graph else f.detach(), tuple(parts))
-
-    def _edge_gradients(
-        self, f: Tensor, records: list[Record], create_graph: bool, seeds: Tensor | None = None
-    ) -> None:
-        """d backward passes that stop at the layers' outputs; from each output, or from seeds."""
-        edges = [edge for record in records for edge in record.edges]
-        d = f.shape[1] if seeds is None else seeds.shape[1]
-        for j in range(d):
-            if seeds is None:
-                seed = torch.zeros_like(f)
-                seed[:, j] = 1
-            else:
-                seed = seeds[:, j].to(f.dtype)
-            grads = torch.autograd.grad(
-                f,
-                edges,
-                seed,
-                retain_graph=create_graph or bool(j < d - 1),
-                create_graph=create_graph,
-                allow_unused=True,
-            )
-            rest = iter(grads)
-            for record in records:
-                found = [(next(rest), shape) for shape in record.shapes]
-                record.grads.append([f.new_zeros(s) if g is None else g for g, s in found])
+                calls = [*calls, watch.whole(x, returned)]
+            _check_rows(calls, len(x))
+            _edge_gradients(f, calls, create_graph, seeds)
+            parts = tuple(self._parts(calls, create_graph, by_rule))
+        return Captured(f, parts, returned) if create_graph else Captured(f.detach(), parts)
 
     def _parts(
-        self, records: list[Record], create_graph: bool, products: bool = False
+        self,
+        calls: list[WatchedCall],
+        create_graph: bool,
+        by_rule: Callable[[WatchedCall, bool], list[Piece]],
     ) -> list[Part]:
         assert self.plan is not None
         parts: list[Part] = []
         shared: dict[str, list[Tensor]] = {}
-        for record in records:
-            if record.module is self.model and record.whole:
-                parts.append(self._rerun("(model)", record, self.plan.rerun, create_graph))
-            elif record.name in self.plan.units:
-                parts.append(
-                    self._rerun(record.name, record, self.plan.units[record.name], create_graph)
-                )
+        for call in calls:
+            if call.module is self.model and call.whole:
+                parts.append(self._rerun("(model)", call, self.plan.rerun, create_graph))
+            elif call.name in self.plan.units:
+                parts.append(self._rerun(call.name, call, self.plan.units[call.name], create_graph))
             else:
-                for names, factor in self._ruled(record, create_graph, products):
-                    full = tuple(self.plan.name_of[record.name, name] for name in names)
+                for names, factor in by_rule(call, create_graph):
+                    full = tuple(self.plan.name_of[call.name, name] for name in names)
                     if full[0] in self.plan.shared:
                         shared.setdefault(full[0], []).append(factor.dense())
                     else:
-                        wide = factor if isinstance(factor, Convolved) else widened(factor)
-                        parts.append(Part(record.name, full, factor.kind, wide))
+                        parts.append(Part(call.name, full, factor.kind, factor.widened()))
         for name, gradients in shared.items():
             total = torch.stack(gradients).sum(0) if len(gradients) > 1 else gradients[0]
             parts.append(
-                Part(name.rpartition(".")[0], (name,), "dense, shared", widened(Dense(total)))
+                Part(name.rpartition(".")[0], (name,), "dense, shared", Dense(total).widened())
             )
         order = self.plan.order
         return sorted(parts, key=lambda part: order[part.parameters[0]])
 
-    def _ruled(self, record: Record, create_graph: bool, products: bool) -> list[Piece]:
+    def _ruled(self, call: WatchedCall, create_graph: bool) -> list[Piece]:
         """The factors of one call; a shared parameter's apart, so that they can be summed."""
-        assert self.plan is not None
-        wanted = self.plan.ruled[record.name]
-        x = record.args[0] if create_graph else record.args[0].detach()
-        grads = [output[0] for output in record.grads]
-        alone = [n for n in wanted if self.plan.name_of[record.name, n] in self.plan.shared]
-        groups = [frozenset(wanted) - set(alone), *(frozenset([name]) for name in alone)]
+        rule = rule_for(call.module)
+        assert rule is not None
         pieces: list[Piece] = []
-        for group in filter(None, groups):
-            key = f"{record.name}.{'+'.join(sorted(group))}"
-            call = Call(record.module, x, grads, group, self._ghost.get(key))
-            if products and not alone and call.ghost is False and can_convolve(record.module):
-                pieces.extend(for_products(call, self._layout(record.name)))
-                continue
-            found = apply_rule(call)
-            self._ghost.setdefault(key, isinstance(found[0][1], Places))
+        for group in self._groups(call.name):
+            found = rule(self._use(call, group, create_graph))
+            self._ghost.setdefault(_key(call.name, group), isinstance(found[0][1], Places))
             pieces.extend(found)
         return pieces
 
-    def _layout(self, layer: str) -> tuple[int, ...]:
-        """In which the gradients of a layer's weight were stored before."""
+    def _for_products(self, call: WatchedCall, create_graph: bool) -> list[Piece]:
+        """The same, but of a convolution that is no ghost only what products with totals need."""
         assert self.plan is not None
-        weight = self.plan.name_of[layer, "weight"]
-        return next(p.factor.shape for p in self.last or () if weight in p.parameters)
+        names = {own: self.plan.name_of[call.name, own] for own in self.plan.ruled[call.name]}
+        group = frozenset(names)
+        shared = not self.plan.shared.isdisjoint(names.values())
+        if shared or self._ghost[_key(call.name, group)] or not can_convolve(call.module):
+            return self._ruled(call, create_graph)
+        weight = names.get("weight")
+        layout = next((p.factor.shape for p in self.last or () if weight in p.parameters), ())
+        return for_products(self._use(call, group, create_graph), layout)
 
-    def _rerun(self, name: str, record: Record, params: dict[str, str], create_graph: bool) -> Part:
+    def _groups(self, layer: str) -> list[frozenset[str]]:
+        """The parameters of a layer that are asked for: those of its own, and each shared one."""
+        assert self.plan is not None
+        wanted = self.plan.ruled[layer]
+        alone = [n for n in wanted if self.plan.name_of[layer, n] in self.plan.shared]
+        own = frozenset(wanted) - set(alone)
+        return [*([own] if own else []), *(frozenset([name]) for name in alone)]
+
+    def _use(self, call: WatchedCall, group: frozenset[str], create_graph: bool) -> LayerUse:
+        x = call.args[0] if create_graph else call.args[0].detach()
+        grads = [output[0] for output in call.grads]
+        return LayerUse(call.module, x, grads, group, self._ghost.get(_key(call.name, group)))
+
+    def _rerun(
+        self, name: str, call: WatchedCall, params: dict[str, str], create_graph: bool
+    ) -> Part:
         """Gradients of a unit's (or of the model's remaining) parameters by running it again."""
-        axes = ((0,), {}) if record.whole else unit_axes(record.module, record.args, record.kwargs)
+        axes = ((0,), {}) if call.whole else unit_axes(call.module, call.args, call.kwargs)
         if axes is None:
             raise InputError(f"the inputs of layer `{name}` changed their form between batches.")
-        leaves, spec = pytree.tree_flatten((record.args, record.kwargs))
+        leaves, spec = pytree.tree_flatten((call.args, call.kwargs))
         flat_axes = pytree.tree_leaves(axes)
         if not create_graph:
             leaves = [v.detach() if isinstance(v, Tensor) else v for v in leaves]
         run = Rerun(
-            record.module,
+            call.module,
             leaves,
             spec,
             [a if isinstance(v, Tensor) else None for v, a in zip(leaves, flat_axes, strict=True)],
-            record.grads,
-            [0 if record.whole else out_axis(record.module, i) for i in record.returned],
-            record.returned,
+            call.grads,
+            [0 if call.whole else out_axis(call.module, i) for i in call.returned],
+            call.returned,
         )
         local = {own: self.selected[full] for own, full in params.items()}
         g, loop = samplewise(
@@ -256,26 +244,50 @@ class Engine:
         )
         self._loop[name] = loop
         rule = "vjp, sample by sample" if loop else "vmap(vjp)"
-        return Part(name, tuple(params.values()), rule, widened(Dense(g)))
+        return Part(name, tuple(params.values()), rule, Dense(g).widened())
 
 
-def combined(factors: Sequence[Factor], direction: Float[Tensor, " d"]) -> list[Factor]:
-    """The factors of the one output ``Σ_j direction_j f_j``."""
-    w = direction.expand(len(factors[0]), 1, -1)
-    return mixed(factors, w)
+def _key(layer: str, group: frozenset[str]) -> str:
+    return f"{layer}.{'+'.join(sorted(group))}"
 
 
-def _check_rows(records: Sequence[Record], samples: int) -> None:
-    for record in records:
-        if record.batch_first and len(record.args[0]) != samples:
+def _check_rows(calls: Sequence[WatchedCall], samples: int) -> None:
+    for call in calls:
+        if call.batch_first and len(call.args[0]) != samples:
             raise InputError(
-                f"layer `{record.name}` saw {len(record.args[0])} rows for {samples} samples, but "
+                f"layer `{call.name}` saw {len(call.args[0])} rows for {samples} samples, but "
                 "one row per sample before. A model that folds its batch only for some inputs has "
                 "no per-sample gradients here; pass batches of one shape."
             )
-        if record.args[0]._version != record.version:
+        if call.args[0]._version != call.version:
             raise InputError(
-                f"the input of layer `{record.name}` was changed in place after the layer used "
+                f"the input of layer `{call.name}` was changed in place after the layer used "
                 "it, so its gradient is lost (autograd refuses this too). Use the out-of-place "
                 "operation."
             )
+
+
+def _edge_gradients(
+    f: Tensor, calls: Sequence[WatchedCall], create_graph: bool, seeds: Tensor | None
+) -> None:
+    """d backward passes that stop at the layers' outputs; from each output, or from seeds."""
+    edges = [edge for call in calls for edge in call.edges]
+    d = f.shape[1] if seeds is None else seeds.shape[1]
+    for j in range(d):
+        if seeds is None:
+            seed = torch.zeros_like(f)
+            seed[:, j] = 1
+        else:
+            seed = seeds[:, j].to(f.dtype)
+        grads = torch.autograd.grad(
+            f,
+            edges,
+            seed,
+            retain_graph=create_graph or bool(j < d - 1),
+            create_graph=create_graph,
+            allow_unused=True,
+        )
+        rest = iter(grads)
+        for call in calls:
+            found = [(next(rest), shape) for shape in call.shapes]
+            call.grads.append([f.new_zeros(s) if g is None else g for g, s in found])

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from torch import nn
 
-from vicinal.similarity.rules.rule import rule_for
+from vicinal.similarity.rules import rule_for
 
 if TYPE_CHECKING:
     from vicinal.similarity.engine import Engine

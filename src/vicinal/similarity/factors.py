@@ -21,7 +21,7 @@ with ``create_graph=True``:
 ========================= ===================================================== ==================
 
 The trace is one matrix product per factor, ``(A Aᵀ) ∘ (B Bᵀ)`` with B flattened over outputs: it
-costs n²(in + d·out), never n²·d²·p.
+costs n²(in + d·out), never n²·d²·p. (A long file: the two kinds are read side by side.)
 """
 
 from __future__ import annotations
@@ -42,8 +42,7 @@ DOUBLE_ROWS = 64  # of small factors in float64 at a time: they stay in the cach
 
 @dataclass(frozen=True)
 class Places:
-    """``G(x, i) = Σ_t b[x, t, i] ⊗ a[x, t]``, with the bias' gradient ``Σ_t b[x, t, i]`` if it has
-    one.
+    """``G(x, i) = Σ_t b[x, t, i] ⊗ a[x, t]``, and the bias' gradient ``Σ_t b[x, t, i]`` if any.
 
     ``a``: inputs ``(n, t, in)``, or integers ``(n, t)`` that stand for one-hot rows of width
     ``vocabulary``. ``b``: gradients at the output ``(n, t, d, out)``.
@@ -54,9 +53,7 @@ class Places:
     weight: bool = True
     bias: bool = False
     vocabulary: int = 0  # > 0: `a` holds the indices of an embedding
-    shape: tuple[
-        int, ...
-    ] = ()  # of b's features x a's, where the parameter's layout is another one
+    shape: tuple[int, ...] = ()  # of b's features x a's, where the parameter's layout is another
 
     def __len__(self) -> int:
         return len(self.b)
@@ -171,6 +168,9 @@ class Places:
     def select(self, index: slice | Tensor) -> Places:
         return replace(self, a=self.a[index], b=self.b[index])
 
+    def widened(self) -> Places:
+        return replace(self, a=wide(self.a), b=wide(self.b))
+
     def tensors(self) -> dict[str, Tensor]:
         return {"a": self.a, "b": self.b}
 
@@ -266,6 +266,9 @@ class Dense:
     def select(self, index: slice | Tensor) -> Dense:
         return replace(self, g=self.g[index], mix=None if self.mix is None else self.mix[index])
 
+    def widened(self) -> Dense:
+        return replace(self, g=wide(self.g))
+
     def tensors(self) -> dict[str, Tensor]:
         return {"g": self._whole()}
 
@@ -323,11 +326,6 @@ def mixed(factors: Sequence[Factor], w: Float[Tensor, "n c d"]) -> list[Factor]:
     return [factor.mixed(w) for factor in factors]
 
 
-def total(factors: Sequence[Factor], weights: Tensor | None = None) -> list[Totals]:
-    """``g = Σ_x weights(x) G(x)`` layer by layer: what a backward pass would accumulate."""
-    return [factor.total(weights) for factor in factors]
-
-
 def dot(factors: Sequence[Factor], totals: Sequence[Totals]) -> Float[Tensor, " n"]:
     """``⟨G(x), g⟩`` of every sample, summed over outputs and layers."""
     found = factors[0].dot(totals[0])
@@ -336,48 +334,10 @@ def dot(factors: Sequence[Factor], totals: Sequence[Totals]) -> Float[Tensor, " 
     return found
 
 
-def merge(batches: Sequence[Sequence[Factor]]) -> list[Factor]:
-    """The factors of several batches as those of one; short rows of places get zeros."""
-    if len(batches) == 1:
-        return list(batches[0])
-    return [_merge(column) for column in zip(*batches, strict=True)]
-
-
 def select(factors: Sequence[Factor], index: slice | Tensor) -> list[Factor]:
     return [factor.select(index) for factor in factors]
 
 
-def widened(factor: Factor) -> Factor:
-    """Half-precision gradients as float32: squared norms overflow float16 past 256."""
-    if _float(factor).dtype not in (torch.float16, torch.bfloat16):
-        return factor
-    if isinstance(factor, Dense):
-        return replace(factor, g=factor.g.float())
-    a = factor.a if factor.vocabulary else factor.a.float()
-    return replace(factor, a=a, b=factor.b.float())
-
-
-def _float(factor: Factor) -> Tensor:
-    return factor.b if isinstance(factor, Places) else factor.g
-
-
-def _merge(column: Sequence[Factor]) -> Factor:
-    first = column[0]
-    if isinstance(first, Dense):
-        whole = torch.cat([f._whole() for f in column if isinstance(f, Dense)])
-        return replace(first, g=whole, mix=None)
-    places = [f for f in column if isinstance(f, Places)]
-    longest = max(f.b.shape[1] for f in places)
-    return replace(
-        first,
-        a=torch.cat([_lengthened(f.a, longest) for f in places]),
-        b=torch.cat([_lengthened(f.b, longest) for f in places]),
-    )
-
-
-def _lengthened(x: Tensor, places: int) -> Tensor:
-    """With zero rows up to ``places``: a place whose output gradient is 0 adds nothing."""
-    missing = places - x.shape[1]
-    if not missing:
-        return x
-    return torch.cat([x, x.new_zeros(len(x), missing, *x.shape[2:])], 1)
+def wide(x: Tensor) -> Tensor:
+    """Half precision as float32: squared norms overflow float16 past 256."""
+    return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x

@@ -17,16 +17,18 @@ import warnings
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
-from jaxtyping import Bool, Float, Int
+from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
+from vicinal.capture.batches import Batch
+from vicinal.capture.hooks import device_of
 from vicinal.checks import InputError, check_choice, check_k
 from vicinal.similarity import density
-from vicinal.similarity.batches import Batch
-from vicinal.similarity.blocks import Block, Blocks, make_block
+from vicinal.similarity.blocks import Block, Blocks, all_pairs, make_block
+from vicinal.similarity.density import SimilarityHistogram, TopK
 from vicinal.similarity.engine import Engine
 from vicinal.similarity.explain import Explanation, explain
 from vicinal.similarity.factors import matrix_gram, trace_gram
@@ -36,36 +38,33 @@ from vicinal.similarity.watch import training_batch_norm
 from vicinal.similarity.whitening import SUMMARIES, pair_rank, summarize
 
 KINDS = ("inner", "influence", "correlation")
-_WORKING_BYTES = 96 << 20  # of factors and patches while one block is made
-
-
-class TopK(NamedTuple):
-    """The k most similar rows of a data set, most similar first."""
-
-    similarities: Float[Tensor, "q k"]
-    indices: Int[Tensor, "q k"]
-
-
-class Histogram(NamedTuple):
-    """Counts of similarities to a whole data set, per query."""
-
-    counts: Int[Tensor, "q bins"]
-    edges: Float[Tensor, " bins_and_1"]
 
 
 class GradientKernel:
     """Similarities of inputs from the point of view of ``model``, and what follows from them.
 
-    * ``outputs``: what f is: ``"logits"``, ``"log_prob"``, ``"contrast"``, a
-      :class:`~vicinal.similarity.outputs.Contrast` or a callable ``(output, target) -> (n, d)``.
-    * ``params``: names of parameters or layers, or regular expressions; None: all trainable ones.
-    * ``engine``: ``"auto"``: exact rules where there are, else ``vmap(vjp)``; ``"vjp"``: only that.
-    * ``strict``: compare two samples with plain autograd at first use; a difference is an error.
-    * ``memory_budget``: bytes of gradients to keep, and of a result; what exceeds it is made again.
-    * ``cache``: a folder for the gradients of what exceeds the budget, resumable.
+    The model is read in eval mode and comes back as it was.
 
-    The model is evaluated in eval mode and comes back as it was.
+    Parameters
+    ----------
+    model
+        The network.
+    outputs
+        What f is: ``"logits"``, ``"log_prob"``, ``"contrast"``, a
+        :class:`~vicinal.similarity.outputs.Contrast` or a callable ``(output, target) -> (n, d)``.
+    params
+        Names of parameters or layers, or regular expressions; None: all trainable ones.
+    engine
+        ``"auto"``: exact rules where there are, else ``vmap(vjp)``; ``"vjp"``: only that.
+    strict
+        Compare two samples with plain autograd at first use; a difference is an error.
+    memory_budget
+        Bytes of gradients to keep, and of a result; what exceeds it is made again.
+    cache
+        A folder for the gradients of what exceeds the budget, resumable.
 
+    Examples
+    --------
     >>> model = nn.Sequential(nn.Linear(2, 8), nn.Tanh(), nn.Linear(8, 3))
     >>> x = torch.tensor([[0.0, 1.0], [0.0, 1.1], [-3.0, 0.0]])
     >>> k = GradientKernel(model).gram(x)
@@ -108,8 +107,17 @@ class GradientKernel:
     ) -> Tensor:
         """The kernel of every pair: ``(n, m)``, or ``(n, m, d, d)`` with ``summary="matrix"``.
 
-        Row i of ``kind="influence"`` is what moving the output of ``a[i]`` does to each of b.
-        ``"trace"`` is ``Tr / d`` (``/ rank`` where normalized); the other summaries are of K^C.
+        Parameters
+        ----------
+        a, b
+            Inputs, alone or with targets, or a data set; ``b=None``: a with itself.
+        kind
+            ``"inner"``, ``"influence"`` (row i is what moving the output of ``a[i]`` does to each
+            of b) or ``"correlation"``.
+        summary
+            Of each d×d matrix: ``"trace"`` is ``Tr / d`` (``/ rank`` where normalized),
+            ``"matrix"`` keeps it; ``"distance"``, ``"distance2"``, ``"rotation"`` and
+            ``"subspace"`` are of K^C.
         """
         check_choice(kind, "kind", KINDS)
         check_choice(summary, "summary", SUMMARIES)
@@ -121,40 +129,22 @@ class GradientKernel:
         left_form, right_form = _forms(kind, summary)
         left = self.blocks(a, left_form, share=0.25, name="a")
         same = b is None and left_form == right_form
-        right = (
-            left if same else self.blocks(a if b is None else b, right_form, share=0.25, name="b")
-        )
-        out: Tensor | None = None
-        for i, one in enumerate(left):
-            for other in right.since(i if same else 0):
-                if same and other.start == one.start:
-                    tile = self._symmetric(one, kind, summary)
-                else:
-                    tile = self._tile(one, other, kind, summary)
-                if out is None:
-                    self._check_result(left.count, right.count, tile)
-                    out = tile.new_empty(left.count, right.count, *tile.shape[2:])
-                out[one.start : one.stop, other.start : other.stop] = tile
-                if same and other.start > one.start:
-                    out[other.start : other.stop, one.start : one.stop] = _swapped(tile)
-        assert out is not None
-        return out
+        other = a if b is None else b
+        right = left if same else self.blocks(other, right_form, share=0.25, name="b")
+        return all_pairs(left, right, lambda one, two: self._tile(one, two, kind, summary))
 
     def topk(self, queries: Any, data: Any, k: int) -> TopK:
         """The k rows of ``data`` most similar (k^C) to each query; no matrix of all pairs."""
         found = self.blocks(data, "unit", share=0.4)
         check_k(k, found.count, "k", "`data`")
-        return TopK(
-            *density.streaming_topk(self, self.blocks(queries, "unit", 0.4, "queries"), found, k)
-        )
+        return density.streaming_topk(self, self.blocks(queries, "unit", 0.4, "queries"), found, k)
 
-    def histogram(self, query: Any, data: Any, bins: int = 64) -> Histogram:
+    def histogram(self, query: Any, data: Any, bins: int = 64) -> SimilarityHistogram:
         """How many rows of ``data`` lie at each similarity in [-1, 1] to a query (section 4.1)."""
         if bins < 1:
             raise InputError(f"`bins` must be at least 1, got {bins}.")
         queries = self.blocks(query, "unit", 0.4, "query")
-        counts = density.streaming_histogram(self, queries, self.blocks(data, "unit", 0.4), bins)
-        return Histogram(counts, torch.linspace(-1, 1, bins + 1))
+        return density.streaming_histogram(self, queries, self.blocks(data, "unit", 0.4), bins)
 
     def neighbors(
         self,
@@ -166,9 +156,17 @@ class GradientKernel:
     ) -> Float[Tensor, " n"]:
         """How many samples of ``data`` each one is alike to (section 4.1).
 
-        ``"soft"``: N_S = Σ k^C, in linear time for any number of outputs; ``("hard", tau)``:
-        N_τ, the count of k^C ≥ τ; ``("positive", alpha)``: N⁺_α = Σ max(k^C, 0)^α. Counts are of
-        the rows of ``data``, or of ``queries`` if given (then nothing is "self").
+        Parameters
+        ----------
+        data
+            The samples that are counted.
+        estimator
+            ``"soft"``: N_S = Σ k^C, in linear time for any number of outputs; ``("hard", tau)``:
+            N_τ, the count of k^C ≥ τ; ``("positive", alpha)``: N⁺_α = Σ max(k^C, 0)^α.
+        include_self
+            Whether a sample counts itself, as the paper's sums do.
+        queries
+            The samples asked about, none of them "self"; None: those of ``data``.
         """
         return density.neighbors(self, data, estimator, include_self, queries)
 
@@ -182,38 +180,28 @@ class GradientKernel:
         """The data's gradients in blocks, kept up to a share of the budget."""
         return Blocks(self, data, form, budget=int(share * self.memory_budget), name=name)
 
-    def block(self, batch: Batch, start: int) -> Block:
+    def block(self, batch: Batch) -> Block:
         """The raw gradients of one batch, from the cache if it has them."""
-        batch = self._moved(batch)
-        if isinstance(self.outputs, Contrast):
-            self.outputs.position = start
+        batch = batch.to(device_of(self.engine.model))
         if self._store is not None:
-            outputs, factors = self._store.get(batch, start)
+            outputs, factors = self._store.get(batch)
         else:
-            captured = self.engine.capture(batch.x, batch.target)
+            captured = self.engine.capture(batch.x, batch.labels, start=batch.start)
             outputs, factors = captured.outputs, captured.factors
-        return make_block(
-            factors, outputs, start=start, target=batch.target, deficiency=deficiency(self.outputs)
-        )
+        return make_block(factors, outputs, batch, deficiency=deficiency(self.outputs))
 
     def block_again(self, batch: Batch, seen: Block) -> Block:
         """Unit gradients of a batch whose whitening is known, good for products with sums alone."""
-        batch = self._moved(batch)
-        if isinstance(self.outputs, Contrast):
-            self.outputs.position = seen.start
-        factors = self.engine.capture_for_products(batch.x, batch.target, seen.unit_root())
+        batch = batch.to(device_of(self.engine.model))
+        factors = self.engine.capture_for_products(
+            batch.x, batch.labels, batch.start, seen.unit_root()
+        )
         return replace(seen, factors=factors)
 
     @property
     def cached(self) -> bool:
         """Whether gradients come from a folder."""
         return self._store is not None
-
-    def _moved(self, batch: Batch) -> Batch:
-        """To where the parameters are."""
-        device = next(iter(self.engine.selected.values())).device
-        target = None if batch.target is None else batch.target.to(device)
-        return Batch(batch.x.to(device), target)
 
     def tile(self, one: Block, other: Block) -> Float[Tensor, "n m"]:
         """``Σ_i ⟨G(x, i), G(x', i)⟩`` of two blocks as they are: k^C of unit blocks."""
@@ -227,39 +215,19 @@ class GradientKernel:
         return found
 
     def bytes_each(self, sample: Batch) -> int:
-        """Of the gradients of one sample of this shape."""
+        """Of the gradients of one sample of this shape, which must fit the budget."""
         shape = tuple(sample.x.shape[1:])
         if shape not in self._bytes:
-            if isinstance(self.outputs, Contrast):
-                self.outputs.position = 0
-            captured = self.engine.capture(*self._moved(sample))
-            self._bytes[shape] = sum(f.nbytes for f in captured.factors) // len(sample.x)
-        return self._bytes[shape]
-
-    def rows_per_block(self, sample: Batch) -> int:
-        """As many rows as the working memory allows, told from three samples."""
-        bytes_each = self.bytes_each(sample)
-        room = min(_WORKING_BYTES, self.memory_budget // 8)
-        if bytes_each > self.memory_budget:
+            sample = sample.to(device_of(self.engine.model))
+            captured = self.engine.capture(sample.x, sample.labels)
+            self._bytes[shape] = sum(f.nbytes for f in captured.factors) // sample.rows
+        if self._bytes[shape] > self.memory_budget:
             raise InputError(
-                f"the gradients of one sample take {bytes_each / 2**20:.0f} MiB, more than "
+                f"the gradients of one sample take {self._bytes[shape] / 2**20:.0f} MiB, more than "
                 f"memory_budget={self.memory_budget / 2**20:.0f} MiB. Raise it, choose fewer "
                 'parameters with `params`, or fewer outputs (outputs="contrast").'
             )
-        return max(1, min(1024, room // (4 * max(bytes_each, 1))))
-
-    def _symmetric(self, block: Block, kind: str, summary: str) -> Tensor:
-        """A block against itself: halved until little but a triangle is left to compute."""
-        if len(block) <= 256:
-            return self._tile(block, block, kind, summary)
-        middle = len(block) // 2
-        first, second = block.rows(slice(0, middle)), block.rows(slice(middle, len(block)))
-        corner = self._tile(first, second, kind, summary)
-        found = corner.new_empty(len(block), len(block), *corner.shape[2:])
-        found[:middle, middle:], found[middle:, :middle] = corner, _swapped(corner)
-        found[:middle, :middle] = self._symmetric(first, kind, summary)
-        found[middle:, middle:] = self._symmetric(second, kind, summary)
-        return found
+        return self._bytes[shape]
 
     def _tile(self, one: Block, other: Block, kind: str, summary: str) -> Tensor:
         if summary == "trace":
@@ -279,18 +247,9 @@ class GradientKernel:
             return found.mT if kind == "influence" else found
         return summarize(found, summary, pair_rank(one.whitening.rank, other.whitening.rank))
 
-    def _check_result(self, rows: int, columns: int, tile: Tensor) -> None:
-        needed = rows * columns * tile[0, 0].numel() * tile.element_size()
-        if needed > self.memory_budget:
-            raise InputError(
-                f"a Gram matrix of {rows} x {columns} samples takes {needed / 2**20:.0f} MiB, more "
-                f"than memory_budget={self.memory_budget / 2**20:.0f} MiB. Use topk, histogram or "
-                "neighbors, which never hold it, pass fewer rows, or raise the budget."
-            )
-
 
 def _warn(model: nn.Module, outputs: OutputFunction) -> None:
-    """What changes the meaning of the numbers is said once, when the kernel is made."""
+    """Warn once, when the kernel is made, of what changes the meaning of the numbers."""
     if isinstance(outputs, Contrast) and not outputs.within_class:
         warnings.warn(
             "contrasts across classes are mostly negative: neighbor counts and denoising factors "
@@ -304,11 +263,6 @@ def _warn(model: nn.Module, outputs: OutputFunction) -> None:
             "the kernel uses its running statistics. Call model.eval() to say so yourself.",
             stacklevel=3,
         )
-
-
-def _swapped(tile: Tensor) -> Tensor:
-    """The kernel of (x', x) from that of (x, x'): transposed, and so is each d×d matrix."""
-    return tile.transpose(0, 1) if tile.ndim == 2 else tile.transpose(0, 1).mT
 
 
 def _same_class(one: Block, other: Block) -> Bool[Tensor, "n m"]:

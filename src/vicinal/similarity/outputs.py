@@ -37,7 +37,7 @@ class Contrast:
 
     ``kind="rest"``: the log-odds of the right class, ``z_R - log Σ_{c≠R} exp z_c``.
     ``kind="sampled"``: ``z_R - z_A`` with an adversary class A ≠ R drawn for each sample; the draw
-    of the i-th sample of a data set is the same at every pass.
+    of the i-th sample of a data set is the same at every pass (a batch says which is its first).
 
     Such outputs compare samples *of one class*: across classes most similarities are negative and
     the counts lose their meaning. ``within_class=True`` sets them to zero there.
@@ -58,19 +58,18 @@ class Contrast:
         self.kind = kind
         self.within_class = within_class
         self.generator = generator if generator is not None else torch.Generator().manual_seed(0)
-        self.position = 0  # of the next sample in its data set; set before each batch
         self._draws = torch.empty(0)
 
-    def draws(self, count: int) -> Float[Tensor, " n"]:
-        """Uniform numbers of the samples from ``position`` on: the same whenever they are asked."""
-        missing = self.position + count - len(self._draws)
+    def draws(self, start: int, stop: int) -> Float[Tensor, " n"]:
+        """Uniform numbers of the samples of a data set: the same whenever they are asked."""
+        missing = stop - len(self._draws)
         if missing > 0:
             fresh = torch.rand(max(missing, 1024), generator=self.generator)
             self._draws = torch.cat([self._draws, fresh])
-        return self._draws[self.position : self.position + count]
+        return self._draws[start:stop]
 
     def __call__(
-        self, output: Float[Tensor, "n c"], target: Int[Tensor, " n"] | None
+        self, output: Float[Tensor, "n c"], target: Int[Tensor, " n"] | None, start: int = 0
     ) -> Float[Tensor, "n 1"]:
         if target is None:
             raise InputError(
@@ -80,7 +79,8 @@ class Contrast:
         right = output.gather(1, target[:, None])
         if self.kind == "sampled":
             others = output.shape[1] - 1
-            step = 1 + (self.draws(len(output)) * others).long().clamp_max(others - 1)
+            drawn = self.draws(start, start + len(output))
+            step = 1 + (drawn * others).long().clamp_max(others - 1)
             adversary = (target + step.to(target.device)) % output.shape[1]
             return right - output.gather(1, adversary[:, None])
         rest = output.scatter(1, target[:, None], float("-inf"))

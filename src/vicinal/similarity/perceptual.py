@@ -26,10 +26,23 @@ def perceptual_gram(
     weights: Mapping[str, float] | None = None,
     kind: str = "correlation",
 ) -> Float[Tensor, "n m"]:
-    """Similarity of activations: their cosine, or with ``kind="inner"`` their inner product.
+    """Similarity of activations; a sample without activation is similar to nothing.
 
-    ``weights``: λ of each layer (default 1). A sample without activation is similar to nothing.
+    Parameters
+    ----------
+    model
+        The network.
+    a, b
+        Inputs, alone or with labels, or data sets; ``b=None``: a with itself.
+    layers
+        Names of the layers whose activations are compared.
+    weights
+        λ of each layer; 1 where none is given.
+    kind
+        ``"correlation"``: the cosine; ``"inner"``: the inner product.
 
+    Examples
+    --------
     >>> model = nn.Sequential(nn.Linear(2, 4), nn.ReLU(), nn.Linear(4, 1))
     >>> perceptual_gram(model, torch.ones(3, 2), layers=["1"]).shape
     torch.Size([3, 3])

@@ -2,7 +2,7 @@ r"""Which parameter gets its gradient how: decided once, by two small forward pa
 
 Every chosen parameter falls in one of four groups:
 
-* *ruled*: all its uses are calls of layers with an exact rule, told by counting the edges that
+* *ruled*: all its uses are calls of layers with an exact rule, seen by counting the edges that
   lead to it in the autograd graph; several uses (a module called twice, tied weights) are
   *shared*: summed.
 * *units*: attention and recurrent layers, run again by themselves.
@@ -26,9 +26,9 @@ import torch
 from torch import Tensor, nn
 
 from vicinal.checks import InputError, closest
-from vicinal.similarity.rules.rule import rule_for
+from vicinal.similarity.rules import COVERED, rule_for
 from vicinal.similarity.rules.vjp import unit_axes
-from vicinal.similarity.watch import UNITS, Record, Watch, layers_of
+from vicinal.similarity.watch import UNITS, WatchedCall, layers_of, watching
 
 
 @dataclass(frozen=True)
@@ -61,13 +61,13 @@ def make_plan(
     strict: bool,
     rules: bool = True,
 ) -> Plan:
-    """Two forward passes, of two rows and of three: what follows the batch is told from what has
+    """Two forward passes, of two rows and of three: what follows the batch is parted from what has
     that length by chance.
     """
     two, counts = _probe(model, selected, f, x, target, 2)
     three, _ = _probe(model, selected, f, x, target, 3)
     names = {id(p): name for name, p in selected.items()}
-    calls = Counter(record.name for record in two)
+    calls = Counter(call.name for call in two)
     per_sample = _per_sample(two, 2) & _per_sample(three, 3)
     owners = _owners(model, names)
     ruled: dict[str, list[str]] = {}
@@ -76,7 +76,7 @@ def make_plan(
     for key, full in names.items():
         held = [o for o in owners.get(key, []) if calls[o[0]]]
         uses = sum(calls[layer] for layer, _, _ in held)
-        exact = all(_rules(m, own) and layer in per_sample for layer, m, own in held)
+        exact = all(rule_for(m) and own in COVERED and at in per_sample for at, m, own in held)
         if not counts[key]:
             unreached.append(full)
         elif rules and exact and counts[key] <= uses:
@@ -138,12 +138,12 @@ def unwrapped(model: nn.Module) -> nn.Module:
 
 def _probe(
     model: nn.Module, selected: dict[str, nn.Parameter], f: Any, x: Tensor, target: Any, rows: int
-) -> tuple[list[Record], Counter[int]]:
+) -> tuple[list[WatchedCall], Counter[int]]:
     """The calls of a forward pass on ``rows`` samples, and how often each parameter is used."""
     pick = torch.arange(rows) % len(x)
-    with Watch(model, None, selected) as watch, torch.enable_grad():
+    with watching(model, None, selected) as watch, torch.enable_grad():
         output = f(watch.run(x[pick]), None if target is None else target[pick], rows)
-    return watch.records, _uses(output)
+    return watch.calls, _uses(output)
 
 
 def _uses(output: Tensor) -> Counter[int]:
@@ -174,25 +174,20 @@ def _owners(model: nn.Module, names: dict[int, str]) -> dict[int, list[tuple[str
     return found
 
 
-def _rules(module: nn.Module, own: str) -> bool:
-    rule = rule_for(module)
-    return rule is not None and own in rule[1]
-
-
-def _per_sample(records: list[Record], rows: int) -> set[str]:
+def _per_sample(calls: list[WatchedCall], rows: int) -> set[str]:
     """Layers all of whose calls had one row per sample."""
 
-    def fits(record: Record) -> bool:
-        x = record.args[0]
-        lone = len(record.edges) == 1 and record.returned == [0]
+    def fits(call: WatchedCall) -> bool:
+        x = call.args[0]
+        lone = len(call.edges) == 1 and call.returned == [0]
         return lone and isinstance(x, Tensor) and x.ndim > 0 and len(x) == rows
 
-    return {r.name for r in records} - {r.name for r in records if not fits(r)}
+    return {c.name for c in calls} - {c.name for c in calls if not fits(c)}
 
 
-def _is_unit(records: list[Record], layer: str, module: nn.Module) -> bool:
+def _is_unit(calls: list[WatchedCall], layer: str, module: nn.Module) -> bool:
     """Attention or recurrence, called once, with inputs whose batch axes are known."""
-    mine = [r for r in records if r.name == layer]
+    mine = [call for call in calls if call.name == layer]
     once = isinstance(module, UNITS) and len(mine) == 1
     return once and unit_axes(module, mine[0].args, mine[0].kwargs) is not None
 

@@ -14,9 +14,8 @@ import torch
 from torch import Tensor
 
 from vicinal.checks import InputError
-from vicinal.similarity.factors import select
-from vicinal.similarity.outputs import Contrast
-from vicinal.similarity.watch import Watch
+from vicinal.similarity.factors import mixed, select
+from vicinal.similarity.watch import watching
 
 if TYPE_CHECKING:
     from vicinal.similarity.engine import Captured, Engine
@@ -26,24 +25,16 @@ TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-2}
 
 
 def check_against_autograd(
-    engine: Engine, captured: Captured, x: Tensor, target: Tensor | None
+    engine: Engine, captured: Captured, x: Tensor, target: Tensor | None, start: int = 0
 ) -> None:
     """Raise :class:`InputError` naming the first layer whose gradient differs."""
-    from vicinal.similarity.engine import combined
-
-    if engine.training:
-        return  # dropout draws anew at each run
     d = captured.outputs.shape[1]
     direction = torch.randn(d, generator=torch.Generator().manual_seed(0)).to(captured.outputs)
-    first = getattr(engine.outputs, "position", 0)
     for i in sorted({0, len(x) - 1}):
-        if isinstance(engine.outputs, Contrast):
-            engine.outputs.position = first + i  # alone, the sample draws the adversary it had
-        expected = _plain(
-            engine, x[i : i + 1], None if target is None else target[i : i + 1], direction
-        )
+        own = None if target is None else target[i : i + 1]
+        expected = _plain(engine, x[i : i + 1], own, start + i, direction)
         scale = max(float(g.norm()) for g in expected.values())
-        ours = combined(select(captured.factors, slice(i, i + 1)), direction)
+        ours = mixed(select(captured.factors, slice(i, i + 1)), direction.expand(1, 1, -1))
         for part, factor in zip(captured.parts, ours, strict=True):
             wanted = torch.cat([expected[name].flatten() for name in part.parameters])
             found = factor.dense().detach().flatten()
@@ -54,11 +45,11 @@ def check_against_autograd(
 
 
 def _plain(
-    engine: Engine, x: Tensor, target: Tensor | None, direction: Tensor
+    engine: Engine, x: Tensor, target: Tensor | None, start: int, direction: Tensor
 ) -> dict[str, Tensor]:
     """Gradient of ``⟨direction, f⟩`` for one sample alone, by an ordinary backward pass."""
-    with Watch(engine.model, ((), ()), engine.selected) as watch, torch.enable_grad():
-        f = engine._f(watch.model(x), target, len(x))
+    with watching(engine.model, ((), ()), engine.selected), torch.enable_grad():
+        f = engine.f(engine.model(x), target, len(x), start)
         grads = torch.autograd.grad(
             (f[0] * direction).sum(),
             list(engine.selected.values()),

@@ -1,4 +1,4 @@
-r"""A small index of gradients on disk, asked for and with its error said.
+r"""A small index of gradients on disk, asked for by name and with its error measured.
 
 The exact kernel is faster than any projection while factors fit in memory. To keep millions of
 samples on disk, each layer's whitened gradient ``G = Σ_t b_t a_tᵀ``, seen as a matrix of (outputs x
@@ -13,26 +13,26 @@ measured against the exact kernel on some of the samples each time an index is b
 
 from __future__ import annotations
 
-import hashlib
 import json
 import math
-import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Float
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import load_file, save_file
 from torch import Tensor
 
+from vicinal.capture.batches import Batch
+from vicinal.capture.shards import load_shard, read_shard, write_shard
 from vicinal.checks import InputError, check_k
-from vicinal.similarity.batches import Batch, fingerprint
+from vicinal.files import fingerprint, write_atomically
 from vicinal.similarity.blocks import Block
+from vicinal.similarity.density import TopK
 from vicinal.similarity.factors import Dense, Factor
-from vicinal.similarity.kernel import GradientKernel, TopK
-from vicinal.similarity.outputs import Contrast, describe
+from vicinal.similarity.kernel import GradientKernel
+from vicinal.similarity.outputs import Contrast
+from vicinal.similarity.store import batch_key, engine_key
 
 
 class SketchError(NamedTuple):
@@ -133,18 +133,16 @@ class SketchedIndex:
         self._folder.mkdir(parents=True, exist_ok=True)
         blocks = self.kernel.blocks(data, "unit")
         wanted = _spread(blocks.count, sample)
-        model, start, names, kept = self._model_key(), 0, [], []
-        for batch in blocks._batches():
-            batch = self.kernel._moved(batch)
-            names.append(self._shard(batch, start, model))
-            here = [i - start for i in wanted if start <= i < start + len(batch.x)]
-            if here:
-                target = None if batch.target is None else batch.target[here]
-                kept.append(Batch(batch.x[here], target))
-            start += len(batch.x)
-        self._shards, self._count = names, start
-        self.error = self._measure(kept, wanted)
-        self._write_manifest(model)
+        engine, names, kept, targets = engine_key(self.kernel.engine), [], [], []
+        for batch in blocks.batches():
+            names.append(self._shard(batch, engine))
+            here = [i - batch.start for i in wanted if batch.start <= i < batch.start + batch.rows]
+            kept.append(batch.x[here])
+            targets += [] if batch.labels is None else [batch.labels[here]]
+        self._shards, self._count = names, blocks.count
+        x = torch.cat(kept)
+        self.error = self._measure((x, torch.cat(targets)) if targets else x, wanted)
+        self._write_manifest(engine)
         return self
 
     @classmethod
@@ -157,7 +155,7 @@ class SketchedIndex:
         index = cls(kernel, dim=found["dim"])
         index.seed, index._count, index._shards = found["seed"], found["count"], found["shards"]
         index.error, index._folder = SketchError(*found["error"]), Path(folder)
-        if found["model"] != index._model_key():
+        if found["model"] != engine_key(kernel.engine):
             raise InputError(
                 "the index was built from other weights, parameters or outputs than the kernel's. "
                 "Open it with the kernel it was built from, or build it anew."
@@ -193,78 +191,50 @@ class SketchedIndex:
             flat = flat * block.scale[:, None]
         return torch.nn.functional.normalize(flat.detach(), dim=1)
 
-    def _shard(self, batch: Batch, start: int, model: str) -> str:
-        """The file of one batch: there already, or written under a temporary name and renamed."""
+    def _shard(self, batch: Batch, engine: str) -> str:
+        """The shard of one batch: there already, or made and written."""
         assert self._folder is not None
-        plan = f"{model} {self.seed} {self.dim} {start}".encode()
-        name = f"rows-{hashlib.sha256(plan + fingerprint(batch)).hexdigest()[:24]}.safetensors"
-        path = self._folder / name
-        if _whole(path):
-            return name
-        tensors = {"rows": self._rows(self.kernel.block(batch, start).formed("unit")).contiguous()}
-        if batch.target is not None:
-            tensors["target"] = batch.target.contiguous()
-        partial = path.with_suffix(f".{os.getpid()}.partial")
-        save_file(tensors, partial)
-        with partial.open("rb") as file:
-            os.fsync(file.fileno())
-        partial.replace(path)
+        key = fingerprint(batch_key(engine, batch), self.seed, self.dim)
+        name = f"rows-{key[:24]}.safetensors"
+        if read_shard(self._folder / name) is None:
+            block = self.kernel.block(batch).formed("unit")
+            target = {} if block.target is None else {"target": block.target}
+            write_shard(self._folder / name, {"rows": self._rows(block), **target})
         return name
 
     def _read(self) -> Iterator[tuple[int, Tensor, Tensor | None]]:
         assert self._folder is not None
         start = 0
         for name in self._shards:
-            tensors = load_file(self._folder / name)
+            tensors = load_shard(self._folder / name)
             yield start, tensors["rows"], tensors.get("target")
             start += len(tensors["rows"])
 
-    def _measure(self, kept: list[Batch], wanted: list[int]) -> SketchError:
+    def _measure(self, sample: Any, wanted: list[int]) -> SketchError:
         """On pairs of the sampled rows, against the exact kernel."""
-        x = torch.cat([batch.x for batch in kept])
-        targets = [batch.target for batch in kept if batch.target is not None]
-        target = torch.cat(targets) if targets else None
-        exact = self.kernel.gram(x if target is None else (x, target)).detach().double()
+        exact = self.kernel.gram(sample).detach().double()
         rows = [r[[i - s for i in wanted if s <= i < s + len(r)]] for s, r, _ in self._read()]
         chosen = torch.cat(rows).double().to(exact.device)
         found = chosen @ chosen.T
         if self.kernel.within_class:
-            assert target is not None
+            target = sample[1].to(exact.device)
             found = found * (target[:, None] == target[None])
-        upper = torch.triu_indices(len(x), len(x), 1)
+        upper = torch.triu_indices(len(found), len(found), 1)
         off = (found - exact)[upper[0], upper[1]]
         if not len(off):
             return SketchError(0.0, 0.0, 0)
         return SketchError(float(off.square().mean().sqrt()), float(off.abs().max()), len(off))
 
-    def _model_key(self) -> str:
-        engine = self.kernel.engine
-        digest = hashlib.sha256(json.dumps([describe(engine.outputs), *engine.selected]).encode())
-        for tensor in engine.model.state_dict().values():
-            digest.update(fingerprint(Batch(tensor, None)))
-        return digest.hexdigest()
-
-    def _write_manifest(self, model: str) -> None:
+    def _write_manifest(self, engine: str) -> None:
         assert self._folder is not None
         record = {
-            "model": model, "dim": self.dim, "seed": self.seed, "count": self._count,
+            "model": engine, "dim": self.dim, "seed": self.seed, "count": self._count,
             "error": list(self.error), "shards": self._shards,
         }  # fmt: skip
-        partial = self._folder / f"index.{os.getpid()}.partial"
-        partial.write_text(json.dumps(record, indent=1) + "\n")
-        partial.replace(self._folder / "index.json")
+        write_atomically(self._folder / "index.json", json.dumps(record, indent=1) + "\n")
 
 
 def _spread(count: int, sample: int) -> list[int]:
     """``sample`` row numbers evenly over the data, without repeats."""
     size = min(count, max(sample, 1))
     return [i * count // size for i in range(size)]
-
-
-def _whole(path: Path) -> bool:
-    """Whether a file is there and complete (its header says how long it must be)."""
-    try:
-        with safe_open(path, "pt") as file:
-            return "rows" in file.keys()  # noqa: SIM118
-    except (OSError, SafetensorError):
-        return False

@@ -1,23 +1,21 @@
-r"""Gradients on disk: one safetensors file per batch, found again by what it was made from.
+r"""Gradients on disk: one shard per batch, found again by what it was made from.
 
-The name of a file is the hash of the model's weights, the chosen parameters, what f is, the batch
-and its place in the data, so a stopped run goes on where it stopped, and other weights never meet
-old gradients. Files carry a checksum of their tensors; one that does not match is made anew.
+The name of a shard is the fingerprint of the model's weights, the chosen parameters, what f is, the
+batch and its place in the data, so a stopped run goes on where it stopped, and other weights never
+meet old gradients. One that is not whole is made anew.
 """
 
 from __future__ import annotations
 
-import hashlib
-import json
-import os
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from safetensors import safe_open
-from safetensors.torch import save_file
 from torch import Tensor
 
-from vicinal.similarity.batches import Batch, fingerprint
+from vicinal.capture.batches import Batch
+from vicinal.capture.shards import read_shard, write_shard
+from vicinal.files import fingerprint
 from vicinal.similarity.engine import Engine
 from vicinal.similarity.factors import Dense, Factor, Places
 from vicinal.similarity.outputs import describe
@@ -32,72 +30,48 @@ class FactorStore:
         self.made = 0  # batches captured, not read
         folder.mkdir(parents=True, exist_ok=True)
 
-    def get(self, batch: Batch, start: int) -> tuple[Tensor, list[Factor]]:
+    def get(self, batch: Batch) -> tuple[Tensor, list[Factor]]:
         """f and the factors of a batch: read, or captured and written."""
-        path = self.folder / f"{self._key(batch, start)}.safetensors"
-        found = _read(path)
-        if found is None:
-            captured = self.engine.capture(batch.x, batch.target)
-            found = captured.outputs, captured.factors
-            self.made += 1
-            _write(path, *found)
-        return found
-
-    def _key(self, batch: Batch, start: int) -> str:
-        digest = hashlib.sha256(json.dumps([start, describe(self.engine.outputs)]).encode())
-        digest.update(json.dumps(list(self.engine.selected)).encode())
-        for tensor in self.engine.model.state_dict().values():
-            digest.update(fingerprint(Batch(tensor, None)))
-        digest.update(fingerprint(batch))
-        return digest.hexdigest()[:32]
+        path = self.folder / f"{batch_key(engine_key(self.engine), batch)}.safetensors"
+        shard = read_shard(path)
+        if shard is not None:
+            return shard.tensors["outputs"], unpacked(shard.tensors, shard.facts)
+        captured = self.engine.capture(batch.x, batch.labels, start=batch.start)
+        self.made += 1
+        tensors, layout = packed(captured.factors)
+        write_shard(path, {**tensors, "outputs": captured.outputs}, layout)
+        return captured.outputs, captured.factors
 
 
-def _write(path: Path, outputs: Tensor, factors: list[Factor]) -> None:
-    tensors = {"outputs": outputs.contiguous()}
-    layout: list[dict[str, Any]] = []
+def engine_key(engine: Engine) -> str:
+    """The fingerprint of all that gradients depend on but the data."""
+    return fingerprint(describe(engine.outputs), *engine.selected, engine.model.state_dict())
+
+
+def batch_key(engine: str, batch: Batch) -> str:
+    """The fingerprint of a batch's gradients, before they are made."""
+    labels = () if batch.labels is None else (batch.labels,)
+    return fingerprint(engine, batch.start, batch.x, *labels)[:32]
+
+
+def packed(factors: Sequence[Factor]) -> tuple[dict[str, Tensor], list[dict[str, Any]]]:
+    """Factors as tensors by name, and how they go together in plain values."""
+    tensors: dict[str, Tensor] = {}
+    layout = []
     for i, factor in enumerate(factors):
-        tensors |= {f"{i}.{k}": v.detach().contiguous() for k, v in factor.tensors().items()}
-        if isinstance(factor, Places):
-            fields = {k: getattr(factor, k) for k in ("weight", "bias", "vocabulary", "shape")}
-            layout.append({"kind": "places", **fields})
-        else:
-            layout.append({"kind": "dense", "shape": factor.shape})
-    metadata = {"layout": json.dumps(layout), "checksum": _checksum(tensors)}
-    partial = path.with_suffix(f".{os.getpid()}.partial")
-    # One tensor may be the input of two layers; safetensors wants each to own its memory.
-    save_file({k: v.clone() for k, v in tensors.items()}, partial, metadata)
-    with partial.open("rb") as file:
-        os.fsync(file.fileno())
-    partial.replace(path)
+        tensors |= {f"{i}.{name}": t for name, t in factor.tensors().items()}
+        fields = ("weight", "bias", "vocabulary") if isinstance(factor, Places) else ()
+        layout.append({"shape": factor.shape, **{name: getattr(factor, name) for name in fields}})
+    return tensors, layout
 
 
-def _read(path: Path) -> tuple[Tensor, list[Factor]] | None:
-    if not path.exists():
-        return None
-    try:
-        with safe_open(path, "pt") as file:
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-            metadata = file.metadata()
-    except Exception:  # safetensors raises its own error on a cut-off file; any such file is remade
-        return None
-    if metadata is None or metadata.get("checksum") != _checksum(tensors):
-        return None
+def unpacked(tensors: Mapping[str, Tensor], layout: Sequence[Mapping[str, Any]]) -> list[Factor]:
+    """What :func:`packed` took apart."""
     factors: list[Factor] = []
-    for i, fields in enumerate(json.loads(metadata["layout"])):
-        shape = tuple(fields["shape"])
-        if fields["kind"] == "dense":
-            factors.append(Dense(tensors[f"{i}.g"], shape))
+    for i, fields in enumerate(layout):
+        fields = {**fields, "shape": tuple(fields["shape"])}
+        if "weight" in fields:
+            factors.append(Places(tensors[f"{i}.a"], tensors[f"{i}.b"], **fields))
         else:
-            a, b = tensors[f"{i}.a"], tensors[f"{i}.b"]
-            factors.append(
-                Places(a, b, fields["weight"], fields["bias"], fields["vocabulary"], shape)
-            )
-    return tensors["outputs"], factors
-
-
-def _checksum(tensors: dict[str, Tensor]) -> str:
-    digest = hashlib.sha256()
-    for name in sorted(tensors):
-        digest.update(name.encode())
-        digest.update(fingerprint(Batch(tensors[name], None)))
-    return digest.hexdigest()
+            factors.append(Dense(tensors[f"{i}.g"], **fields))
+    return factors

@@ -1,14 +1,13 @@
 r"""One forward pass watched: every layer's inputs and the gradient edges of its outputs.
 
-The model is put in eval (unless a loss in training asks otherwise) and only the chosen parameters
-are trainable for the duration; hooks, flags and requires_grad are put back on the way out.
+The model is put in eval and only the chosen parameters are trainable for the duration.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from types import TracebackType
 from typing import Any
 
 import torch
@@ -16,15 +15,16 @@ from torch import Tensor, nn
 from torch.autograd.graph import get_gradient_edge
 from torch.utils import _pytree as pytree
 
+from vicinal.capture.hooks import LayerCall, hooked, restored
 from vicinal.checks import InputError
-from vicinal.similarity.rules.rule import rule_for
+from vicinal.similarity.rules import rule_for
 
 UNITS = (nn.MultiheadAttention, nn.RNNBase)
 _BATCH_NORMS = nn.modules.batchnorm._BatchNorm
 
 
 @dataclass
-class Record:
+class WatchedCall:
     """One call of a layer: its inputs, the edges of its outputs, and the gradients there."""
 
     name: str
@@ -41,60 +41,13 @@ class Record:
 
 
 class Watch:
-    """Hooks on the planned layers, eval mode, only the chosen parameters trainable: all undone on
-    exit.
-    """
+    """The calls of the watched layers while :meth:`run` runs the model."""
 
-    def __init__(
-        self,
-        model: nn.Module,
-        planned: tuple[Collection[str], Collection[str]] | None,
-        selected: dict[str, nn.Parameter],
-        *,
-        prune: bool = True,
-        train: bool = False,
-    ) -> None:
+    def __init__(self, model: nn.Module, units: Collection[str]) -> None:
         self.model = model
-        self.records: list[Record] = []
-        self._planned = planned
-        self._chosen = {id(p) for p in selected.values()}
-        self._prune = prune
-        self._train = train
+        self.calls: list[WatchedCall] = []
+        self._units = units
         self._live = False
-
-    def __enter__(self) -> Watch:
-        self._flags = [(module, module.training) for module in self.model.modules()]
-        self._needs = [(p, p.requires_grad) for p in self.model.parameters()]
-        self._hooks: list[Any] = []
-        check_batch_norm(self.model, self._train)
-        if not self._train:
-            self.model.eval()
-        for p, needed in self._needs:
-            p.requires_grad_(id(p) in self._chosen or (needed and not self._prune))
-        for name, module in layers_of(self.model):
-            if self._planned is None:
-                wanted = rule_for(module) is not None or isinstance(module, UNITS)
-            else:
-                wanted = name in self._planned[0] or name in self._planned[1]
-            if wanted and _owns(module, self._chosen):
-                hook = self._hook(name)
-                self._hooks.append(
-                    module.register_forward_hook(hook, with_kwargs=True, prepend=True)
-                )
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        for hook in self._hooks:
-            hook.remove()
-        for p, needed in self._needs:
-            p.requires_grad_(needed)
-        for module, training in self._flags:
-            module.training = training
 
     def run(self, x: Tensor) -> Any:
         self._live = True
@@ -103,27 +56,47 @@ class Watch:
         finally:
             self._live = False  # layers run again for a vjp are not calls of the model
 
-    def whole(self, model: nn.Module, x: Tensor, output: Any) -> Record:
+    def whole(self, x: Tensor, output: Any) -> WatchedCall:
         """The model itself as the one layer to run again."""
-        edges, returned, shapes = _edges(output)
-        return Record("(model)", model, (x,), {}, edges, returned, shapes, x._version, True, True)
+        found = _edges(output)
+        return WatchedCall("(model)", self.model, (x,), {}, *found, x._version, whole=True)
 
-    def _hook(self, name: str) -> Callable[..., None]:
-        unit = self._planned is not None and name in self._planned[1]
+    def take(self, call: LayerCall) -> None:
+        name, module, args, kwargs, output = call
+        found = _edges(output) if self._live else ([], [], [])
+        if found[0]:
+            if not args:  # the first input by name: layers take it as `input`, `x` or `query`
+                args, kwargs = tuple(kwargs.values())[:1], dict(list(kwargs.items())[1:])
+            version = args[0]._version if isinstance(args[0], Tensor) else 0
+            unit = name in self._units
+            self.calls.append(WatchedCall(name, module, args, kwargs, *found, version, not unit))
 
-        def take(module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
-            if not self._live:
-                return
-            edges, returned, shapes = _edges(output)
-            if edges:
-                if not args:  # the first input by name: layers take it as `input`, `x` or `query`
-                    args, kwargs = tuple(kwargs.values())[:1], dict(list(kwargs.items())[1:])
-                version = args[0]._version if isinstance(args[0], Tensor) else 0
-                self.records.append(
-                    Record(name, module, args, kwargs, edges, returned, shapes, version, not unit)
-                )
 
-        return take
+@contextmanager
+def watching(
+    model: nn.Module,
+    planned: tuple[Collection[str], Collection[str]] | None,
+    selected: dict[str, nn.Parameter],
+    *,
+    prune: bool = True,
+) -> Iterator[Watch]:
+    """Eval mode, hooks on the planned layers (None: on all that may be), undone on exit.
+
+    ``prune``: no other parameter than those ``selected`` is trainable meanwhile.
+    """
+    check_batch_norm(model)
+    chosen = {id(p) for p in selected.values()}
+    layers = {
+        name: module
+        for name, module in layers_of(model)
+        if _is_watched(name, module, planned) and _owns(module, chosen)
+    }
+    watch = Watch(model, () if planned is None else planned[1])
+    with restored(model), hooked(layers, watch.take, first=True):
+        model.eval()
+        for p in model.parameters():
+            p.requires_grad_(id(p) in chosen or (p.requires_grad and not prune))
+        yield watch
 
 
 def training_batch_norm(model: nn.Module) -> str | None:
@@ -132,22 +105,14 @@ def training_batch_norm(model: nn.Module) -> str | None:
     return next((n for n, m in modules if isinstance(m, _BATCH_NORMS) and m.training), None)
 
 
-def check_batch_norm(model: nn.Module, train: bool) -> None:
+def check_batch_norm(model: nn.Module) -> None:
     """No per-sample gradient exists where a batch norm averages over the batch."""
     for name, module in model.named_modules():
-        if not isinstance(module, _BATCH_NORMS):
-            continue
-        if module.running_mean is None:
+        if isinstance(module, _BATCH_NORMS) and module.running_mean is None:
             raise InputError(
                 f"batch norm `{name}` keeps no running statistics, so each sample's output "
                 "depends on the others in its batch and has no gradient of its own. Build it with "
                 "track_running_stats=True, or use GroupNorm."
-            )
-        if module.training and train:
-            raise InputError(
-                f"batch norm `{name}` is in train mode: each sample's output depends on its "
-                "batch-mates and has no gradient of its own. Call .eval() on the batch norms "
-                "(they then use their running statistics), or use GroupNorm."
             )
 
 
@@ -161,6 +126,14 @@ def layers_of(model: nn.Module) -> list[tuple[str, nn.Module]]:
         if child is not module
     }
     return [(name, module) for name, module in model.named_modules() if id(module) not in inside]
+
+
+def _is_watched(
+    name: str, module: nn.Module, planned: tuple[Collection[str], Collection[str]] | None
+) -> bool:
+    if planned is None:
+        return rule_for(module) is not None or isinstance(module, UNITS)
+    return name in planned[0] or name in planned[1]
 
 
 def _owns(module: nn.Module, chosen: set[int]) -> bool:

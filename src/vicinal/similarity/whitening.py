@@ -57,14 +57,6 @@ def whiten(
     return Whitening((vectors * inverse[:, None, :]) @ vectors.mT, kept.sum(1))
 
 
-def correlation(
-    cross: Float[Tensor, "n m d d"], left: Whitening, right: Whitening
-) -> Float[Tensor, "n m d d"]:
-    """``K^C`` of every pair (eq. 4) from K(x, x') and the two whitenings."""
-    kind = cross.dtype
-    return left.root.to(kind)[:, None] @ cross @ right.root.to(kind)[None]
-
-
 def pair_rank(left: Int[Tensor, " n"], right: Int[Tensor, " m"]) -> Float[Tensor, "n m"]:
     """√(r r'), and 1 where either is 0: nothing is divided by zero."""
     ranks = (left[:, None].double() * right[None].double()).sqrt()

@@ -21,11 +21,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from vicinal.capture import evaluating
 from vicinal.checks import InputError, as_tensor, check_choice, check_positive
 from vicinal.confidence import NEDClassifier
 from vicinal.labels import Labels, codes_of
 from vicinal.perturbations import ATTACKS
-from vicinal.perturbations.attacks import evaluating
 from vicinal.records import Record
 
 

@@ -17,11 +17,11 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
+from vicinal.capture import evaluating
 from vicinal.checks import InputError, as_tensor, check_choice, check_distributions, check_same_rows
 from vicinal.evaluation import corruption_errors, expected_calibration_error, noise_floor
 from vicinal.labels import Labels, codes_of
 from vicinal.perturbations import ATTACKS, CORRUPTIONS, corrupt
-from vicinal.perturbations.attacks import evaluating
 from vicinal.studies.perturbation_record import (
     CorruptionFacts,
     HeadUnder,

@@ -1,8 +1,13 @@
-r"""Invariance along directions: ``‖∂_x ∇_θ f(x) · e(x)‖²`` (Charpiat et al. 2019, appendix E.2).
+r"""Invariance under a group as a training goal (Charpiat et al. 2019, appendix E.2).
 
-The limit of ``‖∇f(x) - ∇f(x + ε e(x))‖² / ε²``: not small gradients are asked for, but gradients
-that do not change along e. With the factors ``G = Σ_t b_t ⊗ a_t`` it takes only the derivatives of
-a and b along e, ``Ġ = Σ_t b_t ⊗ ȧ_t + ḃ_t ⊗ a_t``, no gradient of the size of the parameters.
+For finite transformations, each sample and its images are to be treated alike:
+:class:`OrbitSimilarityLoss`. For infinitesimal ones, gradients are not to change along a direction:
+:class:`TangentInvarianceLoss`, ``‖∂_x ∇_θ f(x) · e(x)‖²``.
+
+The latter is the limit of ``‖∇f(x) - ∇f(x + ε e(x))‖² / ε²``: not small gradients are asked for,
+but gradients that do not change along e. With the factors ``G = Σ_t b_t ⊗ a_t`` it takes only the
+derivatives of a and b along e, ``Ġ = Σ_t b_t ⊗ ȧ_t + ḃ_t ⊗ a_t``, no gradient of the size of the
+parameters.
 """
 
 from __future__ import annotations
@@ -17,11 +22,55 @@ from jaxtyping import Float
 from torch import Tensor, nn
 from torch.overrides import TorchFunctionMode
 
-from vicinal.checks import InputError, check_choice
-from vicinal.similarity.enforce import REDUCTIONS
-from vicinal.similarity.enforce_gradients import paired, similarity_gradients
-from vicinal.similarity.factors import Dense, Factor, Places
+from vicinal.checks import InputError
+from vicinal.similarity.enforce import SimilarityLoss
+from vicinal.similarity.enforce_gradients import paired
+from vicinal.similarity.factors import Dense, Factor, Places, select
 from vicinal.similarity.outputs import OutputFunction
+
+
+class OrbitSimilarityLoss(SimilarityLoss):
+    """Each sample and its images under ``transforms`` are to be treated alike (E.2).
+
+    ``transforms`` are callables from a batch to a batch of the same shape; the identity belongs to
+    every orbit. The mean over the pairs of an orbit costs time linear in the batch. The other
+    arguments are those of :class:`~vicinal.similarity.enforce.SimilarityLoss`.
+
+    >>> model = nn.Sequential(nn.Flatten(), nn.Linear(9, 4), nn.Tanh(), nn.Linear(4, 1))
+    >>> flips = [lambda x: x.flip(-1), lambda x: x.flip(-2)]
+    >>> OrbitSimilarityLoss(flips, reduction="none")(model, torch.randn(5, 3, 3)).shape
+    torch.Size([5])
+    """
+
+    def __init__(
+        self,
+        transforms: Sequence[Callable[[Tensor], Tensor]],
+        *,
+        outputs: str | OutputFunction = "logits",
+        params: str | Sequence[str] | None = None,
+        strict: bool = True,
+        reduction: str = "mean",
+    ) -> None:
+        super().__init__(outputs=outputs, params=params, strict=strict, reduction=reduction)
+        if not transforms:
+            raise InputError("`transforms` is empty: an orbit of the sample alone has no pairs.")
+        self.transforms = list(transforms)
+
+    def forward(self, model: nn.Module, x: Tensor, target: Tensor | None = None) -> Tensor:
+        orbit = [x, *(transform(x) for transform in self.transforms)]
+        for i, image in enumerate(orbit):
+            if image.shape != x.shape:
+                raise InputError(
+                    f"transform {i - 1} changes the batch's shape from {tuple(x.shape)} to "
+                    f"{tuple(image.shape)}. Return one image of the same shape per sample."
+                )
+        n, m = len(x), len(orbit)
+        targets = None if target is None else target.repeat(m, *[1] * (target.ndim - 1))
+        g = self.gradients(model, torch.cat(orbit), targets)
+        unit = g.unit()
+        turns = [select(unit, slice(i * n, (i + 1) * n)) for i in range(m)]
+        pairs = [paired(turns[i], turns[j]) for i in range(m) for j in range(i)]
+        return self.reduced(g.attached(-torch.stack(pairs).mean(0)))
 
 
 def tangent_change(factors: Sequence[Factor], x: Tensor, direction: Tensor) -> Float[Tensor, " n"]:
@@ -127,12 +176,13 @@ def _standardized(x: Tensor, axes: tuple[int, ...], eps: float) -> Tensor:
     return centered * (centered.square().mean(axes, keepdim=True) + eps).rsqrt()
 
 
-class TangentInvarianceLoss(nn.Module):
+class TangentInvarianceLoss(SimilarityLoss):
     """``‖∂_x ∇_θ f(x) · e_k(x)‖²``: gradients are not to change along each generator e_k.
 
     ``generators`` are callables from a batch to its tangent vectors, of the same shape: the
     infinitesimal elements of a group. Several outputs are summed; the mean is over samples and
-    generators (``reduction="none"``: ``(n, k)``).
+    generators (``reduction="none"``: ``(n, k)``). The other arguments are those of
+    :class:`~vicinal.similarity.enforce.SimilarityLoss`.
 
     >>> model = nn.Sequential(nn.Linear(2, 4), nn.Tanh(), nn.Linear(4, 1))
     >>> rotation = lambda x: torch.stack([-x[:, 1], x[:, 0]], 1)
@@ -151,13 +201,10 @@ class TangentInvarianceLoss(nn.Module):
         strict: bool = True,
         reduction: str = "mean",
     ) -> None:
-        super().__init__()
-        check_choice(reduction, "reduction", REDUCTIONS)
+        super().__init__(outputs=outputs, params=params, strict=strict, reduction=reduction)
         if not generators:
             raise InputError("`generators` is empty: pass at least one direction.")
         self.generators = list(generators)
-        self.outputs, self.params, self.strict = outputs, params, strict
-        self.reduction = reduction
 
     def forward(self, model: nn.Module, x: Tensor, target: Tensor | None = None) -> Tensor:
         if not x.is_floating_point():
@@ -166,10 +213,7 @@ class TangentInvarianceLoss(nn.Module):
                 "pass the embedded inputs and the part of the model behind the embedding."
             )
         columns = [self._along(model, x, target, e) for e in self.generators]
-        values = torch.stack(columns, 1)
-        if self.reduction == "none":
-            return values
-        return values.mean() if self.reduction == "mean" else values.sum()
+        return self.reduced(torch.stack(columns, 1))
 
     def _along(
         self,
@@ -186,7 +230,5 @@ class TangentInvarianceLoss(nn.Module):
             )
         x = x if x.requires_grad else x.detach().requires_grad_()
         with _PlainNorms(), torch.enable_grad():
-            g = similarity_gradients(
-                model, x, target, outputs=self.outputs, params=self.params, strict=self.strict
-            )
+            g = self.gradients(model, x, target)
             return g.attached(tangent_change(g.factors, x, direction.to(x)))
