@@ -33,6 +33,7 @@ from vicinal.checks import (
     same_kind,
 )
 from vicinal.evaluation.inputs import FloatArray, as_classes, exact_sum, row_order
+from vicinal.neighbors.mass import log_mass
 from vicinal.neighbors.search import Search, make_search
 from vicinal.neighbors.temperature import optimal_temperature
 
@@ -103,7 +104,7 @@ def ned_log_density(distances: Tensor, temperature: float, support_size: int) ->
     What lies beyond k is left out, so the density is never overstated.
     """
     check_positive(temperature, "temperature")
-    return torch.logsumexp(-distances.double() / temperature, 1) - math.log(support_size)
+    return log_mass(-distances.double() / temperature) - math.log(support_size)
 
 
 def max_softmax_score(logits: Any) -> Tensor:

@@ -21,8 +21,8 @@ from __future__ import annotations
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from .blocks import in_blocks
 from .conventions import full_precision, keep_valid, reduce_rows
+from .log_partition import in_blocks
 from .pairs import Pairs
 
 

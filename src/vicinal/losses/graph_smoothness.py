@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from vicinal.checks import InputError, check_choice, check_positive
 from vicinal.neighbors.distances import neighbor_distances, unit_rows
 from vicinal.neighbors.search.exact import ExactSearch
-from vicinal.neighbors.tiles.masses import DENSE_BELOW, TILE, Labels, masses_by_tiles
+from vicinal.neighbors.tiles.masses import Labels, masses_by_tiles
 
 from .conventions import REDUCTIONS, as_labels, as_rows, full_precision
 
@@ -92,9 +92,8 @@ def _is_full(k: int | None, n: int) -> bool:
 
 def _full(x: Tensor, labels: Tensor, alpha: float) -> tuple[Tensor, Tensor]:
     """Per node Σ_ν W_µν apart(µ, ν) by tiles, and Σ apart over ordered pairs."""
-    tile = 0 if len(x) <= DENSE_BELOW else TILE
     if labels.ndim == 1:
-        masses = masses_by_tiles(x, labels, None, None, 1.0 / alpha, "euclidean", tile)
+        masses = masses_by_tiles(x, labels, None, None, 1.0 / alpha, "euclidean")
         ordered = labels.sort().values
         same = torch.searchsorted(ordered, labels, right=True) - torch.searchsorted(ordered, labels)
         edges = (len(x) - same).sum()
@@ -103,7 +102,7 @@ def _full(x: Tensor, labels: Tensor, alpha: float) -> tuple[Tensor, Tensor]:
         squares = labels.square().sum(1)
         p, one = 0.5 * (1 - squares)[:, None], torch.ones_like(labels[:, :1])
         left, right = torch.cat([labels, p, one], 1), torch.cat([labels, one, p], 1)
-        masses = masses_by_tiles(x, left, None, right, 1.0 / alpha, "euclidean", tile)
+        masses = masses_by_tiles(x, left, None, right, 1.0 / alpha, "euclidean")
         edges = len(x) * squares.sum() - labels.sum(0).square().sum()
     # attached to x even where no class has another to meet: 0 with gradient 0
     return masses.other.exp().to(x.dtype) + x.sum(1) * 0, edges.to(x.dtype)

@@ -17,7 +17,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from .log_partition import BLOCK
+from .log_partition import BLOCK, exponentials
 from .targets import MixedTargets
 
 
@@ -90,9 +90,7 @@ class _MixedLogPartition(torch.autograd.Function):
         for i in range(0, len(z), rows):
             scores = _scores(z[i : i + rows], a, b, share, rest, bias)
             own = scores.diagonal(-i).clone() if subtract else 0.0
-            top = scores.amax(0)
-            kept = [scores.sub_(top).exp_()]
-            kept.append(kept[0].sum(0))
+            *kept, top = exponentials(scores, 0)
             out.append(kept[1].log() + top - own)
         ctx.save_for_backward(z, a, b, share, rest, bias, *(kept if len(out) == 1 else []))
         ctx.subtract, ctx.rows = subtract, rows
@@ -104,10 +102,8 @@ class _MixedLogPartition(torch.autograd.Function):
         z, a, b, share, rest, bias, *kept = ctx.saved_tensors
         grad = torch.empty_like(z)
         for i in range(0, len(z), ctx.rows):
-            if not kept:
-                scores = _scores(z[i : i + ctx.rows], a, b, share, rest, bias)
-                scores.sub_(scores.amax(0)).exp_()
-            weights, total = kept or (scores, scores.sum(0))
+            part = z[i : i + ctx.rows]
+            weights, total = kept or exponentials(_scores(part, a, b, share, rest, bias), 0)[:2]
             columns = weights.new_zeros(z.shape[1], weights.shape[1])
             columns.index_add_(0, a, weights * share[:, None])
             columns.index_add_(0, b, weights * rest[:, None])

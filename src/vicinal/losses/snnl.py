@@ -23,8 +23,8 @@ from torch import Tensor, nn
 from vicinal.checks import InputError, check_choice, check_positive
 from vicinal.neighbors.distances import METRICS
 from vicinal.neighbors.temperature import optimal_temperature
+from vicinal.neighbors.tiles.dense import Surprise, small_surprise
 from vicinal.neighbors.tiles.masses import Labels, precise_log_masses
-from vicinal.neighbors.tiles.small import Surprise, small_surprise
 
 from .conventions import REDUCTIONS, as_rows, full_precision, keep_valid
 from .schedules import Schedule, check_schedule

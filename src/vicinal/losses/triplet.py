@@ -22,8 +22,8 @@ from torch import Tensor, nn
 from vicinal.checks import check_choice, check_positive
 from vicinal.neighbors.distances import METRICS, pairwise_distances
 
-from .blocks import in_blocks
 from .conventions import REDUCTIONS, as_hard_labels, as_rows, full_precision
+from .log_partition import in_blocks
 
 MININGS = ("all", "hard", "semihard")
 AVERAGES = ("active", "valid")
