@@ -43,11 +43,24 @@ def graph_smoothness_loss(
 ) -> Tensor:
     """Graph smoothness loss (Bontonou et al. 2019).
 
-    ``k``: neighbors of each node, itself not counted; None or more than there are: all. An edge is
-    kept if either end chose it (``symmetry="union"``), if both did (``"mutual"``), or one way only,
-    as chosen (``"directed"``). ``normalize``: rows are scaled to length one; without it the loss
-    can be lowered by scattering the outputs to infinity. ``reduction``: ``"sum"`` as in the paper,
-    which grows with n²; ``"mean"`` per ordered edge between classes; ``"none"`` per node.
+    Parameters
+    ----------
+    x:
+        Outputs ``(n, d)``.
+    labels:
+        Integers ``(n,)``, or soft labels ``(n, c)``.
+    alpha:
+        How fast an edge's weight falls with its length.
+    k:
+        Neighbors of each node, itself not counted; None or more than there are: all.
+    symmetry:
+        An edge is kept if either end chose it (``"union"``), if both did (``"mutual"``), or one way
+        only, as chosen (``"directed"``).
+    normalize:
+        Scale rows to length one; without it scattering the outputs to infinity lowers the loss.
+    reduction:
+        ``"sum"`` as in the paper, which grows with n²; ``"mean"`` per ordered edge between classes;
+        ``"none"`` per node.
 
     >>> x = torch.tensor([[1.0, 0.0], [1.0, 0.0], [-1.0, 0.0]])
     >>> graph_smoothness_loss(x, torch.tensor([0, 1, 1]), alpha=1.0)  # 2 e^0 + 2 e^-2
@@ -161,6 +174,11 @@ def _(x: Tensor, k: int) -> Tensor:
 
 class GraphSmoothnessLoss(nn.Module):
     """Module form of :func:`graph_smoothness_loss`.
+
+    Parameters
+    ----------
+    alpha, k, symmetry, normalize, reduction:
+        As in :func:`graph_smoothness_loss`.
 
     >>> x = torch.tensor([[1.0, 0.0], [1.0, 0.0], [-1.0, 0.0]])
     >>> GraphSmoothnessLoss(alpha=1.0)(x, torch.tensor([0, 1, 1]))

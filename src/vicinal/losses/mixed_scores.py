@@ -39,6 +39,16 @@ def own(z: Float[Tensor, "n c"], targets: MixedTargets, eta: Tensor | None) -> T
     return share * a + rest * b + _bias(targets, eta, z.dtype) + _smoothing(z, targets, eta)
 
 
+def class_weights(targets: MixedTargets, zero: Float[Tensor, " c"]) -> Float[Tensor, " c"]:
+    """``Σ_j α_j``."""
+    share, rest = _shares(targets, zero.dtype)
+    weights = zero.scatter_add(0, targets.a, share).scatter_add(0, targets.b, rest)
+    if targets.epsilon == 0:
+        return weights
+    xi = 1 / len(zero) if targets.noise is None else targets.noise.to(zero)
+    return weights + targets.epsilon * len(targets) * xi
+
+
 def _shares(targets: MixedTargets, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     lam = targets.lam.to(dtype)
     return (1 - targets.epsilon) * lam, (1 - targets.epsilon) * (1 - lam)
@@ -86,7 +96,8 @@ class _MixedLogPartition(torch.autograd.Function):
         subtract: bool,
         rows: int,
     ) -> Tensor:
-        out, kept = [], []
+        out: list[Tensor] = []
+        kept: list[Tensor] = []
         for i in range(0, len(z), rows):
             scores = _scores(z[i : i + rows], a, b, share, rest, bias)
             own = scores.diagonal(-i).clone() if subtract else 0.0

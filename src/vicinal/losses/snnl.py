@@ -50,6 +50,11 @@ def soft_nearest_neighbor_terms(
 ) -> SoftNearestNeighborTerms:
     """-log of the own class's share of the weight around each anchor, and whether it has a peer.
 
+    Parameters
+    ----------
+    x, labels, temperature, metric, reference, reference_labels:
+        As in :func:`soft_nearest_neighbor_loss`.
+
     >>> x = torch.tensor([[0.0], [1.0], [3.0]])
     >>> soft_nearest_neighbor_terms(x, torch.tensor([0, 0, 1])).valid
     tensor([ True,  True, False])
@@ -97,10 +102,24 @@ def soft_nearest_neighbor_loss(
 ) -> Tensor:
     """Soft nearest neighbor loss (Frosst et al. 2019), natural log.
 
-    ``labels``: integers (n,) or soft (n, c). ``temperature``: a number or a tensor that may learn.
-    ``reference``: other rows to look among, instead of the batch's own; nothing is left out there.
-    ``weight``: one per anchor; the mean divides by the weight of the anchors that have a peer, and
-    is 0 where none has. Exact at any scale, in memory linear in n.
+    Exact at any scale, in memory linear in n.
+
+    Parameters
+    ----------
+    x:
+        Rows ``(n, d)`` of any layer.
+    labels:
+        Integers ``(n,)``, or soft labels ``(n, c)``.
+    temperature:
+        T of the weights: a number, or a tensor that may learn.
+    metric:
+        ``"sqeuclidean"``, ``"euclidean"`` or ``"cosine"``.
+    reference, reference_labels:
+        Other rows to look among, instead of the batch's own; nothing is left out there.
+    weight:
+        One number for each anchor; the mean divides by the weight of those that have a peer.
+    reduction:
+        ``"mean"`` over the anchors that have a peer (0 if none has), ``"sum"`` or ``"none"``.
 
     >>> x = torch.tensor([[0.0], [1.0], [2.0], [3.0]])
     >>> soft_nearest_neighbor_loss(x, torch.tensor([0, 0, 1, 1]))
@@ -142,14 +161,21 @@ def _reduced(loss: Tensor, valid: Tensor | None, weight: Tensor | None, reductio
 class SoftNearestNeighborLoss(nn.Module):
     r"""Module form of :func:`soft_nearest_neighbor_loss`, with a temperature that may move.
 
-    ``temperature``: a number, a tensor or parameter of yours, a schedule ``epoch -> T``
-    (:mod:`vicinal.losses.schedules`; call :meth:`set_epoch` at the start of each epoch), or
-    ``"optimal"``: the minimum over T of each batch, as a constant (the derivative through an
-    optimum is zero). ``learn_temperature``: T is a parameter, ``exp(log_temperature)``.
-
-    ``entangle="max"`` returns the negative loss, to *raise* entanglement. A learned T minimizes the
-    loss even then (its gradient is reversed): the paper's definition is a minimum over T, and a T
-    that maximized would run to 0 and the loss to infinity.
+    Parameters
+    ----------
+    temperature:
+        A number, a tensor or parameter of yours, a schedule ``epoch -> T``
+        (:mod:`vicinal.losses.schedules`; call :meth:`set_epoch` at the start of each epoch), or
+        ``"optimal"``: the minimum over T of each batch, as a constant (the derivative through an
+        optimum is zero).
+    learn_temperature:
+        T is a parameter, ``exp(log_temperature)``.
+    entangle:
+        ``"max"`` returns the negative loss, to *raise* entanglement. A learned T minimizes the loss
+        even then (its gradient is reversed): the paper's definition is a minimum over T, and a T
+        that maximized would run to 0 and the loss to infinity.
+    metric, reduction:
+        As in :func:`soft_nearest_neighbor_loss`.
 
     >>> x, y = torch.tensor([[0.0], [1.0], [2.0], [3.0]]), torch.tensor([0, 0, 1, 1])
     >>> SoftNearestNeighborLoss(entangle="max")(x, y)
