@@ -143,3 +143,11 @@ def test_a_loss_compiles_into_one_graph(name, call, rng):
     value.backward()
     plain.backward()
     assert_close(a.grad, b.grad, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("room", ["losses", "neighbors"])
+def test_a_room_for_training_loads_no_estimators_and_no_compiler(room):
+    heavy = ("sklearn", "scipy.optimize", "torch._dynamo")
+    code = f"import sys, vicinal.{room}; print([m for m in {heavy} if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

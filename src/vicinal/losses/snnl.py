@@ -221,7 +221,8 @@ class SoftNearestNeighborLoss(nn.Module):
         if self.log_temperature is not None:
             t = self.log_temperature.exp()
         elif t == "optimal":
-            return _best_temperature(x, labels, self.metric)
+            best = _best_temperature(x.detach(), labels, self.metric)
+            return best if torch.compiler.is_compiling() else float(best)
         elif callable(t) and not isinstance(t, Tensor):
             return t(float(self.epoch))
         assert isinstance(t, (int, float, Tensor))
@@ -273,15 +274,26 @@ def _check_temperature(temperature: float | Tensor | Schedule | str) -> None:
         check_positive(float(temperature), "temperature")
 
 
-@torch.compiler.disable
-def _best_temperature(x: Tensor, labels: Tensor, metric: str) -> float:
-    """argmin over T; any T where the loss does not depend on it (no peers) or is NaN anyway."""
-    x = as_rows(x.detach(), "x")
-    if not bool(torch.isfinite(x).all()):
-        return 1.0
-    try:
-        return optimal_temperature(x, labels, metric=metric)
-    except InputError:
-        if len(labels) == len(x) and labels.ndim == 1 and len(labels.unique()) == len(labels):
-            return 1.0
-        raise
+@torch.library.custom_op(
+    "vicinal::best_temperature",
+    mutates_args=(),
+    schema="(Tensor x, Tensor labels, str metric) -> Tensor",
+)
+def _best_temperature(x: Tensor, labels: Tensor, metric: str) -> Tensor:
+    """argmin over T; any T where the loss does not depend on it (no peers) or is NaN anyway.
+
+    An operator, as a search for a minimum is nothing to trace.
+    """
+    t, x = 1.0, as_rows(x, "x")
+    if bool(torch.isfinite(x).all()):
+        try:
+            t = optimal_temperature(x, labels, metric=metric)
+        except InputError:
+            if labels.ndim != 1 or len(labels) != len(x) or len(labels.unique()) != len(labels):
+                raise
+    return torch.tensor(t, dtype=torch.float64)
+
+
+@_best_temperature.register_fake
+def _(x: Tensor, labels: Tensor, metric: str) -> Tensor:
+    return torch.empty((), dtype=torch.float64)
