@@ -4,6 +4,9 @@ Losses are listed in ``losses/catalog.py``: order, dtype, NaN, lone anchors, gra
 Estimators are listed here and pass scikit-learn's own checks.
 """
 
+import subprocess
+import sys
+
 import pytest
 import torch
 from sklearn.utils.estimator_checks import check_estimator
