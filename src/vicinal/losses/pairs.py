@@ -19,6 +19,7 @@ from torch import Tensor
 from vicinal.checks import InputError, check_choice, check_positive, check_same_width
 from vicinal.neighbors.distances import METRICS, pairwise_distances, unit_rows
 from vicinal.neighbors.mass import own_log_mass
+from vicinal.neighbors.tiles.masses import check_same_kind
 
 from .conventions import as_labels, as_rows, class_ids
 from .log_partition import exponentials, in_blocks, log_partition
@@ -68,11 +69,7 @@ class Pairs:
             y = as_rows(reference, "reference").to(x.dtype)
             check_same_width(x, y, "x", "reference")
             y_labels = as_labels(reference_labels, len(y), "reference_labels")
-            if y_labels.shape[1:] != labels.shape[1:]:
-                raise InputError(
-                    "`labels` and `reference_labels` must be of one kind, got shapes "
-                    f"{tuple(labels.shape)} and {tuple(y_labels.shape)}."
-                )
+            check_same_kind(labels, y_labels)
             y_labels = y_labels.to(labels.dtype)
         product = _product(x, y, temperature, metric)
         return cls(x, labels, y, y_labels, temperature, product, reference is None)

@@ -17,7 +17,7 @@ duplicates, shares below what a float holds, soft labels) are left to the masses
 from __future__ import annotations
 
 import math
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -92,7 +92,7 @@ def small_surprise(
     return Surprise(_Attached.apply(x, learned, (loss,), pairs), valid)
 
 
-def _is_plain(x: Tensor, labels: Any, metric: str) -> bool:
+def _is_plain(x: Tensor, labels: object, metric: str) -> bool:
     if not (isinstance(labels, Tensor) and labels.ndim == 1 and 2 <= len(x) <= SMALL):
         return False
     if len(labels) != len(x) or labels.is_floating_point() or metric not in PRODUCTS:

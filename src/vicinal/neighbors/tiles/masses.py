@@ -117,7 +117,7 @@ def precise_log_masses(
         dtype = torch.promote_types(x.dtype, reference.dtype)
         x, reference = x.to(dtype), reference.to(dtype)
         reference_labels = _labels(reference_labels, "reference_labels", reference)
-        _check_same_kind(labels, reference_labels)
+        check_same_kind(labels, reference_labels)
     return masses_by_tiles(x, labels, reference, reference_labels, temperature, metric)
 
 
@@ -159,7 +159,7 @@ def _labels(labels: Tensor, name: str, x: Tensor) -> Tensor:
     return labels.detach().to(x.dtype)
 
 
-def _check_same_kind(labels: Tensor, reference_labels: Tensor) -> None:
+def check_same_kind(labels: Tensor, reference_labels: Tensor) -> None:
     if labels.shape[1:] != reference_labels.shape[1:]:
         raise InputError(
             "`labels` and `reference_labels` must be of one kind, got shapes "
@@ -231,15 +231,16 @@ def _ordered(
 
 
 @_tiled.register_fake
-def _(tile: int, x: Tensor, *given: Any) -> Three:
+def _(tile: int, x: Tensor, *rest: object) -> Three:
     everything, own, other = (x.new_empty(len(x), dtype=torch.float64) for _ in range(3))
     return everything, own, other
 
 
 @_tiled_backward.register_fake
-def _(grads: Any, masses: Any, learned: bool, tile: int, x: Tensor, y: Any, *given: Any) -> Three:
+def _(grads: object, masses: object, learned: bool, tile: int, *given: Any) -> Three:
+    x, y, _, _, t, _ = given
     gy = x.new_empty(0) if y is None else torch.empty_like(y)
-    return torch.empty_like(x), gy, torch.empty_like(given[2])
+    return torch.empty_like(x), gy, torch.empty_like(t)
 
 
 def _remember(ctx, inputs, output) -> None:  # type: ignore[no-untyped-def]  # torch's own record
