@@ -4,6 +4,9 @@ Losses are listed in ``losses/catalog.py``: order, dtype, NaN, lone anchors, gra
 Estimators are listed here and pass scikit-learn's own checks.
 """
 
+import subprocess
+import sys
+
 import pytest
 import torch
 from sklearn.utils.estimator_checks import check_estimator
@@ -143,3 +146,11 @@ def test_a_loss_compiles_into_one_graph(name, call, rng):
     value.backward()
     plain.backward()
     assert_close(a.grad, b.grad, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("room", ["losses", "neighbors"])
+def test_a_room_for_training_loads_no_estimators_and_no_compiler(room):
+    heavy = ("sklearn", "scipy.optimize", "torch._dynamo")
+    code = f"import sys, vicinal.{room}; print([m for m in {heavy} if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

@@ -9,7 +9,8 @@ from reference import info_nce_rows
 from vicinal import losses
 from vicinal.checks import InputError
 from vicinal.losses import MixedTargets, info_nce, log_partition, mixed_scores, one_hot_noise
-from vicinal.losses.info_nce import InfoNCELoss, SoftDistributionInfoNCELoss, draw_labels
+from vicinal.losses.info_nce import InfoNCELoss, SoftDistributionInfoNCELoss
+from vicinal.losses.targets import draw_labels
 
 n, c = 7, 4
 

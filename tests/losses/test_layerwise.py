@@ -9,6 +9,11 @@ from vicinal.checks import InputError
 from vicinal.losses import LayerwiseLoss, SupervisedContrastiveLoss, supervised_contrastive_loss
 
 
+class Total(nn.Module):
+    def forward(self, x):
+        return x.sum()
+
+
 @pytest.fixture
 def model():
     torch.manual_seed(0)
@@ -67,19 +72,28 @@ def test_the_model_is_left_as_it_was(model, batch):
     assert not any(module._forward_hooks for module in model.modules())
 
 
+def test_of_a_layer_that_gives_several_tensors_the_first_counts_as_in_capture(batch):
+    x, y = batch
+    net = nn.Sequential(nn.Flatten(), nn.LSTM(36, 4))
+    loss = LayerwiseLoss(SupervisedContrastiveLoss(), {"1": 1.0})
+    with loss.watch(net) as activations:
+        sequence, _ = net(x)
+    assert_close(loss(activations, y), supervised_contrastive_loss(sequence, y))
+
+
 def test_wrong_layers_are_named(model, batch):
     x, y = batch
     named = nn.Sequential()
     named.add_module("features", nn.Flatten())
-    named.add_module("recurrent", nn.LSTM(36, 4))
+    named.add_module("sum", Total())
     with (
-        pytest.raises(InputError, match=r"no layer 'feature'.*'features'"),
+        pytest.raises(InputError, match=r"no layer 'feature'.*features"),
         LayerwiseLoss(SupervisedContrastiveLoss(), {"feature": 1.0}).watch(named),
     ):
         pass
     with (
-        pytest.raises(InputError, match="LSTM"),
-        LayerwiseLoss(SupervisedContrastiveLoss(), {"recurrent": 1.0}).watch(named),
+        pytest.raises(InputError, match="layer 'sum' gives a tensor of shape"),
+        LayerwiseLoss(SupervisedContrastiveLoss(), {"sum": 1.0}).watch(named),
     ):
         named(x)
     with pytest.raises(InputError, match="lacks layer '1'"):

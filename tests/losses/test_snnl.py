@@ -303,3 +303,12 @@ def test_a_tiny_loss_keeps_its_digits_in_float32(rng):
     exact = soft_nearest_neighbor_loss(x.double(), y)
     assert 0 < float(exact) < 1e-6
     assert float(soft_nearest_neighbor_loss(x, y)) == pytest.approx(float(exact), rel=1e-4)
+
+
+def test_an_optimal_temperature_compiles_into_one_graph(rng):
+    x, y = torch.randn(20, 3, generator=rng).requires_grad_(), torch.arange(20) % 4
+    module = SoftNearestNeighborLoss("optimal")
+    compiled = torch.compile(module, backend="aot_eager", fullgraph=True)
+    values = [module(x, y), compiled(x, y)]
+    assert_close(*values)
+    assert_close(*(torch.autograd.grad(value, x)[0] for value in values))

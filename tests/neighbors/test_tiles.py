@@ -10,8 +10,8 @@ from torch.testing import assert_close
 from reference import masses
 from vicinal.checks import InputError
 from vicinal.neighbors.distances import METRICS
+from vicinal.neighbors.tiles.dense import small_surprise
 from vicinal.neighbors.tiles.masses import LogMasses, log_masses, masses_by_tiles
-from vicinal.neighbors.tiles.small import small_surprise
 
 HARD = [0, 1, 2, 0, 1, 1, 0, 0, 5, 1]  # 2 and 5 stand alone
 

@@ -33,6 +33,7 @@ from vicinal.checks import (
     same_kind,
 )
 from vicinal.evaluation.inputs import FloatArray, as_classes, exact_sum, row_order
+from vicinal.neighbors.mass import log_mass
 from vicinal.neighbors.search import Search, make_search
 from vicinal.neighbors.temperature import optimal_temperature
 
@@ -65,9 +66,24 @@ def outlier_scores(
 ) -> dict[str, Any]:
     """Every score the inputs allow, ``(n,)`` each, larger = more outlying; one neighbor search.
 
-    Always ``"knn"``. With ``temperature``, or ``labels`` of the support to fit it on, ``"ned"``;
-    with ``labels`` also ``"mahalanobis"``; with the queries' ``logits`` ``"max_softmax"`` and
-    ``"energy"``. ``search`` may be one that already holds ``support``: then it is not built again.
+    Always ``"knn"``; more where there is more to go by.
+
+    Parameters
+    ----------
+    support, query:
+        Rows ``(m, d)`` that are familiar, and rows ``(n, d)`` to score.
+    labels:
+        Of the support: adds ``"mahalanobis"`` and, with the temperature fitted on them, ``"ned"``.
+    logits:
+        Of the queries, ``(n, c)``: adds ``"max_softmax"`` and ``"energy"``.
+    k:
+        How many neighbors.
+    temperature:
+        Of ``"ned"``, instead of a fitted one.
+    metric:
+        ``"sqeuclidean"``, ``"euclidean"`` or ``"cosine"``.
+    search:
+        A name, or a search; one that already holds ``support`` is not built again.
 
     >>> support, query = torch.eye(4), torch.tensor([[1.0, 0, 0, 0], [9.0, 9, 9, 9]])
     >>> scores = outlier_scores(support, query, k=1, temperature=1.0)
@@ -103,7 +119,7 @@ def ned_log_density(distances: Tensor, temperature: float, support_size: int) ->
     What lies beyond k is left out, so the density is never overstated.
     """
     check_positive(temperature, "temperature")
-    return torch.logsumexp(-distances.double() / temperature, 1) - math.log(support_size)
+    return log_mass(-distances.double() / temperature) - math.log(support_size)
 
 
 def max_softmax_score(logits: Any, temperature: float = 1.0) -> Tensor:
@@ -185,8 +201,15 @@ def fpr_at_tpr(
 ) -> float:
     """Share of the other side caught when at least ``tpr`` of the ``positive`` side is.
 
-    ``positive="outlier"``: inliers flagged when 95 % of the outliers are (OpenOOD's reading);
-    ``positive="inlier"``: outliers let in when 95 % of the inliers are (the older papers').
+    Parameters
+    ----------
+    inliers, outliers:
+        Scores, larger = more outlying.
+    tpr:
+        The share of the positive side to catch.
+    positive:
+        ``"outlier"``: inliers flagged when 95 % of the outliers are (OpenOOD's reading);
+        ``"inlier"``: outliers let in when 95 % of the inliers are (the older papers').
 
     >>> fpr_at_tpr([1.0, 2.0, 3.0, 4.0], [3.5, 5.0], tpr=1.0)
     0.25
@@ -206,7 +229,13 @@ def fpr_at_tpr(
 def outlier_report(
     inliers: Any, outliers: Any, *, tpr: float = 0.95, positive: str = "outlier"
 ) -> OutlierDetection:
-    """AUROC, AUPR of both sides and FPR at TPR of one score (larger = more outlying)."""
+    """AUROC, AUPR of both sides and FPR at TPR of one score.
+
+    Parameters
+    ----------
+    inliers, outliers, tpr, positive:
+        As in :func:`fpr_at_tpr`.
+    """
     low, high = _scores(inliers, outliers)
     return OutlierDetection(
         auroc(low, high),

@@ -18,11 +18,14 @@ negatives
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import ClassVar
+
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from .blocks import in_blocks
 from .conventions import full_precision, keep_valid, reduce_rows
+from .log_partition import in_blocks
 from .pairs import Pairs
 
 
@@ -39,8 +42,20 @@ def supervised_contrastive_loss(
 ) -> Tensor:
     """Supervised contrastive loss (Khosla et al. 2020, eq. 2).
 
-    ``labels``: integers ``(n,)`` or soft labels ``(n, c)``. With ``reference`` the anchors are
-    compared with its rows, all of them, instead of one another.
+    Parameters
+    ----------
+    x:
+        Rows ``(n, d)``.
+    labels:
+        Integers ``(n,)``, or soft labels ``(n, c)``.
+    temperature:
+        What distances are divided by: a number, or a tensor that may learn.
+    metric:
+        ``"sqeuclidean"``, ``"euclidean"`` or ``"cosine"``.
+    reference, reference_labels:
+        Rows that the anchors are compared with, all of them, instead of one another.
+    reduction:
+        ``"mean"`` over the anchors that have a positive, ``"sum"`` or ``"none"``.
 
     >>> import torch
     >>> x, y = torch.eye(4)[[0, 0, 1, 1]], torch.tensor([0, 0, 1, 1])
@@ -67,9 +82,22 @@ def nt_xent_loss(
 ) -> Tensor:
     """Normalized temperature-scaled cross-entropy over all positive pairs (Chen et al. 2020).
 
-    ``labels``: integers ``(n,)``, equal for views of one instance, or soft labels ``(n, c)``. The
-    mean is over anchors, each the mean over its positives. ``reference`` as in
-    :func:`supervised_contrastive_loss`.
+    The mean is over anchors, each the mean over its positives.
+
+    Parameters
+    ----------
+    x:
+        Rows ``(n, d)``.
+    labels:
+        Integers ``(n,)``, equal for views of one instance, or soft labels ``(n, c)``.
+    temperature:
+        What distances are divided by: a number, or a tensor that may learn.
+    metric:
+        ``"sqeuclidean"``, ``"euclidean"`` or ``"cosine"``.
+    reference, reference_labels:
+        Rows that the anchors are compared with, all of them, instead of one another.
+    reduction:
+        ``"mean"`` over the anchors that have a positive, ``"sum"`` or ``"none"``.
 
     >>> import torch
     >>> x, y = torch.eye(4)[[0, 0, 1, 1]], torch.tensor([0, 0, 1, 1])
@@ -83,67 +111,48 @@ def nt_xent_loss(
     return reduce_rows(keep_valid(losses, valid, pairs.x), valid, reduction)
 
 
-class SupervisedContrastiveLoss(nn.Module):
+class _ContrastiveLoss(nn.Module):
+    """What both module forms share: their settings and their call."""
+
+    loss: ClassVar[Callable[..., Tensor]]
+
+    def __init__(
+        self,
+        *,
+        temperature: float | Tensor = 0.1,
+        metric: str = "cosine",
+        reduction: str = "mean",
+    ) -> None:
+        super().__init__()
+        self.temperature = temperature
+        self.metric = metric
+        self.reduction = reduction
+
+    def forward(
+        self,
+        x: Tensor,
+        labels: Tensor,
+        reference: Tensor | None = None,
+        reference_labels: Tensor | None = None,
+    ) -> Tensor:
+        return type(self).loss(
+            x,
+            labels,
+            temperature=self.temperature,
+            metric=self.metric,
+            reference=reference,
+            reference_labels=reference_labels,
+            reduction=self.reduction,
+        )
+
+
+class SupervisedContrastiveLoss(_ContrastiveLoss):
     """Module form of :func:`supervised_contrastive_loss`."""
 
-    def __init__(
-        self,
-        *,
-        temperature: float | Tensor = 0.1,
-        metric: str = "cosine",
-        reduction: str = "mean",
-    ) -> None:
-        super().__init__()
-        self.temperature = temperature
-        self.metric = metric
-        self.reduction = reduction
-
-    def forward(
-        self,
-        x: Tensor,
-        labels: Tensor,
-        reference: Tensor | None = None,
-        reference_labels: Tensor | None = None,
-    ) -> Tensor:
-        return supervised_contrastive_loss(
-            x,
-            labels,
-            temperature=self.temperature,
-            metric=self.metric,
-            reference=reference,
-            reference_labels=reference_labels,
-            reduction=self.reduction,
-        )
+    loss = staticmethod(supervised_contrastive_loss)
 
 
-class NTXentLoss(nn.Module):
+class NTXentLoss(_ContrastiveLoss):
     """Module form of :func:`nt_xent_loss`."""
 
-    def __init__(
-        self,
-        *,
-        temperature: float | Tensor = 0.1,
-        metric: str = "cosine",
-        reduction: str = "mean",
-    ) -> None:
-        super().__init__()
-        self.temperature = temperature
-        self.metric = metric
-        self.reduction = reduction
-
-    def forward(
-        self,
-        x: Tensor,
-        labels: Tensor,
-        reference: Tensor | None = None,
-        reference_labels: Tensor | None = None,
-    ) -> Tensor:
-        return nt_xent_loss(
-            x,
-            labels,
-            temperature=self.temperature,
-            metric=self.metric,
-            reference=reference,
-            reference_labels=reference_labels,
-            reduction=self.reduction,
-        )
+    loss = staticmethod(nt_xent_loss)

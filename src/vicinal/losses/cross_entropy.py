@@ -30,9 +30,21 @@ def soft_target_cross_entropy(
     r"""Cross-entropy of ``targets`` smoothed toward ``noise``:
     :math:`(1-\epsilon)\alpha+\epsilon\xi`.
 
-    ``targets``: rows that are distributions, class indices, or :class:`MixedTargets` (whose rows
-    are never formed). ``noise`` is ξ, uniform if None. A class without weight may have the logit
-    -inf.
+    A class without weight may have the logit -inf.
+
+    Parameters
+    ----------
+    logits:
+        Scores ``(n, c)``.
+    targets:
+        Rows that are distributions, class indices, or :class:`MixedTargets` (whose rows are never
+        formed).
+    reduction:
+        ``"mean"``, ``"sum"`` or ``"none"``.
+    epsilon:
+        The share ε of the noise.
+    noise:
+        ξ, a distribution over the classes; uniform if None.
 
     >>> z = torch.tensor([[0.0, 0.0]])
     >>> soft_target_cross_entropy(z, torch.tensor([[0.5, 0.5]])).exp()

@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from vicinal.checks import InputError, check_choice, check_positive
 from vicinal.neighbors.distances import neighbor_distances, unit_rows
 from vicinal.neighbors.search.exact import ExactSearch
-from vicinal.neighbors.tiles.masses import DENSE_BELOW, TILE, Labels, masses_by_tiles
+from vicinal.neighbors.tiles.masses import Labels, masses_by_tiles
 
 from .conventions import REDUCTIONS, as_labels, as_rows, full_precision
 
@@ -43,11 +43,24 @@ def graph_smoothness_loss(
 ) -> Tensor:
     """Graph smoothness loss (Bontonou et al. 2019).
 
-    ``k``: neighbors of each node, itself not counted; None or more than there are: all. An edge is
-    kept if either end chose it (``symmetry="union"``), if both did (``"mutual"``), or one way only,
-    as chosen (``"directed"``). ``normalize``: rows are scaled to length one; without it the loss
-    can be lowered by scattering the outputs to infinity. ``reduction``: ``"sum"`` as in the paper,
-    which grows with n²; ``"mean"`` per ordered edge between classes; ``"none"`` per node.
+    Parameters
+    ----------
+    x:
+        Outputs ``(n, d)``.
+    labels:
+        Integers ``(n,)``, or soft labels ``(n, c)``.
+    alpha:
+        How fast an edge's weight falls with its length.
+    k:
+        Neighbors of each node, itself not counted; None or more than there are: all.
+    symmetry:
+        An edge is kept if either end chose it (``"union"``), if both did (``"mutual"``), or one way
+        only, as chosen (``"directed"``).
+    normalize:
+        Scale rows to length one; without it scattering the outputs to infinity lowers the loss.
+    reduction:
+        ``"sum"`` as in the paper, which grows with n²; ``"mean"`` per ordered edge between classes;
+        ``"none"`` per node.
 
     >>> x = torch.tensor([[1.0, 0.0], [1.0, 0.0], [-1.0, 0.0]])
     >>> graph_smoothness_loss(x, torch.tensor([0, 1, 1]), alpha=1.0)  # 2 e^0 + 2 e^-2
@@ -92,9 +105,8 @@ def _is_full(k: int | None, n: int) -> bool:
 
 def _full(x: Tensor, labels: Tensor, alpha: float) -> tuple[Tensor, Tensor]:
     """Per node Σ_ν W_µν apart(µ, ν) by tiles, and Σ apart over ordered pairs."""
-    tile = 0 if len(x) <= DENSE_BELOW else TILE
     if labels.ndim == 1:
-        masses = masses_by_tiles(x, labels, None, None, 1.0 / alpha, "euclidean", tile)
+        masses = masses_by_tiles(x, labels, None, None, 1.0 / alpha, "euclidean")
         ordered = labels.sort().values
         same = torch.searchsorted(ordered, labels, right=True) - torch.searchsorted(ordered, labels)
         edges = (len(x) - same).sum()
@@ -103,7 +115,7 @@ def _full(x: Tensor, labels: Tensor, alpha: float) -> tuple[Tensor, Tensor]:
         squares = labels.square().sum(1)
         p, one = 0.5 * (1 - squares)[:, None], torch.ones_like(labels[:, :1])
         left, right = torch.cat([labels, p, one], 1), torch.cat([labels, one, p], 1)
-        masses = masses_by_tiles(x, left, None, right, 1.0 / alpha, "euclidean", tile)
+        masses = masses_by_tiles(x, left, None, right, 1.0 / alpha, "euclidean")
         edges = len(x) * squares.sum() - labels.sum(0).square().sum()
     # attached to x even where no class has another to meet: 0 with gradient 0
     return masses.other.exp().to(x.dtype) + x.sum(1) * 0, edges.to(x.dtype)
@@ -162,6 +174,11 @@ def _(x: Tensor, k: int) -> Tensor:
 
 class GraphSmoothnessLoss(nn.Module):
     """Module form of :func:`graph_smoothness_loss`.
+
+    Parameters
+    ----------
+    alpha, k, symmetry, normalize, reduction:
+        As in :func:`graph_smoothness_loss`.
 
     >>> x = torch.tensor([[1.0, 0.0], [1.0, 0.0], [-1.0, 0.0]])
     >>> GraphSmoothnessLoss(alpha=1.0)(x, torch.tensor([0, 1, 1]))

@@ -7,8 +7,7 @@ the loss asks which of several targets is the sample's own (eq. 9, Figure 2):
           + \log \sum_{j} e^{\langle\alpha_j, s_i\rangle}
 
 The sum runs over the batch's targets, or over the own target and separately drawn
-``noise_targets``. Figure 2 forms an ``(n, n, c)`` tensor; here each kind of target has its cheapest
-exact form:
+``noise_targets``. Each kind of target has its cheapest exact form (Figure 2's is ``(n, n, c)``):
 
 * hard: :math:`\sum_j` groups by class, :math:`\log \sum_k n_k e^{s_{ik}}`, ``O(n c)``;
 * soft: one matrix product, :math:`z\alpha^\top/\tau - c_j` with
@@ -35,9 +34,8 @@ from vicinal.checks import InputError, as_tensor, check_positive, check_same_row
 from . import mixed_scores
 from .conventions import as_class_targets, as_rows, full_precision, reduce_rows
 from .log_partition import log_partition
-from .targets import MixedTargets
+from .targets import MixedTargets, Targets, draw_labels
 
-Targets = Tensor | MixedTargets
 Noise = Tensor | str | None
 
 
@@ -53,10 +51,22 @@ def info_nce(
 ) -> Tensor:
     r"""Noise contrastive loss of class scores (Hugger & Uhlmann 2024, eq. 9).
 
-    ``noise``: the law η of the noise targets, as None or ``"uniform"`` (the same: a constant
-    cancels), ``"batch"`` (mean of the targets) or ``(c,)`` weights of any scale. It may be 0 for a
-    class that no target touches. ``noise_targets``: contrast with these instead of the batch's
-    other targets.
+    Parameters
+    ----------
+    logits:
+        Scores ``(n, c)``.
+    targets:
+        Class indices ``(n,)``, distributions ``(n, c)``, or :class:`MixedTargets`.
+    noise:
+        The law η of the noise targets: None or ``"uniform"`` (the same: a constant cancels),
+        ``"batch"`` (mean of the targets) or ``(c,)`` weights of any scale. It may be 0 for a class
+        that no target touches.
+    temperature:
+        What logits are divided by.
+    noise_targets:
+        Contrast with these instead of the batch's other targets.
+    reduction:
+        ``"mean"``, ``"sum"`` or ``"none"``.
 
     >>> z = torch.tensor([[2.0, 0.0], [0.0, 2.0]])
     >>> info_nce(z, torch.tensor([0, 1])), info_nce(z, torch.eye(2))
@@ -92,6 +102,13 @@ def soft_distribution_info_nce(
 
     Each sample's label is drawn from its own target row, then the hard loss is taken.
 
+    Parameters
+    ----------
+    logits, targets, noise, temperature, reduction:
+        As in :func:`info_nce`.
+    generator:
+        Draws the labels.
+
     >>> z, soft = torch.zeros(4, 3), torch.full((4, 3), 1 / 3)
     >>> soft_distribution_info_nce(z, soft, generator=torch.Generator().manual_seed(0))
     tensor(1.3863)
@@ -100,22 +117,6 @@ def soft_distribution_info_nce(
     targets = _as_targets(targets, logits, "targets", len(logits))
     labels = draw_labels(targets, generator)
     return info_nce(logits, labels, noise=noise, temperature=temperature, reduction=reduction)
-
-
-def draw_labels(targets: Targets, generator: torch.Generator | None = None) -> Int[Tensor, " n"]:
-    """One class for each row, drawn from the row (hard labels are their own draw)."""
-    if isinstance(targets, Tensor):
-        if targets.ndim == 1:
-            return targets
-        return torch.multinomial(targets, 1, generator=generator)[:, 0]
-    place = generator.device if generator is not None else targets.a.device
-    u = torch.rand(2, len(targets), generator=generator, device=place).to(targets.a.device)
-    own = torch.where(u[0] < targets.lam, targets.a, targets.b)
-    if targets.epsilon == 0:
-        return own
-    xi = torch.ones(targets.num_classes) if targets.noise is None else targets.noise
-    noise = torch.multinomial(xi.to(place), len(targets), replacement=True, generator=generator)
-    return torch.where(u[1] < targets.epsilon, noise.to(own.device), own)
 
 
 # ------------------------------------------------------------------ inputs
@@ -167,24 +168,17 @@ def _class_weights(targets: Targets, logits: Tensor) -> Float[Tensor, " c"]:
     """Sum of the targets over the batch: the class counts if they are hard."""
     counts = logits.new_zeros(logits.shape[1])
     if isinstance(targets, MixedTargets):
-        lam = targets.lam.to(counts.dtype) * (1 - targets.epsilon)
-        counts = counts.scatter_add(0, targets.a, lam)
-        counts = counts.scatter_add(0, targets.b, 1 - targets.epsilon - lam)
-        xi = 1 / len(counts) if targets.noise is None else targets.noise.to(counts)
-        return counts + targets.epsilon * len(targets) * xi if targets.epsilon > 0 else counts
+        return mixed_scores.class_weights(targets, counts)
     if targets.ndim == 2:
         return targets.sum(0)
     return counts.scatter_add(0, targets, torch.ones_like(targets, dtype=counts.dtype))
 
 
 def _check_noise_covers(targets: Targets, eta: Tensor | None, name: str) -> None:
-    if eta is None or torch.compiler.is_compiling():
-        return
-    missing = eta == 0
-    if not bool(missing.any()):
+    if eta is None or torch.compiler.is_compiling() or bool((eta != 0).all()):
         return
     weights = _class_weights(targets, eta[None])
-    bad = (missing & (weights > 0)).nonzero().flatten().tolist()
+    bad = ((eta == 0) & (weights > 0)).nonzero().flatten().tolist()
     if bad:
         raise InputError(
             f"`noise` is 0 for class {bad[0]}, but `{name}` has weight there "
@@ -240,17 +234,13 @@ def _minus_noise(targets: Tensor, eta: Tensor | None) -> Float[Tensor, " m"] | N
     return -torch.mv(targets, torch.where(eta > 0, eta, 1).log())
 
 
-class InfoNCELoss(nn.Module):
-    """Module form of :func:`info_nce`; a noise tensor is a buffer."""
+class _NoiseLoss(nn.Module):
+    """What both module forms share: their settings; a noise tensor is a buffer."""
 
     eta: Tensor | None
 
     def __init__(
-        self,
-        *,
-        noise: Noise = None,
-        temperature: float | Tensor = 1.0,
-        reduction: str = "mean",
+        self, *, noise: Noise = None, temperature: float | Tensor = 1.0, reduction: str = "mean"
     ) -> None:
         super().__init__()
         self.noise = noise if isinstance(noise, str) else None
@@ -258,23 +248,34 @@ class InfoNCELoss(nn.Module):
         self.temperature = temperature
         self.reduction = reduction
 
+    def _law(self) -> Noise:
+        return self.noise if self.eta is None else self.eta
+
+
+class InfoNCELoss(_NoiseLoss):
+    """Module form of :func:`info_nce`; a noise tensor is a buffer."""
+
     def forward(
         self, logits: Tensor, targets: Targets, noise_targets: Targets | None = None
     ) -> Tensor:
         return info_nce(
             logits,
             targets,
-            noise=self.noise if self.eta is None else self.eta,
+            noise=self._law(),
             temperature=self.temperature,
             noise_targets=noise_targets,
             reduction=self.reduction,
         )
 
 
-class SoftDistributionInfoNCELoss(nn.Module):
-    """Module form of :func:`soft_distribution_info_nce`; a noise tensor is a buffer."""
+class SoftDistributionInfoNCELoss(_NoiseLoss):
+    """Module form of :func:`soft_distribution_info_nce`; a noise tensor is a buffer.
 
-    eta: Tensor | None
+    Parameters
+    ----------
+    noise, temperature, generator, reduction:
+        As in :func:`soft_distribution_info_nce`.
+    """
 
     def __init__(
         self,
@@ -284,18 +285,14 @@ class SoftDistributionInfoNCELoss(nn.Module):
         generator: torch.Generator | None = None,
         reduction: str = "mean",
     ) -> None:
-        super().__init__()
-        self.noise = noise if isinstance(noise, str) else None
-        self.register_buffer("eta", noise if isinstance(noise, Tensor) else None)
-        self.temperature = temperature
+        super().__init__(noise=noise, temperature=temperature, reduction=reduction)
         self.generator = generator
-        self.reduction = reduction
 
     def forward(self, logits: Tensor, targets: Targets) -> Tensor:
         return soft_distribution_info_nce(
             logits,
             targets,
-            noise=self.noise if self.eta is None else self.eta,
+            noise=self._law(),
             temperature=self.temperature,
             generator=self.generator,
             reduction=self.reduction,

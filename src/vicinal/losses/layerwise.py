@@ -14,7 +14,8 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
-from vicinal.checks import InputError, closest
+from vicinal.capture import listening
+from vicinal.checks import InputError
 
 Loss = Callable[[Tensor, Tensor], Tensor]
 
@@ -22,8 +23,12 @@ Loss = Callable[[Tensor, Tensor], Tensor]
 class LayerwiseLoss(nn.Module):
     """Weighted sum of a loss over named layers of a model.
 
-    ``loss``: for all layers, or one for each as a mapping (learned temperatures of their own).
-    ``layers``: names as in ``model.named_modules()``, each with its weight.
+    Parameters
+    ----------
+    loss:
+        For all layers, or one for each as a mapping (learned temperatures of their own).
+    layers:
+        Names as in ``model.named_modules()``, each with its weight.
 
     >>> model = nn.Sequential(nn.Linear(2, 4), nn.ReLU(), nn.Linear(4, 3))
     >>> spread = LayerwiseLoss(lambda h, y: h.square().mean(), layers={"0": 1.0, "1": -0.5})
@@ -53,24 +58,10 @@ class LayerwiseLoss(nn.Module):
     def watch(self, model: nn.Module) -> Iterator[dict[str, Tensor]]:
         """Within the block, each forward of ``model`` fills the mapping with the layers' outputs.
 
-        A layer that runs several times in a forward leaves its last output. The hooks go with the
-        block; the model is left as it was.
+        A layer that runs several times leaves its last output. The model is left as it was.
         """
-        modules = dict(model.named_modules())
-        for name in self.layers:
-            if name not in modules:
-                near = closest(name, [n for n in modules if n])
-                hint = f" The closest: {', '.join(map(repr, near))}." if near else ""
-                raise InputError(f"`layers`: the model has no layer {name!r}.{hint}")
-        activations: dict[str, Tensor] = {}
-        hooks = [
-            modules[name].register_forward_hook(_keep(activations, name)) for name in self.layers
-        ]
-        try:
+        with listening(model, list(self.layers), _with_rows) as activations:
             yield activations
-        finally:
-            for hook in hooks:
-                hook.remove()
 
     def terms(self, activations: Mapping[str, Tensor], labels: Tensor) -> dict[str, Tensor]:
         """The loss of each layer, not yet weighted: what to log."""
@@ -89,13 +80,10 @@ class LayerwiseLoss(nn.Module):
         return torch.stack([self.layers[name] * term for name, term in terms.items()]).sum()
 
 
-def _keep(activations: dict[str, Tensor], name: str) -> Callable[..., None]:
-    def hook(module: nn.Module, inputs: object, output: object) -> None:
-        if not isinstance(output, Tensor) or output.ndim < 2:
-            raise InputError(
-                f"layer {name!r} ({type(module).__name__}) gives {type(output).__name__}, not a "
-                "tensor with a row for each sample. Name a layer inside it."
-            )
-        activations[name] = output
-
-    return hook
+def _with_rows(name: str, output: Tensor) -> Tensor:
+    if output.ndim < 2:
+        raise InputError(
+            f"layer {name!r} gives a tensor of shape {tuple(output.shape)}, not a row for each "
+            "sample. Name another layer."
+        )
+    return output

@@ -17,11 +17,13 @@ the rows go in blocks and the exponentials are computed again in the backward: m
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
+from torch.utils.checkpoint import checkpoint
 
 BLOCK = 1 << 22  # entries of one block of scores: 16 MB in float32
 
@@ -51,15 +53,13 @@ class _LogPartition(torch.autograd.Function):
     def forward(
         ctx: Any, queries: Tensor, keys: Tensor, bias: Tensor, diagonal: str, rows: int
     ) -> Tensor:
-        out, exponentials, total = [], None, []
+        out, weights, total = [], queries, queries
         for i in range(0, len(queries), rows):
             scores = _scores(queries[i : i + rows], keys, bias, i if diagonal == "exclude" else -1)
             own = scores.diagonal(i).clone() if diagonal == "subtract" else 0.0
-            top = scores.amax(1).clamp_min(torch.finfo(scores.dtype).min)  # finite if all is -inf
-            exponentials = scores.sub_(top[:, None]).exp_()
-            total.append(exponentials.sum(1))
-            out.append(total[-1].log() + top - own)
-        kept = [exponentials, total[0]] if len(out) == 1 else []
+            weights, total, top = exponentials(scores, 1)
+            out.append(total.log() + top - own)
+        kept = [weights, total] if len(out) == 1 else []
         ctx.save_for_backward(queries, keys, bias, *kept)
         ctx.diagonal, ctx.rows = diagonal, rows
         return torch.cat(out)
@@ -74,16 +74,15 @@ class _LogPartition(torch.autograd.Function):
         grad_b = torch.zeros_like(bias) if wanted[2] else None
         for i in range(0, len(queries), ctx.rows):
             q = queries[i : i + ctx.rows]
-            exponentials, total = kept or _again(
-                q, keys, bias, i if ctx.diagonal == "exclude" else -1
-            )
+            first = i if ctx.diagonal == "exclude" else -1
+            weights, total = kept or exponentials(_scores(q, keys, bias, first), 1)[:2]
             share = torch.where(total == 0, 0, g[i : i + ctx.rows] / total)
             if grad_q is not None:
-                grad_q[i : i + ctx.rows] = torch.mm(exponentials, keys).mul_(share[:, None])
+                grad_q[i : i + ctx.rows] = torch.mm(weights, keys).mul_(share[:, None])
             if grad_k is not None:
-                grad_k += exponentials.T @ (q * share[:, None])
+                grad_k += weights.T @ (q * share[:, None])
             if grad_b is not None:
-                grad_b += exponentials.T @ share
+                grad_b += weights.T @ share
         if ctx.diagonal == "subtract":
             n = len(queries)
             if grad_q is not None:
@@ -103,8 +102,30 @@ def _scores(q: Tensor, keys: Tensor, bias: Tensor, start: int) -> Tensor:
     return scores
 
 
-def _again(q: Tensor, keys: Tensor, bias: Tensor, start: int) -> tuple[Tensor, Tensor]:
-    scores = _scores(q, keys, bias, start)
-    top = scores.amax(1, keepdim=True).clamp_min(torch.finfo(scores.dtype).min)
-    exponentials = scores.sub_(top).exp_()
-    return exponentials, exponentials.sum(1)
+def exponentials(scores: Tensor, dim: int) -> tuple[Tensor, Tensor, Tensor]:
+    """e^(s - top), written over the scores; their sums along ``dim``, 0 for a sum of nothing; tops.
+
+    In place, where ``log_sum_exp`` keeps copies for autograd: here the gradient is written out.
+    """
+    top = scores.amax(dim, keepdim=True).clamp_min(torch.finfo(scores.dtype).min)
+    weights = scores.sub_(top).exp_()
+    return weights, weights.sum(dim), top.squeeze(dim)
+
+
+def in_blocks(losses: Callable[[int, int], Tensor], anchors: int, width: int) -> Tensor:
+    """``losses(start, stop)`` of consecutive anchors, concatenated along the last axis.
+
+    For losses that need a row of ``width`` pairs for each anchor: a block's pairs are computed
+    again in the backward instead of being kept.
+
+    >>> in_blocks(lambda start, stop: torch.arange(start, stop), 3, 10)
+    tensor([0, 1, 2])
+    """
+    rows = max(1, BLOCK // width)
+    if anchors <= rows:
+        return losses(0, anchors)
+    parts = [
+        checkpoint(losses, i, min(i + rows, anchors), use_reentrant=False)
+        for i in range(0, anchors, rows)
+    ]
+    return torch.cat(parts, -1)

@@ -17,7 +17,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from .log_partition import BLOCK
+from .log_partition import BLOCK, exponentials
 from .targets import MixedTargets
 
 
@@ -37,6 +37,16 @@ def own(z: Float[Tensor, "n c"], targets: MixedTargets, eta: Tensor | None) -> T
     a = z.gather(1, targets.a[:, None])[:, 0]
     b = z.gather(1, targets.b[:, None])[:, 0]
     return share * a + rest * b + _bias(targets, eta, z.dtype) + _smoothing(z, targets, eta)
+
+
+def class_weights(targets: MixedTargets, zero: Float[Tensor, " c"]) -> Float[Tensor, " c"]:
+    """``Σ_j α_j``."""
+    share, rest = _shares(targets, zero.dtype)
+    weights = zero.scatter_add(0, targets.a, share).scatter_add(0, targets.b, rest)
+    if targets.epsilon == 0:
+        return weights
+    xi = 1 / len(zero) if targets.noise is None else targets.noise.to(zero)
+    return weights + targets.epsilon * len(targets) * xi
 
 
 def _shares(targets: MixedTargets, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
@@ -86,13 +96,12 @@ class _MixedLogPartition(torch.autograd.Function):
         subtract: bool,
         rows: int,
     ) -> Tensor:
-        out, kept = [], []
+        out: list[Tensor] = []
+        kept: list[Tensor] = []
         for i in range(0, len(z), rows):
             scores = _scores(z[i : i + rows], a, b, share, rest, bias)
             own = scores.diagonal(-i).clone() if subtract else 0.0
-            top = scores.amax(0)
-            kept = [scores.sub_(top).exp_()]
-            kept.append(kept[0].sum(0))
+            *kept, top = exponentials(scores, 0)
             out.append(kept[1].log() + top - own)
         ctx.save_for_backward(z, a, b, share, rest, bias, *(kept if len(out) == 1 else []))
         ctx.subtract, ctx.rows = subtract, rows
@@ -104,10 +113,8 @@ class _MixedLogPartition(torch.autograd.Function):
         z, a, b, share, rest, bias, *kept = ctx.saved_tensors
         grad = torch.empty_like(z)
         for i in range(0, len(z), ctx.rows):
-            if not kept:
-                scores = _scores(z[i : i + ctx.rows], a, b, share, rest, bias)
-                scores.sub_(scores.amax(0)).exp_()
-            weights, total = kept or (scores, scores.sum(0))
+            part = z[i : i + ctx.rows]
+            weights, total = kept or exponentials(_scores(part, a, b, share, rest, bias), 0)[:2]
             columns = weights.new_zeros(z.shape[1], weights.shape[1])
             columns.index_add_(0, a, weights * share[:, None])
             columns.index_add_(0, b, weights * rest[:, None])

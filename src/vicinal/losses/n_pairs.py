@@ -34,8 +34,21 @@ def n_pairs_loss(
 ) -> Tensor:
     """N-pairs loss (Sohn 2016, eq. 6) over all pairs of equal label.
 
-    With ``positives`` the rows of ``x`` are anchors that meet the rows of ``positives`` only, row i
-    of both bearing label i: Sohn's own pairs when the labels differ.
+    Parameters
+    ----------
+    x:
+        Rows ``(n, d)``.
+    labels:
+        Integers ``(n,)``, or soft labels ``(n, c)``.
+    temperature:
+        What inner products are divided by.
+    l2_reg:
+        Weight of the anchors' squared length.
+    reduction:
+        ``"mean"`` over the anchors that have a positive, ``"sum"`` or ``"none"``.
+    positives:
+        The rows of ``x`` are anchors that meet these rows only, row i of both bearing label i:
+        Sohn's own pairs when the labels differ.
 
     >>> import torch
     >>> x, y = torch.eye(4)[[0, 0, 1, 1]], torch.tensor([0, 0, 1, 1])

@@ -38,6 +38,19 @@ def mixup_noise(
 ) -> MixedTargets:
     """Two classes from η each, mixed by λ ~ Beta(α, α), smoothed by ``epsilon``.
 
+    Parameters
+    ----------
+    count:
+        How many targets.
+    probabilities:
+        η, a distribution over the classes.
+    alpha:
+        Of the mixing share.
+    generator:
+        Draws classes and shares.
+    epsilon:
+        Smoothing toward the uniform distribution.
+
     >>> mixup_noise(5, torch.tensor([0.5, 0.5]), 0.8, torch.Generator().manual_seed(0)).num_classes
     2
     """

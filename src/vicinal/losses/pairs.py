@@ -18,10 +18,10 @@ from torch import Tensor
 
 from vicinal.checks import InputError, check_choice, check_positive, check_same_width
 from vicinal.neighbors.distances import METRICS, pairwise_distances, unit_rows
+from vicinal.neighbors.mass import own_log_mass
 
-from .blocks import in_blocks
 from .conventions import as_labels, as_rows, class_ids
-from .log_partition import log_partition
+from .log_partition import exponentials, in_blocks, log_partition
 
 
 @dataclass(frozen=True)
@@ -145,7 +145,7 @@ class Pairs:
         def block(start: int, stop: int) -> Tensor:
             s, same = self.log_weights(start, stop), self.same(start, stop).to(self.x.dtype)
             weights = self.without_self(1 - same, start, 0)
-            return _log_sum(s, weights)
+            return own_log_mass(s, weights)
 
         row = 0.0 if self.product is None else self.product.row
         return in_blocks(block, len(self.x), len(self.y)) + row
@@ -164,15 +164,6 @@ class Pairs:
 
         total, count = in_blocks(block, len(self.x), len(self.y))
         return total, count
-
-
-def _log_sum(s: Tensor, weights: Tensor) -> Tensor:
-    """log Σ w e^s by rows, -inf with zero gradient where all weights are 0."""
-    top = s.detach().masked_fill(weights == 0, float("-inf")).amax(1, keepdim=True)
-    top = top.clamp_min(torch.finfo(s.dtype).min)
-    total = (weights * (s - top).clamp_max(0).exp()).sum(1)
-    empty = total == 0
-    return torch.where(empty, float("-inf"), total.masked_fill(empty, 1).log() + top[:, 0])
 
 
 def _product(x: Tensor, y: Tensor, temperature: float | Tensor, metric: str) -> Product | None:
@@ -200,10 +191,9 @@ class _Push(torch.autograd.Function):
             n = s.masked_fill(~negatives, float("-inf"))
         else:
             n = s + negatives.log()
-        top = n.amax(1, keepdim=True).clamp_min(torch.finfo(s.dtype).min)
-        weights = n.sub_(top).exp_()
-        total = weights.sum(1, keepdim=True)
-        gap = s - (total.log() + top)  # +inf where there is no negative: nothing to push
+        weights, total, top = exponentials(n, 1)
+        total = total[:, None]
+        gap = s - (total.log() + top[:, None])  # +inf where there is no negative: nothing to push
         losses = (F.logsigmoid(gap) * positives).sum(1).neg_()
         if ctx.needs_input_grad[0]:
             pulled = gap.neg_().sigmoid_().mul_(positives)

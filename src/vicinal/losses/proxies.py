@@ -38,8 +38,22 @@ def proxy_nca_loss(
 ) -> Tensor:
     """Proxy-NCA (Movshovitz-Attias et al. 2017, eq. 4) on squared distances over ``temperature``.
 
-    ``include_positive=False`` is the original, whose sum runs over the other classes' proxies.
-    ``normalize=True`` compares unit rows, as both papers do.
+    Parameters
+    ----------
+    x:
+        Rows ``(n, d)``.
+    labels:
+        Class indices ``(n,)``, or soft labels ``(n, c)``.
+    proxies:
+        One vector for each class, ``(c, d)``.
+    temperature:
+        What squared distances are divided by.
+    include_positive:
+        False is the original, whose sum runs over the other classes' proxies.
+    reduction:
+        ``"mean"``, ``"sum"`` or ``"none"``.
+    normalize:
+        Compare unit rows, as both papers do.
 
     >>> import torch
     >>> x, p = torch.tensor([[0.0]]), torch.tensor([[0.0], [1.0]])
@@ -73,6 +87,19 @@ def normalized_softmax_loss(
     """Cross-entropy of cosine similarities over ``temperature`` (Zhai & Wu 2019).
 
     A zero row has similarity 0 to every class and gets no gradient.
+
+    Parameters
+    ----------
+    x:
+        Rows ``(n, d)``.
+    labels:
+        Class indices ``(n,)``, or soft labels ``(n, c)``.
+    weights:
+        One vector for each class, ``(c, d)``.
+    temperature:
+        What similarities are divided by.
+    reduction:
+        ``"mean"``, ``"sum"`` or ``"none"``.
 
     >>> import torch
     >>> x, w = torch.eye(2), 3 * torch.eye(2)
@@ -114,8 +141,16 @@ def _without_own(scores: Tensor, labels: Tensor) -> Float[Tensor, " n"]:
 
 
 class ProxyNCALoss(nn.Module):
-    """Module form of :func:`proxy_nca_loss`; the proxies are its parameter ``(num_classes,
-    dim)``.
+    """Module form of :func:`proxy_nca_loss`; ``proxies`` is its parameter.
+
+    Parameters
+    ----------
+    num_classes, dim:
+        Shape of the proxies.
+    temperature, include_positive, reduction, normalize:
+        As in :func:`proxy_nca_loss`.
+    generator:
+        Draws the first proxies.
     """
 
     def __init__(
@@ -149,7 +184,17 @@ class ProxyNCALoss(nn.Module):
 
 
 class NormalizedSoftmaxLoss(nn.Module):
-    """Module form of :func:`normalized_softmax_loss`; ``weights`` is its parameter."""
+    """Module form of :func:`normalized_softmax_loss`; ``weights`` is its parameter.
+
+    Parameters
+    ----------
+    num_classes, dim:
+        Shape of the weights.
+    temperature, reduction:
+        As in :func:`normalized_softmax_loss`.
+    generator:
+        Draws the first weights.
+    """
 
     def __init__(
         self,

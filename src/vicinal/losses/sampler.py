@@ -22,8 +22,18 @@ class ClassBalancedBatchSampler(Sampler[list[int]]):
     """Batches of ``classes_per_batch`` × ``samples_per_class`` indices, for ``batch_sampler=``.
 
     Classes come in turn, each time in a new order, and so do a class's samples: none repeats before
-    all have been drawn, and never within a batch. ``batches``: per epoch (default: as many as the
-    data fills). ``generator`` moves on from epoch to epoch.
+    all have been drawn, and never within a batch.
+
+    Parameters
+    ----------
+    labels:
+        Integers, one for each sample.
+    classes_per_batch, samples_per_class:
+        How many classes are in a batch, and how many samples of each.
+    batches:
+        Per epoch; None: as many as the data fills.
+    generator:
+        Draws the order; it moves on from epoch to epoch.
 
     >>> labels = torch.tensor([0, 0, 1, 1, 2, 2])
     >>> batches = list(ClassBalancedBatchSampler(labels, 2, 2))

@@ -23,8 +23,8 @@ from torch import Tensor, nn
 from vicinal.checks import InputError, check_choice, check_positive
 from vicinal.neighbors.distances import METRICS
 from vicinal.neighbors.temperature import optimal_temperature
+from vicinal.neighbors.tiles.dense import Surprise, small_surprise
 from vicinal.neighbors.tiles.masses import Labels, precise_log_masses
-from vicinal.neighbors.tiles.small import Surprise, small_surprise
 
 from .conventions import REDUCTIONS, as_rows, full_precision, keep_valid
 from .schedules import Schedule, check_schedule
@@ -49,6 +49,11 @@ def soft_nearest_neighbor_terms(
     reference_labels: Labels | None = None,
 ) -> SoftNearestNeighborTerms:
     """-log of the own class's share of the weight around each anchor, and whether it has a peer.
+
+    Parameters
+    ----------
+    x, labels, temperature, metric, reference, reference_labels:
+        As in :func:`soft_nearest_neighbor_loss`.
 
     >>> x = torch.tensor([[0.0], [1.0], [3.0]])
     >>> soft_nearest_neighbor_terms(x, torch.tensor([0, 0, 1])).valid
@@ -97,10 +102,24 @@ def soft_nearest_neighbor_loss(
 ) -> Tensor:
     """Soft nearest neighbor loss (Frosst et al. 2019), natural log.
 
-    ``labels``: integers (n,) or soft (n, c). ``temperature``: a number or a tensor that may learn.
-    ``reference``: other rows to look among, instead of the batch's own; nothing is left out there.
-    ``weight``: one per anchor; the mean divides by the weight of the anchors that have a peer, and
-    is 0 where none has. Exact at any scale, in memory linear in n.
+    Exact at any scale, in memory linear in n.
+
+    Parameters
+    ----------
+    x:
+        Rows ``(n, d)`` of any layer.
+    labels:
+        Integers ``(n,)``, or soft labels ``(n, c)``.
+    temperature:
+        T of the weights: a number, or a tensor that may learn.
+    metric:
+        ``"sqeuclidean"``, ``"euclidean"`` or ``"cosine"``.
+    reference, reference_labels:
+        Other rows to look among, instead of the batch's own; nothing is left out there.
+    weight:
+        One number for each anchor; the mean divides by the weight of those that have a peer.
+    reduction:
+        ``"mean"`` over the anchors that have a peer (0 if none has), ``"sum"`` or ``"none"``.
 
     >>> x = torch.tensor([[0.0], [1.0], [2.0], [3.0]])
     >>> soft_nearest_neighbor_loss(x, torch.tensor([0, 0, 1, 1]))
@@ -142,14 +161,21 @@ def _reduced(loss: Tensor, valid: Tensor | None, weight: Tensor | None, reductio
 class SoftNearestNeighborLoss(nn.Module):
     r"""Module form of :func:`soft_nearest_neighbor_loss`, with a temperature that may move.
 
-    ``temperature``: a number, a tensor or parameter of yours, a schedule ``epoch -> T``
-    (:mod:`vicinal.losses.schedules`; call :meth:`set_epoch` at the start of each epoch), or
-    ``"optimal"``: the minimum over T of each batch, as a constant (the derivative through an
-    optimum is zero). ``learn_temperature``: T is a parameter, ``exp(log_temperature)``.
-
-    ``entangle="max"`` returns the negative loss, to *raise* entanglement. A learned T minimizes the
-    loss even then (its gradient is reversed): the paper's definition is a minimum over T, and a T
-    that maximized would run to 0 and the loss to infinity.
+    Parameters
+    ----------
+    temperature:
+        A number, a tensor or parameter of yours, a schedule ``epoch -> T``
+        (:mod:`vicinal.losses.schedules`; call :meth:`set_epoch` at the start of each epoch), or
+        ``"optimal"``: the minimum over T of each batch, as a constant (the derivative through an
+        optimum is zero).
+    learn_temperature:
+        T is a parameter, ``exp(log_temperature)``.
+    entangle:
+        ``"max"`` returns the negative loss, to *raise* entanglement. A learned T minimizes the loss
+        even then (its gradient is reversed): the paper's definition is a minimum over T, and a T
+        that maximized would run to 0 and the loss to infinity.
+    metric, reduction:
+        As in :func:`soft_nearest_neighbor_loss`.
 
     >>> x, y = torch.tensor([[0.0], [1.0], [2.0], [3.0]]), torch.tensor([0, 0, 1, 1])
     >>> SoftNearestNeighborLoss(entangle="max")(x, y)
@@ -195,7 +221,8 @@ class SoftNearestNeighborLoss(nn.Module):
         if self.log_temperature is not None:
             t = self.log_temperature.exp()
         elif t == "optimal":
-            return _best_temperature(x, labels, self.metric)
+            best = _best_temperature(x.detach(), labels, self.metric)
+            return best if torch.compiler.is_compiling() else float(best)
         elif callable(t) and not isinstance(t, Tensor):
             return t(float(self.epoch))
         assert isinstance(t, (int, float, Tensor))
@@ -247,15 +274,26 @@ def _check_temperature(temperature: float | Tensor | Schedule | str) -> None:
         check_positive(float(temperature), "temperature")
 
 
-@torch.compiler.disable
-def _best_temperature(x: Tensor, labels: Tensor, metric: str) -> float:
-    """argmin over T; any T where the loss does not depend on it (no peers) or is NaN anyway."""
-    x = as_rows(x.detach(), "x")
-    if not bool(torch.isfinite(x).all()):
-        return 1.0
-    try:
-        return optimal_temperature(x, labels, metric=metric)
-    except InputError:
-        if len(labels) == len(x) and labels.ndim == 1 and len(labels.unique()) == len(labels):
-            return 1.0
-        raise
+@torch.library.custom_op(
+    "vicinal::best_temperature",
+    mutates_args=(),
+    schema="(Tensor x, Tensor labels, str metric) -> Tensor",
+)
+def _best_temperature(x: Tensor, labels: Tensor, metric: str) -> Tensor:
+    """argmin over T; any T where the loss does not depend on it (no peers) or is NaN anyway.
+
+    An operator, as a search for a minimum is nothing to trace.
+    """
+    t, x = 1.0, as_rows(x, "x")
+    if bool(torch.isfinite(x).all()):
+        try:
+            t = optimal_temperature(x, labels, metric=metric)
+        except InputError:
+            if labels.ndim != 1 or len(labels) != len(x) or len(labels.unique()) != len(labels):
+                raise
+    return torch.tensor(t, dtype=torch.float64)
+
+
+@_best_temperature.register_fake
+def _(x: Tensor, labels: Tensor, metric: str) -> Tensor:
+    return torch.empty((), dtype=torch.float64)

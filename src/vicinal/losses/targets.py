@@ -28,8 +28,18 @@ from .conventions import as_class_targets, check_class_range
 class MixedTargets:
     """Targets ``(1-ε)(λ e_a + (1-λ) e_b) + ε ξ`` for n samples, without their ``(n, c)`` matrix.
 
-    ``a``, ``b``: class indices ``(n,)``; ``lam``: weight of ``a``, a number or ``(n,)``;
-    ``epsilon``: smoothing; ``noise``: ξ ``(c,)``, uniform if None.
+    Parameters
+    ----------
+    a, b:
+        Class indices ``(n,)``.
+    lam:
+        λ, the weight of ``a``: a number or ``(n,)``.
+    epsilon:
+        Smoothing ε.
+    num_classes:
+        c.
+    noise:
+        ξ, a distribution over the classes; uniform if None.
 
     >>> MixedTargets(torch.tensor([0]), torch.tensor([2]), 0.75, 0.0, 3).dense()
     tensor([[0.7500, 0.0000, 0.2500]])
@@ -74,6 +84,9 @@ class MixedTargets:
         return _toward_noise(mixed, self.epsilon, self.noise)
 
 
+Targets = Tensor | MixedTargets
+
+
 def smooth_labels(
     labels: Int[Tensor, " n"] | Float[Tensor, "n c"],
     num_classes: int,
@@ -82,7 +95,16 @@ def smooth_labels(
 ) -> Float[Tensor, "n c"]:
     r"""Rows :math:`(1-\epsilon)\,e_{y} + \epsilon\,\xi` (Hugger & Uhlmann 2024, eq. 2).
 
-    ``noise`` is ξ, uniform if None. Soft labels are smoothed as they are.
+    Parameters
+    ----------
+    labels:
+        Class indices ``(n,)``; soft labels ``(n, c)`` are smoothed as they are.
+    num_classes:
+        c.
+    epsilon:
+        The share ε of the noise.
+    noise:
+        ξ, a distribution over the classes; uniform if None.
 
     >>> smooth_labels(torch.tensor([1]), 4, 0.2)
     tensor([[0.0500, 0.8500, 0.0500, 0.0500]])
@@ -107,12 +129,22 @@ def mixup(
     num_classes: int | None = None,
     epsilon: float = 0.0,
 ) -> tuple[Float[Tensor, "n ..."], MixedTargets | Float[Tensor, "n c"]]:
-    r"""Each sample blended with another: :math:`\lambda x_i + (1-\lambda) x_{\pi(i)}`, λ ~ Beta(α,
-    α).
+    r"""Each sample blended with another, :math:`\lambda x_i + (1-\lambda) x_{\pi(i)}`.
 
-    λ is drawn for each sample. Integer targets give :class:`MixedTargets` (smoothed by ``epsilon``
-    after mixing, over ``num_classes``; without it the largest label ends the classes), soft ones
-    rows.
+    Parameters
+    ----------
+    x:
+        Samples ``(n, ...)``.
+    targets:
+        Class indices, which give :class:`MixedTargets`, or soft labels, which give rows.
+    alpha:
+        λ ~ Beta(α, α), drawn for each sample.
+    generator:
+        Draws λ and the partners.
+    num_classes:
+        Of the mixed targets; without it the largest label ends the classes.
+    epsilon:
+        Smooth the targets by so much, after mixing.
 
     >>> x, y = mixup(torch.eye(3), torch.tensor([0, 1, 2]), 1.0, torch.Generator().manual_seed(0))
     >>> torch.allclose(x, y.dense())
@@ -139,6 +171,13 @@ def cutmix(
     The box has the area 1 - λ, λ ~ Beta(α, α), around a uniform center, and is clipped at the
     border: the target's λ is counted from the clipped box.
 
+    Parameters
+    ----------
+    x:
+        Images ``(n, channels, height, width)``.
+    targets, alpha, generator, num_classes, epsilon:
+        As in :func:`mixup`.
+
     >>> x = torch.eye(2).repeat_interleave(16).view(4, 1, 4, 4)
     >>> _, y = cutmix(x, torch.tensor([0, 1, 1, 0]), 1.0, torch.Generator().manual_seed(1))
     >>> y.num_classes
@@ -157,6 +196,22 @@ def cutmix(
     lam = 1 - box.double().mean((1, 2))
     mixed = torch.where(box[:, None], x[other], x)
     return mixed, _mix(targets, other, lam, num_classes, epsilon)
+
+
+def draw_labels(targets: Targets, generator: torch.Generator | None = None) -> Int[Tensor, " n"]:
+    """One class for each row, drawn from the row (hard labels are their own draw)."""
+    if isinstance(targets, Tensor):
+        if targets.ndim == 1:
+            return targets
+        return torch.multinomial(targets, 1, generator=generator)[:, 0]
+    place = generator.device if generator is not None else targets.a.device
+    u = torch.rand(2, len(targets), generator=generator, device=place).to(targets.a.device)
+    own = torch.where(u[0] < targets.lam, targets.a, targets.b)
+    if targets.epsilon == 0:
+        return own
+    xi = torch.ones(targets.num_classes) if targets.noise is None else targets.noise
+    noise = torch.multinomial(xi.to(place), len(targets), replacement=True, generator=generator)
+    return torch.where(u[1] < targets.epsilon, noise.to(own.device), own)
 
 
 def beta(

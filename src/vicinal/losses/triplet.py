@@ -22,8 +22,8 @@ from torch import Tensor, nn
 from vicinal.checks import check_choice, check_positive
 from vicinal.neighbors.distances import METRICS, pairwise_distances
 
-from .blocks import in_blocks
 from .conventions import REDUCTIONS, as_hard_labels, as_rows, full_precision
+from .log_partition import in_blocks
 
 MININGS = ("all", "hard", "semihard")
 AVERAGES = ("active", "valid")
@@ -43,10 +43,26 @@ def triplet_loss(
 ) -> Tensor:
     """Triplet margin loss (Frosst et al. 2019, eq. 4).
 
-    ``mining``: ``"all"``; ``"hard"``, the farthest positive and nearest negative of each anchor;
-    ``"semihard"``, for each positive the nearest negative farther than it, or the farthest negative
-    if there is none and ``fallback`` (without it, that positive is left out). The mean is over
-    triplets, the sum as well; ``reduction="none"`` gives each anchor the mean over its own.
+    Parameters
+    ----------
+    x:
+        Rows ``(n, d)``.
+    labels:
+        Integers ``(n,)``.
+    margin:
+        By how much a negative shall be farther than a positive.
+    mining:
+        ``"all"`` triplets; ``"hard"``, the farthest positive and nearest negative of each anchor;
+        ``"semihard"``, for each positive the nearest negative farther than it.
+    metric:
+        ``"sqeuclidean"``, ``"euclidean"`` or ``"cosine"``.
+    reduction:
+        ``"mean"`` or ``"sum"`` over triplets; ``"none"``: for each anchor the mean over its own.
+    average:
+        A mean divides by the ``"active"`` triplets, or by all ``"valid"`` ones.
+    fallback:
+        A positive that no negative is farther than takes the farthest one (``"semihard"``); without
+        it, that positive is left out.
 
     >>> x = torch.tensor([[0.0], [1.0], [1.5]])
     >>> triplet_loss(x, torch.tensor([0, 0, 1]), margin=1.0)  # 1 - 1.5 + 1 and 1 - 0.5 + 1
@@ -168,7 +184,13 @@ class _AllTriplets(torch.autograd.Function):
 
 
 class TripletLoss(nn.Module):
-    """Module form of :func:`triplet_loss`."""
+    """Module form of :func:`triplet_loss`.
+
+    Parameters
+    ----------
+    margin, mining, metric, reduction, average, fallback:
+        As in :func:`triplet_loss`.
+    """
 
     def __init__(
         self,

@@ -14,6 +14,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from vicinal.checks import InputError
+from vicinal.neighbors.mass import safe_log
 
 
 def exponential(
@@ -61,7 +62,7 @@ def dudani(distances: Float[Tensor, "n k"]) -> Float[Tensor, "n k"]:
     """
     _check_ascending(distances)
     first, last = distances[:, :1], distances[:, -1:]
-    weights = _safe_log(last - distances) - _safe_log(last - first)
+    weights = safe_log(last - distances) - safe_log(last - first)
     return torch.where(last == first, torch.zeros_like(distances), weights)
 
 
@@ -74,7 +75,7 @@ def gou(distances: Float[Tensor, "n k"]) -> Float[Tensor, "n k"]:
     tensor([[1.0000, 0.4000, 0.0000]])
     """
     first, last = distances[:, :1], distances[:, -1:]
-    weights = dudani(distances) + _safe_log(last + first) - _safe_log(last + distances)
+    weights = dudani(distances) + safe_log(last + first) - safe_log(last + distances)
     return torch.where(last == first, torch.zeros_like(distances), weights)
 
 
@@ -93,12 +94,6 @@ def _nearest(distances: Tensor) -> Tensor:
     nearest = distances == distances.amin(1, keepdim=True)
     weights = torch.zeros_like(distances).masked_fill(~nearest, -torch.inf)
     return weights.masked_fill(distances.isnan(), torch.nan)
-
-
-def _safe_log(x: Tensor) -> Tensor:
-    """log x; -inf at 0 with gradient 0 there, where the plain log's gradient times 0 is NaN."""
-    zero = x == 0
-    return x.masked_fill(zero, 1.0).log().masked_fill(zero, -torch.inf)
 
 
 def _check_ascending(distances: Tensor) -> None:

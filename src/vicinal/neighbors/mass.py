@@ -17,13 +17,29 @@ from torch import Tensor
 from vicinal.checks import InputError
 
 
+def safe_log(x: Tensor) -> Tensor:
+    """log x; -inf at 0 with gradient 0 there, where the plain log's gradient times 0 is NaN.
+
+    >>> safe_log(torch.tensor([0.0, 1.0]))
+    tensor([-inf, 0.])
+    """
+    zero = x == 0
+    return x.masked_fill(zero, 1.0).log().masked_fill(zero, -torch.inf)
+
+
+def log_sum_exp(terms: Tensor) -> Tensor:
+    """Over dimension 1; unlike ``torch.logsumexp`` a sum of nothing has gradient 0, not NaN."""
+    peak = terms.detach().amax(1, keepdim=True).clamp_min(torch.finfo(terms.dtype).min)
+    return safe_log((terms - peak).exp().sum(1)) + peak.squeeze(1)
+
+
 def log_mass(log_weights: Float[Tensor, "n k"]) -> Float[Tensor, " n"]:
     r"""All the weight around each point, :math:`\log M_i`.
 
     >>> log_mass(torch.zeros(1, 4)).exp()
     tensor([4.])
     """
-    return _log_sum_exp(log_weights)
+    return log_sum_exp(log_weights)
 
 
 def own_log_mass(
@@ -37,8 +53,8 @@ def own_log_mass(
     tensor([2.])
     """
     if same.dtype == torch.bool:
-        return _log_sum_exp(log_weights.masked_fill(~same, -torch.inf))
-    return _log_sum_exp(log_weights + _safe_log(same))
+        return log_sum_exp(log_weights.masked_fill(~same, -torch.inf))
+    return log_sum_exp(log_weights + safe_log(same))
 
 
 def class_log_mass(
@@ -55,26 +71,14 @@ def class_log_mass(
     """
     _check_neighbor_labels(log_weights, labels, num_classes)
     if labels.ndim == 3:
-        return _log_sum_exp(log_weights.unsqueeze(2) + _safe_log(labels))
+        return log_sum_exp(log_weights.unsqueeze(2) + safe_log(labels))
     labels = labels.long()
     empty = log_weights.new_full((len(log_weights), num_classes), -torch.inf)
     # The peak of each class cancels in value and gradient: it only keeps exp in range.
     peak = empty.scatter_reduce(1, labels, log_weights.detach(), "amax")
     peak = peak.clamp_min(torch.finfo(peak.dtype).min)
     relative = (log_weights - peak.gather(1, labels)).exp()
-    return _safe_log(torch.zeros_like(peak).scatter_add(1, labels, relative)) + peak
-
-
-def _log_sum_exp(terms: Tensor) -> Tensor:
-    """Over dimension 1; unlike ``torch.logsumexp`` a sum of nothing has gradient 0, not NaN."""
-    peak = terms.detach().amax(1, keepdim=True).clamp_min(torch.finfo(terms.dtype).min)
-    return _safe_log((terms - peak).exp().sum(1)) + peak.squeeze(1)
-
-
-def _safe_log(x: Tensor) -> Tensor:
-    """log x; -inf at 0 with gradient 0 there, where the plain log's gradient times 0 is NaN."""
-    zero = x == 0
-    return x.masked_fill(zero, 1.0).log().masked_fill(zero, -torch.inf)
+    return safe_log(torch.zeros_like(peak).scatter_add(1, labels, relative)) + peak
 
 
 def _check_neighbor_labels(log_weights: Tensor, labels: Tensor, num_classes: int) -> None:

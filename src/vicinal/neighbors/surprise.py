@@ -19,14 +19,13 @@ BLOCK = 1 << 17  # distances weighed at a time: they stay in the cache
 TILE = 1 << 20  # distances of a data set to itself formed at a time
 
 
-class Rows(NamedTuple):
-    """Some rows' distances to their neighbors, readied: the nearest is at 0, the nearest peer at
-    ``peer``; ``weight`` is 0 for a row without peers."""
+class Gaps(NamedTuple):
+    """How much farther each neighbor of some rows is than the row's nearest."""
 
-    gaps: Tensor
-    share: Tensor
-    peer: Tensor
-    weight: Tensor
+    gaps: Tensor  # (n, k)
+    share: Tensor  # (n, k) of the row's label that the neighbor has
+    peer: Tensor  # (n,) the gap of the nearest neighbor that has any
+    weight: Tensor  # (n,) 0 for a row without such a neighbor
 
 
 def block_rows(width: int) -> int:
@@ -34,8 +33,8 @@ def block_rows(width: int) -> int:
     return max(1, BLOCK // width)
 
 
-def slopes(rows: Iterable[Rows], beta: float) -> Slope:
-    """f, f' and f'' with respect to β, in one pass."""
+def slopes(rows: Iterable[Gaps], beta: float) -> Slope:
+    """f, f' = E_own[d] - E_all[d] and f'' = Var_all[d] - Var_own[d] at β, in one pass."""
     total = torch.zeros(4, dtype=torch.float64)
     for gaps, share, peer, weight in rows:
         all_, own = _weights(gaps, share, peer, beta)
@@ -51,7 +50,7 @@ def slopes(rows: Iterable[Rows], beta: float) -> Slope:
     return Slope(f, g, h)
 
 
-def losses(rows: Iterable[Rows], betas: Sequence[float]) -> list[float]:
+def losses(rows: Iterable[Gaps], betas: Sequence[float]) -> list[float]:
     """f at several β, each block of distances formed once."""
     total, count = torch.zeros(len(betas), dtype=torch.float64), 0.0
     for gaps, share, peer, weight in rows:
@@ -74,14 +73,14 @@ def _weights(gaps: Tensor, share: Tensor, peer: Tensor, beta: float) -> tuple[Te
     return all_.exp_(), own
 
 
-def ready(distances: Tensor, share: Tensor, weight: Tensor) -> Rows:
+def gaps_of(distances: Tensor, share: Tensor, weight: Tensor) -> Gaps:
     gaps = distances - distances.amin(1, keepdim=True)
     peer = gaps.masked_fill(share <= 0, torch.inf).amin(1)
     alone = peer.isinf()
     if bool(alone.any()):  # any finite stand-in will do, its weight is 0
         share = share.masked_fill(alone[:, None], 1.0)
         peer, weight = peer.masked_fill(alone, 0.0), weight.masked_fill(alone, 0.0)
-    return Rows(gaps, share, peer, weight)
+    return Gaps(gaps, share, peer, weight)
 
 
 # ------------------------------------------------------------------ every row against all others
@@ -97,7 +96,7 @@ class AllOthers:
         self.centered = self.base - self.base.mean(0)
         self.squares = squared_lengths(self.centered, self.base, metric)
 
-    def __iter__(self) -> Iterator[Rows]:
+    def __iter__(self) -> Iterator[Gaps]:
         n = len(self.base)
         step = block_rows(n)
         for rows in self.picked.split(max(64, TILE // n)):
@@ -108,7 +107,7 @@ class AllOthers:
             weight = distances.new_ones(len(rows))
             for i in range(0, len(rows), step):
                 part = slice(i, i + step)
-                yield ready(distances[part], share[part], weight[part])
+                yield gaps_of(distances[part], share[part], weight[part])
 
     def _distances(self, rows: Tensor, self_: Tensor) -> Tensor:
         squares = self.squares[rows]

@@ -34,16 +34,15 @@ from vicinal.checks import (
     check_same_rows,
 )
 from vicinal.neighbors.distances import METRICS
-from vicinal.neighbors.graph import NeighborGraph
 from vicinal.neighbors.newton import lowest_minimum
 from vicinal.neighbors.search.exact import ExactSearch
 from vicinal.neighbors.surprise import (
     AllOthers,
-    Rows,
+    Gaps,
     block_rows,
+    gaps_of,
     losses,
     peers,
-    ready,
     shared,
     slopes,
 )
@@ -85,11 +84,11 @@ def fit_temperature(
     distances, same, weight = _checked(distances, same, weight)
     step = block_rows(distances.shape[1])
 
-    def blocks(rows: Tensor, dtype: torch.dtype) -> list[Rows]:
+    def blocks(rows: Tensor, dtype: torch.dtype) -> list[Gaps]:
         everyone = len(rows) == len(distances)
         parts = [p if everyone else p[rows] for p in (distances, same, weight)]
         return [
-            ready(*(p[start : start + step].to(dtype) for p in parts))
+            gaps_of(*(p[start : start + step].to(dtype) for p in parts))
             for start in range(0, len(rows), step)
         ]
 
@@ -101,8 +100,16 @@ def optimal_temperature(
 ) -> float:
     r"""argmin over T of the soft nearest neighbor loss: NED's temperature, leave-one-out.
 
-    Over all others, streamed in blocks, or over the k nearest others where ``k`` is given. Labels
-    are integers (n,) or soft (n, c).
+    Parameters
+    ----------
+    x:
+        Rows ``(n, d)``.
+    labels:
+        Integers ``(n,)``, or soft labels ``(n, c)``.
+    metric:
+        ``"sqeuclidean"``, ``"euclidean"`` or ``"cosine"``.
+    k:
+        Look among the k nearest others; None: among all, streamed in blocks.
 
     >>> x = torch.tensor([[0.0], [1.0], [1.5], [2.5]])
     >>> round(optimal_temperature(x, torch.tensor([0, 0, 1, 1])), 3)
@@ -111,8 +118,9 @@ def optimal_temperature(
     rows, labels = _checked_rows(x, labels, metric)
     if k is not None:
         check_k(k, len(rows) - 1, "k", "each row of `x`")
-        graph = NeighborGraph.build(ExactSearch(metric).build(rows), k)
-        return fit_temperature(graph.distances, shared(labels, graph.indices)).temperature
+        others = torch.arange(len(rows), device=rows.device)
+        distances, indices = ExactSearch(metric).build(rows).query(rows, k, exclude=others)
+        return fit_temperature(distances, shared(labels, indices)).temperature
 
     def blocks(picked: Tensor, dtype: torch.dtype) -> AllOthers:
         return AllOthers(rows.to(dtype), labels, metric, picked)
@@ -125,6 +133,17 @@ def snnl_profile(
     x: Float[Tensor, "n d"], labels: Any, temperatures: Any, *, metric: str = "sqeuclidean"
 ) -> Float[Tensor, " t"]:
     """The soft nearest neighbor loss at several temperatures, from one pass over the distances.
+
+    Parameters
+    ----------
+    x:
+        Rows ``(n, d)``.
+    labels:
+        Integers ``(n,)``, or soft labels ``(n, c)``.
+    temperatures:
+        Positive numbers, infinity included.
+    metric:
+        ``"sqeuclidean"``, ``"euclidean"`` or ``"cosine"``.
 
     >>> x, labels = torch.tensor([[0.0], [1.0], [2.0]]), torch.tensor([0, 0, 1])
     >>> snnl_profile(x, labels, [1.0, float("inf")])
@@ -157,7 +176,7 @@ def chance_level(labels: Any) -> float:
     return float(((len(y) - 1) / count[count > 0]).log().mean())
 
 
-def _fit(blocks: Callable[[Tensor, torch.dtype], Iterable[Rows]], valid: Tensor) -> TemperatureFit:
+def _fit(blocks: Callable[[Tensor, torch.dtype], Iterable[Gaps]], valid: Tensor) -> TemperatureFit:
     """Basins on a sample, Newton on the sample, then on all rows, then in float64.
 
     ``blocks`` readies the given rows in the given precision, to be gone through many times.
@@ -184,7 +203,7 @@ def _fit(blocks: Callable[[Tensor, torch.dtype], Iterable[Rows]], valid: Tensor)
     return TemperatureFit(1 / found.at, found.value, found.at_bound)
 
 
-def _span(rows: Iterable[Rows]) -> tuple[float, float]:
+def _span(rows: Iterable[Gaps]) -> tuple[float, float]:
     """A small and the largest difference of distances within a row; (0, 0) if all are equal.
 
     Well below the first a kernel sees only nearest neighbors, well above the second it sees none.

@@ -32,10 +32,21 @@ _OURS = "support of a vicinal search"  # the comment on our tables: no other is 
 class PgSearch:
     """The protocol of ``Search`` over a table of PostgreSQL (``pip install 'vicinal[pg]'``).
 
-    ``dsn`` is a libpq connection string, ``table`` the name of the table, which ``build`` writes
-    anew (a table that is not of its own making is refused). ``hnsw=True`` adds an index: then
-    answers are approximate, and ``ef_search`` candidates are looked at. Close with :meth:`close`,
-    or use it in a ``with`` block. The rows also stay here, for the distances.
+    Close with :meth:`close`, or use it in a ``with`` block. The rows also stay here, for the
+    distances.
+
+    Parameters
+    ----------
+    dsn:
+        A libpq connection string.
+    table:
+        Which ``build`` writes anew; a table that is not of its own making is refused.
+    metric:
+        ``"sqeuclidean"``, ``"euclidean"`` or ``"cosine"``.
+    hnsw:
+        Add an index: then answers are approximate.
+    ef_search:
+        How many candidates the index looks at.
     """
 
     def __init__(

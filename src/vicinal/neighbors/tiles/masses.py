@@ -10,12 +10,13 @@ For point :math:`i` with weights :math:`w_{ij} = e^{-d_{ij}/T}` and labels :math
 Soft labels :math:`\alpha` agree in part: :math:`\langle\alpha_i, \alpha_j\rangle` takes the place
 of the bracket. Beyond a small batch nothing of size n × n is kept: weights are formed tile by tile,
 added up, and formed again in the backward pass, each unordered pair once. The result is the exact
-log-sum-exp at every scale and temperature.
+log-sum-exp at every scale and temperature. The walks look at the data (which rows are near, which
+masses fit the shift), so torch.compile takes them as one operator, ``vicinal::log_masses``.
 """
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Float, Int
@@ -30,13 +31,20 @@ from vicinal.checks import (
     check_positive,
     check_same_width,
 )
-from vicinal.neighbors.distances import METRICS, unit_rows
-from vicinal.neighbors.tiles.op import dense_log_masses, tiled_log_masses
+from vicinal.neighbors.distances import METRICS, compared_rows
+from vicinal.neighbors.tiles.dense import SMALL, dense_log_masses
+from vicinal.neighbors.tiles.tile import Problem, Upstream, gradients
+from vicinal.neighbors.tiles.walk import (
+    stream_masses,
+    stream_sums,
+    symmetric_masses,
+    symmetric_sums,
+)
 
 Labels = Int[Tensor, " n"] | Float[Tensor, "n c"]
+Three = tuple[Tensor, Tensor, Tensor]
 
 TILE = 512
-DENSE_BELOW = 512  # rows; as many are one block
 
 
 class LogMasses(NamedTuple):
@@ -59,8 +67,23 @@ def log_masses(
     """Log-masses around each row of ``x`` among the other rows, or among all rows of ``reference``.
 
     Differentiable (once) in ``x``, ``reference`` and ``temperature``; memory grows with n, not n².
-    An empty mass is -inf and has no gradient. With ``reference`` nothing is left out: a row that is
-    in both meets itself.
+    An empty mass is -inf and has no gradient.
+
+    Parameters
+    ----------
+    x:
+        Rows ``(n, d)``.
+    labels:
+        Integers ``(n,)``, or soft labels ``(n, c)``.
+    temperature:
+        T of the weights :math:`e^{-d/T}`: a number, or a tensor that may learn.
+    metric:
+        ``"sqeuclidean"``, ``"euclidean"`` or ``"cosine"``.
+    reference:
+        Other rows ``(m, d)`` to look among. Nothing is left out there: a row that is in both meets
+        itself.
+    reference_labels:
+        Their labels, of the kind of ``labels``.
 
     >>> x = torch.tensor([[0.0], [1.0], [3.0]])
     >>> masses = log_masses(x, torch.tensor([0, 0, 1]))
@@ -95,9 +118,7 @@ def precise_log_masses(
         x, reference = x.to(dtype), reference.to(dtype)
         reference_labels = _labels(reference_labels, "reference_labels", reference)
         _check_same_kind(labels, reference_labels)
-    small = max(x.shape[0], (x if reference is None else reference).shape[0]) <= DENSE_BELOW
-    tile = 0 if small else TILE
-    return masses_by_tiles(x, labels, reference, reference_labels, temperature, metric, tile)
+    return masses_by_tiles(x, labels, reference, reference_labels, temperature, metric)
 
 
 def masses_by_tiles(
@@ -107,9 +128,9 @@ def masses_by_tiles(
     reference_labels: Tensor | None,
     temperature: float | Tensor,
     metric: str,
-    tile: int,
+    tile: int | None = None,
 ) -> LogMasses:
-    """:func:`precise_log_masses` of checked inputs; ``tile`` 0 takes all pairs at once.
+    """:func:`precise_log_masses` of checked inputs, by tiles of so many rows; 0: all at once.
 
     Without a reference, ``reference_labels`` may hold the columns that soft labels are multiplied
     with, for an agreement other than their inner product.
@@ -119,12 +140,13 @@ def masses_by_tiles(
         raise InputError(f"`temperature` must be one number, got shape {tuple(t.shape)}.")
     if not torch.compiler.is_compiling():
         check_positive(float(t.detach()), "temperature")
-    if metric == "cosine":
-        x, reference = unit_rows(x), None if reference is None else unit_rows(reference)
-    arguments = x, reference, labels, reference_labels, t.reshape(()), metric
+    x, y = compared_rows(x, metric), None if reference is None else compared_rows(reference, metric)
+    if tile is None:
+        tile = 0 if max(len(x), len(x if y is None else y)) <= SMALL else TILE
+    given = x, y, labels, reference_labels, t.reshape(()), metric
     if tile == 0 and not torch.compiler.is_compiling():
-        return LogMasses(*dense_log_masses(*arguments))
-    return LogMasses(*tiled_log_masses(*arguments, tile or TILE))
+        return LogMasses(*dense_log_masses(*given))
+    return LogMasses(*_tiled(tile or TILE, *given))
 
 
 def _labels(labels: Tensor, name: str, x: Tensor) -> Tensor:
@@ -144,3 +166,92 @@ def _check_same_kind(labels: Tensor, reference_labels: Tensor) -> None:
             f"{tuple(labels.shape)} and {tuple(reference_labels.shape)}. Pass integers for both, "
             "or soft labels with the same classes for both."
         )
+
+
+# ------------------------------------------------------------------ the operator
+
+_GIVEN = "Tensor x, Tensor? y, Tensor x_labels, Tensor? y_labels, Tensor t, str metric"
+
+
+@torch.library.custom_op(
+    "vicinal::log_masses",
+    mutates_args=(),
+    schema=f"(int tile, {_GIVEN}) -> (Tensor, Tensor, Tensor)",
+)
+def _tiled(tile: int, *given: Any) -> Three:
+    """(all, own, other) log-masses, float64, of rows as they are compared."""
+    with torch.no_grad(), torch.autocast(given[0].device.type, enabled=False):
+        problem, order = _ordered(*given)
+        if order is None:
+            logs = stream_masses(problem)
+        else:
+            logs = symmetric_masses(problem, tile)
+            logs = torch.empty_like(logs).index_copy_(1, order, logs)
+        everything, own, other = logs
+    return everything.clone(), own.clone(), other.clone()
+
+
+@torch.library.custom_op(
+    "vicinal::log_masses_backward",
+    mutates_args=(),
+    schema="(Tensor[] grads, Tensor[] masses, bool learned, int tile, "
+    f"{_GIVEN}) -> (Tensor, Tensor, Tensor)",
+)
+def _tiled_backward(
+    grads: list[Tensor], masses: list[Tensor], learned: bool, tile: int, *given: Any
+) -> Three:
+    x, t = given[0], given[4]
+    with torch.no_grad(), torch.autocast(x.device.type, enabled=False):
+        upstream = Upstream.of(grads, torch.stack(masses), x.dtype)
+        problem, order = _ordered(*given)
+        if order is None:
+            sums = list(stream_sums(problem, upstream))
+        else:
+            sums = [symmetric_sums(problem, tile, upstream.part(order))]
+        gx, gy, slope = gradients(sums, problem, learned)
+        if order is not None:
+            gx = torch.empty_like(gx).index_copy_(0, order, gx)
+    return gx, x.new_empty(0) if gy is None else gy, t.new_zeros(()) if slope is None else slope
+
+
+def _ordered(
+    x: Tensor, y: Tensor | None, x_labels: Tensor, y_labels: Tensor | None, t: Tensor, metric: str
+) -> tuple[Problem, Tensor | None]:
+    """Without a reference rows ascend by hard label, as the symmetric walk wants them: in which
+    order; None with one."""
+    if y is not None:
+        return Problem.of(x, y, x_labels, y_labels, t, metric), None
+    order = torch.arange(len(x), device=x.device)
+    if x_labels.ndim == 1:
+        ascending, order = x_labels.sort(stable=True)
+        # Ranks as floats: exact, and quicker to compare than integers.
+        x_labels = ascending.unique_consecutive(return_inverse=True)[1].to(x.dtype)
+        x = x[order]
+    return Problem.of(x, None, x_labels, y_labels, t, metric), order
+
+
+@_tiled.register_fake
+def _(tile: int, x: Tensor, *given: Any) -> Three:
+    everything, own, other = (x.new_empty(len(x), dtype=torch.float64) for _ in range(3))
+    return everything, own, other
+
+
+@_tiled_backward.register_fake
+def _(grads: Any, masses: Any, learned: bool, tile: int, x: Tensor, y: Any, *given: Any) -> Three:
+    gy = x.new_empty(0) if y is None else torch.empty_like(y)
+    return torch.empty_like(x), gy, torch.empty_like(given[2])
+
+
+def _remember(ctx, inputs, output) -> None:  # type: ignore[no-untyped-def]  # torch's own record
+    ctx.tile, x, y, x_labels, y_labels, t, ctx.metric = inputs
+    ctx.save_for_backward(*output, x, y, x_labels, y_labels, t)
+
+
+def _backward(ctx, *grads):  # type: ignore[no-untyped-def]
+    *masses, x, y, x_labels, y_labels, t = ctx.saved_tensors
+    given, learned = (x, y, x_labels, y_labels, t, ctx.metric), ctx.needs_input_grad[5]
+    gx, gy, slope = _tiled_backward(list(grads), masses, learned, ctx.tile, *given)
+    return None, gx, None if y is None else gy, None, None, slope if learned else None, None
+
+
+_tiled.register_autograd(_backward, setup_context=_remember)

@@ -1,6 +1,8 @@
-r"""The own class's share of the weight around each row of a small batch, in a handful of calls.
+r"""Small batches whole, in a handful of calls.
 
-Below a few hundred rows the time goes into calls, not into arithmetic. Where only the share counts,
+Below a few hundred rows the time goes into calls, not into arithmetic. :func:`dense_log_masses`
+keeps the one tile of pairs for the backward pass. Where only the own class's share counts
+(:func:`small_surprise`), even fewer calls do:
 
 .. math::
    -\log \frac{\text{own}_i}{\text{own}_i + \text{other}_i}
@@ -9,24 +11,37 @@ Below a few hundred rows the time goes into calls, not into arithmetic. Where on
 
 with the slope :math:`p_{ij}` at a pair of two classes and minus the ratio times :math:`p_{ij}` at
 one of the same: nothing cancels where the share is near one. Batches that need more care (near
-duplicates, shares below what a float holds, soft labels) are left to the masses themselves
-(:mod:`vicinal.neighbors.tiles.masses`).
+duplicates, shares below what a float holds, soft labels) are left to the masses themselves.
 """
 
 from __future__ import annotations
 
 import math
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from vicinal.neighbors.distances import NEAR, unit_rows
-from vicinal.neighbors.tiles.pairs import equal_labels
+from vicinal.neighbors.distances import NEAR, compared_rows, zero_rows
+from vicinal.neighbors.tiles.tile import (
+    Problem,
+    Sums,
+    Upstream,
+    add_sums,
+    equal_labels,
+    gradients,
+    new_buffers,
+    tile,
+    tile_masses,
+    tile_slopes,
+)
 
-SMALL = 512  # rows
-METRICS = ("sqeuclidean", "cosine")
+SMALL = 512  # rows; as many are one tile
+PRODUCTS = ("sqeuclidean", "cosine")  # metrics whose log-weight is a product
+
+
+# ------------------------------------------------------------------ the own class's share
 
 
 class Surprise(NamedTuple):
@@ -62,22 +77,11 @@ def small_surprise(
     if torch.is_autocast_enabled(x.device.type):  # asked first: switching it off costs a product
         with torch.autocast(x.device.type, enabled=False):
             return small_surprise(x, labels, temperature, metric, mean=mean)
-    if not (isinstance(labels, Tensor) and labels.ndim == 1 and 2 <= len(x) <= SMALL):
-        return None
-    if len(labels) != len(x) or labels.is_floating_point() or metric not in METRICS:
-        return None
     learned = temperature if isinstance(temperature, Tensor) else None
-    if learned is not None:
-        if learned.numel() != 1:
-            return None
-        temperature = float(learned.detach())
-    if not isinstance(temperature, (int, float)) or not 0 < temperature < math.inf:
+    t = float(learned.detach()) if learned is not None and learned.numel() == 1 else temperature
+    if not (isinstance(t, (int, float)) and 0 < t < math.inf and _is_plain(x, labels, metric)):
         return None
-    scale = 1.0 / temperature
-    if metric == "cosine":  # a zero row is at distance 1 of all: no product says so
-        if bool((x == 0).all(1).any()):
-            return None
-        x, scale = unit_rows(x), 0.5 / temperature
+    x, scale = compared_rows(x, metric), (0.5 if metric == "cosine" else 1.0) / t
     found = _find(x.detach(), labels.to(x.device, torch.long), scale)
     if found is None:
         return None
@@ -86,6 +90,15 @@ def small_surprise(
         count = len(x) if valid is None else max(int(valid.sum()), 1)
         loss, pairs = loss.sum().div_(count), pairs._replace(scale=scale / count)
     return Surprise(_Attached.apply(x, learned, (loss,), pairs), valid)
+
+
+def _is_plain(x: Tensor, labels: Any, metric: str) -> bool:
+    if not (isinstance(labels, Tensor) and labels.ndim == 1 and 2 <= len(x) <= SMALL):
+        return False
+    if len(labels) != len(x) or labels.is_floating_point() or metric not in PRODUCTS:
+        return False
+    # A zero row is at cosine distance 1 from all: no product says so.
+    return metric != "cosine" or not bool(zero_rows(x).any())
 
 
 def _find(
@@ -149,3 +162,42 @@ def _gradient(pairs: _Pairs, grad: Tensor) -> Float[Tensor, "n d"]:
     m = slopes * (grad * (2 * scale)).reshape(-1, 1)
     m = m + m.T
     return (m @ rows).addcmul_(rows, m.sum(1, keepdim=True), value=-1)
+
+
+# ------------------------------------------------------------------ the masses themselves
+
+
+def dense_log_masses(
+    x: Tensor, y: Tensor | None, x_labels: Tensor, y_labels: Tensor | None, t: Tensor, metric: str
+) -> tuple[Tensor, Tensor, Tensor]:
+    """(all, own, other) log-masses of a small batch, float64, outside of torch.compile."""
+    return _Dense.apply(x, y, x_labels, y_labels, t, metric)
+
+
+class _Dense(torch.autograd.Function):
+    """No operator dispatch, log-weights kept."""
+
+    @staticmethod
+    def forward(ctx, x, y, x_labels, y_labels, t, metric):  # type: ignore[no-untyped-def]
+        with torch.autocast(x.device.type, enabled=False):
+            problem = Problem.of(x, y, x_labels, y_labels, t, metric)
+            left, right, kernel = problem
+            buffers = new_buffers(len(left.rows), len(right.rows), left.rows)
+            pairs = tile(left, right, kernel, buffers, "diagonal" if right is left else None)
+            logs = tile_masses(pairs, left, right)
+        ctx.problem, ctx.pairs, ctx.logs = problem, pairs, logs
+        ctx.save_for_backward(x, y)  # not to be read, but to be told if they change
+        return logs.clone().unbind(0)
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx, *grads):  # type: ignore[no-untyped-def]
+        (x, _), (left, right, _) = ctx.saved_tensors, ctx.problem
+        with torch.autocast(x.device.type, enabled=False):
+            upstream = Upstream.of(grads, ctx.logs, x.dtype)
+            m = tile_slopes(ctx.pairs.log_weights, left, right, upstream)
+            sums = [Sums.zeros(left)] if right is left else [Sums.zeros(left), Sums.zeros(right)]
+            m = m + m.T if right is left else m
+            add_sums(m, ctx.pairs, left, right, sums[0], None if right is left else sums[1])
+            gx, gy, slope = gradients(sums, ctx.problem, ctx.needs_input_grad[4])
+        return gx, gy, None, None, slope, None
