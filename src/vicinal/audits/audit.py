@@ -39,7 +39,7 @@ from vicinal.audits.suspects import contradictions, depth_agreement, label_audit
 from vicinal.audits.watched_search import WatchedSearch
 from vicinal.checks import InputError
 from vicinal.confidence import NEDClassifier
-from vicinal.confidence.ned.fit import Evidence, joined_evidence
+from vicinal.confidence.support import Evidence, joined_evidence
 from vicinal.neighbors.kernels import exponential
 from vicinal.neighbors.mass import log_mass, own_log_mass
 from vicinal.neighbors.neighborhood import Neighborhood

@@ -26,8 +26,8 @@ from vicinal.audits.record import (
 from vicinal.confidence import verdicts
 from vicinal.confidence.head import TrustHead
 from vicinal.confidence.ned.classifier import NEDClassifier
-from vicinal.confidence.ned.fit import Evidence
 from vicinal.confidence.ned.posterior import neighbor_log_weights
+from vicinal.confidence.support import Evidence
 from vicinal.confidence.verdicts import VERDICTS, Standards, standards_of
 from vicinal.evaluation import expected_calibration_error, noise_floor, threshold_for_accuracy
 from vicinal.neighbors.neighborhood import Neighborhood

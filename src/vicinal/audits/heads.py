@@ -20,9 +20,9 @@ from sklearn.linear_model import LogisticRegression
 from torch import Tensor
 
 from vicinal.audits.record import Head, ReliabilityBin, RiskCoverage, Sweep, Threshold
-from vicinal.confidence.ned.fit import Evidence
 from vicinal.confidence.ned.posterior import NEDParameters, best_class, ned_log_probs
 from vicinal.confidence.ned.recipe import Recipe, fit_recipe, with_prior
+from vicinal.confidence.support import Evidence
 from vicinal.evaluation import (
     expected_calibration_error,
     negative_log_likelihood,

@@ -16,7 +16,7 @@ from torch import Tensor
 from vicinal.audits.heads import MIN_ECE_ROWS, Fold
 from vicinal.audits.record import SetFacts
 from vicinal.checks import InputError, as_matrix, check_choice, check_k, check_same_width
-from vicinal.confidence.ned.fit import Evidence
+from vicinal.confidence.support import Evidence
 from vicinal.neighbors.distances import unit_rows
 from vicinal.neighbors.neighborhood import Neighborhood
 from vicinal.records import Record

@@ -27,8 +27,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from vicinal.checks import InputError
-from vicinal.confidence.ned.fit import Evidence
 from vicinal.confidence.ned.posterior import NEDParameters, log_density
+from vicinal.confidence.support import Evidence
 from vicinal.neighbors.neighborhood import Neighborhood, NeighborLabels
 
 VERDICTS = ("supported", "contested", "unfamiliar", "isolated")

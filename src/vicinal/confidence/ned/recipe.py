@@ -17,7 +17,6 @@ from torch import Tensor
 
 from vicinal.checks import InputError, check_choice
 from vicinal.confidence.ned.fit import (
-    Evidence,
     Free,
     Point,
     coarse_temperature,
@@ -26,6 +25,7 @@ from vicinal.confidence.ned.fit import (
     reachable,
 )
 from vicinal.confidence.ned.posterior import NEDParameters
+from vicinal.confidence.support import Evidence
 from vicinal.neighbors.temperature import fit_temperature
 
 
