@@ -85,9 +85,14 @@ class TrustHead:
     ) -> TrustHead:
         """From labeled support rows and, better, held-out rows that set T and the standards.
 
-        Without ``calib`` the support's own rows, each left out in turn, set them: too kind where
-        the embedding was trained on these rows. ``ned`` (unfitted) replaces the default, which fits
-        sharpness, background and class bandwidths as well.
+        Parameters
+        ----------
+        support : ``(Z, y)``, the labeled rows that vote.
+        calib : ``(Z, y)`` held out. Without, the support's own rows, each left out in turn, set the
+            standards: too kind where the embedding was trained on these rows.
+        ned : an unfitted NED in place of the default, which fits sharpness, background and class
+            bandwidths as well.
+        target_accuracy : what the rows above the threshold shall keep, with certainty 0.95.
         """
         if ned is None:
             ned = NEDClassifier(sharpness="fit", background="fit", bandwidth="class")

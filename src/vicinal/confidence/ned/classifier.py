@@ -216,8 +216,8 @@ class NEDClassifier(ClassifierMixin, BaseEstimator):
         if new is None and len(self.support_) == 1:
             raise InputError("the support has a single row; without it nothing can be predicted.")
         one_more = min(self.k_ + (new is None), len(self.support_))
-        near = self.support_.query(x, one_more)
-        return label_effects(self, near, rows, new, probabilities=probabilities)
+        neighborhood = self.support_.query(x, one_more)
+        return label_effects(self, neighborhood, rows, new, probabilities=probabilities)
 
     def joint_effect(self, X: Any, ids: Any, new_labels: Any = None) -> JointEffect:
         """The same for the whole list of edits at once."""
@@ -316,8 +316,8 @@ class NEDClassifier(ClassifierMixin, BaseEstimator):
         """Fit on held-out rows, or leave-one-out on the support itself."""
         recipe, labels, evidence = self.recipe_, self.support_.labels, held_out
         if evidence is None and recipe.anything:
-            near = self.neighborhood_of()
-            evidence = self.support_.evidence(near, labels.codes, leave_one_out=True)
+            others = self.neighborhood_of()
+            evidence = self.support_.evidence(others, labels.codes, leave_one_out=True)
         fit = fit_recipe(recipe, evidence, len(labels.classes), self.n_features_in_)
         for sentence in fit.warnings:
             self._warn(sentence)
