@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import datetime
 import warnings
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -21,8 +22,13 @@ from torch import Tensor
 from vicinal.checks import InputError, as_tensor, check_distributions
 
 UNKNOWN, UNLABELED = -1, -2  # codes of a class the support lacks, and of a row without label
-_KINDS = {"b": "truth values", "U": "text", "S": "bytes", "M": "dates", "m": "time spans"}
-_PLAIN = {bool: "b", np.bool_: "b", str: "U", np.str_: "U", bytes: "S", np.bytes_: "S"}
+_KINDS: dict[str, tuple[type, ...]] = {
+    "truth values": (bool, np.bool_),
+    "numbers": (int, float, np.number),
+    "text": (str,),
+    "bytes": (bytes,),
+    "dates": (datetime.date, np.datetime64),
+}
 
 
 class Labels(NamedTuple):
@@ -159,8 +165,7 @@ def _array(y: Any, rows: int, name: str) -> NDArray[Any]:
 def _of_list(y: list[Any] | tuple[Any, ...]) -> NDArray[Any]:
     """numpy would make text of numbers beside text: then the list stays one of objects."""
     y = [item.tolist() if isinstance(item, Tensor) and item.ndim == 0 else item for item in y]
-    kinds = set(map(type, y))
-    if len(kinds) < 2 or not kinds & {*_PLAIN, type(None)}:
+    if len(_kinds(y)) < 2:
         return np.asarray(y)
     array = np.empty(len(y), dtype=object)
     array[:] = y
@@ -177,7 +182,7 @@ def _of_one_kind(array: NDArray[Any], name: str) -> NDArray[Any]:
     """Checked labels; objects that are all numbers become numbers."""
     if array.dtype.kind == "O" and len(array):
         _check_no_nan(np.array([v != v for v in array], dtype=bool), array, name)
-        kinds = {_kind_of(label): label for label in array}
+        kinds = _kinds(array)
         if len(kinds) > 1:
             (one, a), (other, b) = sorted(kinds.items())[:2]
             raise InputError(
@@ -227,23 +232,22 @@ def _renumbered(
     return torch.tensor(codes)[given.codes]
 
 
-def _kind_of(label: Any) -> str:
-    kind = np.asarray(label).dtype.kind if type(label) not in _PLAIN else _PLAIN[type(label)]
-    if kind in "iuf":
-        return "numbers"
-    if isinstance(label, datetime.date):
-        return "dates"
-    return _KINDS.get(kind, type(label).__name__)
+def _kinds(labels: Iterable[Any]) -> dict[str, Any]:
+    """The kinds of some labels, with an example of each."""
+    found = {}
+    for label in {type(label): label for label in labels}.values():
+        named = [kind for kind, types in _KINDS.items() if isinstance(label, types)]
+        found[named[0] if named else type(label).__name__] = label
+    return found
 
 
 def _check_kind(new: NDArray[Any], known: NDArray[Any], name: str) -> None:
     """Numbers, truth values included, are one kind: 1, 1.0 and True are equal."""
-    kinds = [_kind_of(array[0]) for array in (new, known)]
-    if kinds[0] != kinds[1] and not set(kinds) <= {"numbers", "truth values"}:
+    (mine, a), (theirs, b) = (*_kinds(new[:1]).items(), *_kinds(known[:1]).items())
+    if mine != theirs and not {mine, theirs} <= {"numbers", "truth values"}:
         raise InputError(
-            f"the kinds of labels differ: `{name}` holds {kinds[0]} like {new[0]!r}, but the "
-            f"support's labels are {kinds[1]} like {known[0]!r}. Use the same names for the same "
-            "classes."
+            f"the kinds of labels differ: `{name}` holds {mine} like {a!r}, but the support's "
+            f"labels are {theirs} like {b!r}. Use the same names for the same classes."
         )
 
 

@@ -11,7 +11,6 @@ from torch.testing import assert_close
 import reference
 from vicinal.confidence.ned.classifier import NEDClassifier
 from vicinal.confidence.ned.fit import (
-    Evidence,
     Free,
     Point,
     descend,
@@ -20,6 +19,7 @@ from vicinal.confidence.ned.fit import (
     row_losses,
 )
 from vicinal.confidence.ned.posterior import NEDParameters, ned_log_probs
+from vicinal.confidence.support import Evidence
 from vicinal.losses import soft_nearest_neighbor_loss
 from vicinal.neighbors.neighborhood import Neighborhood
 

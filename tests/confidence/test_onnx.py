@@ -43,8 +43,10 @@ def run(path, queries):
 def test_onnx_equals_python(cloud, tmp_path, form, soft):
     x, y, queries = cloud
     ned = NEDClassifier(**form).fit(x, 0.9 * torch.eye(3)[y] + 0.1 / 3 if soft else y)
-    _, (label, probabilities) = run(export_onnx(ned, tmp_path / "ned.onnx"), queries)
+    session, (label, probabilities) = run(export_onnx(ned, tmp_path / "ned.onnx"), queries)
     expected = ned.predict_proba(queries)
+    alone = session.run(None, {"x": queries[:1].numpy()})[1]  # any number of rows
+    assert_close(torch.from_numpy(alone), expected[:1], rtol=0, atol=1e-4)
     assert_close(torch.from_numpy(probabilities), expected, rtol=0, atol=1e-4)
     top = expected.sort(1).values
     clear = (top[:, -1] - top[:, -2]) > 1e-3

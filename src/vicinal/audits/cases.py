@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vicinal.audits.folds import Fold
-from vicinal.audits.heads import Answer
+from vicinal.audits.heads import BLOCK, Answer
 from vicinal.audits.model import ModelFacts
 from vicinal.audits.rounding import rounded
 from vicinal.audits.rows import Cases
@@ -22,7 +22,6 @@ from vicinal.confidence.ned.posterior import neighbor_log_weights
 from vicinal.confidence.verdicts import VERDICTS, judge, reasons, standards_of
 from vicinal.evaluation import expected_calibration_error, noise_floor
 from vicinal.labels import UNKNOWN
-from vicinal.neighbors.neighborhood import Neighborhood
 
 if TYPE_CHECKING:
     from vicinal.audits.facts import Facts
@@ -41,7 +40,6 @@ class CaseVerdicts(NamedTuple):
 
 
 def verdicts_of(
-    neighborhood: Neighborhood,
     answer: Answer,
     folds: Sequence[Fold],
     threshold: float,
@@ -50,13 +48,13 @@ def verdicts_of(
     crowding: Float[Tensor, " m"] | None,
 ) -> CaseVerdicts:
     """Each row against the held-out rows of the fold it was not fitted in."""
-    m, confidence = neighborhood.size, torch.from_numpy(answer.confidence)
+    m, confidence = len(answer.predicted), torch.from_numpy(answer.confidence)
     credibility, near = torch.zeros(2, m, dtype=torch.float64)
     codes, lines = torch.zeros(m, dtype=torch.long), [""] * m
     for fold, parameters in zip(folds, answer.parameters, strict=True):
         rows = fold.scored
         standards = standards_of(fold.evidence, parameters, threshold, target_accuracy)
-        part, predicted, sure = neighborhood.rows(rows), answer.predicted[rows], confidence[rows]
+        part, predicted, sure = fold.neighborhood, answer.predicted[rows], confidence[rows]
         crowd = None if crowding is None else crowding[rows]
         judged = judge(part, predicted, sure, parameters, standards, crowd)
         credibility[rows], near[rows] = judged.credibility, judged.near_percentile
@@ -67,14 +65,15 @@ def verdicts_of(
     return CaseVerdicts(credibility, near, codes, lines)
 
 
-def weights_of(
-    neighborhood: Neighborhood, answer: Answer, folds: Sequence[Fold]
-) -> Float[Tensor, "m k"]:
+def weights_of(answer: Answer, folds: Sequence[Fold]) -> Float[Tensor, "m k"]:
     """The share of each neighbor in its row's answer, with the parameters of the row's fold."""
-    weights = torch.zeros(neighborhood.distances.shape, dtype=torch.float64)
+    k = folds[0].neighborhood.k
+    weights = torch.zeros(len(answer.predicted), k, dtype=torch.float64)
     for fold, parameters in zip(folds, answer.parameters, strict=True):
-        part = neighborhood.rows(fold.scored).double()
-        weights[fold.scored] = neighbor_log_weights(part, parameters).softmax(1)
+        for rows, part in zip(
+            fold.scored.split(BLOCK), fold.neighborhood.blocks(BLOCK), strict=True
+        ):
+            weights[rows] = neighbor_log_weights(part, parameters).softmax(1)
     return weights
 
 

@@ -116,9 +116,8 @@ def gather(
         scored=scored,
         shown=shown,
         ned=ned,
-        weights=weights_of(found.query, answer, split.folds),
+        weights=weights_of(answer, split.folds),
         verdicts=verdicts_of(
-            found.query,
             answer,
             split.folds,
             math.inf if score is None else score.threshold.threshold,

@@ -11,17 +11,18 @@ from torch import Tensor
 
 from vicinal.audits.inputs import Sets, warn
 from vicinal.checks import InputError
-from vicinal.confidence.ned.fit import Evidence
+from vicinal.confidence.support import Evidence
 from vicinal.neighbors.neighborhood import Neighborhood
 
 MIN_FOLD_ROWS = 50  # labeled rows; with fewer the fit is said to be weak
 
 
 class Fold(NamedTuple):
-    """Fit on ``evidence``; score the query rows ``scored``."""
+    """Fit on ``evidence``; score the query rows ``scored``, whose neighbors are here in float64."""
 
     evidence: Evidence
     scored: Int[Tensor, " s"]
+    neighborhood: Neighborhood
     fitted_on: Int[Tensor, " f"] | None = None  # query rows in the evidence, if they are query rows
 
 
@@ -51,15 +52,21 @@ def split_of(
         found = _evidence(calib, sets.calib.codes, counts)
         _check_some(found, "calib")
         how = f"fitted on {len(sets.calib.rows):,} calibration rows"
-        return Split(found, (Fold(found, everyone),), how)
+        return Split(found, (Fold(found, everyone, neighborhood.double()),), how)
     codes = sets.query.codes
     if sets.leave_one_out or codes is None or int((codes >= 0).sum()) < 4:
         found = Evidence(graph, sets.codes, counts, leave_one_out=True)
-        return Split(found, (Fold(found, everyone),), "leave-one-out on the support")
+        whole = Fold(found, everyone, neighborhood.double())
+        return Split(found, (whole,), "leave-one-out on the support")
     order = torch.from_numpy(np.random.default_rng(seed).permutation(len(everyone)))
     halves = (order[: len(order) // 2].sort().values, order[len(order) // 2 :].sort().values)
     folds = tuple(
-        Fold(_evidence(neighborhood.rows(fit), codes[fit], counts), score, fit)
+        Fold(
+            _evidence(neighborhood.rows(fit), codes[fit], counts),
+            score,
+            neighborhood.rows(score).double(),
+            fitted_on=fit,
+        )
         for fit, score in (halves, halves[::-1])
     )
     for fold in folds:

@@ -23,7 +23,7 @@ from vicinal.audits.heads import HEADS, RECIPES, Answer, Task
 from vicinal.audits.scoring import Scored
 from vicinal.checks import InputError, as_matrix, check_choice, check_k, check_same_width
 from vicinal.confidence.ned.classifier import NEDClassifier
-from vicinal.confidence.support import LabeledSupport
+from vicinal.confidence.support import Evidence, LabeledSupport
 from vicinal.labels import Labels, codes_of, labels_of
 from vicinal.neighbors.search import Search, make_search
 from vicinal.records import Record
@@ -163,7 +163,8 @@ def compare_heads(
     unknown, temperature = int((codes < 0).sum()), None
     notes = [_UNKNOWN.format(unknown)] if unknown else []
     if not RECIPES.keys().isdisjoint(names):
-        fold, said = _fold(LabeledSupport(made, labels), calib, k, metric, len(q))
+        evidence, said = _evidence(LabeledSupport(made, labels), calib, k, metric)
+        fold = Fold(evidence, torch.arange(len(q)), task.neighborhood.double())
         task = replace(task, folds=(fold,))
     scores = []
     for name in names:
@@ -230,15 +231,15 @@ def _possible(names: list[str], task: Task, asked: bool) -> list[str]:
     return [name for name in names if name not in missing]
 
 
-def _fold(
-    support: LabeledSupport, calib: Any, k: int, metric: str, rows: int
-) -> tuple[Fold, list[str]]:
-    """The one fold: NED's parameters from held-out rows, else leave-one-out, for every query."""
+def _evidence(
+    support: LabeledSupport, calib: Any, k: int, metric: str
+) -> tuple[Evidence, list[str]]:
+    """What NED is fitted on, held-out rows or the support left out in turn, and what is said."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         ned = NEDClassifier(k, metric=metric).fit_support(support)
         evidence = ned.held_out(calib)
-    return Fold(evidence, torch.arange(rows)), [f": {warning.message}" for warning in caught]
+    return evidence, [f": {warning.message}" for warning in caught]
 
 
 def _asked(name: str, task: Task) -> tuple[Answer | None, list[str]]:

@@ -134,8 +134,11 @@ def sweep_over_k(task: Task, whole: Scored) -> Sweep:
 
 
 def _at(k: int, task: Task, whole: Scored) -> Scored:
-    folds = tuple(fold._replace(evidence=fold.evidence.first(k)) for fold in task.folds)
-    fewer = dataclasses.replace(task, neighborhood=task.neighborhood.first(k), folds=folds)
+    folds = tuple(
+        fold._replace(evidence=fold.evidence.first(k), neighborhood=fold.neighborhood.first(k))
+        for fold in task.folds
+    )
+    fewer = dataclasses.replace(task, folds=folds)
     return dataclasses.replace(whole, answer=ned(fewer, "ned", ""))
 
 

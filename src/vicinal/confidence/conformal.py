@@ -114,10 +114,17 @@ def aps_scores(
 class ConformalSets(BaseEstimator):
     """Prediction sets around a fitted classifier: any with ``predict_proba``, or a DeepKNN.
 
-    ``calibrate(X, y)`` on rows that neither the classifier nor its embedding was fitted on. A set
-    may be empty: no label is plausible at this alpha. ``empty="top"`` puts the most plausible label
-    there (sets only grow, the promise stays); ``forced_`` counts such rows of the last call.
-    ``random_state`` switches to smoothed scores and p-values.
+    ``calibrate(X, y)`` on rows that neither the classifier nor its embedding was fitted on.
+
+    Parameters
+    ----------
+    base : the fitted classifier.
+    score : ``"lac"``, ``"aps"`` or ``"dknn"`` (a DeepKNN's).
+    alpha : how often a set may miss the true label.
+    mondrian : keep the promise within each class.
+    empty : ``"keep"`` sets without any plausible label, or put the most plausible one there
+        (``"top"``: sets only grow, the promise stays; ``forced_`` counts such rows).
+    random_state : smooth scores and p-values, with this seed.
 
     >>> import numpy as np
     >>> from sklearn.linear_model import LogisticRegression

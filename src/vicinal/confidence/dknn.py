@@ -65,7 +65,14 @@ class DeepKNN(BaseEstimator):
 
     ``fit(layers, y)`` with training rows ``{name: (n, d)}`` (or captured activations), then
     ``calibrate(layers, y)`` with rows that neither the support nor the network has seen.
-    ``mondrian=True`` ranks among calibration rows of the same class.
+
+    Parameters
+    ----------
+    k : neighbors counted in each layer.
+    metric : ``"sqeuclidean"``, ``"euclidean"`` or ``"cosine"``.
+    mondrian : rank among calibration rows of the same class only.
+    random_state : smooth the p-values, with this seed; None leaves them plain and cautious.
+    search : ``"exact"``, ``"faiss"`` or ``"auto"``, for each layer.
 
     >>> x = torch.cat([torch.randn(40, 2, generator=torch.Generator().manual_seed(0)) + 4,
     ...                torch.randn(40, 2, generator=torch.Generator().manual_seed(1)) - 4])
@@ -120,13 +127,13 @@ class DeepKNN(BaseEstimator):
                 f"`y` row {row} holds a label that the support does not. "
                 "Credibility is about the support's classes: leave such rows out."
             )
-        found = self._neighbors(rows)
-        self._warn_of_support_rows(rows, found)
+        neighborhoods = self._neighbors(rows)
+        self._warn_of_support_rows(rows, neighborhoods)
         if self.mondrian:
             warn_of_missing_classes(codes, self.classes_)
         per_layer = {
             name: against.gather(1, codes[:, None]).squeeze(1)
-            for name, against in self._against(found).items()
+            for name, against in self._against(neighborhoods).items()
         }
         self.layer_calibration_ = {
             name: Calibration(own, codes, bool(self.mondrian)) for name, own in per_layer.items()
@@ -140,8 +147,8 @@ class DeepKNN(BaseEstimator):
     def evaluate(self, layers: Any) -> DeepKNNPrediction:
         """Everything from one search per layer."""
         rows = self._rows(layers)
-        found = self._neighbors(rows)
-        against = self._against(found)
+        neighborhoods = self._neighbors(rows)
+        against = self._against(neighborhoods)
         strange = torch.stack(list(against.values())).sum(0)
         p = self._ranks(strange, "calibration_")
         like = _sample(layers)
@@ -156,7 +163,8 @@ class DeepKNN(BaseEstimator):
         }
         return DeepKNNPrediction(
             named(self.classes_, best, like), same_kind(top, like), same_kind(1 - second, like),
-            same_kind(shared, like), same_kind(p, like), same_kind(strange, like), agreement, found,
+            same_kind(shared, like), same_kind(p, like), same_kind(strange, like), agreement,
+            neighborhoods,
         )  # fmt: skip
 
     def predict(self, layers: Any) -> Any:
@@ -212,19 +220,22 @@ class DeepKNN(BaseEstimator):
             uniform = torch.from_numpy(rng.random(len(strange)))
         return conformal_p_values(strange, calibration, uniform)
 
-    def _nonconformity(self, found: dict[str, Neighborhood]) -> Int[Tensor, "n c"]:
-        return torch.stack(list(self._against(found).values())).sum(0)
+    def _nonconformity(self, neighborhoods: dict[str, Neighborhood]) -> Int[Tensor, "n c"]:
+        return torch.stack(list(self._against(neighborhoods).values())).sum(0)
 
-    def _against(self, found: dict[str, Neighborhood]) -> dict[str, Int[Tensor, "n c"]]:
+    def _against(self, neighborhoods: dict[str, Neighborhood]) -> dict[str, Int[Tensor, "n c"]]:
         """Per layer, how many neighbors have another class than each candidate."""
         count = len(self.classes_)
         return {
-            name: self.k - class_counts(self.support_labels_[neighborhood.indices.cpu()], count)
-            for name, neighborhood in found.items()
+            name: self.k - class_counts(neighborhood.labels, count)
+            for name, neighborhood in neighborhoods.items()
         }
 
     def _neighbors(self, rows: dict[str, Tensor]) -> dict[str, Neighborhood]:
-        return {name: self.searches_[name].query(x, self.k) for name, x in rows.items()}
+        return {
+            name: self.searches_[name].query(x, self.k).labeled(self.support_labels_)
+            for name, x in rows.items()
+        }
 
     def _rows(self, layers: Any) -> dict[str, Tensor]:
         """The layers of the support, by name; further ones are left alone."""
@@ -232,19 +243,19 @@ class DeepKNN(BaseEstimator):
         given = _matrices(layers)
         for name in self.searches_:
             if name not in given:
-                near = closest(name, given)
+                alike = closest(name, given)
                 raise InputError(
                     f"layer {name!r} is missing from `layers` (it has {', '.join(given)})."
-                    + (f" Is it {near[0]!r}?" if near else "")
+                    + (f" Is it {alike[0]!r}?" if alike else "")
                 )
         return {name: given[name] for name in self.searches_}
 
     def _warn_of_support_rows(
-        self, rows: dict[str, Tensor], found: dict[str, Neighborhood]
+        self, rows: dict[str, Tensor], neighborhoods: dict[str, Neighborhood]
     ) -> None:
         same = torch.ones(len(next(iter(rows.values()))), dtype=torch.bool)
         for name, x in rows.items():
-            nearest = self.searches_[name].support[found[name].indices[:, 0]]
+            nearest = self.searches_[name].support[neighborhoods[name].indices[:, 0]]
             same &= (nearest == x).all(1).cpu()
         if bool(same.any()):
             warnings.warn(

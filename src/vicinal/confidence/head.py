@@ -26,10 +26,10 @@ from vicinal.checks import InputError, as_tensor, same_kind
 from vicinal.confidence.bundle import read, write
 from vicinal.confidence.ned.classifier import NEDClassifier
 from vicinal.confidence.ned.file import ned_of_state, ned_state
-from vicinal.confidence.ned.fit import Evidence
 from vicinal.confidence.ned.posterior import best_class, ned_log_probs
 from vicinal.confidence.ned.recipe import fit_recipe
 from vicinal.confidence.prediction import Prediction, prediction_of
+from vicinal.confidence.support import Evidence
 from vicinal.confidence.verdicts import (
     VERDICTS,
     Standards,
@@ -85,9 +85,14 @@ class TrustHead:
     ) -> TrustHead:
         """From labeled support rows and, better, held-out rows that set T and the standards.
 
-        Without ``calib`` the support's own rows, each left out in turn, set them: too kind where
-        the embedding was trained on these rows. ``ned`` (unfitted) replaces the default, which fits
-        sharpness, background and class bandwidths as well.
+        Parameters
+        ----------
+        support : ``(Z, y)``, the labeled rows that vote.
+        calib : ``(Z, y)`` held out. Without, the support's own rows, each left out in turn, set the
+            standards: too kind where the embedding was trained on these rows.
+        ned : an unfitted NED in place of the default, which fits sharpness, background and class
+            bandwidths as well.
+        target_accuracy : what the rows above the threshold shall keep, with certainty 0.95.
         """
         if ned is None:
             ned = NEDClassifier(sharpness="fit", background="fit", bandwidth="class")
@@ -197,14 +202,16 @@ def measure(ned: NEDClassifier, calib: tuple[Any, Any] | None, target_accuracy: 
     """The standards of held-out rows (also fits T on them), or of support rows left out in turn."""
     if calib is None:
         codes = ned.support_.labels.codes
-        evidence = ned.evidence_of(ned.neighborhood_of(), codes, leave_one_out=True)
+        evidence = ned.support_.evidence(ned.neighborhood_of(), codes, leave_one_out=True)
     else:
         if ned.recipe_.anything:
             ned.calibrate(*calib)
         neighborhood = ned.neighborhood_of(calib[0])
         codes = codes_of(calib[1], len(neighborhood.indices), ned.support_.labels)
         known = (codes >= 0).nonzero()[:, 0]
-        evidence = ned.evidence_of(neighborhood.rows(known), codes[known], leave_one_out=False)
+        evidence = ned.support_.evidence(
+            neighborhood.rows(known), codes[known], leave_one_out=False
+        )
     log_probs = _out_of_fold(ned, evidence)
     best = best_class(log_probs, evidence.neighborhood)
     confidence = log_probs.gather(1, best[:, None])[:, 0].exp().clamp_max(1).numpy()

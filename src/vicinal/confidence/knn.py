@@ -39,7 +39,14 @@ WEIGHTS: dict[str, Callable[[Tensor], Tensor]] = {
 def knn_log_probs(
     distances: Tensor, labels: Tensor, num_classes: int, *, weights: str = "uniform"
 ) -> Tensor:
-    """Log-share of the vote for every class; ``distances`` (n, k) plain and ascending.
+    """Log-share of the vote for every class.
+
+    Parameters
+    ----------
+    distances : (n, k), not squared, ascending.
+    labels : the neighbors', codes (n, k) or soft labels (n, k, c).
+    num_classes : how many classes there are.
+    weights : ``"uniform"``, ``"dudani"`` or ``"gou"``.
 
     >>> near = torch.tensor([[1.0, 2.0, 3.0]]), torch.tensor([[0, 1, 1]])
     >>> knn_log_probs(*near, 2, weights="dudani").exp()
@@ -49,11 +56,18 @@ def knn_log_probs(
 
 
 class KNNClassifier(ClassifierMixin, BaseEstimator):
-    """Vote of the k nearest support rows, weighted ``"uniform"``, ``"dudani"`` or ``"gou"``.
+    """Vote of the k nearest support rows; labels may be soft (n, c).
 
-    ``k`` above the support size is an error. Labels may be soft (n, c). The vote is piecewise
-    constant in the query, so there is no ``module()``: its gradient is zero almost everywhere. To
-    attack a kNN head, take the surrogate ``NEDClassifier(k, temperature).fit(X, y).module()``.
+    The vote is piecewise constant in the query, so there is no ``module()``: its gradient is zero
+    almost everywhere. To attack a kNN head, take the surrogate
+    ``NEDClassifier(k, temperature).fit(X, y).module()``.
+
+    Parameters
+    ----------
+    k : neighbors that vote; more than the support has is an error.
+    weights : ``"uniform"``, ``"dudani"`` or ``"gou"``.
+    metric : ``"sqeuclidean"``, ``"euclidean"`` or ``"cosine"``.
+    search : ``"exact"``, ``"faiss"``, ``"auto"`` or a :class:`vicinal.neighbors.Search`.
 
     >>> knn = KNNClassifier(k=3).fit([[0.0], [1.0], [2.0], [3.0]], ["a", "a", "b", "b"])
     >>> knn.predict_proba([[0.0]])

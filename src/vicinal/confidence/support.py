@@ -10,6 +10,8 @@ column counts, sparse and complex input refused); the sentence about NaN rows is
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -19,11 +21,61 @@ from numpy.typing import NDArray
 from sklearn.utils.validation import validate_data
 from torch import Tensor
 
+from vicinal import labels as coding
 from vicinal.checks import InputError, as_matrix, check_k
-from vicinal.labels import Labels, joined, labels_of, without_empty_classes
+from vicinal.labels import Labels, labels_of, without_empty_classes
 from vicinal.neighbors.graph import NeighborGraph
-from vicinal.neighbors.neighborhood import Neighborhood
+from vicinal.neighbors.neighborhood import Neighborhood, NeighborLabels, joined
 from vicinal.neighbors.search import Search
+
+
+@dataclass(frozen=True, eq=False)
+class Evidence:
+    """What a fit may look at: a labeled neighborhood, each row's own label, the class counts.
+
+    ``targets`` are the rows' codes or soft labels, ``counts`` those of the support's classes.
+    ``leave_one_out``: the rows are the support itself, so each row's own label is taken out of the
+    counts before they serve it as a prior. Distances are float64 and labels gathered, whatever
+    came: a fit reads them many times.
+    """
+
+    neighborhood: Neighborhood
+    targets: Int[Tensor, " n"] | Float[Tensor, "n c"]
+    counts: Float[Tensor, " c"]
+    leave_one_out: bool
+
+    def __post_init__(self) -> None:
+        distances, indices = self.neighborhood
+        ready = Neighborhood(distances.double(), indices, self.neighborhood.labels)
+        object.__setattr__(self, "neighborhood", ready)
+
+    def __len__(self) -> int:
+        return self.neighborhood.size
+
+    @property
+    def distances(self) -> Float[Tensor, "n k"]:
+        return self.neighborhood.distances
+
+    @property
+    def labels(self) -> NeighborLabels:
+        return self.neighborhood.labels
+
+    def rows(self, keep: Tensor | slice) -> Evidence:
+        """Of some rows only."""
+        return replace(self, neighborhood=self.neighborhood.rows(keep), targets=self.targets[keep])
+
+    def first(self, k: int) -> Evidence:
+        """With the k nearest neighbors of each row only."""
+        return replace(self, neighborhood=self.neighborhood.first(k))
+
+
+def joined_evidence(parts: Sequence[Evidence]) -> Evidence:
+    """The rows of several, one after the other; the support is the same."""
+    return replace(
+        parts[0],
+        neighborhood=joined([part.neighborhood for part in parts]),
+        targets=torch.cat([part.targets for part in parts]),
+    )
 
 
 class LabeledSupport:
@@ -94,8 +146,17 @@ class LabeledSupport:
         graph = self.graph(k)
         return Neighborhood(graph.distances, graph.indices).cpu().labeled(self.labels.codes)
 
+    def evidence(
+        self, neighborhood: Neighborhood, targets: Tensor, *, leave_one_out: bool
+    ) -> Evidence:
+        """What a fit may look at; ``targets`` are class codes, or soft labels."""
+        counts = self.labels.counts()
+        if self.labels.soft and targets.ndim == 1:
+            targets = torch.nn.functional.one_hot(targets, len(counts)).double()
+        return Evidence(neighborhood, targets, counts, leave_one_out)
+
     def add(self, rows: Float[Tensor, "m d"], y: Any) -> None:
-        labels = joined(self.labels, labels_of(y, len(rows)))
+        labels = coding.joined(self.labels, labels_of(y, len(rows)))
         (self._graph or self.search).add(rows)
         self.ids = torch.cat([self.ids, torch.arange(len(rows)) + self._next_id])
         self._next_id += len(rows)
@@ -112,7 +173,7 @@ class LabeledSupport:
         self.labels = Labels(self.labels.classes, self.labels.codes[kept])
 
     def relabel(self, positions: Int[Tensor, " m"], y: Any) -> None:
-        both = joined(self.labels, labels_of(y, len(positions)))
+        both = coding.joined(self.labels, labels_of(y, len(positions)))
         values = both.codes[: len(self)].clone()
         values[positions] = both.codes[len(self) :]
         self.labels = Labels(both.classes, values)

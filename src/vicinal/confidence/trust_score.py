@@ -42,6 +42,14 @@ def dense_rows(search: Search, k: int, alpha: float) -> Bool[Tensor, " n"]:
 class TrustScore(BaseEstimator):
     """Distance to the nearest other class over distance to the predicted class.
 
+    Parameters
+    ----------
+    k : which neighbor of a class its distance is to.
+    alpha : share of each class's rows that the density filter drops.
+    density_k : which neighbor within the class tells how dense it is around a row.
+    metric : ``"sqeuclidean"``, ``"euclidean"`` or ``"cosine"``.
+    search : ``"exact"``, ``"faiss"`` or ``"auto"``.
+
     >>> x = [[0.0], [1.0], [10.0], [11.0]]
     >>> TrustScore().fit(x, [0, 0, 1, 1]).score([[2.0], [9.0]], [0, 0])
     array([8.   , 0.125])

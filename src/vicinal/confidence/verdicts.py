@@ -27,8 +27,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from vicinal.checks import InputError
-from vicinal.confidence.ned.fit import Evidence
 from vicinal.confidence.ned.posterior import NEDParameters, log_density
+from vicinal.confidence.support import Evidence
 from vicinal.neighbors.neighborhood import Neighborhood, NeighborLabels
 
 VERDICTS = ("supported", "contested", "unfamiliar", "isolated")
@@ -179,7 +179,7 @@ def reasons(
 
     Parameters
     ----------
-    judged : what :func:`judge` said of the rows.
+    judged : what :func:`judge` found.
     neighborhood, predicted, confidence, standards : what it was asked with.
     names : of the classes, in the order of their codes.
     """
@@ -193,9 +193,9 @@ def reasons(
         ISOLATED: lambda rows: _isolated(judged, rows, standards, held),
     }
     found = [""] * len(labels)
-    for code, said in lines.items():
+    for code, written in lines.items():
         rows = (judged.codes == code).nonzero().flatten()
-        for row, line in zip(rows.tolist(), said(rows), strict=True):
+        for row, line in zip(rows.tolist(), written(rows), strict=True):
             found[row] = line
     return found
 
@@ -265,7 +265,14 @@ def verdict_codes(
     confidence: Float[Tensor, " n"],
     crowding: Float[Tensor, " n"] | None = None,
 ) -> Int[Tensor, " n"]:
-    """Positions in ``VERDICTS``; ``crowding`` are percentiles of N_S, where there are any."""
+    """Positions in ``VERDICTS``, by the first rule that holds.
+
+    Parameters
+    ----------
+    standards : what held-out rows look like.
+    near_percentile, density_percentile, credibility, confidence : (n,) of the rows to judge.
+    crowding : percentiles of N_S, where there are any.
+    """
     codes = torch.full(near_percentile.shape, SUPPORTED)
     doubtful = credibility <= standards.low_credibility
     codes[(confidence < standards.level) | doubtful] = CONTESTED

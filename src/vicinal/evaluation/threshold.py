@@ -68,6 +68,13 @@ def threshold_for_accuracy(
 ) -> AcceptanceThreshold:
     """The lowest threshold whose accepted rows keep accuracy ``target``, with chance 1 − ``delta``.
 
+    Parameters
+    ----------
+    confidence : (n,) of held-out rows; larger is surer.
+    correct : (n,) whether each of them is right.
+    target : the accuracy to keep.
+    delta : the chance that the promise is broken.
+
     >>> import numpy as np
     >>> c = np.linspace(0, 1, 400)
     >>> found = threshold_for_accuracy(c, c > 0.3, target=0.9)

@@ -86,7 +86,9 @@ def _gibbs(distances: Tensor, temperature: float | Tensor) -> Tensor:
     beyond what exp can tell from infinity; without this the row would have no mass at all.
     """
     weights = -distances / temperature
-    lost = weights.isneginf().all(1, keepdim=True)
+    lost = weights.amax(1, keepdim=True).isneginf()
+    if not torch.compiler.is_compiling() and not bool(lost.any()):
+        return weights
     return torch.where(lost, _nearest(distances), weights)
 
 

@@ -73,7 +73,7 @@ def class_log_mass(
     if labels.ndim == 3:
         return log_sum_exp(log_weights.unsqueeze(2) + safe_log(labels))
     labels = labels.long()
-    empty = log_weights.new_full((len(log_weights), num_classes), -torch.inf)
+    empty = log_weights.new_full((log_weights.shape[0], num_classes), -torch.inf)
     # The peak of each class cancels in value and gradient: it only keeps exp in range.
     peak = empty.scatter_reduce(1, labels, log_weights.detach(), "amax")
     peak = peak.clamp_min(torch.finfo(peak.dtype).min)

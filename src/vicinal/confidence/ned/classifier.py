@@ -34,7 +34,6 @@ from vicinal.confidence.ned.effects import (
     label_effects,
     relabeled,
 )
-from vicinal.confidence.ned.fit import Evidence
 from vicinal.confidence.ned.module import NEDHead
 from vicinal.confidence.ned.posterior import NEDParameters, best_class, ned_log_probs
 from vicinal.confidence.ned.recipe import (
@@ -44,7 +43,7 @@ from vicinal.confidence.ned.recipe import (
     with_prior,
 )
 from vicinal.confidence.prediction import Prediction, prediction_of
-from vicinal.confidence.support import LabeledSupport, rows_of, usable_k
+from vicinal.confidence.support import Evidence, LabeledSupport, rows_of, usable_k
 from vicinal.labels import codes_of, labels_of, named
 from vicinal.neighbors.neighborhood import Neighborhood
 from vicinal.neighbors.search import Search, make_search
@@ -103,8 +102,6 @@ class NEDClassifier(ClassifierMixin, BaseEstimator):
         self.metric = metric
         self.search = search
 
-    # ------------------------------------------------------------------ learning
-
     def fit(self, X: Any, y: Any) -> NEDClassifier:
         """Take rows with labels (n,), or soft labels (n, c), as the support; fit the rest."""
         x = rows_of(self, X, reset=True)
@@ -142,7 +139,7 @@ class NEDClassifier(ClassifierMixin, BaseEstimator):
         """The evidence of held-out rows ``(X, y)``, or, without any, of the support itself."""
         if calib is None:
             own = self.support_.labels.codes
-            return self.evidence_of(self.neighborhood_of(), own, leave_one_out=True)
+            return self.support_.evidence(self.neighborhood_of(), own, leave_one_out=True)
         x = self._rows(calib[0])
         targets = codes_of(calib[1], len(x), self.support_.labels)
         known = (targets >= 0).reshape(len(x), -1).all(1)  # soft labels always are
@@ -157,15 +154,13 @@ class NEDClassifier(ClassifierMixin, BaseEstimator):
                 "most calibration rows are also in the support: they see themselves, and "
                 "confidence will be too high. Hold them out of the support."
             )
-        return self.evidence_of(neighborhood, targets[known], leave_one_out=False)
+        return self.support_.evidence(neighborhood, targets[known], leave_one_out=False)
 
     def refit(self) -> NEDClassifier:
         """Fit again, leave-one-out, from the cached graph; nothing is stale after."""
         check_is_fitted(self)
         self.support_.drop_empty_classes()
         return self._learn(None)
-
-    # ------------------------------------------------------------------ predicting
 
     def predict_log_proba(self, X: Any) -> Any:
         """Log-probabilities (n, c), the primitive; -inf is an exact zero."""
@@ -237,8 +232,8 @@ class NEDClassifier(ClassifierMixin, BaseEstimator):
         if new is None and len(self.support_) == 1:
             raise InputError("the support has a single row; without it nothing can be predicted.")
         one_more = min(self.k_ + (new is None), len(self.support_))
-        near = self.support_.query(x, one_more)
-        return label_effects(self, near, rows, new, probabilities=probabilities)
+        neighborhood = self.support_.query(x, one_more)
+        return label_effects(self, neighborhood, rows, new, probabilities=probabilities)
 
     def joint_effect(self, X: Any, ids: Any, new_labels: Any = None) -> JointEffect:
         """The same for the whole list of edits at once."""
@@ -247,8 +242,6 @@ class NEDClassifier(ClassifierMixin, BaseEstimator):
         if new is None:
             return joint_effect(self, before, self.support_.query_without(x, self.k_, rows))
         return joint_effect(self, before, relabeled(before, self.support_, rows, new))
-
-    # ------------------------------------------------------------------ editing the support
 
     def add(self, X: Any, y: Any, refit: bool = True) -> NEDClassifier:
         """Add labeled rows, of new classes too. Ids go on from the last one.
@@ -277,8 +270,6 @@ class NEDClassifier(ClassifierMixin, BaseEstimator):
         check_is_fitted(self)
         self.support_.relabel(self.support_.positions(ids), y)
         return self._edited(refit)
-
-    # ------------------------------------------------------------------ what is known after fit
 
     @property
     def classes_(self) -> NDArray[Any]:
@@ -317,8 +308,6 @@ class NEDClassifier(ClassifierMixin, BaseEstimator):
 
         return write(path, "ned", *ned_state(self._fitted()))
 
-    # ------------------------------------------------------------------ inside
-
     def _fitted(self) -> NEDClassifier:
         check_is_fitted(self, "support_")
         return self
@@ -343,7 +332,8 @@ class NEDClassifier(ClassifierMixin, BaseEstimator):
         """Fit on held-out rows, or leave-one-out on the support itself."""
         recipe, labels, evidence = self.recipe_, self.support_.labels, held_out
         if evidence is None and recipe.anything:
-            evidence = self.evidence_of(self.neighborhood_of(), labels.codes, leave_one_out=True)
+            others = self.neighborhood_of()
+            evidence = self.support_.evidence(others, labels.codes, leave_one_out=True)
         fit = fit_recipe(recipe, evidence, len(labels.classes), self.n_features_in_)
         for sentence in fit.warnings:
             self._warn(sentence)
@@ -392,12 +382,3 @@ class NEDClassifier(ClassifierMixin, BaseEstimator):
 
     def _rows(self, X: Any) -> Tensor:
         return rows_of(self._fitted(), X).to(self.support_.rows)
-
-    def evidence_of(
-        self, neighborhood: Neighborhood, targets: Tensor, *, leave_one_out: bool
-    ) -> Evidence:
-        """What a fit may look at; ``targets`` are class codes, or soft labels."""
-        counts = self.support_.labels.counts()
-        if self.support_.labels.soft and targets.ndim == 1:
-            targets = torch.nn.functional.one_hot(targets, len(counts)).double()
-        return Evidence(neighborhood, targets, counts, leave_one_out)

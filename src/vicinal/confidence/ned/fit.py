@@ -22,17 +22,16 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Float
 from numpy.typing import NDArray
 from scipy.optimize import minimize
 from torch import Tensor
 
-from vicinal.neighbors.neighborhood import Neighborhood, NeighborLabels, joined
+from vicinal.confidence.support import Evidence
 
 SHRINKAGE = 0.1
 USUAL_LOGIT = -4.0  # of the background: ε = 0.018
@@ -40,55 +39,6 @@ FOLDS = 3
 MAX_ROWS = 3_000  # so few parameters need no more (20 per class at least); T alone uses all rows
 _ELEMENTS = 1 << 22  # of a block, whatever the number of classes
 _TINY = 1e-200
-
-
-@dataclass(frozen=True, eq=False)
-class Evidence:
-    """What a fit may look at: a labeled neighborhood, each row's own label, the class counts.
-
-    ``targets`` are the rows' codes or soft labels, ``counts`` those of the support's classes.
-    ``leave_one_out``: the rows are the support itself, so each row's own label is taken out of the
-    counts before they serve it as a prior. Distances are float64 and labels gathered, whatever
-    came: a fit reads them many times.
-    """
-
-    neighborhood: Neighborhood
-    targets: Int[Tensor, " n"] | Float[Tensor, "n c"]
-    counts: Float[Tensor, " c"]
-    leave_one_out: bool
-
-    def __post_init__(self) -> None:
-        distances, indices = self.neighborhood
-        ready = Neighborhood(distances.double(), indices, self.neighborhood.labels)
-        object.__setattr__(self, "neighborhood", ready)
-
-    def __len__(self) -> int:
-        return self.neighborhood.size
-
-    @property
-    def distances(self) -> Float[Tensor, "n k"]:
-        return self.neighborhood.distances
-
-    @property
-    def labels(self) -> NeighborLabels:
-        return self.neighborhood.labels
-
-    def rows(self, keep: Tensor | slice) -> Evidence:
-        """Of some rows only."""
-        return replace(self, neighborhood=self.neighborhood.rows(keep), targets=self.targets[keep])
-
-    def first(self, k: int) -> Evidence:
-        """With the k nearest neighbors of each row only."""
-        return replace(self, neighborhood=self.neighborhood.first(k))
-
-
-def joined_evidence(parts: Sequence[Evidence]) -> Evidence:
-    """The rows of several, one after the other; the support is the same."""
-    return replace(
-        parts[0],
-        neighborhood=joined([part.neighborhood for part in parts]),
-        targets=torch.cat([part.targets for part in parts]),
-    )
 
 
 class Point(NamedTuple):

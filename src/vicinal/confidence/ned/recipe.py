@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import replace
+from itertools import compress
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -17,7 +18,6 @@ from torch import Tensor
 
 from vicinal.checks import InputError, check_choice
 from vicinal.confidence.ned.fit import (
-    Evidence,
     Free,
     Point,
     coarse_temperature,
@@ -26,7 +26,10 @@ from vicinal.confidence.ned.fit import (
     reachable,
 )
 from vicinal.confidence.ned.posterior import NEDParameters
+from vicinal.confidence.support import Evidence
 from vicinal.neighbors.temperature import fit_temperature
+
+_NAMES = ("temperature_", "sharpness_", "background_", "class_temperatures_")
 
 
 class Recipe(NamedTuple):
@@ -66,13 +69,8 @@ class Recipe(NamedTuple):
     @property
     def names(self) -> tuple[str, ...]:
         """Fitted attributes, in the order of the ladder."""
-        flags = {
-            "temperature_": self.temperature is None,
-            "sharpness_": self.sharpness is None,
-            "background_": self.background is None,
-            "class_temperatures_": self.per_class,
-        }
-        return tuple(name for name, fitted in flags.items() if fitted)
+        missing = [given is None for given in self[:3]]
+        return tuple(compress(_NAMES, [*missing, self.per_class]))
 
 
 class RecipeFit(NamedTuple):
@@ -84,7 +82,15 @@ class RecipeFit(NamedTuple):
 def fit_recipe(
     recipe: Recipe, evidence: Evidence | None, num_classes: int, dimensions: int
 ) -> RecipeFit:
-    """The parameters a recipe asks for, from the rows of a graph (None where nothing is fitted)."""
+    """The parameters a recipe asks for.
+
+    Parameters
+    ----------
+    recipe : what is given and what is to be fitted.
+    evidence : the rows to fit on; None where nothing is fitted.
+    num_classes : of the support.
+    dimensions : of its rows, an upper bound for the effective one.
+    """
     gamma = 1.0 if recipe.sharpness is None else recipe.sharpness
     eps = 0.0 if recipe.background is None else recipe.background
     if evidence is None:
@@ -106,17 +112,9 @@ def fit_recipe(
     steps += [Free(t, False, g, e)] if g or e else []
     steps += [Free(t, True, g, e)] if recipe.per_class else []
     point, step = fit_jointly(start, rows, steps, dimensions)
-    kept = tuple(
-        name
-        for name, flag in zip(
-            ("temperature_", "sharpness_", "background_", "class_temperatures_"),
-            (t, g and step > 0, e and step > 0, steps[step].bandwidths),
-            strict=True,
-        )
-        if flag
-    )
+    some = compress(_NAMES, [t, g and step > 0, e and step > 0, steps[step].bandwidths])
     exact = recipe.temperature if point.log_t == log_t else None
-    return RecipeFit(_parameters(point, exact), kept, notes)
+    return RecipeFit(_parameters(point, exact), tuple(some), notes)
 
 
 def with_prior(parameters: NEDParameters, counts: Tensor, prior: Any) -> NEDParameters:
