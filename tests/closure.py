@@ -82,6 +82,7 @@ def length(node):
 @functools.cache
 def load(module):
     path = SOURCE.joinpath(*module.split(".")[1:])
+    package = module if path.is_dir() else module.rpartition(".")[0]
     path = path / "__init__.py" if path.is_dir() else path.with_suffix(".py")
     tree = ast.parse(path.read_text())
     definitions = {}
@@ -91,7 +92,7 @@ def load(module):
     calls = [
         n.value for n in tree.body if isinstance(n, ast.Expr) and isinstance(n.value, ast.Call)
     ]
-    return Module(definitions, imports_of(tree), calls)
+    return Module(definitions, imports_of(tree, package), calls)
 
 
 def top_level(tree):
@@ -106,19 +107,28 @@ def names_of(node):
     return [n.id for t in targets if t is not None for n in ast.walk(t) if isinstance(n, ast.Name)]
 
 
-def imports_of(tree):
+def imports_of(tree, package):
     found = {}
     for node in ast.walk(tree):
-        if isinstance(node, ast.ImportFrom) and (node.module or "").startswith("vicinal"):
+        if isinstance(node, ast.ImportFrom) and absolute(node, package).startswith("vicinal"):
+            source = absolute(node, package)
             for alias in node.names:
-                whole = f"{node.module}.{alias.name}"
-                at = (whole, None) if exists(whole) else (node.module, alias.name)
+                whole = f"{source}.{alias.name}"
+                at = (whole, None) if exists(whole) else (source, alias.name)
                 found[alias.asname or alias.name] = at
         elif isinstance(node, ast.Import):
             for alias in node.names:
                 if alias.name.startswith("vicinal."):
                     found[alias.asname or alias.name] = (alias.name, None)
     return found
+
+
+def absolute(node, package):
+    """The module an import names: ``from .x`` inside ``vicinal.losses`` is ``vicinal.losses.x``."""
+    if not node.level:
+        return node.module or ""
+    parts = package.split(".")[: len(package.split(".")) - node.level + 1]
+    return ".".join([*parts, *([node.module] if node.module else [])])
 
 
 def exists(module):

@@ -7,7 +7,24 @@ import itertools
 import numpy as np
 
 from vicinal.audits.rows import Effect, LabelAudit, Suspect
-from vicinal.audits.sections import Border, Borders, Credibility, Detection, FitPoint, Histogram, Hub, Hubs, Map, NetworkView, Provenance, ReliabilityBin, RiskCoverage, SetFacts, StressTable, Threshold
+from vicinal.audits.sections import (
+    Border,
+    Borders,
+    Credibility,
+    Detection,
+    FitPoint,
+    Histogram,
+    Hub,
+    Hubs,
+    Map,
+    NetworkView,
+    Provenance,
+    ReliabilityBin,
+    RiskCoverage,
+    SetFacts,
+    StressTable,
+    Threshold,
+)
 
 K = 12
 

@@ -34,7 +34,16 @@ from vicinal.audits.paired import Change, Comparison, Gate
 from vicinal.audits.paired_measures import Delta
 from vicinal.audits.record import Audit, Media
 from vicinal.audits.rows import Cases, SupportRows
-from vicinal.audits.sections import ClassFacts, Data, Duplicates, Head, Layer, Planted, PriorShift, Sweep
+from vicinal.audits.sections import (
+    ClassFacts,
+    Data,
+    Duplicates,
+    Head,
+    Layer,
+    Planted,
+    PriorShift,
+    Sweep,
+)
 
 HOSTILE = (
     '</script><img src=x onerror="window.pwned=1">',

@@ -9,7 +9,14 @@ from typing import Any
 import numpy as np
 
 from vicinal.audits.record import Audit
-from vicinal.audits.sections import Credibility, Head, Histogram, ReliabilityBin, RiskCoverage, Sweep
+from vicinal.audits.sections import (
+    Credibility,
+    Head,
+    Histogram,
+    ReliabilityBin,
+    RiskCoverage,
+    Sweep,
+)
 from vicinal.report.svg import Figure, Pair, Plot, ticks
 from vicinal.report.words import count, decimal, percent, points, sentence
 
