@@ -15,10 +15,12 @@ import json
 import math
 import types
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Any, Self
 
 from vicinal.checks import InputError
+
+PLAIN = {str, int, bool, type(None)}  # kinds that are taken as they are; floats must be finite
 
 
 @dataclasses.dataclass(frozen=True)
@@ -39,12 +41,12 @@ class Record:
                 where = f"{type(self).__name__}.{field.name}"
                 object.__setattr__(self, field.name, plain(getattr(self, field.name), where))
 
-    def to_dict(self) -> dict[str, Any]:
+    def to_dict(self, without: Collection[str] = ()) -> dict[str, Any]:
         """Nested dictionaries, tuples and numbers, in the order of the fields."""
         return {
             field.name: _open(getattr(self, field.name))
             for field in dataclasses.fields(self)
-            if field.metadata.get("json", True)
+            if field.metadata.get("json", True) and field.name not in without
         }
 
     def to_json(self, indent: int | None = None) -> str:
@@ -88,9 +90,12 @@ def plain(value: Any, where: str) -> Any:
         if not math.isfinite(value):
             raise InputError(f"`{where}` holds {value}. Pass None where there is no value.")
         return value
-    if kind in (str, int, bool, type(None)) or isinstance(value, Record):
+    if kind in PLAIN or isinstance(value, Record):
         return value
     if kind in (tuple, list):
+        kinds = set(map(type, value))  # a column of a million numbers is checked at C's speed
+        if kinds <= PLAIN or (kinds == {float} and all(map(math.isfinite, value))):
+            return tuple(value)
         return tuple([plain(item, where) for item in value])
     if isinstance(value, dict):
         return {str(key): plain(item, where) for key, item in value.items()}
@@ -131,8 +136,15 @@ def _reader(hint: Any) -> Callable[[Any], Any]:
     if isinstance(hint, types.UnionType):
         inner = [_reader(part) for part in hint.__args__ if part is not type(None)]
         reader = inner[0]
-        return lambda value: None if value is None else reader(value)
+        return (
+            _as_is if reader is _as_is else lambda value: None if value is None else reader(value)
+        )
     if typing.get_origin(hint) is tuple:
         reader = _reader(typing.get_args(hint)[0])
-        return lambda value: tuple([reader(item) for item in value])
-    return lambda value: value
+        return _as_is if reader is _as_is else lambda value: [reader(item) for item in value]
+    return _as_is
+
+
+def _as_is(value: Any) -> Any:
+    """Lists become tuples where the record is made, see :func:`plain`."""
+    return value

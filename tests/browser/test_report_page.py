@@ -10,7 +10,7 @@ import pytest
 from PIL import Image
 
 from report.synthetic import hostile_audit, image_audit, table_audit, text_audit
-from vicinal.audits.record import FitPoint
+from vicinal.audits.sections import FitPoint
 from vicinal.report import notebook_frame, save_report
 
 pytestmark = pytest.mark.browser

@@ -16,7 +16,7 @@ from vicinal.evaluation import (
 
 @pytest.fixture
 def found():
-    """Neighborhood of 30 queries among 40 support rows, by brute force, with ties impossible."""
+    """Neighbors of 30 queries among 40 support rows, by brute force, with ties impossible."""
     rng = np.random.default_rng(0)
     y, ys = rng.integers(0, 4, 30), rng.integers(0, 4, 40)
     x, xs = (

@@ -6,17 +6,16 @@ import itertools
 
 import numpy as np
 
-from vicinal.audits.record import (
+from vicinal.audits.rows import Effect, LabelAudit, Suspect
+from vicinal.audits.sections import (
     Border,
     Borders,
     Credibility,
     Detection,
-    Effect,
     FitPoint,
     Histogram,
     Hub,
     Hubs,
-    LabelAudit,
     Map,
     NetworkView,
     Provenance,
@@ -24,7 +23,6 @@ from vicinal.audits.record import (
     RiskCoverage,
     SetFacts,
     StressTable,
-    Suspect,
     Threshold,
 )
 

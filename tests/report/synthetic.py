@@ -30,22 +30,18 @@ from report.counted import (
     stress,
     vote,
 )
-from vicinal.audits.record import (
-    Audit,
-    Cases,
-    Change,
+from vicinal.audits.paired import Change, Comparison, Gate
+from vicinal.audits.paired_measures import Delta
+from vicinal.audits.record import Audit, Media
+from vicinal.audits.rows import Cases, SupportRows
+from vicinal.audits.sections import (
     ClassFacts,
-    Comparison,
     Data,
-    Delta,
     Duplicates,
-    Gate,
     Head,
     Layer,
-    Media,
     Planted,
     PriorShift,
-    SupportRows,
     Sweep,
 )
 

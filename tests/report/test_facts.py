@@ -8,7 +8,7 @@ import torch
 
 from report.synthetic import image_audit, table_audit, text_audit
 from vicinal.audits.record import Media
-from vicinal.report import facts, payload, sprites, words
+from vicinal.report import appearance, facts, payload, words
 from vicinal.report.figures import structure, trust
 from vicinal.report.svg import Plot, ticks
 
@@ -120,10 +120,10 @@ def test_a_budget_for_no_card_leaves_a_page_without_cards(digits):
 
 def test_photographs_are_packed_smaller_than_as_png(rng):
     fine = torch.rand(64, 48, 48, 3, generator=rng).numpy()
-    tiles = [sprites.as_tile(sprites.as_image(picture), 48) for picture in fine]
-    form = sprites.best_form(tiles, 48)
+    tiles = [appearance.as_tile(appearance.as_image(picture), 48) for picture in fine]
+    form = appearance.best_form(tiles, 48)
     assert form in ("WEBP", "JPEG")
-    assert len(sprites.sheet(tiles, 48, form)) < len(sprites.sheet(tiles, 48, "PNG"))
+    assert len(appearance.sheet(tiles, 48, form)) < len(appearance.sheet(tiles, 48, "PNG"))
 
 
 def test_equal_records_give_equal_payloads(digits):
@@ -133,7 +133,7 @@ def test_equal_records_give_equal_payloads(digits):
 
 def test_rejections_at_each_threshold_are_the_rows_below_it(digits):
     audit = digits[0]
-    curve = payload.curve(audit)
+    curve = trust.threshold_data(audit)
     for threshold, rejected in zip(audit.risk_coverage.threshold, curve["rejected"], strict=True):
         below = sum(c < threshold for c in audit.cases.confidence)
         assert sum(rejected) == below
@@ -145,14 +145,14 @@ def test_a_picture_is_never_cropped_and_a_broken_one_is_a_gap():
     wide = np.zeros((10, 40, 3), np.uint8)
     broken = [b"no image", None, wide.astype(float), np.zeros((3, 16, 12)), *[wide] * (n - 4)]
     built = payload.fill(audit, Media("images", broken, [wide] * m), 10**9)
-    assert '"q":[-1,-1,0,1,' in built.json.replace(" ", "")
+    assert '"query":[-1,-1,0,1,' in built.json.replace(" ", "")
     assert built.tile == 40
 
 
 def test_long_texts_are_cut_and_marked():
     audit, media = text_audit()
     long = Media("texts", ["y" * 5000] * len(audit.cases.id), media.support)
-    assert "y" * payload.TEXT_SHOWN + "…" in payload.fill(audit, long, 10**9).json
+    assert "y" * appearance.TEXT_SHOWN + "…" in payload.fill(audit, long, 10**9).json
 
 
 def test_ticks_lie_inside_the_axis():
@@ -169,3 +169,24 @@ def test_a_plot_puts_small_values_lower_and_left():
 
 def test_labels_for_charts_hold_no_direction_marks_or_line_breaks():
     assert words.short("\u202eabc\ndef") == "\ufffdabc def"
+
+
+def test_numbers_for_the_script_are_rounded_as_one_by_one(rng):
+    values = torch.randn(2000, generator=rng).double().numpy()
+    values = np.concatenate([[0.0, 1.0, -98765.0], values * 10.0 ** (np.arange(2000) % 32 - 12)])
+    assert words.significant(values).tolist() == [float(f"{v:.4g}") for v in values]
+    lines = [tuple(values[:3]), (), tuple(values[3:20])]
+    expected = [[round(v, 3) for v in line] for line in lines]
+    assert words.lists(lines, words.decimals(3)) == expected
+    assert words.lists([tuple(values[:4])] * 2, words.significant)[1] == [
+        float(f"{v:.4g}") for v in values[:4]
+    ]
+
+
+def test_a_page_without_pictures_is_filled_up_to_its_budget(digits):
+    audit = digits[0]
+    everything = payload.fill(audit, None, 10**9)
+    budget = everything.size // 2
+    half = payload.fill(audit, None, budget)
+    assert 0.8 * budget < half.size <= budget
+    assert payload.guess(payload.Builder(audit, None), payload.card_order(audit), 0) == 0

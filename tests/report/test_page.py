@@ -156,7 +156,7 @@ def test_the_data_in_the_page_is_the_record(digits):
     data = json.loads(gzip.decompress(base64.b64decode(packed)))
     assert data["cases"]["id"] == list(audit.cases.id)
     assert data["cases"]["predicted"] == list(audit.cases.predicted)
-    back = [[data["support"]["row"][s] for s in line] for line in data["cases"]["nb"]]
+    back = [[data["support"]["row"][s] for s in line] for line in data["cases"]["neighbors"]]
     assert back == [list(line) for line in audit.cases.neighbors]
     assert [s["row"] for s in data["suspects"]] == [s.row for s in audit.labels.suspects]
 

@@ -10,9 +10,14 @@ import pytest
 
 from report.synthetic import comparison, hostile_audit, image_audit, table_audit, text_audit
 from vicinal import files
-from vicinal.audits.record import VERDICTS, Audit, Comparison, Delta, Histogram, Media
+from vicinal.audits import files as run_files
+from vicinal.audits.paired import Comparison
+from vicinal.audits.paired_measures import Delta
+from vicinal.audits.record import Audit, Media
+from vicinal.audits.sections import Histogram
 from vicinal.checks import InputError
-from vicinal.studies import run_files
+from vicinal.confidence.verdicts import VERDICTS
+from vicinal.records import plain
 
 BUILDERS = [image_audit, text_audit, table_audit, hostile_audit]
 
@@ -151,3 +156,12 @@ def test_media_may_have_gaps():
     assert media.get("support", 1) is None
     with pytest.raises(InputError, match=r"Media\.kind"):
         Media("video", [], [])
+
+
+def test_a_column_of_numbers_is_kept_and_one_missing_number_in_it_is_found():
+    column = tuple(float(i) for i in range(5))
+    assert plain(column, "x") == plain(list(column), "x") == plain(np.array(column), "x") == column
+    assert plain([1, None, True, "a"], "x") == (1, None, True, "a")
+    for wrong in ((1.0, float("nan")), (float("inf"),), ((1.0,), (float("nan"), 2.0)), (1, np.nan)):
+        with pytest.raises(InputError, match="Pass None where there is no value"):
+            plain(wrong, "x")

@@ -33,20 +33,14 @@ from vicinal.audits.inputs import About, AuditSettings, AuditWarning, ready_sets
 from vicinal.audits.media import images_of
 from vicinal.audits.model import ModelFacts, listen
 from vicinal.audits.record import Audit
+from vicinal.audits.rows import SupportRows
 from vicinal.audits.scoring import (
     MIN_ECE_ROWS,
     head_record,
     risk_coverage_of,
     sweep_over_k,
 )
-from vicinal.audits.sections import (
-    Data,
-    Duplicates,
-    Head,
-    PriorShift,
-    Provenance,
-    SupportRows,
-)
+from vicinal.audits.sections import Data, Duplicates, Head, PriorShift, Provenance
 from vicinal.audits.suspects import label_audit
 from vicinal.confidence.head import TrustHead
 from vicinal.confidence.verdicts import standards_of

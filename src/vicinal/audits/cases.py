@@ -15,8 +15,9 @@ from vicinal.audits.folds import Fold
 from vicinal.audits.heads import BLOCK, Answer
 from vicinal.audits.model import ModelFacts
 from vicinal.audits.rounding import rounded
+from vicinal.audits.rows import Cases
 from vicinal.audits.scoring import reliability_bins
-from vicinal.audits.sections import Cases, ClassFacts, Credibility, Histogram
+from vicinal.audits.sections import ClassFacts, Credibility, Histogram
 from vicinal.confidence.ned.posterior import neighbor_log_weights
 from vicinal.confidence.verdicts import VERDICTS, judge, reasons, standards_of
 from vicinal.evaluation import expected_calibration_error, noise_floor

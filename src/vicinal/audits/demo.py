@@ -21,7 +21,8 @@ from torch import Tensor, nn
 
 from vicinal.audits.audit import audit
 from vicinal.audits.inputs import About, AuditSettings
-from vicinal.audits.record import Audit, Planted
+from vicinal.audits.record import Audit
+from vicinal.audits.sections import Planted
 from vicinal.neighbors.search.resumable import Progress
 
 TRAIN, SUPPORT = 600, 700

@@ -18,19 +18,18 @@ from vicinal.audits.record import Audit
 from vicinal.files import write_atomically
 
 TOP_NEIGHBORS = 5
+# What summary.json leaves out, because it grows with the rows, or has in a form of its own.
+APART = ("name", "cases", "support", "map", "recommended", "warnings", "not_checked", "data",
+         "provenance")  # fmt: skip
 
 
 def summary(audit: Audit) -> dict[str, Any]:
     """Every aggregate of the page, under the names the command line and the gates use."""
-    sections = audit.to_dict()
-    heads = {}
-    for head in sections.pop("heads"):
-        heads[head.pop("name")] = head
+    sections = audit.to_dict(without=APART)
+    heads = {head.pop("name"): head for head in sections.pop("heads")}
     labels = sections.pop("labels")
-    wide = ("name", "cases", "support", "data", "provenance", "warnings", "not_checked", "map")
-    rest = {key: value for key, value in sections.items() if key not in (*wide, "recommended")}
-    if rest["network"]:
-        rest["network"].pop("fit_map")
+    if sections["network"]:
+        sections["network"].pop("fit_map")
     return {
         "name": audit.name,
         "heads": heads,
@@ -39,19 +38,20 @@ def summary(audit: Audit) -> dict[str, Any]:
         "suspects": len(audit.labels.suspects) if audit.labels else None,
         "labels_checked": labels["checked"] if labels else None,
         "label_effects": labels["effects"] if labels else [],
-        **rest,
+        **sections,
         "map_preservation": audit.map.preservation if audit.map else None,
         "warnings": list(audit.warnings),
         "not_checked": [f"{section}: {why}" for section, why in audit.not_checked.items()],
-        "data": sections["data"],
-        "provenance": sections["provenance"],
+        "data": audit.data.to_dict(),
+        "provenance": audit.provenance.to_dict(),
     }
 
 
 def sample_rows(audit: Audit) -> Iterable[list[str]]:
     """``samples.csv``, the heading first: one row per query row, all of them."""
-    cases, names = audit.cases, audit.classes
-    ids = dict(zip(audit.support.row, audit.support.id, strict=True))
+    cases = audit.cases
+    ids = dict(zip(audit.support.row, map(word, audit.support.id), strict=True))
+    classes = [word(name) for name in audit.classes]
     yield [
         *("id", "label", "predicted", "confidence", "credibility", "near_percentile"),
         *("network_percentile", "verdict", "reason"),
@@ -61,34 +61,34 @@ def sample_rows(audit: Audit) -> Iterable[list[str]]:
             for what in ("neighbor", "weight")
         ),
     ]
-    crowd = cases.network_percentile or (None,) * len(cases.id)
+    crowding = cases.network_percentile or (None,) * len(cases.id)
     for i, given in enumerate(cases.label):
-        near = list(zip(cases.neighbors[i], cases.weights[i], strict=True))[:TOP_NEIGHBORS]
-        near_cells = [cell for row, weight in near for cell in (word(ids[row]), number(weight))]
+        rows, weights = cases.neighbors[i][:TOP_NEIGHBORS], cases.weights[i][:TOP_NEIGHBORS]
+        pairs = zip(rows, weights, strict=True)
         yield [
             word(cases.id[i]),
-            "" if given is None else word(names[given]),
-            word(names[cases.predicted[i]]),
+            "" if given is None else classes[given],
+            classes[cases.predicted[i]],
             number(cases.confidence[i]),
             number(cases.credibility[i]),
             number(cases.near_percentile[i]),
-            number(crowd[i]),
+            number(crowding[i]),
             cases.verdict[i],
             word(cases.reason[i]),
-            *near_cells,
-            *[""] * (2 * (TOP_NEIGHBORS - len(near))),
+            *(cell for row, weight in pairs for cell in (ids[row], number(weight))),
+            *[""] * (2 * (TOP_NEIGHBORS - len(rows))),
         ]
 
 
 def suspect_rows(audit: Audit) -> Iterable[list[str]]:
     """``suspects.csv``, the heading first: most suspicious first."""
-    ids = dict(zip(audit.support.row, audit.support.id, strict=True))
+    ids = dict(zip(audit.support.row, map(word, audit.support.id), strict=True))
     yield [
         *("id", "given", "suggested", "p_given", "p_suggested", "affected", "depth_agreement"),
         *("row", *(f"neighbor_{place}" for place in range(1, TOP_NEIGHBORS + 1))),
     ]
     for suspect in audit.labels.suspects if audit.labels else ():
-        near = [word(ids[row]) for row in suspect.neighbors[:TOP_NEIGHBORS]]
+        neighbors = [ids[row] for row in suspect.neighbors[:TOP_NEIGHBORS]]
         yield [
             word(suspect.id),
             word(audit.classes[suspect.given]),
@@ -98,8 +98,8 @@ def suspect_rows(audit: Audit) -> Iterable[list[str]]:
             "" if suspect.affected is None else str(suspect.affected),
             number(suspect.depth_agreement),
             str(suspect.row),
-            *near,
-            *[""] * (TOP_NEIGHBORS - len(near)),
+            *neighbors,
+            *[""] * (TOP_NEIGHBORS - len(neighbors)),
         ]
 
 
@@ -109,8 +109,9 @@ def word(cell: str) -> str:
     >>> word("=cmd()"), word("-1"), word("cat")
     ("'=cmd()", '-1', 'cat')
     """
-    harmless = re.fullmatch(r"[+-]?\d+(\.\d+)?", cell)
-    return f"'{cell}" if cell[:1] in tuple("=+-@\t\r\n") and not harmless else cell
+    if not cell.startswith(("=", "+", "-", "@", "\t", "\r", "\n")):
+        return cell
+    return cell if re.fullmatch(r"[+-]?\d+(\.\d+)?", cell) else f"'{cell}"
 
 
 def number(value: float | None) -> str:

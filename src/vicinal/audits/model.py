@@ -19,7 +19,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from vicinal.audits.inputs import AuditSettings
-from vicinal.audits.record import FitPoint, Histogram, Layer, NetworkView
+from vicinal.audits.sections import FitPoint, Histogram, Layer, NetworkView
 from vicinal.capture import Activations, batches, capture, evaluating, row_count
 from vicinal.checks import InputError
 from vicinal.evaluation import entanglement

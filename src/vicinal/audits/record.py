@@ -1,8 +1,8 @@
 """What an audit found: every number of the page and of ``summary.json``, as plain frozen values.
 
-:class:`Audit` is the whole record; its sections are in :mod:`vicinal.audits.sections` and can be
-imported from here too. A section that could not be computed is ``None``, and
-:attr:`Audit.not_checked` says why. :class:`Comparison` holds two runs, paired row by row.
+:class:`Audit` is the whole record, its parts are in :mod:`vicinal.audits.sections` and
+:mod:`vicinal.audits.rows`. A section that could not be computed is ``None``, and
+:attr:`Audit.not_checked` says why.
 """
 
 from __future__ import annotations
@@ -13,80 +13,28 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from vicinal.audits.rows import Cases, LabelAudit, SupportRows
 from vicinal.audits.sections import (
-    VERDICTS,
-    Border,
     Borders,
-    Cases,
     ClassFacts,
     Credibility,
     Data,
-    Detection,
     Duplicates,
-    Effect,
-    FitPoint,
     Head,
-    Histogram,
-    Hub,
     Hubs,
-    LabelAudit,
     Layer,
     Map,
     NetworkView,
     Planted,
     PriorShift,
     Provenance,
-    ReliabilityBin,
     RiskCoverage,
-    SetFacts,
     StressTable,
-    SupportRows,
-    Suspect,
     Sweep,
-    Threshold,
 )
 from vicinal.checks import InputError, check_choice
+from vicinal.confidence.verdicts import VERDICTS
 from vicinal.records import Record
-
-__all__ = [
-    "MEDIA_KINDS",
-    "VERDICTS",
-    "Audit",
-    "Border",
-    "Borders",
-    "Cases",
-    "Change",
-    "ClassFacts",
-    "Comparison",
-    "Credibility",
-    "Data",
-    "Delta",
-    "Detection",
-    "Duplicates",
-    "Effect",
-    "FitPoint",
-    "Gate",
-    "Head",
-    "Histogram",
-    "Hub",
-    "Hubs",
-    "LabelAudit",
-    "Layer",
-    "Map",
-    "Media",
-    "NetworkView",
-    "Planted",
-    "PriorShift",
-    "Provenance",
-    "ReliabilityBin",
-    "RiskCoverage",
-    "SetFacts",
-    "StressTable",
-    "SupportRows",
-    "Suspect",
-    "Sweep",
-    "Threshold",
-]
 
 MEDIA_KINDS = ("images", "texts", "tables")
 
@@ -127,15 +75,11 @@ class Audit(Record):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        known = set(self.support.row)
-        named = {row for line in self.cases.neighbors for row in line}
-        named.update(row for line in self.cases.network_neighbors or () for row in line)
-        for suspect in self.labels.suspects if self.labels else ():
-            named.update((suspect.row, *suspect.neighbors))
-        if named - known:
+        missing = self.rows_named() - set(self.support.row)
+        if missing:
             raise InputError(
                 f"`Audit.support` must list every suspect and every neighbor: row "
-                f"{min(named - known)} is missing ({len(named - known)} such rows)."
+                f"{min(missing)} is missing ({len(missing)} such rows)."
             )
         if self.map is not None and len(self.map.x) != len(self.cases.id):
             raise InputError(
@@ -145,6 +89,15 @@ class Audit(Record):
 
     def __repr__(self) -> str:
         return f"Audit({self.name!r}, {len(self.cases.id)} cases, {self.verdict_counts()})"
+
+    def rows_named(self) -> set[int]:
+        """The support rows that are suspects or in any list of neighbors."""
+        suspects = self.labels.suspects if self.labels else ()
+        return {suspect.row for suspect in suspects}.union(
+            *self.cases.neighbors,
+            *(self.cases.network_neighbors or ()),
+            *(suspect.neighbors for suspect in suspects),
+        )
 
     def verdict_counts(self) -> dict[str, int]:
         return {verdict: self.cases.verdict.count(verdict) for verdict in VERDICTS}
@@ -190,66 +143,3 @@ class Media:
             return (self.query if side == "query" else self.support)[row]
         except (KeyError, IndexError):
             return None
-
-
-@dataclass(frozen=True)
-class Delta(Record):
-    """One measure of two runs on the same rows, with the paired interval of the difference."""
-
-    name: str
-    title: str
-    a: float | None
-    b: float | None
-    delta: float | None
-    low: float | None
-    high: float | None
-    higher_is_better: bool
-
-    @property
-    def finding(self) -> str:
-        """ "better", "worse", or "no evidence" where the interval holds zero."""
-        if self.low is None or self.high is None:
-            return "not measured"
-        if self.low <= 0 <= self.high:
-            return "no evidence"
-        return "better" if (self.low > 0) == self.higher_is_better else "worse"
-
-
-@dataclass(frozen=True)
-class Change(Record):
-    """A row on which the two runs disagree."""
-
-    id: str
-    label: str | None
-    a: str
-    b: str
-    confidence_a: float
-    confidence_b: float
-
-
-@dataclass(frozen=True)
-class Gate(Record):
-    expression: str
-    value: float | None
-    passed: bool
-
-
-@dataclass(frozen=True)
-class Comparison(Record):
-    """Two runs, paired by row."""
-
-    a: str
-    b: str
-    rows: int
-    level: float  # of the intervals
-    deltas: tuple[Delta, ...]
-    overlap: float | None  # share of neighbors the two runs have in common
-    overlap_k: int | None
-    changed: int
-    fixed: int | None
-    broken: int | None
-    changes: tuple[Change, ...]  # the first few, largest confidence first
-    provenance: Provenance
-    gates: tuple[Gate, ...] = ()
-    warnings: tuple[str, ...] = ()
-    not_checked: dict[str, str] = dataclasses.field(default_factory=dict)

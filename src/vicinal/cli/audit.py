@@ -16,7 +16,8 @@ from vicinal.cli import options
 
 if TYPE_CHECKING:
     from vicinal.audits.inputs import AuditSettings
-    from vicinal.audits.record import Audit, Media, Provenance
+    from vicinal.audits.record import Audit, Media
+    from vicinal.audits.sections import Provenance
     from vicinal.cli.audit_inputs import Prepared
     from vicinal.cli.console import Voice
 
@@ -32,7 +33,7 @@ def run(
     query: Annotated[str | None, typer.Argument(help="Rows to judge.")] = None,
     calib: Annotated[str | None, typer.Option("--calib", help="Held-out rows to fit on.")] = None,
     out: options.Out = None,
-    k: Annotated[str, typer.Option("--k", help="Neighborhood that vote, or auto.")] = "auto",
+    k: Annotated[str, typer.Option("--k", help="Neighbors that vote, or auto.")] = "auto",
     metric: options.Metric = "l2",
     normalize: options.Normalize = False,
     target_accuracy: Annotated[
@@ -169,7 +170,7 @@ def write_run(
 def provenance_of(command: str, config: dict[str, Any], seed: int, start: float) -> Provenance:
     from vicinal import __version__
     from vicinal.audits.audit import versions
-    from vicinal.audits.record import Provenance
+    from vicinal.audits.sections import Provenance
 
     return Provenance(
         version=__version__,

@@ -10,7 +10,8 @@ import typer
 from vicinal.cli import options
 
 if TYPE_CHECKING:
-    from vicinal.audits.record import Audit, Comparison
+    from vicinal.audits.paired import Comparison
+    from vicinal.audits.record import Audit
 
 NAME = "compare"
 EXAMPLES = 'vicinal compare runs/base runs/new --fail-if "ece > +0.01" --fail-if "coverage < -0.02"'
@@ -32,7 +33,7 @@ def run(
     """Differences with paired 95 % intervals; what changed, was fixed, was broken."""
     import time
 
-    from vicinal.audits.comparison import compare_audits
+    from vicinal.audits.paired import compare_audits
     from vicinal.cli.audit import provenance_of
     from vicinal.cli.console import Voice
     from vicinal.files import write_atomically

@@ -20,7 +20,7 @@ def run(
         float, typer.Option("--target-accuracy", help="Accuracy the accepted rows must keep.")
     ] = 0.99,
     out: options.Out = None,
-    k: Annotated[int | None, typer.Option("--k", help="Neighborhood that vote.")] = None,
+    k: Annotated[int | None, typer.Option("--k", help="Neighbors that vote.")] = None,
     metric: options.Metric = "l2",
     embedding_key: options.EmbeddingKey = None,
     label_key: options.LabelKey = None,

@@ -75,7 +75,7 @@ def vectors(rows: Rows, *, pool: str | None = None, transpose: bool = False) -> 
     if x.ndim > 2:
         if pool is None:
             raise InputError(
-                f"{rows.source} has shape {x.shape}. Neighborhood need one vector per row: "
+                f"{rows.source} has shape {x.shape}. Neighbors need one vector per row: "
                 "add --pool mean (or max, flatten)."
             )
         check_choice(pool, "--pool", POOLS)

@@ -8,13 +8,9 @@ accept), ``outliers`` (what is foreign), ``retrieval`` (are the neighbors right)
 
 from vicinal.evaluation.calibration import (
     Interval,
-    MaximumGap,
-    ReliabilityBins,
     bootstrap_interval,
     expected_calibration_error,
-    maximum_calibration_error,
     noise_floor,
-    reliability,
 )
 from vicinal.evaluation.entanglement import Entanglement, LayerEntanglement, entanglement
 from vicinal.evaluation.intervals import clopper_pearson_interval, wilson_interval
@@ -25,6 +21,12 @@ from vicinal.evaluation.outliers import (
     fpr_at_tpr,
     outlier_report,
     outlier_scores,
+)
+from vicinal.evaluation.reliability_bins import (
+    MaximumGap,
+    ReliabilityBins,
+    maximum_calibration_error,
+    reliability,
 )
 from vicinal.evaluation.retrieval import (
     RetrievalReport,

@@ -47,15 +47,24 @@ class _Relevance(NamedTuple):
 def recall_at_k(neighbors: Any, labels: Any, support_labels: Any = None, *, k: int = 1) -> float:
     """Share of queries with at least one of their class among the first ``k`` neighbors.
 
-    ``neighbors`` is what a search returned, or its indices (n, k). Without ``support_labels`` the
-    queries are the support themselves and no row may be its own neighbor.
+    Parameters
+    ----------
+    neighbors
+        What a search returned, or its indices (n, k).
+    labels
+        Classes of the queries.
+    support_labels
+        Classes of the rows the indices name; without them the queries are the support themselves
+        and no row may be its own neighbor.
+    k
+        How many neighbors count.
 
     >>> recall_at_k([[1, 2], [0, 2], [0, 1]], [0, 0, 1], support_labels=[0, 0, 1], k=2)
     0.6666666666666666
     """
-    found = _relevance(neighbors, labels, support_labels)
-    check_k(k, found.hits.shape[1], "k", "`neighbors`")
-    return int(found.hits[:, :k].any(1).sum()) / len(found.hits)
+    hits = _relevance(neighbors, labels, support_labels).hits
+    check_k(k, hits.shape[1], "k", "`neighbors`")
+    return int(hits[:, :k].any(1).sum()) / len(hits)
 
 
 def map_at_r(neighbors: Any, labels: Any, support_labels: Any = None) -> float:
@@ -64,18 +73,18 @@ def map_at_r(neighbors: Any, labels: Any, support_labels: Any = None) -> float:
     >>> map_at_r([[0, 1], [1, 0]], [0, 0], support_labels=[0, 1])  # R = 1: hit, miss
     0.5
     """
-    found = _with_depth(_relevance(neighbors, labels, support_labels))
-    rank = np.arange(1, found.hits.shape[1] + 1)
-    precision = found.hits.cumsum(1) / rank
-    counted = np.where(found.hits & (rank <= found.peers[:, None]), precision, 0.0)
-    return _mean(counted.cumsum(1)[:, -1] / found.peers)
+    hits, peers, _ = _with_depth(_relevance(neighbors, labels, support_labels))
+    rank = np.arange(1, hits.shape[1] + 1)
+    precision = hits.cumsum(1) / rank
+    counted = np.where(hits & (rank <= peers[:, None]), precision, 0.0)
+    return _mean(counted.cumsum(1)[:, -1] / peers)
 
 
 def r_precision(neighbors: Any, labels: Any, support_labels: Any = None) -> float:
     """Share of the query's class among its first R neighbors."""
-    found = _with_depth(_relevance(neighbors, labels, support_labels))
-    rank = np.arange(1, found.hits.shape[1] + 1)
-    return _mean((found.hits & (rank <= found.peers[:, None])).sum(1) / found.peers)
+    hits, peers, _ = _with_depth(_relevance(neighbors, labels, support_labels))
+    rank = np.arange(1, hits.shape[1] + 1)
+    return _mean((hits & (rank <= peers[:, None])).sum(1) / peers)
 
 
 def mean_reciprocal_rank(neighbors: Any, labels: Any, support_labels: Any = None) -> float:
@@ -87,23 +96,31 @@ def mean_reciprocal_rank(neighbors: Any, labels: Any, support_labels: Any = None
 def retrieval_report(
     neighbors: Any, labels: Any, support_labels: Any = None, *, ks: Sequence[int] = (1, 2, 4, 8)
 ) -> RetrievalReport:
-    """All of them at once, from one list of neighbors (as deep as the largest class)."""
-    found = _relevance(neighbors, labels, support_labels)
+    """All of them at once, from one list of neighbors (as deep as the largest class).
+
+    Parameters
+    ----------
+    neighbors, labels, support_labels
+        As in :func:`recall_at_k`.
+    ks
+        The k of each recall.
+    """
+    relevance = _relevance(neighbors, labels, support_labels)
     given = (neighbors, labels, support_labels)
     return RetrievalReport(
         {k: recall_at_k(*given, k=k) for k in ks},
         map_at_r(*given),
         r_precision(*given),
         mean_reciprocal_rank(*given),
-        len(found.hits),
-        found.lone,
+        len(relevance.hits),
+        relevance.lone,
     )
 
 
 def _relevance(neighbors: Any, labels: Any, support_labels: Any) -> _Relevance:
     # a tensor has a method of that name, so it is asked first
-    found = neighbors if isinstance(neighbors, Tensor) else getattr(neighbors, "indices", neighbors)
-    indices = as_tensor(found, "neighbors").detach().cpu()
+    plain = neighbors if isinstance(neighbors, Tensor) else getattr(neighbors, "indices", neighbors)
+    indices = as_tensor(plain, "neighbors").detach().cpu()
     if indices.ndim != 2 or indices.is_floating_point() or 0 in indices.shape:
         raise InputError(
             "`neighbors` must be what a search returned or its integer indices (n, k), got shape "
@@ -137,14 +154,14 @@ def _relevance(neighbors: Any, labels: Any, support_labels: Any) -> _Relevance:
     return _Relevance(hits, peers[valid], int((~valid).sum()))
 
 
-def _with_depth(found: _Relevance) -> _Relevance:
-    deepest = int(found.peers.max())
-    if found.hits.shape[1] < deepest:
+def _with_depth(relevance: _Relevance) -> _Relevance:
+    deepest, listed = int(relevance.peers.max()), relevance.hits.shape[1]
+    if listed < deepest:
         raise InputError(
-            f"`neighbors` lists {found.hits.shape[1]} per query, but a class has {deepest} support "
+            f"`neighbors` lists {listed} per query, but a class has {deepest} support "
             f"rows: search with k={deepest} for R-precision and MAP@R."
         )
-    return found
+    return relevance
 
 
 def _mean(values: FloatArray) -> float:

@@ -37,6 +37,11 @@ def mean_corruption_error(
 ) -> float:
     """The mean over corruptions of :func:`corruption_errors`: below 1 is better than the baseline.
 
+    Parameters
+    ----------
+    errors, baseline, relative, clean, baseline_clean
+        As in :func:`corruption_errors`.
+
     >>> ours = {"clean": 0.1, "fog": [0.2, 0.3], "snow": [0.3, 0.5]}
     >>> theirs = {"clean": 0.1, "fog": [0.4, 0.6], "snow": [0.3, 0.5]}
     >>> mean_corruption_error(ours, theirs)  # (0.5/1 + 0.8/0.8) / 2
@@ -58,10 +63,15 @@ def corruption_errors(
 ) -> dict[str, float]:
     """CE of each corruption: the model's summed errors over the baseline's.
 
-    ``errors`` and ``baseline``: ``{corruption: errors by severity}`` with the same corruptions and
-    severities (a sequence, or ``{severity: error}``), or matrices (corruptions, severities). The
-    clean errors that ``relative=True`` needs come as the entry ``"clean"`` or as ``clean=`` and
-    ``baseline_clean=``.
+    Parameters
+    ----------
+    errors, baseline
+        ``{corruption: errors by severity}`` with the same corruptions and severities (a sequence,
+        or ``{severity: error}``), or matrices (corruptions, severities).
+    relative
+        Whether the clean error is subtracted first.
+    clean, baseline_clean
+        The clean errors, if they are not in the tables as the entry ``"clean"``.
     """
     ours, own = _table(errors, clean, "errors")
     theirs, other = _table(baseline, baseline_clean, "baseline")

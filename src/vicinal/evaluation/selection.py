@@ -141,6 +141,15 @@ def class_table(
 ) -> ClassTable:
     """Where the errors and the confidence are, class by class.
 
+    Parameters
+    ----------
+    labels, predicted
+        Integer classes (n,).
+    confidence
+        Of each prediction, in [0, 1].
+    threshold
+        Rows at or above it count as accepted.
+
     >>> table = class_table([0, 0, 1], [0, 1, 1], [0.9, 0.6, 0.8], threshold=0.7)
     >>> table.recall.tolist(), table.precision.tolist(), table.accepted_precision.tolist()
     ([0.5, 1.0], [1.0, 0.5], [1.0, 1.0])
@@ -150,14 +159,14 @@ def class_table(
     classes = np.unique(np.concatenate([y, guess]))
     mine, given = y == classes[:, None], guess == classes[:, None]
     taken = c >= threshold
-    rows, said, hits = mine.sum(1), given.sum(1), (mine & given).sum(1)
+    rows, guesses, hits = mine.sum(1), given.sum(1), (mine & given).sum(1)
     low, high = wilson_interval(hits, rows)
     mean = np.array([exact_sum(c[row]) for row in given])
     nothing = rows == 0
     return ClassTable(
-        classes, rows, said, hits,
+        classes, rows, guesses, hits,
         _rate(hits, rows), np.where(nothing, np.nan, low), np.where(nothing, np.nan, high),
-        _rate(hits, said), _rate(mean, said), _rate((mine & taken).sum(1), rows),
+        _rate(hits, guesses), _rate(mean, guesses), _rate((mine & taken).sum(1), rows),
         _rate((mine & given & taken).sum(1), (given & taken).sum(1)), float(threshold),
     )  # fmt: skip
 

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 from collections import Counter
 
-from vicinal.audits.record import VERDICTS, Audit, Head
+from vicinal.audits.record import Audit
+from vicinal.audits.sections import Head
 from vicinal.report.words import count, decimal, percent, plural
 
 AT_FLOOR = 1.3  # an ECE within this factor of its noise floor is not told apart from perfect
 NEIGHBOR_HEADS = ("ned", "knn", "1nn", "dudani", "gou", "dknn")
 
 MEANING = {
-    "supported": "Neighborhood agree on the class, and the row lies where held-out rows lie.",
+    "supported": "Neighbors agree on the class, and the row lies where held-out rows lie.",
     "contested": "Confidence is below the level that keeps the target accuracy, or the neighbors "
     "disagree more than they do for held-out rows.",
     "unfamiliar": "Farther from the support than held-out rows are. Its confidence is not "
@@ -107,8 +108,8 @@ def attention_sentence(audit: Audit) -> str:
 
 
 def verdict_shares(audit: Audit) -> list[tuple[str, int, float]]:
-    counts, total = audit.verdict_counts(), max(len(audit.cases.id), 1)
-    return [(verdict, counts[verdict], counts[verdict] / total) for verdict in VERDICTS]
+    total = max(len(audit.cases.id), 1)
+    return [(verdict, n, n / total) for verdict, n in audit.verdict_counts().items()]
 
 
 def effect_sentences(audit: Audit) -> list[str]:
@@ -142,7 +143,7 @@ def limits(audit: Audit) -> list[str]:
         "Confidence is closed-set: it compares the known classes with one another and cannot say "
         "that an input belongs to none of them. That is what the verdicts unfamiliar and isolated "
         "are for.",
-        "Neighborhood are evidence, not causes. They explain the neighbor head exactly; a softmax "
+        "Neighbors are evidence, not causes. They explain the neighbor head exactly; a softmax "
         "head may decide otherwise"
         + (
             f" (the two agree on {percent(audit.agreement)} of the rows)."

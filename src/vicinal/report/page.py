@@ -21,9 +21,8 @@ import jinja2
 from vicinal.audits.record import Audit, Media
 from vicinal.files import write_atomically
 from vicinal.report import facts, words
-from vicinal.report.figures import structure, trust
+from vicinal.report.contents import contents
 from vicinal.report.payload import Payload, fill
-from vicinal.report.svg import Figure
 
 SCRIPTS = ("base.js", "media.js", "state.js", "panel.js", "gallery.js", "labels.js", "charts.js",
            "live.js", "start.js")  # fmt: skip
@@ -33,7 +32,7 @@ MEGABYTE = 1_000_000
 def render(audit: Audit, media: Media | None = None, *, max_mb: float = 10.0) -> str:
     """The page as one HTML text of at most ``max_mb`` megabytes, data and thumbnails inside."""
     view = view_of(audit, media)
-    shell = page(view, Payload("{}", (), 0, 0, 0, 0))
+    shell = page(view, Payload("{}"))
     payload = fill(audit, media, int(max_mb * MEGABYTE) - len(shell.encode()) - 4096)
     return page(view, payload)
 
@@ -41,7 +40,19 @@ def render(audit: Audit, media: Media | None = None, *, max_mb: float = 10.0) ->
 def save_report(
     audit: Audit, path: str | Path, media: Media | None = None, *, max_mb: float = 10.0
 ) -> None:
-    """Write :func:`render`'s page; the file appears whole or not at all."""
+    """Write :func:`render`'s page; the file appears whole or not at all.
+
+    Parameters
+    ----------
+    audit
+        The record to show.
+    path
+        The HTML file to write.
+    media
+        What the rows look like; without it the media that the audit carries, if any.
+    max_mb
+        How large the file may be: cards that do not fit are left out, and the page says how many.
+    """
     write_atomically(path, render(audit, media or audit.media, max_mb=max_mb))
 
 
@@ -55,21 +66,24 @@ def notebook_frame(audit: Audit, media: Media | None = None, *, height: int = 82
 
 
 def live_files(
-    audit: Audit,
-    media: Media | None = None,
-    *,
-    token: str,
-    max_mb: float = 200.0,
-    full_media: bool = False,
+    audit: Audit, media: Media | None = None, *, token: str, max_mb: float = 200.0
 ) -> dict[str, bytes]:
     """What ``vicinal explore`` serves: the page, its data and its thumbnails, by file name.
 
-    ``full_media``: the server also has full-size pictures at ``media/query/ROW``.
+    Parameters
+    ----------
+    audit
+        The record to show.
+    media
+        What its rows look like; None: cards show numbers only.
+    token
+        What the page has to show the server with every request.
+    max_mb
+        How large data and thumbnails may be together.
     """
     payload = fill(audit, media, int(max_mb * MEGABYTE))
-    view = {**view_of(audit, media), "full_media": full_media}
     return {
-        "index.html": page(view, payload, token=token).encode("utf-8", "replace"),
+        "index.html": page(view_of(audit, media), payload, token=token).encode("utf-8", "replace"),
         "data.json": payload.json.encode("utf-8", "replace"),
         "sprites.css": payload.css.encode("ascii"),
     }
@@ -77,83 +91,7 @@ def live_files(
 
 def view_of(audit: Audit, media: Media | None) -> dict[str, Any]:
     """Everything the template prints that does not depend on which cards fit."""
-    return {
-        "audit": audit,
-        "media": media,
-        "headline": facts.headline(audit),
-        "best": facts.recommended(audit) if audit.heads else None,
-        "shares": facts.verdict_shares(audit),
-        "meaning": facts.MEANING,
-        "effects": facts.effect_sentences(audit),
-        "limits": facts.limits(audit),
-        "fit_groups": facts.fit_groups(audit),
-        "figures": figures(audit),
-        "full_media": False,
-    }
-
-
-def figures(audit: Audit) -> dict[str, list[Figure]]:
-    """The charts of each section, in reading order; a missing section has none."""
-    charts: dict[str, list[Figure | None]] = {
-        "reliability": [
-            trust.reliability(head, picks=head.name == audit.cases.head)
-            for head in heads_in_order(audit)
-            if head.bins
-        ],
-        "trust": [
-            trust.risk_coverage(audit.risk_coverage) if audit.risk_coverage else None,
-        ],
-        "sweep": [trust.sweep(audit.sweep) if audit.sweep and audit.sweep.k else None],
-        "credibility": [
-            form(audit.credibility)
-            for form in (trust.credibility, trust.p_values)
-            if audit.credibility
-        ],
-        "classes": [
-            structure.borders(audit.borders, audit.classes)
-            if audit.borders and audit.borders.pairs
-            else None,
-            structure.prior_shift(audit.prior_shift, audit.classes) if audit.prior_shift else None,
-        ],
-        "layers": [
-            form(audit.layers)
-            for form in (structure.layers, structure.layer_history)
-            if audit.layers
-        ],
-        "network": list(network_figures(audit)),
-    }
-    return {key: [chart for chart in drawn if chart] for key, drawn in charts.items()}
-
-
-def heads_in_order(audit: Audit) -> list[Any]:
-    """The recommended head first, then as given."""
-    return sorted(audit.heads, key=lambda head: head.name != audit.recommended)
-
-
-def network_figures(audit: Audit) -> list[Figure]:
-    view = audit.network
-    if view is None:
-        return []
-    drawn = [
-        structure.histogram(
-            view.density, "density", "How crowded the network finds each row",
-            f"{words.plural(view.n, 'row')} of the {view.rows_of}; {view.how}. Ranks are "
-            "comparable, absolute counts are not.",
-            view.density.name, "crowd" if view.rows_of == "query" else None,
-        )
-    ]  # fmt: skip
-    if view.denoising is not None:
-        note = (
-            "Small: many alike rows average label noise out. Large: a wrong label is learned as "
-            "it is. "
-        )
-        drawn.append(
-            structure.histogram(
-                view.denoising, "denoising", "Self-denoising factor",
-                note + view.denoising_note, view.denoising.name,
-            )
-        )  # fmt: skip
-    return drawn
+    return {"audit": audit, "media": media, "facts": facts, "sections": contents(audit)}
 
 
 def page(view: dict[str, Any], payload: Payload, token: str | None = None) -> str:
@@ -178,8 +116,8 @@ def policy(script: str, style: str, live: bool) -> str:
     return "; ".join(
         [
             "default-src 'none'",
-            f"script-src '{fingerprint(script)}'",
-            f"style-src {own}'{fingerprint(style)}'",
+            f"script-src '{integrity(script)}'",
+            f"style-src {own}'{integrity(style)}'",
             f"img-src {own}data:",
             *(["connect-src 'self'"] if live else []),
             "base-uri 'none'",
@@ -188,7 +126,8 @@ def policy(script: str, style: str, live: bool) -> str:
     )
 
 
-def fingerprint(text: str) -> str:
+def integrity(text: str) -> str:
+    """The hash by which a content security policy knows a script or a style."""
     digest = hashlib.sha256(text.encode("utf-8")).digest()
     return "sha256-" + base64.b64encode(digest).decode("ascii")
 

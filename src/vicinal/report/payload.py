@@ -12,20 +12,28 @@ import functools
 import gzip
 import itertools
 import json
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from PIL import Image
+import numpy as np
+from numpy.typing import NDArray
 
-from vicinal.audits.record import VERDICTS, Audit, Media, Suspect
-from vicinal.report import sprites
-from vicinal.report.words import clean
+from vicinal.audits.record import Audit, Media
+from vicinal.audits.rows import Suspect
+from vicinal.report.appearance import (
+    CELLS_SHOWN,
+    COLUMNS,
+    PER_SHEET,
+    Sprites,
+    Thumbnails,
+    cells,
+    snippet,
+)
+from vicinal.report.figures import structure, trust
+from vicinal.report.words import clean, decimals, lists, rounded, significant
 
 NEIGHBORS_SHOWN = 20
-TEXT_SHOWN = 600
-CELLS_SHOWN = 24
-MAP_SUPPORT = 3000
-MOST_POINTS = 5000
 PICTURES_SHOWN = 12  # neighbors with a thumbnail; the others have label, weight and id
 FEW_PICTURES = 6  # the same on cards that are only there as a sample
 SAMPLE = 200
@@ -38,16 +46,19 @@ class Payload:
     """The data of one page: JSON text, sprite sheets, and how much of the record it holds."""
 
     json: str
-    sheets: tuple[str, ...]
-    tile: int
-    cases: int
-    suspects: int
-    thumbnails: int
+    sheets: tuple[str, ...] = ()
+    tile: int = 0
+    cases: int = 0
+    suspects: int = 0
+    thumbnails: int = 0
 
     @functools.cached_property
     def packed(self) -> str:
-        """gzip in base64: a fifth of the size, and no character that HTML would read."""
-        data = gzip.compress(self.json.encode("utf-8", "replace"), 6, mtime=0)
+        """gzip in base64: a third of the size, and no character that HTML would read.
+
+        At level 5: half the time of level 6 for 6 % more bytes.
+        """
+        data = gzip.compress(self.json.encode("utf-8", "replace"), 5, mtime=0)
         return base64.b64encode(data).decode("ascii")
 
     @property
@@ -58,28 +69,6 @@ class Payload:
     def css(self) -> str:
         rules = [f".s{i}{{background-image:url({uri})}}" for i, uri in enumerate(self.sheets)]
         return "\n".join(rules)
-
-
-def card_order(audit: Audit) -> list[Entry]:
-    """Every card the page could have, the ones it must not lose first."""
-    cases = audit.cases
-    urgent = [i for i in range(len(cases.id)) if is_urgent(audit, i)]
-    rest = [i for i in range(len(cases.id)) if not is_urgent(audit, i)]
-    suspects = [("suspect", i) for i in range(len(audit.labels.suspects if audit.labels else ()))]
-    pairs = itertools.zip_longest(suspects, [("case", i) for i in urgent])
-    first = [entry for pair in pairs for entry in pair if entry is not None]
-    strata: dict[tuple[str, int], list[int]] = {}
-    for i in rest:
-        strata.setdefault((cases.verdict[i], cases.predicted[i]), []).append(i)
-    turns = itertools.zip_longest(*(strata[key] for key in sorted(strata)))
-    return [*first, *(("case", i) for turn in turns for i in turn if i is not None)]
-
-
-def is_urgent(audit: Audit, i: int) -> bool:
-    """An error, or a row outside what the support covers."""
-    cases = audit.cases
-    wrong = cases.label[i] is not None and cases.label[i] != cases.predicted[i]
-    return wrong or cases.verdict[i] in ("unfamiliar", "isolated")
 
 
 def fill(audit: Audit, media: Media | None, budget: int) -> Payload:
@@ -93,22 +82,49 @@ def fill(audit: Audit, media: Media | None, budget: int) -> Payload:
         keep = min(keep - 1, int(keep * 0.97 * budget / payload.size))
 
 
-def guess(builder: Builder, order: list[Entry], budget: int) -> int:
-    """How many cards may fit: bytes per card from a sample, thumbnails counted once per row.
+def card_order(audit: Audit) -> list[Entry]:
+    """Every card the page could have, the ones it must not lose first."""
+    cases = audit.cases
+    urgent, strata = [], dict[tuple[str, int], list[int]]()
+    for i, key in enumerate(zip(cases.verdict, cases.predicted, strict=True)):
+        if is_urgent(audit, i):
+            urgent.append(("case", i))
+        else:
+            strata.setdefault(key, []).append(i)
+    suspects = [("suspect", i) for i in range(len(audit.labels.suspects if audit.labels else ()))]
+    pairs = itertools.zip_longest(suspects, urgent)
+    first = [entry for pair in pairs for entry in pair if entry is not None]
+    turns = itertools.zip_longest(*(strata[key] for key in sorted(strata)))
+    return [*first, *(("case", i) for turn in turns for i in turn if i is not None)]
 
-    A build of every card only to find that a tenth of them fits would take minutes.
+
+def is_urgent(audit: Audit, i: int) -> bool:
+    """An error, or a row outside what the support covers."""
+    cases = audit.cases
+    wrong = cases.label[i] is not None and cases.label[i] != cases.predicted[i]
+    return wrong or cases.verdict[i] in ("unfamiliar", "isolated")
+
+
+def guess(builder: Builder, order: list[Entry], budget: int) -> int:
+    """How many cards to try first: bytes per card from a sample, thumbnails counted once per row.
+
+    A build of every card only to find that a tenth of them fits would take minutes. Thumbnails are
+    what a card weighs; without them a card of the sample weighs more than one among many, because
+    it shares fewer neighbors, so twice as many as the sample says are tried.
     """
-    if builder.media is None or builder.media.kind != "images" or len(order) <= SAMPLE:
+    if len(order) <= SAMPLE:
         return len(order)
     sample = builder.build(order[:: max(1, len(order) // SAMPLE)][:SAMPLE])
     fixed = len(builder.build([]).packed)
     per_card = (len(sample.packed) - fixed) / SAMPLE
+    if builder.thumbnails is None:
+        return min(len(order), 2 * max(0, int((budget - fixed) / per_card)))
     per_picture = sum(map(len, sample.sheets)) / max(sample.thumbnails, 1)
-    seen: set[int] = set()
+    pictured: set[int] = set()
     size = float(fixed)
     for at, entry in enumerate(order):
-        rows = builder.pictured(entry) - seen
-        seen |= rows
+        rows = builder.pictured(entry) - pictured
+        pictured |= rows
         size += per_card + per_picture * (len(rows) + (entry[0] == "case"))
         if size > budget:
             return at
@@ -122,7 +138,8 @@ class Builder:
         self.audit = audit
         self.media = media
         self.places = {row: i for i, row in enumerate(audit.support.row)}
-        self.images: dict[tuple[str, int], Image.Image | None] = {}
+        images = media is not None and media.kind == "images"
+        self.thumbnails = Thumbnails(media) if images and media is not None else None
 
     def build(self, entries: list[Entry]) -> Payload:
         audit = self.audit
@@ -130,26 +147,25 @@ class Builder:
         listed = audit.labels.suspects if audit.labels else ()
         suspects = [listed[i] for i in sorted(i for kind, i in entries if kind == "suspect")]
         used = self.support_used(rows, suspects)
-        index = {row: i for i, row in enumerate(used)}
         data: dict[str, Any] = {
             "name": clean(audit.name),
             "classes": [clean(name) for name in audit.classes],
-            "verdicts": VERDICTS,
+            "verdicts": list(audit.verdict_counts()),
             "kind": self.media.kind if self.media else None,
             "columns": [clean(c) for c in self.media.columns] if self.media else [],
             "total": len(audit.cases.id),
-            "cases": self.case_columns(rows, index),
+            "cases": self.case_columns(rows, used),
             "support": self.support_columns(used),
-            "suspects": [self.suspect(s, index) for s in suspects],
-            "curve": curve(audit),
-            "fit": self.fit_map(index),
-            "map": self.map_support(),
-            "network": self.network_extras(),
+            "suspects": [suspect_card(s, used) for s in suspects],
+            "curve": trust.threshold_data(audit),
+            "fit": structure.fit_map_data(audit, used.tolist()),
+            "map": structure.map_data(audit),
+            "network": structure.network_data(audit),
         }
-        pictured = set[int]().union(*(self.pictured(entry) for entry in entries))
-        sheets, tile, thumbnails = self.add_media(data, rows, used, pictured)
+        sprites = self.add_media(data, rows, used.tolist(), entries)
         text = json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-        return Payload(text, tuple(sheets), tile, len(rows), len(suspects), thumbnails)
+        shown = (len(rows), len(suspects), len(sprites.place))
+        return Payload(text, sprites.sheets, sprites.size, *shown)
 
     def pictured(self, entry: Entry) -> set[int]:
         """Support rows whose thumbnails this card shows."""
@@ -159,23 +175,22 @@ class Builder:
             return {suspect.row, *suspect.neighbors[:PICTURES_SHOWN]}
         cases = self.audit.cases
         some = PICTURES_SHOWN if is_urgent(self.audit, i) else FEW_PICTURES
-        seen = cases.network_neighbors[i][:some] if cases.network_neighbors else ()
-        return {*cases.neighbors[i][:some], *seen}
+        alike = cases.network_neighbors[i][:some] if cases.network_neighbors else ()
+        return {*cases.neighbors[i][:some], *alike}
 
-    def support_used(self, rows: list[int], suspects: list[Suspect]) -> list[int]:
-        cases, used = self.audit.cases, set[int]()
-        for i in rows:
-            used.update(cases.neighbors[i][:NEIGHBORS_SHOWN])
-            if cases.network_neighbors is not None:
-                used.update(cases.network_neighbors[i][:NEIGHBORS_SHOWN])
-        for suspect in suspects:
-            used.add(suspect.row)
-            used.update(suspect.neighbors[:NEIGHBORS_SHOWN])
-        return sorted(used)
+    def support_used(self, rows: list[int], suspects: list[Suspect]) -> NDArray[np.int64]:
+        """Every support row that a card lists, in order: cards name them by their place here."""
+        cases = self.audit.cases
+        used = {suspect.row for suspect in suspects}
+        used.update(*(suspect.neighbors[:NEIGHBORS_SHOWN] for suspect in suspects))
+        used.update(*shown(cases.neighbors, rows))
+        if cases.network_neighbors is not None:
+            used.update(*shown(cases.network_neighbors, rows))
+        return np.array(sorted(used), dtype=np.int64)
 
-    def case_columns(self, rows: list[int], index: dict[int, int]) -> dict[str, Any]:
+    def case_columns(self, rows: list[int], used: NDArray[np.int64]) -> dict[str, Any]:
         cases, chart = self.audit.cases, self.audit.map
-        near = [cases.neighbors[i][:NEIGHBORS_SHOWN] for i in rows]
+        code = {verdict: i for i, verdict in enumerate(self.audit.verdict_counts())}
         columns: dict[str, Any] = {
             "row": rows,
             "id": [clean(cases.id[i]) for i in rows],
@@ -184,194 +199,82 @@ class Builder:
             "confidence": [round(cases.confidence[i], 4) for i in rows],
             "credibility": [rounded(cases.credibility[i]) for i in rows],
             "near": [round(cases.near_percentile[i], 1) for i in rows],
-            "verdict": [VERDICTS.index(cases.verdict[i]) for i in rows],
+            "verdict": [code[cases.verdict[i]] for i in rows],
             "reason": [clean(cases.reason[i]) for i in rows],
-            "nb": [[index[row] for row in line] for line in near],
-            "w": [[round(w, 4) for w in cases.weights[i][:NEIGHBORS_SHOWN]] for i in rows],
-            "d": [[significant(d) for d in cases.distances[i][:NEIGHBORS_SHOWN]] for i in rows],
+            "neighbors": lists(shown(cases.neighbors, rows), used.searchsorted),
+            "weights": lists(shown(cases.weights, rows), decimals(4)),
+            "distances": lists(shown(cases.distances, rows), significant),
         }
         if cases.network_percentile is not None:
-            columns["crowd"] = [rounded(cases.network_percentile[i], 1) for i in rows]
+            columns["crowding"] = [rounded(cases.network_percentile[i], 1) for i in rows]
         if cases.network_neighbors is not None and cases.network_similarities is not None:
-            seen, alike = cases.network_neighbors, cases.network_similarities
-            columns["nnb"] = [[index[r] for r in seen[i][:NEIGHBORS_SHOWN]] for i in rows]
-            columns["nsim"] = [[round(s, 3) for s in alike[i][:NEIGHBORS_SHOWN]] for i in rows]
+            alike, similarities = cases.network_neighbors, cases.network_similarities
+            columns["network_neighbors"] = lists(shown(alike, rows), used.searchsorted)
+            columns["similarities"] = lists(shown(similarities, rows), decimals(3))
         if cases.layer_class is not None and cases.layer_share is not None:
             columns["layers"] = [clean(name) for name in cases.layers]
-            columns["lc"] = [cases.layer_class[i] for i in rows]
-            columns["ls"] = [[round(s, 3) for s in cases.layer_share[i]] for i in rows]
+            columns["layer_class"] = [cases.layer_class[i] for i in rows]
+            columns["layer_share"] = lists([cases.layer_share[i] for i in rows], decimals(3))
         if chart is not None:
-            columns["x"] = [significant(chart.x[i]) for i in rows]
-            columns["y"] = [significant(chart.y[i]) for i in rows]
+            columns["x"] = significant(np.array([chart.x[i] for i in rows])).tolist()
+            columns["y"] = significant(np.array([chart.y[i] for i in rows])).tolist()
         return columns
 
-    def support_columns(self, used: list[int]) -> dict[str, Any]:
+    def support_columns(self, used: NDArray[np.int64]) -> dict[str, Any]:
         support = self.audit.support
-        at = [self.places[row] for row in used]
+        at = [self.places[row] for row in used.tolist()]
         return {
-            "row": used,
+            "row": used.tolist(),
             "id": [clean(support.id[i]) for i in at],
             "label": [support.label[i] for i in at],
         }
 
-    def suspect(self, suspect: Suspect, index: dict[int, int]) -> dict[str, Any]:
-        return {
-            "s": index[suspect.row],
-            "row": suspect.row,
-            "id": clean(suspect.id),
-            "given": suspect.given,
-            "suggested": suspect.suggested,
-            "pg": round(suspect.p_given, 4),
-            "ps": round(suspect.p_suggested, 4),
-            "affected": suspect.affected,
-            "depth": rounded(suspect.depth_agreement),
-            "nb": [index[row] for row in suspect.neighbors[:NEIGHBORS_SHOWN]],
-            "w": [round(w, 4) for w in suspect.weights[:NEIGHBORS_SHOWN]],
-            "d": [significant(d) for d in suspect.distances[:NEIGHBORS_SHOWN]],
-        }
-
-    def fit_map(self, index: dict[int, int]) -> dict[str, Any] | None:
-        """The points of the fit map, an even sample of them where there are very many."""
-        network = self.audit.network
-        if network is None or not network.fit_map:
-            return None
-        kept = network.fit_map[:: max(1, -(-len(network.fit_map) // MOST_POINTS))]
-        of_query = network.fit_rows_of == "query"
-        return {
-            "query": of_query,
-            "row": [point.row for point in kept],
-            "s": [-1 if of_query else index.get(point.row, -1) for point in kept],
-            "x": [round(point.density, 1) for point in kept],
-            "y": [round(point.variance, 3) for point in kept],
-            "group": [clean(point.group) for point in kept],
-        }
-
-    def network_extras(self) -> dict[str, Any] | None:
-        """Rows that stand for each bin of density, and single rows' similarity histograms."""
-        network = self.audit.network
-        if network is None:
-            return None
-        return {
-            "query": network.rows_of == "query",
-            "examples": network.density.examples,
-            "similarity": {h.name: [h.edges, h.counts] for h in network.similarity},
-        }
-
-    def map_support(self) -> dict[str, Any] | None:
-        """An even sample of the support behind the query's points."""
-        chart = self.audit.map
-        if chart is None:
-            return None
-        step = max(1, -(-len(chart.support_x) // MAP_SUPPORT))
-        return {
-            "x": [significant(v) for v in chart.support_x[::step]],
-            "y": [significant(v) for v in chart.support_y[::step]],
-        }
-
     def add_media(
-        self, data: dict[str, Any], rows: list[int], used: list[int], pictured: set[int]
-    ) -> tuple[list[str], int, int]:
+        self, data: dict[str, Any], rows: list[int], used: list[int], entries: list[Entry]
+    ) -> Sprites:
+        """What the rows look like, into ``data``; the sprite sheets stand beside it."""
         media = self.media
         if media is None:
-            return [], 0, 0
-        if media.kind == "texts":
-            data["texts"] = {
-                "q": [snippet(media.get("query", row)) for row in rows],
-                "s": [snippet(media.get("support", row)) for row in used],
-            }
-            return [], 0, 0
-        if media.kind == "tables":
-            data["tables"] = {
-                "q": [cells(media.get("query", row)) for row in rows],
-                "s": [cells(media.get("support", row)) for row in used],
+            return Sprites((), 0, {})
+        if self.thumbnails is None:
+            form: Callable[[Any], Any] = snippet if media.kind == "texts" else cells
+            data[media.kind] = {
+                "query": [form(media.get("query", row)) for row in rows],
+                "support": [form(media.get("support", row)) for row in used],
             }
             data["columns"] = data["columns"][:CELLS_SHOWN]
-            return [], 0, 0
-        return self.add_sprites(data, rows, used, pictured)
-
-    def add_sprites(
-        self, data: dict[str, Any], rows: list[int], used: list[int], pictured: set[int]
-    ) -> tuple[list[str], int, int]:
-        seen = [row for row in used if row in pictured]
-        keys = [*(("query", row) for row in rows), *(("support", row) for row in seen)]
-        for key in keys:
-            if key not in self.images:
-                item = self.media.get(*key) if self.media else None
-                self.images[key] = None if item is None else self.small(sprites.as_image(item))
-        present = [key for key in keys if self.images[key] is not None]
-        size = sprites.tile_size([image for key in present if (image := self.images[key])])
-        place = {key: i for i, key in enumerate(present)}
-        tiles = [sprites.as_tile(image, size) for key in present if (image := self.images[key])]
-        step = sprites.PER_SHEET
-        form = sprites.best_form(tiles, size)
-        sheets = [
-            sprites.sheet(tiles[i : i + step], size, form) for i in range(0, len(tiles), step)
-        ]
+            return Sprites((), 0, {})
+        pictured = set[int]().union(*(self.pictured(entry) for entry in entries))
+        keys = [("query", row) for row in rows]
+        keys += [("support", row) for row in used if row in pictured]
+        sprites = self.thumbnails.sprites(keys)
         data["tiles"] = {
-            "columns": sprites.COLUMNS,
-            "per": sprites.PER_SHEET,
-            "size": size,
-            "q": [place.get(("query", row), -1) for row in rows],
-            "s": [place.get(("support", row), -1) for row in used],
+            "columns": COLUMNS,
+            "per": PER_SHEET,
+            "size": sprites.size,
+            "query": [sprites.place.get(("query", row), -1) for row in rows],
+            "support": [sprites.place.get(("support", row), -1) for row in used],
         }
-        return sheets, size, len(tiles)
-
-    @staticmethod
-    def small(image: Image.Image | None) -> Image.Image | None:
-        if image is not None:
-            image.thumbnail((sprites.LARGEST, sprites.LARGEST))
-        return image
+        return sprites
 
 
-def curve(audit: Audit) -> dict[str, Any] | None:
-    """The risk–coverage curve, with the verdicts of what each threshold turns away."""
-    record = audit.risk_coverage
-    if record is None:
-        return None
-    cases = audit.cases
-    by_confidence = sorted(zip(cases.confidence, cases.verdict, strict=True))
-    rejected, at, counts = [], len(record.threshold), dict.fromkeys(VERDICTS, 0)
-    steps = iter(by_confidence)
-    head = next(steps, None)
-    for at in range(len(record.threshold) - 1, -1, -1):  # thresholds fall: start at the lowest
-        while head is not None and head[0] < record.threshold[at]:
-            counts[head[1]] += 1
-            head = next(steps, None)
-        rejected.append(list(counts.values()))
+def suspect_card(suspect: Suspect, used: NDArray[np.int64]) -> dict[str, Any]:
     return {
-        "threshold": [round(v, 5) for v in record.threshold],
-        "coverage": [round(v, 5) for v in record.coverage],
-        "accuracy": [round(v, 5) for v in record.accuracy],
-        "lower": [round(v, 5) for v in record.lower_bound],
-        "rejected": rejected[::-1],
-        "chosen": record.chosen.value if record.chosen else None,
-        "target": record.chosen.target if record.chosen else None,
+        "place": int(used.searchsorted(suspect.row)),
+        "row": suspect.row,
+        "id": clean(suspect.id),
+        "given": suspect.given,
+        "suggested": suspect.suggested,
+        "p_given": round(suspect.p_given, 4),
+        "p_suggested": round(suspect.p_suggested, 4),
+        "affected": suspect.affected,
+        "depth": rounded(suspect.depth_agreement),
+        "neighbors": lists(shown([suspect.neighbors]), used.searchsorted)[0],
+        "weights": lists(shown([suspect.weights]), decimals(4))[0],
+        "distances": lists(shown([suspect.distances]), significant)[0],
     }
 
 
-def rounded(value: float | None, digits: int = 4) -> float | None:
-    return None if value is None else round(value, digits)
-
-
-def significant(value: float) -> float:
-    return float(f"{value:.4g}")
-
-
-def snippet(text: Any) -> str | None:
-    if text is None:
-        return None
-    whole = clean(str(text))
-    return whole if len(whole) <= TEXT_SHOWN else whole[:TEXT_SHOWN] + "…"
-
-
-def cells(row: Any) -> list[float | str] | None:
-    """A table's row as numbers and short texts, the first columns of it."""
-    if row is None:
-        return None
-    values = row.tolist() if hasattr(row, "tolist") else list(row)
-    return [
-        float(f"{value:.6g}")
-        if isinstance(value, (int, float)) and value == value and abs(value) != float("inf")
-        else clean(str(value))[:80]
-        for value in values[:CELLS_SHOWN]
-    ]
+def shown(column: Sequence[tuple[float, ...]], rows: Sequence[int] = (0,)) -> list[tuple[Any, ...]]:
+    """The first few of each row's neighbors, or of what goes with them."""
+    return [column[i][:NEIGHBORS_SHOWN] for i in rows]

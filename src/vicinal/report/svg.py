@@ -61,9 +61,9 @@ class Plot:
         base = self.height - self.bottom
         self.segment((self.left, base), (self.width - self.right, base), "axis")
         for tick in ticks:
-            self.words(self.sx(tick), base + 15, form(tick), "tick middle")
+            self.text(self.sx(tick), base + 15, form(tick), "tick middle")
         middle = (self.left + self.width - self.right) / 2
-        self.words(middle, self.height - 6, label, "label middle")
+        self.text(middle, self.height - 6, label, "label middle")
 
     def left_axis(
         self, ticks: Sequence[float], form: Callable[[float], str], label: str = ""
@@ -71,8 +71,8 @@ class Plot:
         for tick in ticks:
             y = self.sy(tick)
             self.segment((self.left, y), (self.width - self.right, y), "grid")
-            self.words(self.left - 6, y + 3.5, form(tick), "tick end")
-        self.words(4, self.top - 12, label, "label")
+            self.text(self.left - 6, y + 3.5, form(tick), "tick end")
+        self.text(4, self.top - 12, label, "label")
 
     def segment(self, start: Pair, end: Pair, kind: str) -> None:
         """A straight line in sheet units."""
@@ -80,11 +80,11 @@ class Plot:
             Markup('<line class="{}" x1="{}" y1="{}" x2="{}" y2="{}"/>').format(kind, *start, *end)
         )
 
-    def words(self, x: float, y: float, text: str, kind: str = "") -> None:
+    def text(self, x: float, y: float, text: str, kind: str = "") -> None:
         if text:
             self.add(Markup('<text class="{}" x="{}" y="{}">{}</text>').format(kind, x, y, text))
 
-    def turned(self, x: float, y: float, text: str) -> None:
+    def slanted(self, x: float, y: float, text: str) -> None:
         """A tick label that climbs to the right, for names too long to stand side by side."""
         self.add(
             Markup(
@@ -124,7 +124,7 @@ class Plot:
     def whisker(self, x: float, low: float, high: float, kind: str = "") -> None:
         self.segment((self.sx(x), self.sy(low)), (self.sx(x), self.sy(high)), f"whisker {kind}")
 
-    def hot(self, x: Pair, pick: str, says: str, y: Pair | None = None) -> None:
+    def clickable(self, x: Pair, pick: str, description: str, y: Pair | None = None) -> None:
         """An invisible field over ``x`` (and ``y``) that filters the gallery when it is clicked."""
         low, high = self.y if y is None else y
         self.add(
@@ -133,21 +133,23 @@ class Plot:
                 'x="{}" y="{}" width="{}" height="{}"><title>{}</title></rect>'
             ).format(
                 pick,
-                says,
+                description,
                 self.sx(x[0]),
                 self.sy(high),
                 round(self.sx(x[1]) - self.sx(x[0]), 2),
                 round(self.sy(low) - self.sy(high), 2),
-                says,
+                description,
             )
         )
 
-    def draw(self, says: str, kind: str = "") -> Markup:
-        """The SVG, named ``says`` for those who do not see it."""
+    def draw(self, description: str, kind: str = "") -> Markup:
+        """The SVG, named ``description`` for those who do not see it."""
         return Markup(
             '<svg class="chart {}" viewBox="0 0 {} {}" data-frame="{}" role="group" '
             'aria-label="{}">{}</svg>'
-        ).format(kind, self.width, self.height, self.frame(), says, Markup("").join(self.marks))
+        ).format(
+            kind, self.width, self.height, self.frame(), description, Markup("").join(self.marks)
+        )
 
     def frame(self) -> str:
         """Data range and place of the plotting area, for the script that moves a mark."""

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
 import re
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 # Invisible characters that would reorder or hide the text around them, and controls HTML forbids.
 _CONTROLS = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ufffe\uffff\ud800-\udfff]")
 _DIRECTION = re.compile("[\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+
+POWERS = np.array([10.0**n for n in range(23)])  # of ten, as many as a float holds exactly
 
 
 def clean(text: str) -> str:
@@ -32,7 +40,7 @@ def sentence(text: str) -> str:
     """A phrase of the record as a sentence of the page.
 
     >>> sentence("neighbors in the support")
-    'Neighborhood in the support.'
+    'Neighbors in the support.'
     """
     text = text.strip()
     return text and text[0].upper() + text[1:] + ("" if text[-1] in ".!?" else ".")
@@ -73,3 +81,40 @@ def plural(n: int, one: str, many: str | None = None) -> str:
 
 def signed(share: float | None, digits: int = 1) -> str:
     return "–" if share is None else f"{100 * share:+.{digits}f}".replace("-", "−")
+
+
+def lists(
+    column: Sequence[Sequence[float]], form: Callable[[Any], NDArray[Any]]
+) -> list[list[float]]:
+    """Rows of numbers, as long as each is, through ``form`` all at once.
+
+    >>> lists(((0.12345, 0.2), (0.3,)), decimals(2))
+    [[0.12, 0.2], [0.3]]
+    """
+    values = np.array(list(itertools.chain.from_iterable(column)))
+    lengths = set(map(len, column))
+    if len(lengths) == 1:  # as nearly always: no list is made twice
+        table: list[list[float]] = form(values).reshape(len(column), *lengths).tolist()
+        return table
+    entries = iter(form(values).tolist())
+    return [list(itertools.islice(entries, len(line))) for line in column]
+
+
+def decimals(digits: int) -> Callable[[NDArray[np.float64]], NDArray[np.float64]]:
+    return lambda values: np.round(values, digits)
+
+
+def significant(values: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Four significant digits, each the float nearest to its decimal: JSON prints it short.
+
+    >>> significant(np.array([0.0, 0.000123456, -98765.0])).tolist()
+    [0.0, 0.0001235, -98760.0]
+    """
+    exponent = np.floor(np.log10(np.abs(np.where(values == 0, 1.0, values)))).clip(-19, 25)
+    scale = POWERS[np.abs(3 - exponent).astype(int)]
+    whole = np.rint(np.where(exponent <= 3, values * scale, values / scale))
+    return np.where(exponent <= 3, whole / scale, whole * scale)
+
+
+def rounded(value: float | None, digits: int = 4) -> float | None:
+    return None if value is None else round(value, digits)

@@ -97,7 +97,7 @@ def fit_diagnosis(
     losses = [torch.where(m > 0, (y - c).square().sum(1), _spread(y)).sum() for m, c, _ in around]
     best = int(torch.stack(losses).argmin())
     mass, mean, spread = around[best]
-    # Neighborhood that agree among themselves still contradict a sample of another label.
+    # Neighbors that agree among themselves still contradict a sample of another label.
     own = (y - mean).square().sum(1)
     total = _spread(y).clamp_min(torch.finfo(torch.float64).tiny)
     variance = torch.where(mass > 0, torch.maximum(spread, own / 2), torch.zeros_like(own)) / total

@@ -82,10 +82,28 @@ def attack_audit(
 ) -> AttackAudit:
     """The worst case over attacks through the head, through a smoothed surrogate, and by transfer.
 
-    ``head``: a fitted NED or kNN classifier on ``net(x)`` (on ``x`` itself without a net; then
-    ``bounds=None``, as embeddings have no range). A kNN vote has no gradient, so NED with the same
-    support and k stands in for it. ``proxy``: a softmax classifier of the inputs, usually the same
-    network with its own last layer, for the transfer attack.
+    Parameters
+    ----------
+    head
+        A fitted NED or kNN classifier on ``net(x)``. A kNN vote has no gradient, so NED with the
+        same support and k stands in for it.
+    x, y
+        Inputs and their labels, which the head must know.
+    epsilon, norm
+        How far an input may be moved, and in which norm.
+    net
+        The network below the head; without it the head stands on ``x`` itself.
+    proxy
+        A softmax classifier of the inputs, usually the same network with its own last layer, for
+        the transfer attack; without it transfer is not tested.
+    attack, steps, restarts, loss
+        ``"fgsm"``, ``"bim"`` or ``"pgd"``, its steps and restarts, and the loss it climbs.
+    bounds
+        The range of the inputs; None for embeddings, which have none.
+    smoothing
+        How many times warmer than the head its smoothed surrogate is.
+    generator
+        Of PGD's random starts.
     """
     check_choice(attack, "attack", tuple(ATTACKS))
     check_positive(smoothing, "smoothing")

@@ -36,7 +36,7 @@ class Detector(Record):
 
 
 @dataclass(frozen=True)
-class Histogram(Record):
+class CredibilityHistogram(Record):
     """Credibilities of one set in equal bins of [0, 1]."""
 
     name: str
@@ -50,7 +50,7 @@ class OutlierStudy(Record):
     """Detectors × outlier sets. ``print(study)`` is the table."""
 
     detectors: tuple[Detector, ...]
-    credibility: tuple[Histogram, ...]
+    credibility: tuple[CredibilityHistogram, ...]
     inlier_rows: int
     outlier_rows: dict[str, int]
     positive: str
@@ -93,11 +93,27 @@ def outlier_study(
 ) -> OutlierStudy:
     """Every detector the inputs allow, on each outlier set.
 
-    ``support``, ``inliers``: rows (n, d); ``outliers``: rows, ``{name: rows}``, or None, and then
-    each detector is listed as not tested. The distance to the k-th neighbor always; with ``labels``
-    of the support also NED's density, Mahalanobis distance and trust score; ``logits`` (a function
-    of the rows) adds maximum softmax and energy; ``credibility`` (a function of the rows) adds
-    itself and its histograms; ``detectors`` adds others, larger = more outlying.
+    Parameters
+    ----------
+    support, inliers
+        Rows (n, d): what is known, and new rows of the same kind. The distance to the k-th
+        neighbor is always a detector.
+    outliers
+        Rows, ``{name: rows}``, or None, and then each detector is listed as not tested.
+    labels
+        Classes of the support: add NED's density, Mahalanobis distance and trust score.
+    logits
+        A function of the rows: adds maximum softmax and energy.
+    credibility
+        A function of the rows: adds itself and its histograms, in ``bins`` bins.
+    detectors
+        Others by name, each a function of the rows, larger = more outlying.
+    k, temperature, metric
+        Of the neighbors and their weights; a temperature of None is fitted on ``labels``.
+    bins
+        Of the histograms.
+    positive
+        Which side FPR95 finds 95 % of: ``"outlier"`` or ``"inlier"``.
     """
     rows, known = as_matrix(support, "support"), as_matrix(inliers, "inliers")
     check_k(k, len(rows), "k", "the support")
@@ -183,6 +199,6 @@ def _column(values: Any, name: str, rows: int) -> Tensor:
     return x
 
 
-def _histogram(name: str, credibility: Tensor, bins: int) -> Histogram:
+def _histogram(name: str, credibility: Tensor, bins: int) -> CredibilityHistogram:
     counts, edges = np.histogram(credibility.numpy(), bins=bins, range=(0.0, 1.0))
-    return Histogram(name, tuple(edges), tuple(counts), float(credibility.mean()))
+    return CredibilityHistogram(name, tuple(edges), tuple(counts), float(credibility.mean()))

@@ -70,7 +70,15 @@ class PerturbationReport(Record):
     def row(
         self, head: str, perturbation: str, level: float = 0.0, source: str | None = None
     ) -> HeadUnder:
-        """One cell of the table; an attack's ``source`` may be left out when there is only one."""
+        """One cell of the table.
+
+        Parameters
+        ----------
+        head, perturbation, level
+            Which head under what, and how strong; level 0 is the clean images.
+        source
+            The model an attack was made against; may be left out when there is only one.
+        """
         for row in self.rows:
             here = (row.head, row.perturbation, row.level) == (head, perturbation, float(level))
             if here and source in (None, row.source):

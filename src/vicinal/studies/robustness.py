@@ -65,13 +65,33 @@ def robustness_report(
 ) -> PerturbationReport:
     """Each head under each perturbation of the images, and clean.
 
-    ``heads``: name to a fitted classifier (``predict_proba``), an ``nn.Module`` (logits or
-    log-probabilities), or a function to probabilities. They take ``embed(images)``, computed once
-    for all, or the images themselves. ``credibility``: images to one number each, such as DkNN's.
-    ``sources``: name to a differentiable model from images to logits, to attack; without it no
-    attack is made. ``baseline``: the head that corruption errors are divided by (the first one).
     The same generator state gives the same report; a corruption draws the same numbers at every
     severity, so that curves show the severity and not the luck.
+
+    Parameters
+    ----------
+    heads
+        Name to a fitted classifier (``predict_proba``), an ``nn.Module`` (logits or
+        log-probabilities), or a function to probabilities.
+    images, labels
+        Inputs in [0, 1] (or uint8) and the class of each.
+    embed
+        What the heads stand on, computed once for all; without it they take the images themselves.
+    credibility
+        Images to one number each, such as DkNN's.
+    corruptions, severities, constants
+        Which corruptions, how strong, and whose constants.
+    sources
+        Name to a differentiable model from images to logits, to attack; without it no attack is
+        made.
+    attacks, epsilons, norm
+        Which attacks, how far they go, and in which norm.
+    baseline
+        The head that corruption errors are divided by (the first one).
+    bins, batch_size
+        Bins of the ECE; images embedded at once.
+    generator
+        Of all random draws.
     """
     x, y = _inputs(images, labels)
     if not heads:

@@ -28,13 +28,13 @@ function svg(tag, props = {}, ...children) {
   return node;
 }
 
-const VERDICTS = ['supported', 'contested', 'unfamiliar', 'isolated'];
+let VERDICTS = []; // the four names, in the order of the record; set once by start
 const mark = (verdict) =>
   svg('svg', { class: `mark v-${VERDICTS[verdict]}`, viewBox: '0 0 16 16', 'aria-hidden': 'true' },
     svg('use', { href: `#m-${VERDICTS[verdict]}` }));
 
 const name = (text) => el('bdi', { text });
-const called = (id, row) => (id === String(row) ? `row ${id}` : id); // rows without ids are their numbers
+const rowName = (id, row) => (id === String(row) ? `row ${id}` : id); // rows without ids are their numbers
 const clip = (text, n) => (text.length > n ? text.slice(0, n - 1) + '…' : text);
 const whole = (n) => (n === null || n === undefined ? '–' : n.toLocaleString('en-US'));
 const percent = (share, digits = 1) => (share === null || share === undefined ? '–' : `${(100 * share).toFixed(digits)} %`);
@@ -49,11 +49,11 @@ function meter(share, other) {
 
 const live = root.hasAttribute('data-live');
 const token = root.getAttribute('data-token') || '';
-const own = (path) => `${path}?token=${encodeURIComponent(token)}`;
+const onServer = (path) => `${path}?token=${encodeURIComponent(token)}`;
 
 async function readData() {
   if (live) {
-    const answer = await fetch(own('data.json'), { credentials: 'same-origin' });
+    const answer = await fetch(onServer('data.json'), { credentials: 'same-origin' });
     if (!answer.ok) throw new Error(`the server answered ${answer.status}`);
     return answer.json();
   }

@@ -148,7 +148,7 @@ function startExamples() {
   const strip = el('div', { class: 'examples', role: 'group', 'aria-label': 'Examples from each bin' });
   for (const rows of D.network.examples) {
     const known = rows.map((row) => caseAt.get(row)).filter((i) => i !== undefined).slice(0, 2);
-    strip.append(el('div', {}, ...known.map((i) => el('button', { type: 'button', 'aria-label': clip(`Open ${D.cases.id[i]}`, 80), onclick: () => openCase(i) }, thumb('q', i, 24)))));
+    strip.append(el('div', {}, ...known.map((i) => el('button', { type: 'button', 'aria-label': clip(`Open ${D.cases.id[i]}`, 80), onclick: () => openCase(i) }, thumb('query', i, 24)))));
   }
   $('svg', figure).after(strip);
 }

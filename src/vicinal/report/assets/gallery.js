@@ -6,13 +6,13 @@ let limit = PAGE;
 function card(i) {
   const c = D.cases;
   const wrong = c.label[i] !== null && c.label[i] !== c.predicted[i];
-  const strange = VERDICTS[c.verdict[i]] === 'unfamiliar';
+  const unfamiliar = VERDICTS[c.verdict[i]] === 'unfamiliar';
   const predicted = clip(D.classes[c.predicted[i]], 60);
   const facts = el('span', {},
-    el('span', { class: 'says' }, mark(c.verdict[i]), name(predicted), el('span', { class: strange ? 'quiet void' : 'quiet', text: decimal(c.confidence[i]) })),
-    meter(strange ? 0 : c.confidence[i]),
+    el('span', { class: 'says' }, mark(c.verdict[i]), name(predicted), el('span', { class: unfamiliar ? 'quiet void' : 'quiet', text: decimal(c.confidence[i]) })),
+    meter(unfamiliar ? 0 : c.confidence[i]),
     el('div', { class: wrong ? 'truth wrong' : 'truth' }, c.label[i] === null ? 'no label' : el('span', {}, wrong ? '✗ label ' : '✓ label ', name(clip(D.classes[c.label[i]], 60)))),
-    el('div', { class: 'id' }, name(clip(called(c.id[i], c.row[i]), 60))));
+    el('div', { class: 'id' }, name(clip(rowName(c.id[i], c.row[i]), 60))));
   const media = cardMedia(i);
   const image = D.kind === 'images';
   return el('button', { type: 'button', class: image ? 'card' : 'card no-image', 'data-case': c.row[i], 'aria-pressed': String(state.case === String(c.row[i])),

@@ -25,9 +25,9 @@ function suspectRow(s, n) {
   const other = (c) => name(clip(D.classes[c], 40));
   return el('tr', { tabindex: '0', 'data-suspect': s.row, 'aria-selected': String(state.suspect === String(s.row)), onclick: () => openSuspect(n),
     onkeydown: (event) => { if (event.key === 'Enter') openSuspect(n); } },
-  el('td', {}, el('span', { class: 'row-name' }, D.kind === 'images' ? thumb('s', s.s, 32) : null, name(clip(called(s.id, s.row), 60)))),
+  el('td', {}, el('span', { class: 'row-name' }, D.kind === 'images' ? thumb('support', s.place, 32) : null, name(clip(rowName(s.id, s.row), 60)))),
   el('td', {}, other(s.given), el('span', { class: 'arrow', text: '→' }), other(s.suggested)),
-  el('td', { text: decimal(s.pg, 3) }), el('td', { text: decimal(s.ps, 3) }), el('td', { text: percent(s.depth, 0) }),
+  el('td', { text: decimal(s.p_given, 3) }), el('td', { text: decimal(s.p_suggested, 3) }), el('td', { text: percent(s.depth, 0) }),
   el('td', { text: whole(s.affected) }), el('td', { class: decisions[s.row] ? null : 'quiet', text: decisions[s.row] ?? '–' }));
 }
 
@@ -49,7 +49,7 @@ function cell(value) {
 
 const patch = () => D.suspects.map((s) => {
   const decision = decisions[s.row] ?? '';
-  return { id: s.id, row: s.row, given: D.classes[s.given], suggested: D.classes[s.suggested], p_given: s.pg, p_suggested: s.ps, affected: s.affected,
+  return { id: s.id, row: s.row, given: D.classes[s.given], suggested: D.classes[s.suggested], p_given: s.p_given, p_suggested: s.p_suggested, affected: s.affected,
     decision, label: decision === 'relabel' ? D.classes[s.suggested] : D.classes[s.given] };
 });
 

@@ -21,7 +21,7 @@ function startLive() {
     if (file.files.length) body.append('file', file.files[0]);
     else body.append('rows', rows.value);
     try {
-      const answer = await fetch(own('predict'), { method: 'POST', body, credentials: 'same-origin' });
+      const answer = await fetch(onServer('predict'), { method: 'POST', body, credentials: 'same-origin' });
       const result = await answer.json();
       if (!answer.ok) throw new Error(result.error ?? `the server answered ${answer.status}`);
       out.replaceChildren(...result.rows.map(answerCard));

@@ -1,10 +1,10 @@
-// ---- media: what a row looks like, by the kind of data. side: 'q' query, 's' support.
+// ---- media: what a row looks like, by the kind of data. side: 'query' or 'support'.
 
 let D = null; // the data, set once by start
 
 function thumb(side, i, pixels) {
   const place = D.tiles ? D.tiles[side][i] : -1;
-  const node = el('span', { class: 'thumb', role: 'img', 'aria-label': side === 'q' ? 'query' : 'neighbor' });
+  const node = el('span', { class: 'thumb', role: 'img', 'aria-label': side === 'query' ? 'query' : 'neighbor' });
   node.style.width = node.style.height = `${pixels}px`;
   if (place >= 0) {
     const { columns, per, size } = D.tiles;
@@ -20,10 +20,10 @@ function thumb(side, i, pixels) {
 const text = (side, i) => el('div', { class: 'text', dir: 'auto', text: D.texts[side][i] ?? 'no text' });
 
 function cardMedia(i) {
-  if (D.kind === 'images') return thumb('q', i, 64);
-  if (D.kind === 'texts') return text('q', i);
+  if (D.kind === 'images') return thumb('query', i, 64);
+  if (D.kind === 'texts') return text('query', i);
   if (D.kind === 'tables') {
-    const row = D.tables.q[i] || [];
+    const row = D.tables.query[i] || [];
     const shown = row.slice(0, 3).map((value, c) => `${clip(D.columns[c] ?? `column ${c + 1}`, 14)} ${brief(value)}`);
     return el('div', { class: 'text', text: shown.join(' · ') + (row.length > 3 ? ' …' : '') });
   }
@@ -34,15 +34,15 @@ function cardStrip(i) {
   const predicted = D.cases.predicted[i];
   const strip = el('span', { class: 'strip', 'aria-hidden': 'true' });
   if (D.kind === 'images') {
-    for (const s of D.cases.nb[i].slice(0, 6)) {
-      const node = thumb('s', s, 27);
+    for (const s of D.cases.neighbors[i].slice(0, 6)) {
+      const node = thumb('support', s, 27);
       if (D.support.label[s] !== predicted) node.classList.add('other');
       strip.append(node);
     }
     return strip;
   }
   const share = new Map(); // without pictures: who voted, as wide as the vote
-  D.cases.nb[i].forEach((s, n) => share.set(D.support.label[s], (share.get(D.support.label[s]) ?? 0) + D.cases.w[i][n]));
+  D.cases.neighbors[i].forEach((s, n) => share.set(D.support.label[s], (share.get(D.support.label[s]) ?? 0) + D.cases.weights[i][n]));
   for (const [label, weight] of [...share].sort((a, b) => b[1] - a[1]).slice(0, 3)) {
     const node = el('span', { class: label === predicted ? 'swatch' : 'swatch other' }, name(clip(D.classes[label], 24)));
     node.style.flexGrow = Math.max(weight, 0.18);
@@ -51,20 +51,14 @@ function cardStrip(i) {
   return strip;
 }
 
-function bigMedia(side, i, row) {
-  if (D.kind === 'images') {
-    const fallback = thumb(side, i, 160);
-    if (!live || !root.hasAttribute('data-live-media')) return el('div', { class: 'big' }, fallback);
-    const image = el('img', { alt: '', src: own(`media/${side === 'q' ? 'query' : 'support'}/${row}`), onerror: () => image.replaceWith(fallback) });
-    image.style.maxWidth = '100%';
-    return el('div', { class: 'big' }, image);
-  }
+function bigMedia(side, i) {
+  if (D.kind === 'images') return el('div', { class: 'big' }, thumb(side, i, 160));
   return D.kind === 'texts' ? text(side, i) : null;
 }
 
 // A table's row beside its neighbors: the difference is what matters, so it stands in the cell.
 function featureTable(values, neighbors) {
-  const rows = neighbors.slice(0, 4).map((s) => D.tables.s[s] || []);
+  const rows = neighbors.slice(0, 4).map((s) => D.tables.support[s] || []);
   const spread = values.map((_, c) => {
     const numbers = [values, ...rows].map((r) => r[c]).filter((v) => typeof v === 'number');
     return numbers.length ? Math.max(...numbers) - Math.min(...numbers) || 1 : 1;

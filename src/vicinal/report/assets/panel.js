@@ -3,30 +3,30 @@
 const pairs = (entries) => el('dl', { class: 'facts' }, ...entries.filter(Boolean).map(([key, value, kind]) =>
   el('div', {}, el('dt', { text: key }), el('dd', { class: kind ?? null }, value))));
 
-function neighborList(found, winner, measures) {
+function neighborList(neighbors, winner, measures) {
   const list = el('ol', { class: D.kind === 'images' ? 'neighbors images' : 'neighbors' });
   const most = Math.max(...measures.share, 1e-9);
-  found.forEach((s, n) => {
+  neighbors.forEach((s, n) => {
     const other = D.support.label[s] !== winner;
     const label = D.classes[D.support.label[s]];
-    const item = el('li', { class: other ? 'other' : null, title: clip(`${D.support.id[s]} · ${measures.says(n)}`, 200) });
-    if (D.kind === 'images' && D.tiles.s[s] >= 0) {
-      const image = thumb('s', s, 60);
+    const item = el('li', { class: other ? 'other' : null, title: clip(`${D.support.id[s]} · ${measures.title(n)}`, 200) });
+    if (D.kind === 'images' && D.tiles.support[s] >= 0) {
+      const image = thumb('support', s, 60);
       if (other) image.classList.add('other');
       item.append(image);
     }
     item.append(
       el('div', { class: 'who' }, name(clip(label, 40)), el('span', { class: 'quiet', text: measures.value(n) })),
       meter(measures.share[n] / most, other),
-      el('div', { class: 'id' }, name(clip(called(D.support.id[s], D.support.row[s]), 60))));
-    if (D.kind === 'texts') item.append(text('s', s));
+      el('div', { class: 'id' }, name(clip(rowName(D.support.id[s], D.support.row[s]), 60))));
+    if (D.kind === 'texts') item.append(text('support', s));
     list.append(item);
   });
   return list;
 }
 
-const byDistance = (w, d) => ({ share: w, value: (n) => w[n].toFixed(2), says: (n) => `weight ${w[n].toFixed(3)}, distance ${brief(d[n])}` });
-const bySimilarity = (sim) => ({ share: sim.map((v) => Math.max(v, 0)), value: (n) => sim[n].toFixed(2), says: (n) => `similarity ${sim[n].toFixed(3)}` });
+const byDistance = (w, d) => ({ share: w, value: (n) => w[n].toFixed(2), title: (n) => `weight ${w[n].toFixed(3)}, distance ${brief(d[n])}` });
+const bySimilarity = (sim) => ({ share: sim.map((v) => Math.max(v, 0)), value: (n) => sim[n].toFixed(2), title: (n) => `similarity ${sim[n].toFixed(3)}` });
 
 function viewSwitch(network) {
   const button = (view, label) => el('button', { type: 'button', 'aria-pressed': String((state.view === 'network') === (view === 'network')), 'data-view': view, text: label, onclick: () => update({ view }) });
@@ -35,16 +35,16 @@ function viewSwitch(network) {
 
 function votes(i) {
   const c = D.cases;
-  if (!c.lc) return null;
+  if (!c.layer_class) return null;
   return el('div', {}, el('h3', { text: 'Votes by layer' }), el('div', { class: 'votes' }, ...c.layers.map((layer, l) =>
-    el('div', {}, el('span', { class: 'quiet' }, name(clip(layer, 40))), meter(c.ls[i][l], c.lc[i][l] !== c.predicted[i]),
-      el('span', {}, name(`${clip(D.classes[c.lc[i][l]], 20)} ${c.ls[i][l].toFixed(2)}`))))));
+    el('div', {}, el('span', { class: 'quiet' }, name(clip(layer, 40))), meter(c.layer_share[i][l], c.layer_class[i][l] !== c.predicted[i]),
+      el('span', {}, name(`${clip(D.classes[c.layer_class[i][l]], 20)} ${c.layer_share[i][l].toFixed(2)}`))))));
 }
 
 function similarityBars(row) {
-  const found = D.network?.similarity?.[row];
-  if (!found) return null;
-  const [edges, counts] = found;
+  const histogram = D.network?.similarity?.[row];
+  if (!histogram) return null;
+  const [edges, counts] = histogram;
   const most = Math.max(...counts, 1);
   const width = 300 / counts.length;
   const bars = counts.map((n, b) => svg('rect', { x: b * width + 0.5, width: width - 1, y: 60 - 60 * n / most, height: 60 * n / most }));
@@ -52,37 +52,37 @@ function similarityBars(row) {
     svg('svg', { class: 'mini', viewBox: '0 0 300 60', role: 'img', 'aria-label': 'Histogram of similarities' }, ...bars));
 }
 
-const closer = () => el('button', { type: 'button', class: 'close', text: 'Close', onclick: () => update({ case: '', suspect: '', support: '' }) });
+const closeButton = () => el('button', { type: 'button', class: 'close', text: 'Close', onclick: () => update({ case: '', suspect: '', support: '' }) });
 
 function casePanel(i) {
   const c = D.cases;
-  const network = Boolean(c.nnb);
-  const seen = network && state.view === 'network';
-  const found = seen ? c.nnb[i] : c.nb[i];
-  const strange = VERDICTS[c.verdict[i]] === 'unfamiliar';
+  const network = Boolean(c.network_neighbors);
+  const networkView = network && state.view === 'network';
+  const neighbors = networkView ? c.network_neighbors[i] : c.neighbors[i];
+  const unfamiliar = VERDICTS[c.verdict[i]] === 'unfamiliar';
   const truth = c.label[i] === null ? 'no label' : name(clip(D.classes[c.label[i]], 120));
   const wrong = c.label[i] !== null && c.label[i] !== c.predicted[i];
   return [
-    el('p', { class: 'kind' }, el('span', { text: `Case, query row ${whole(c.row[i])}` }), closer()),
-    el('h2', {}, name(clip(called(c.id[i], c.row[i]), 300))),
-    bigMedia('q', i, c.row[i]),
+    el('p', { class: 'kind' }, el('span', { text: `Case, query row ${whole(c.row[i])}` }), closeButton()),
+    el('h2', {}, name(clip(rowName(c.id[i], c.row[i]), 300))),
+    bigMedia('query', i),
     el('p', { class: 'verdict-line' }, mark(c.verdict[i]), VERDICTS[c.verdict[i]]),
     el('p', { class: 'reason' }, name(clip(c.reason[i], 600))),
     pairs([
       ['predicted', name(clip(D.classes[c.predicted[i]], 120))],
       ['label', truth, wrong ? 'wrong' : null],
-      ['confidence', el('span', { class: strange ? 'void' : null, text: decimal(c.confidence[i]), title: strange ? 'not meaningful: unfamiliar input' : null })],
-      strange && ['', 'confidence not meaningful', 'quiet'],
+      ['confidence', el('span', { class: unfamiliar ? 'void' : null, text: decimal(c.confidence[i]), title: unfamiliar ? 'not meaningful: unfamiliar input' : null })],
+      unfamiliar && ['', 'confidence not meaningful', 'quiet'],
       ['credibility', decimal(c.credibility[i])],
       ['farther than', `${c.near[i].toFixed(0)} % of held-out rows`],
-      c.crowd && ['N_S percentile', c.crowd[i] === null ? '–' : c.crowd[i].toFixed(0)],
+      c.crowding && ['N_S percentile', c.crowding[i] === null ? '–' : c.crowding[i].toFixed(0)],
     ]),
     viewSwitch(network),
-    seen ? similarityBars(String(c.row[i])) : null,
-    seen && !found.length && el('p', { class: 'absent', text: 'The network view was not computed for this row.' }),
+    networkView ? similarityBars(String(c.row[i])) : null,
+    networkView && !neighbors.length && el('p', { class: 'absent', text: 'The network view was not computed for this row.' }),
     !network && el('h3', { text: 'Neighbors, nearest first' }),
-    D.kind === 'tables' && D.tables.q[i] ? featureTable(D.tables.q[i], found) : null,
-    neighborList(found, c.predicted[i], seen ? bySimilarity(c.nsim[i]) : byDistance(c.w[i], c.d[i])),
+    D.kind === 'tables' && D.tables.query[i] ? featureTable(D.tables.query[i], neighbors) : null,
+    neighborList(neighbors, c.predicted[i], networkView ? bySimilarity(c.similarities[i]) : byDistance(c.weights[i], c.distances[i])),
     votes(i),
   ];
 }
@@ -92,31 +92,31 @@ function suspectPanel(n) {
   const choice = decisions[s.row];
   const button = (kind, key) => el('button', { type: 'button', 'aria-pressed': String(choice === kind), 'data-decide': kind, text: `${key} ${kind}`, onclick: () => decide(n, kind) });
   return [
-    el('p', { class: 'kind' }, el('span', { text: `Suspect ${n + 1} of ${D.suspects.length}, support row ${whole(s.row)}` }), closer()),
-    el('h2', {}, name(clip(called(s.id, s.row), 300))),
-    bigMedia('s', s.s, s.row),
+    el('p', { class: 'kind' }, el('span', { text: `Suspect ${n + 1} of ${D.suspects.length}, support row ${whole(s.row)}` }), closeButton()),
+    el('h2', {}, name(clip(rowName(s.id, s.row), 300))),
+    bigMedia('support', s.place),
     pairs([
       ['given', name(clip(D.classes[s.given], 120))],
       ['suggested', name(clip(D.classes[s.suggested], 120))],
-      ['p given', decimal(s.pg, 3)],
-      ['p suggested', decimal(s.ps, 3)],
+      ['p given', decimal(s.p_given, 3)],
+      ['p suggested', decimal(s.p_suggested, 3)],
       ['depths that agree', percent(s.depth, 0)],
       ['query predictions affected', whole(s.affected)],
     ]),
     el('div', { class: 'decide', role: 'group', 'aria-label': 'Decision' }, button('keep', '1'), button('relabel', '2'), button('skip', '3')),
     el('h3', { text: 'Neighbors, nearest first' }),
-    D.kind === 'tables' && D.tables.s[s.s] ? featureTable(D.tables.s[s.s], s.nb) : null,
-    neighborList(s.nb, s.suggested, byDistance(s.w, s.d)),
+    D.kind === 'tables' && D.tables.support[s.place] ? featureTable(D.tables.support[s.place], s.neighbors) : null,
+    neighborList(s.neighbors, s.suggested, byDistance(s.weights, s.distances)),
   ];
 }
 
 // A support row from the fit map: what is known of it. Neighbors are listed for suspects only.
 function supportPanel(at) {
-  const s = D.fit.s[at];
+  const s = D.fit.place[at];
   return [
-    el('p', { class: 'kind' }, el('span', { text: `Support row ${whole(D.fit.row[at])}` }), closer()),
-    s >= 0 && el('h2', {}, name(clip(called(D.support.id[s], D.support.row[s]), 300))),
-    s >= 0 && bigMedia('s', s, D.fit.row[at]),
+    el('p', { class: 'kind' }, el('span', { text: `Support row ${whole(D.fit.row[at])}` }), closeButton()),
+    s >= 0 && el('h2', {}, name(clip(rowName(D.support.id[s], D.support.row[s]), 300))),
+    s >= 0 && bigMedia('support', s),
     pairs([
       s >= 0 && ['label', name(clip(D.classes[D.support.label[s]], 120))],
       ['diagnosis', name(D.fit.group[at])],

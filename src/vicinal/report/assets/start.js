@@ -37,7 +37,7 @@ function startKeys() {
     if (choice && n >= 0) decide(n, choice);
     else if (event.key === 'j') step(1);
     else if (event.key === 'k') step(-1);
-    else if (event.key === 'v' && D.cases.nnb) update({ view: state.view === 'network' ? '' : 'network' });
+    else if (event.key === 'v' && D.cases.network_neighbors) update({ view: state.view === 'network' ? '' : 'network' });
     else if (event.key === '/') { event.preventDefault(); $('#search').focus(); }
   });
 }
@@ -63,6 +63,7 @@ async function start() {
   startTheme();
   try {
     D = await readData();
+    VERDICTS = D.verdicts;
   } catch (error) {
     const fault = $('#fault');
     fault.textContent = `The cases could not be read (${error.message}). The tables and charts above are complete; a newer browser may help.`;

@@ -3,7 +3,7 @@
 const EMPTY = { verdict: '', class: '', errors: '', q: '', sort: 'doubt', conf: '', cred: '', near: '', crowd: '', pair: '', case: '', suspect: '', support: '', view: '', at: '' };
 const state = { ...EMPTY };
 const watchers = [];
-const RANGES = { conf: ['confidence', 'confidence'], cred: ['credibility', 'credibility'], near: ['near', 'distance percentile'], crowd: ['crowd', 'N_S percentile'] };
+const RANGES = { conf: ['confidence', 'confidence'], cred: ['credibility', 'credibility'], near: ['near', 'distance percentile'], crowd: ['crowding', 'N_S percentile'] };
 
 function readHash() {
   const hash = location.hash.slice(1);
@@ -43,7 +43,7 @@ function matches(i) {
   }
   if (state.pair) {
     const [a, b] = span(state.pair);
-    const votes = new Set(c.nb[i].map((s) => D.support.label[s]));
+    const votes = new Set(c.neighbors[i].map((s) => D.support.label[s]));
     const mine = new Set([c.predicted[i], c.label[i]]);
     if (!(mine.has(a) || mine.has(b)) || !(votes.has(a) || mine.has(a)) || !(votes.has(b) || mine.has(b))) return false;
   }

@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
-from vicinal.audits.record import Borders, Histogram, Layer, PriorShift
+from typing import Any
+
+import numpy as np
+
+from vicinal.audits.record import Audit
+from vicinal.audits.sections import Borders, Histogram, Layer, NetworkView, PriorShift
 from vicinal.report.figures.trust import histogram_rows
 from vicinal.report.svg import Figure, Plot, ticks
-from vicinal.report.words import count, decimal, percent, points, short
+from vicinal.report.words import clean, count, decimal, percent, plural, points, short, significant
 
 MOST_CLASSES = 20  # more rows and columns than this cannot be read on a page
+MOST_POINTS = 5000
+MAP_SUPPORT = 3000
 
 
-def borders(record: Borders, classes: tuple[str, ...]) -> Figure:
+def borders(record: Borders, classes: tuple[str, ...]) -> Figure | None:
     """Share of the between-class edge weight for each pair: darker means the classes touch."""
+    if not record.pairs:
+        return None
     touch: dict[int, float] = {}
     for pair in record.pairs:
         touch[pair.a] = touch.get(pair.a, 0.0) + pair.share
@@ -28,17 +37,17 @@ def borders(record: Borders, classes: tuple[str, ...]) -> Figure:
     most = max((pair.share for pair in record.pairs), default=1.0)
     for label, i in place.items():
         name = short(classes[label], 14)
-        plot.words(edge - 6, plot.sy(size - i - 0.5) + 4, name, "tick end")
-        plot.turned(plot.sx(i + 0.5) + 5, plot.height - edge + 12, name)
+        plot.text(edge - 6, plot.sy(size - i - 0.5) + 4, name, "tick end")
+        plot.slanted(plot.sx(i + 0.5) + 5, plot.height - edge + 12, name)
         plot.bar((i, i + 1), (size - i - 1, size - i), "self", 0.5)
     for pair in record.pairs:
         if pair.a not in place or pair.b not in place:
             continue
         for a, b in ((pair.a, pair.b), (pair.b, pair.a)):
             x, y = place[a], size - 1 - place[b]
-            says = f"{short(classes[a])} and {short(classes[b])}: {percent(pair.share)}"
+            description = f"{short(classes[a])} and {short(classes[b])}: {percent(pair.share)}"
             plot.bar((x, x + 1), (y, y + 1), f"heat{heat_step(pair.share / most)}", 0.5)
-            plot.hot((x, x + 1), f"pair={a}~{b}", says, (y, y + 1))
+            plot.clickable((x, x + 1), f"pair={a}~{b}", description, (y, y + 1))
     hidden = len(touch) - size
     note = f"Share of all between-class edge weight in the {record.how}."
     note += f" {count(hidden)} classes that touch less are in the table only." if hidden > 0 else ""
@@ -67,7 +76,7 @@ def prior_shift(record: PriorShift, classes: tuple[str, ...]) -> Figure:
     plot = Plot((0, most), (0, len(shown)), 360, 44 + row * len(shown), edge, 14, 4, 40)
     for i, label in enumerate(shown):
         top = len(shown) - i
-        plot.words(edge - 6, plot.sy(top - 0.5) + 4, short(classes[label], 13), "tick end")
+        plot.text(edge - 6, plot.sy(top - 0.5) + 4, short(classes[label], 13), "tick end")
         plot.bar((0, record.support[label]), (top - 0.48, top - 0.14), "soft", 0)
         plot.bar((0, record.query[label]), (top - 0.86, top - 0.52), "second", 0)
     plot.bottom_axis(ticks(0, most, 4), lambda v: points(v, 0), "share of rows, %")
@@ -97,7 +106,7 @@ def layers(record: tuple[Layer, ...]) -> Figure:
             low, high = layer.entanglement - 2 * layer.se, layer.entanglement + 2 * layer.se
             plot.whisker(i, max(0.0, low), high)
         if len(record) <= 12:
-            plot.turned(plot.sx(i) + 6, plot.height - 52, short(layer.name, 12))
+            plot.slanted(plot.sx(i) + 6, plot.height - 52, short(layer.name, 12))
     plot.line([(i, layer.entanglement) for i, layer in enumerate(record)], "main")
     for i, layer in enumerate(record):
         plot.dot(i, layer.entanglement, "main")
@@ -136,7 +145,7 @@ def layer_history(record: tuple[Layer, ...]) -> Figure | None:
     for i, layer in enumerate(logged):
         path = [(s, v / layer.chance) for s, v in zip(layer.steps, layer.history, strict=True)]
         plot.line(path, f"n{i % 4}")
-        plot.words(plot.width - 84, plot.sy(path[-1][1]) + 4, short(layer.name, 12), "tick")
+        plot.text(plot.width - 84, plot.sy(path[-1][1]) + 4, short(layer.name, 12), "tick")
     return Figure(
         "layer-history",
         "Entanglement over training",
@@ -151,8 +160,27 @@ def layer_history(record: tuple[Layer, ...]) -> Figure | None:
     )
 
 
+def density(view: NetworkView) -> Figure:
+    """N_S of each row: how many rows the network treats alike."""
+    rows = f"{plural(view.n, 'row')} of the {view.rows_of}"
+    note = f"{rows}; {view.how}. Ranks are comparable, absolute counts are not."
+    pick = "crowd" if view.rows_of == "query" else None
+    title = "How crowded the network finds each row"
+    return histogram(view.density, "density", title, note, pick)
+
+
+def denoising(view: NetworkView) -> Figure | None:
+    if view.denoising is None:
+        return None
+    note = (
+        "Small: many alike rows average label noise out. Large: a wrong label is learned as it is. "
+    )
+    title = "Self-denoising factor"
+    return histogram(view.denoising, "denoising", title, note + view.denoising_note)
+
+
 def histogram(
-    record: Histogram, key: str, title: str, note: str, axis: str, pick: str | None = None
+    record: Histogram, key: str, title: str, note: str, pick: str | None = None
 ) -> Figure:
     """Plain counts; with ``pick``, a click on a bin filters the gallery by that column."""
     most = max(record.counts, default=1) * 1.1 or 1
@@ -162,8 +190,53 @@ def histogram(
         span = (record.edges[i], record.edges[i + 1])
         plot.bar(span, (0, value), "soft")
         if pick and value:
-            says = f"{count(value)} rows from {span[0]:.3g} to {span[1]:.3g}: show them"
-            plot.hot(span, f"{pick}={span[0]:g}~{span[1]:g}", says)
-    plot.bottom_axis(ticks(*plot.x), lambda v: f"{v:g}", axis)
+            description = f"{count(value)} rows from {span[0]:.3g} to {span[1]:.3g}: show them"
+            plot.clickable(span, f"{pick}={span[0]:g}~{span[1]:g}", description)
+    plot.bottom_axis(ticks(*plot.x), lambda v: f"{v:g}", record.name)
     rows = histogram_rows([record])
     return Figure(key, title, note, plot.draw(title), ("from", "to", "rows"), rows)
+
+
+def fit_map_data(audit: Audit, support: list[int]) -> dict[str, Any] | None:
+    """The points of the fit map, an even sample of them where there are very many.
+
+    ``support``: the rows of the support that the page has; a point names its place among them.
+    """
+    network = audit.network
+    if network is None or not network.fit_map:
+        return None
+    kept = network.fit_map[:: max(1, -(-len(network.fit_map) // MOST_POINTS))]
+    of_query = network.fit_rows_of == "query"
+    place = {} if of_query else {row: i for i, row in enumerate(support)}
+    return {
+        "query": of_query,
+        "row": [point.row for point in kept],
+        "place": [place.get(point.row, -1) for point in kept],
+        "x": [round(point.density, 1) for point in kept],
+        "y": [round(point.variance, 3) for point in kept],
+        "group": [clean(point.group) for point in kept],
+    }
+
+
+def network_data(audit: Audit) -> dict[str, Any] | None:
+    """Rows that stand for each bin of density, and single rows' similarity histograms."""
+    network = audit.network
+    if network is None:
+        return None
+    return {
+        "query": network.rows_of == "query",
+        "examples": network.density.examples,
+        "similarity": {h.name: [h.edges, h.counts] for h in network.similarity},
+    }
+
+
+def map_data(audit: Audit) -> dict[str, Any] | None:
+    """An even sample of the support behind the query's points."""
+    chart = audit.map
+    if chart is None:
+        return None
+    step = max(1, -(-len(chart.support_x) // MAP_SUPPORT))
+    return {
+        "x": significant(np.array(chart.support_x[::step])).tolist(),
+        "y": significant(np.array(chart.support_y[::step])).tolist(),
+    }

@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from typing import Any
 
-from vicinal.audits.record import (
+import numpy as np
+
+from vicinal.audits.record import Audit
+from vicinal.audits.sections import (
     Credibility,
     Head,
     Histogram,
@@ -13,7 +17,7 @@ from vicinal.audits.record import (
     RiskCoverage,
     Sweep,
 )
-from vicinal.report.svg import Figure, Plot, ticks
+from vicinal.report.svg import Figure, Pair, Plot, ticks
 from vicinal.report.words import count, decimal, percent, points, sentence
 
 FEW = 10  # a bin with fewer rows shows its count and no bar: its accuracy would be noise
@@ -24,17 +28,9 @@ def reliability(head: Head, picks: bool = True) -> Figure:
 
     ``picks``: the cards carry this head's confidence, so a click on a bar can filter them.
     """
-    plot = Plot(height=290, bottom=76)
-    plot.left_axis(ticks(0, 1), lambda v: points(v, 0), "accuracy %")
-    plot.line([(0, 0), (1, 1)], "ideal")
-    bin_bars(plot, head.bins)
-    count_strip(plot, head.bins)
-    plot.bottom_axis(ticks(0, 1), lambda v: decimal(v, 1))
-    plot.words(
-        (plot.left + plot.width - plot.right) / 2, plot.height - 2, "confidence", "label middle"
-    )
+    plot = accuracy_plot(head.bins, "confidence", [(0, 0), (1, 1)])
     if picks:
-        hot_bins(plot, head.bins, "conf")
+        clickable_bins(plot, head.bins, "conf")
     ece = f"ECE {percent(head.ece)}" if head.ece is not None else "ECE not shown: too few rows"
     floor = f" · noise floor {percent(head.noise_floor)}" if head.noise_floor is not None else ""
     gap = head.overconfidence
@@ -48,6 +44,20 @@ def reliability(head: Head, picks: bool = True) -> Figure:
         ("confidence", "rows", "mean confidence", "accuracy", "95 % interval"),
         bin_table(head.bins),
     )
+
+
+def accuracy_plot(
+    bins: Sequence[ReliabilityBin], axis: str, ideal: Sequence[Pair] | None = None
+) -> Plot:
+    plot = Plot(height=290, bottom=76)
+    plot.left_axis(ticks(0, 1), lambda v: points(v, 0), "accuracy %")
+    if ideal is not None:
+        plot.line(ideal, "ideal")
+    bin_bars(plot, bins)
+    count_strip(plot, bins)
+    plot.bottom_axis(ticks(0, 1), lambda v: decimal(v, 1))
+    plot.text((plot.left + plot.width - plot.right) / 2, plot.height - 2, axis, "label middle")
+    return plot
 
 
 def bin_bars(plot: Plot, bins: Sequence[ReliabilityBin]) -> None:
@@ -71,11 +81,11 @@ def count_strip(plot: Plot, bins: Sequence[ReliabilityBin]) -> None:
         plot.marks.extend(strip.marks)
 
 
-def hot_bins(plot: Plot, bins: Sequence[ReliabilityBin], key: str) -> None:
+def clickable_bins(plot: Plot, bins: Sequence[ReliabilityBin], key: str) -> None:
     for cell in bins:
         if cell.count:
-            says = f"{count(cell.count)} rows, accuracy {percent(cell.accuracy)}: show them"
-            plot.hot((cell.low, cell.high), f"{key}={cell.low:g}~{cell.high:g}", says)
+            description = f"{count(cell.count)} rows, accuracy {percent(cell.accuracy)}: show them"
+            plot.clickable((cell.low, cell.high), f"{key}={cell.low:g}~{cell.high:g}", description)
 
 
 def bin_table(bins: Sequence[ReliabilityBin]) -> list[list[str]]:
@@ -107,7 +117,7 @@ def risk_coverage(curve: RiskCoverage) -> Figure:
     if pick is not None:
         plot.line([(0, pick.target), (1, pick.target)], "target")
         y = plot.sy(pick.target) + 13
-        plot.words(plot.left + 6, y, f"target {percent(pick.target, 0)}", "tick")
+        plot.text(plot.left + 6, y, f"target {percent(pick.target, 0)}", "tick")
     if pick is not None and pick.coverage is not None and pick.accuracy is not None:
         plot.whisker(pick.coverage, low, 1.0, "mover")
         plot.dot(pick.coverage, max(low, pick.accuracy), "mover", 5)
@@ -128,6 +138,28 @@ def risk_coverage(curve: RiskCoverage) -> Figure:
     )
 
 
+def threshold_data(audit: Audit) -> dict[str, Any] | None:
+    """The risk–coverage curve, with the verdicts of what each threshold turns away."""
+    record = audit.risk_coverage
+    if record is None:
+        return None
+    cases = audit.cases
+    confidence, verdict = np.array(cases.confidence), np.array(cases.verdict)
+    rejected = [
+        np.sort(confidence[verdict == name]).searchsorted(record.threshold)
+        for name in audit.verdict_counts()
+    ]
+    return {
+        "threshold": [round(v, 5) for v in record.threshold],
+        "coverage": [round(v, 5) for v in record.coverage],
+        "accuracy": [round(v, 5) for v in record.accuracy],
+        "lower": [round(v, 5) for v in record.lower_bound],
+        "rejected": np.stack(rejected, 1).tolist(),
+        "chosen": record.chosen.value if record.chosen else None,
+        "target": record.chosen.target if record.chosen else None,
+    }
+
+
 def lowest(curve: RiskCoverage) -> float:
     """Where the axis starts: below every accuracy, and below the bound once it rests on rows."""
     bounds = [b for b, c in zip(curve.lower_bound, curve.coverage, strict=True) if c >= 0.2]
@@ -136,8 +168,10 @@ def lowest(curve: RiskCoverage) -> float:
     return max(0.0, min(0.9, (math.floor(floor * 20) - 1) / 20))
 
 
-def sweep(record: Sweep) -> Figure:
+def sweep(record: Sweep) -> Figure | None:
     """Accuracy above, ECE below, against the number of neighbors on an even grid."""
+    if not record.k:
+        return None
     places = range(len(record.k))
     last = max(len(record.k) - 1, 1)
     low, high = min(record.accuracy), max(record.accuracy)
@@ -171,15 +205,8 @@ def sweep(record: Sweep) -> Figure:
 
 def credibility(record: Credibility) -> Figure:
     """Accuracy by credibility: low credibility should mean more errors."""
-    plot = Plot(height=290, bottom=76)
-    plot.left_axis(ticks(0, 1), lambda v: points(v, 0), "accuracy %")
-    bin_bars(plot, record.bins)
-    count_strip(plot, record.bins)
-    plot.bottom_axis(ticks(0, 1), lambda v: decimal(v, 1))
-    plot.words(
-        (plot.left + plot.width - plot.right) / 2, plot.height - 2, "credibility", "label middle"
-    )
-    hot_bins(plot, record.bins, "cred")
+    plot = accuracy_plot(record.bins, "credibility")
+    clickable_bins(plot, record.bins, "cred")
     return Figure(
         "credibility",
         "Accuracy by credibility",

@@ -1,18 +1,84 @@
-"""Thumbnails as sprite sheets: a thousand small images in one, so that a page stays one file."""
+"""What a row looks like on a card: a snippet of text, a table's cells, a thumbnail.
+
+Thumbnails travel as sprite sheets: a thousand small images in one, so that a page stays one file.
+"""
 
 from __future__ import annotations
 
 import base64
 import io
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from PIL import Image, features
+
+from vicinal.audits.record import Media
+from vicinal.report.words import clean
 
 LARGEST = 56  # pixels: what a card shows; the case panel scales it up
 COLUMNS = 32
 PER_SHEET = COLUMNS * COLUMNS
 PAPER = (238, 236, 230)  # behind images that are not square
+TEXT_SHOWN = 600
+CELLS_SHOWN = 24
+
+
+def snippet(text: Any) -> str | None:
+    if text is None:
+        return None
+    whole = clean(str(text))
+    return whole if len(whole) <= TEXT_SHOWN else whole[:TEXT_SHOWN] + "…"
+
+
+def cells(row: Any) -> list[float | str] | None:
+    """A table's row as numbers and short texts, the first columns of it."""
+    if row is None:
+        return None
+    values = row.tolist() if hasattr(row, "tolist") else list(row)
+    return [
+        float(f"{value:.6g}")
+        if isinstance(value, (int, float)) and value == value and abs(value) != float("inf")
+        else clean(str(value))[:80]
+        for value in values[:CELLS_SHOWN]
+    ]
+
+
+class Sprites(NamedTuple):
+    """Sheets as data URIs, the side of a tile, and the place of each ``(side, row)`` that has one.
+
+    Place p is tile ``p % PER_SHEET`` of sheet ``p // PER_SHEET``.
+    """
+
+    sheets: tuple[str, ...]
+    size: int
+    place: dict[tuple[str, int], int]
+
+
+class Thumbnails:
+    """Small images of rows, each read once however often the page is built."""
+
+    def __init__(self, media: Media) -> None:
+        self.media = media
+        self.images: dict[tuple[str, int], Image.Image | None] = {}
+
+    def sprites(self, keys: list[tuple[str, int]]) -> Sprites:
+        """One tile for every ``(side, row)`` whose image can be read."""
+        images = {key: image for key in keys if (image := self.image(key)) is not None}
+        size = tile_size(list(images.values()))
+        tiles = [as_tile(image, size) for image in images.values()]
+        form = best_form(tiles, size)
+        starts = range(0, len(tiles), PER_SHEET)
+        sheets = [sheet(tiles[i : i + PER_SHEET], size, form) for i in starts]
+        return Sprites(tuple(sheets), size, {key: i for i, key in enumerate(images)})
+
+    def image(self, key: tuple[str, int]) -> Image.Image | None:
+        if key not in self.images:
+            item = self.media.get(*key)
+            image = None if item is None else as_image(item)
+            if image is not None:
+                image.thumbnail((LARGEST, LARGEST))
+            self.images[key] = image
+        return self.images[key]
 
 
 def as_image(item: Any) -> Image.Image | None:

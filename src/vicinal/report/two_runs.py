@@ -6,9 +6,9 @@ from pathlib import Path
 
 from markupsafe import Markup
 
-from vicinal.audits.record import Comparison
+from vicinal.audits.paired import Comparison
 from vicinal.files import write_atomically
-from vicinal.report.page import asset, environment, fingerprint
+from vicinal.report.page import asset, environment, integrity
 from vicinal.report.svg import Plot, ticks
 from vicinal.report.words import short, signed
 
@@ -18,8 +18,8 @@ AS_SHARE = ("accuracy", "ece", "cover")  # measures printed in percent, by the s
 def render_compare(record: Comparison) -> str:
     """The page as one HTML text; its policy allows its own style and nothing else."""
     style = asset("page.css")
-    policy = f"default-src 'none'; style-src '{fingerprint(style)}'; img-src data:; base-uri 'none'"
-    return environment().get_template("compare.html").render(
+    policy = f"default-src 'none'; style-src '{integrity(style)}'; img-src data:; base-uri 'none'"
+    return environment().get_template("two_runs.html").render(
         record=record,
         style=style,
         policy=policy,
@@ -60,7 +60,7 @@ def interval_chart(record: Comparison) -> Markup:
         y = len(shown) - i - 0.5
         kind = "main" if delta.finding == "no evidence" else delta.finding
         low, high = delta.low or 0.0, delta.high or 0.0
-        plot.words(112, plot.sy(y) + 4, short(delta.title, 18), "tick end")
+        plot.text(112, plot.sy(y) + 4, short(delta.title, 18), "tick end")
         plot.segment((plot.sx(low), plot.sy(y)), (plot.sx(high), plot.sy(y)), "whisker")
         plot.dot(delta.delta or 0.0, y, kind, 4.5)
     plot.bottom_axis(ticks(-reach, reach, 6), lambda v: signed(v), "difference, percentage points")

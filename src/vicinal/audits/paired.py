@@ -4,23 +4,61 @@ from __future__ import annotations
 
 import dataclasses
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
-from vicinal.audits.record import Audit, Change, Comparison, Delta, Gate, Provenance
+from vicinal.audits.paired_measures import Delta, accuracy, coverage, ece, resampled
+from vicinal.audits.record import Audit
+from vicinal.audits.sections import Provenance
 from vicinal.checks import InputError, closest
+from vicinal.records import Record
 
-Floats = NDArray[np.float64]
-Measure = Callable[[Floats, Floats, Floats], Floats]  # (draws, n), (n,), (n,) -> (draws,)
-
-DRAWS = 1000
-BINS = 15
 SHOWN = 200
 _GATE = re.compile(r"^\s*([\w.@+-]+?)\s*(<=|>=|<|>)\s*([+-]?)\s*(\d*\.?\d+(?:e-?\d+)?)\s*(%?)\s*$")
+
+
+@dataclass(frozen=True)
+class Change(Record):
+    """A row on which the two runs disagree."""
+
+    id: str
+    label: str | None
+    a: str
+    b: str
+    confidence_a: float
+    confidence_b: float
+
+
+@dataclass(frozen=True)
+class Gate(Record):
+    expression: str
+    value: float | None
+    passed: bool
+
+
+@dataclass(frozen=True)
+class Comparison(Record):
+    """Two runs, paired by row."""
+
+    a: str
+    b: str
+    rows: int
+    level: float  # of the intervals
+    deltas: tuple[Delta, ...]
+    overlap: float | None  # share of neighbors the two runs have in common
+    overlap_k: int | None
+    changed: int
+    fixed: int | None
+    broken: int | None
+    changes: tuple[Change, ...]  # the first few, largest confidence first
+    provenance: Provenance
+    gates: tuple[Gate, ...] = ()
+    warnings: tuple[str, ...] = ()
+    not_checked: dict[str, str] = dataclasses.field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -45,8 +83,19 @@ def compare_audits(
 ) -> Comparison:
     """``b`` against ``a``: every difference is b minus a, its interval from paired resampling.
 
-    A gate is ``"accuracy < -0.01"`` (a signed number: the change) or ``"ece > 0.05"`` (an unsigned
-    one: b's own value); it fails when the expression is true.
+    Parameters
+    ----------
+    a, b
+        Audits of the same query rows, paired by id.
+    provenance
+        What the comparison was made with.
+    gates
+        ``"accuracy < -0.01"`` (a signed number: the change) or ``"ece > 0.05"`` (an unsigned one:
+        b's own value); a gate fails when its expression is true.
+    level
+        Of the intervals.
+    seed
+        Of the resampling.
     """
     paired = _pair(a, b)
     deltas, not_checked = _deltas(a, b, paired, level, seed)
@@ -140,69 +189,15 @@ def _deltas(
             sure.append(np.array([audit.cases.confidence[i] for i in rows[known]]))
         percent = f"{100 * target:g} %"
         measures = (
-            ("accuracy", "accuracy", _accuracy, True),
-            ("ece", "ECE", _ece, False),
-            ("coverage", f"coverage at {percent}", partial(_coverage, target=target), True),
+            ("accuracy", "accuracy", accuracy, True),
+            ("ece", "ECE", ece, False),
+            ("coverage", f"coverage at {percent}", partial(coverage, target=target), True),
         )
-        deltas += _resampled(measures, right, sure, level, seed)
+        deltas += resampled(measures, right, sure, level, seed)
     else:
         not_checked["accuracy"] = "the query has no labels"
     deltas += _from_heads(a, b)
     return deltas, not_checked
-
-
-def _resampled(
-    measures: Sequence[tuple[str, str, Measure, bool]],
-    right: Sequence[Floats],
-    sure: Sequence[Floats],
-    level: float,
-    seed: int,
-) -> list[Delta]:
-    """Each measure of both runs on the data and on resamples of the rows, the same for both."""
-    rng, n = np.random.default_rng(seed), len(right[0])
-    per_block = max(1, 4_000_000 // n)
-    values: list[list[Floats]] = [[] for _ in range(2 * len(measures))]
-    left = DRAWS
-    weights = np.ones((1, n))  # the data themselves come first
-    while True:
-        for at, (_, _, measure, _) in enumerate(measures):
-            for run in (0, 1):
-                values[2 * at + run].append(measure(weights, right[run], sure[run]))
-        if left == 0:
-            break
-        take = min(left, per_block)
-        weights = rng.multinomial(n, np.full(n, 1 / n), size=take).astype(np.float64)
-        left -= take
-    found = []
-    for at, (name, title, _, up) in enumerate(measures):
-        first, second = np.concatenate(values[2 * at]), np.concatenate(values[2 * at + 1])
-        change = second - first
-        low, high = np.quantile(change[1:], [(1 - level) / 2, (1 + level) / 2])
-        found.append(Delta(name, title, first[0], second[0], change[0], low, high, up))
-    return found
-
-
-def _accuracy(weights: Floats, right: Floats, sure: Floats) -> Floats:
-    return weights @ right / weights.sum(1)
-
-
-def _ece(weights: Floats, right: Floats, sure: Floats) -> Floats:
-    bins = np.searchsorted(np.arange(1, BINS) / BINS, sure, side="left")
-    gap = np.zeros(len(weights))
-    for b in range(BINS):
-        rows = bins == b
-        gap += np.abs(weights[:, rows] @ (right[rows] - sure[rows]))
-    return gap / weights.sum(1)
-
-
-def _coverage(weights: Floats, right: Floats, sure: Floats, *, target: float) -> Floats:
-    """The largest share of rows, surest first and ties whole, that is right often enough."""
-    order = np.argsort(-sure, kind="stable")
-    ends = np.flatnonzero(np.append(np.diff(sure[order]) != 0, True))
-    size = np.cumsum(weights[:, order], 1)[:, ends]
-    hits = np.cumsum(weights[:, order] * right[order], 1)[:, ends]
-    enough = hits >= target * size - 1e-9
-    return np.where(enough, size, 0).max(1) / weights.sum(1)
 
 
 def _from_heads(a: Audit, b: Audit) -> list[Delta]:
