@@ -144,6 +144,30 @@ def test_every_warning_and_what_was_not_checked_are_in_the_record(sets):
     assert set(report.not_checked) >= {"layers", "network", "softmax", "outliers"}
 
 
+def test_rows_without_any_label_are_judged_and_nothing_is_scored(sets):
+    (z, y), (zq, _) = sets
+    logits = 6 * np.eye(3)[np.arange(160) % 3]
+    settings = AuditSettings(k=15)
+    for query in (zq, (zq, [None] * 160)):
+        report = audit(support=(z, y), query=query, logits=logits, settings=settings)
+        assert all(head.accuracy is None and head.nll is None for head in report.heads)
+        assert sum(report.verdict_counts().values()) == 160
+        assert report.risk_coverage is None
+        assert report.sweep is None
+        assert all(facts.query == 0 and facts.precision is None for facts in report.class_facts)
+        assert report.head.standards.source == "leave-one-out"
+
+
+def test_a_query_of_foreign_classes_only_is_all_wrong_and_has_no_log_loss(sets):
+    (z, y), (zq, _) = sets
+    report = audit(
+        support=(z[:160], y[:160]), query=(zq, np.full(160, 7)), calib=(z[160:], y[160:]),
+        settings=AuditSettings(k=15),
+    )  # fmt: skip
+    assert {head.accuracy for head in report.heads} == {0.0}
+    assert {head.nll for head in report.heads} == {None}
+
+
 @pytest.mark.parametrize(
     ("change", "message"),
     [

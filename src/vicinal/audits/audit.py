@@ -133,7 +133,7 @@ def heads_of(facts: Facts) -> tuple[Head, ...]:
         )
     force = facts.settings.force_ece
     for name, scored in facts.scored.items():
-        if scored.nll is None and name != "1nn":
+        if scored.loss.infinite and name != "1nn":
             warn(
                 f"{scored.answer.title} gives probability 0 to the true class of "
                 f"{scored.loss.infinite} rows: its NLL is infinite."
@@ -258,10 +258,10 @@ def _graph_of(facts: Facts) -> tuple[Any, ...]:
 
 
 def _sentences(caught: Iterable[warnings.WarningMessage]) -> list[str]:
-    """Each once: what the audit says of the data first, then what the heads said of themselves."""
-    said = [warning for warning in caught if issubclass(warning.category, UserWarning)]
-    said.sort(key=lambda warning: not issubclass(warning.category, AuditWarning))
-    texts = dict.fromkeys(str(warning.message) for warning in said)
+    """Each once: what the audit says of the data first, then what its heads warn of."""
+    found = [warning for warning in caught if issubclass(warning.category, UserWarning)]
+    found.sort(key=lambda warning: not issubclass(warning.category, AuditWarning))
+    texts = dict.fromkeys(str(warning.message) for warning in found)
     return [text for text in texts if "Triggered internally" not in text]  # torch, of itself
 
 

@@ -21,7 +21,7 @@ from vicinal.audits.sections import ClassFacts, Credibility, Histogram
 from vicinal.confidence.ned.posterior import neighbor_log_weights
 from vicinal.confidence.verdicts import VERDICTS, judge, reasons, standards_of
 from vicinal.evaluation import expected_calibration_error, noise_floor
-from vicinal.labels import UNKNOWN
+from vicinal.labels import UNKNOWN, UNLABELED
 
 if TYPE_CHECKING:
     from vicinal.audits.facts import Facts
@@ -59,8 +59,8 @@ def verdicts_of(
         judged = judge(part, predicted, sure, parameters, standards, crowd)
         credibility[rows], near[rows] = judged.credibility, judged.near_percentile
         codes[rows] = judged.codes
-        said = reasons(judged, part, predicted, sure, standards, names)
-        for row, line in zip(rows.tolist(), said, strict=True):
+        sentences = reasons(judged, part, predicted, sure, standards, names)
+        for row, line in zip(rows.tolist(), sentences, strict=True):
             lines[row] = line
     return CaseVerdicts(credibility, near, codes, lines)
 
@@ -124,21 +124,17 @@ def credibility_of(facts: Facts) -> Credibility:
 
 def class_facts(facts: Facts, entangled: NDArray[np.float64] | None) -> tuple[ClassFacts, ...]:
     """Per class: sizes, precision and recall, calibration where there are rows enough."""
-    count, given = len(facts.sets.names), facts.sets.codes
-    support = torch.bincount(given, minlength=count).tolist()
-    suspects = torch.bincount(given[facts.suspects.rows], minlength=count).tolist()
-    codes = None if facts.sets.query.codes is None else facts.sets.query.codes.numpy()
-    rows = (
-        np.zeros(count, np.int64)
-        if codes is None
-        else np.bincount(codes[codes >= 0], minlength=count)
-    )
+    count, own = len(facts.sets.names), facts.sets.codes
+    support = torch.bincount(own, minlength=count).tolist()
+    suspects = torch.bincount(own[facts.suspects.rows], minlength=count).tolist()
+    given = facts.sets.query.codes
+    codes = np.full(len(facts.answer.predicted), UNLABELED) if given is None else given.numpy()
     return tuple(
         ClassFacts(
             label=c,
             support=support[c],
-            query=int(rows[c]),
-            **({} if codes is None else _class_scores(c, codes, facts.answer, support[c] > 1)),
+            query=int((codes == c).sum()),
+            **_class_scores(c, codes, facts.answer, checkable=support[c] > 1),
             entanglement=None if entangled is None else float(entangled[c]),
             suspects=suspects[c],
         )
@@ -151,14 +147,14 @@ def _class_scores(
 ) -> dict[str, float | None]:
     """Precision, recall, and the calibration of rows predicted to be of class ``c``."""
     predicted = answer.predicted.numpy()
-    mine, told = codes == c, (predicted == c) & (codes >= UNKNOWN)
-    right = codes[told] == c
+    mine, claimed = codes == c, (predicted == c) & (codes >= UNKNOWN)
+    right = codes[claimed] == c
     enough = len(right) >= MIN_CLASS_ROWS and checkable
     return {
         "precision": float(right.mean()) if len(right) else None,
         "recall": float((predicted[mine] == c).mean()) if mine.any() else None,
-        "ece": expected_calibration_error(answer.confidence[told], right) if enough else None,
-        "noise_floor": noise_floor(answer.confidence[told]) if enough else None,
+        "ece": expected_calibration_error(answer.confidence[claimed], right) if enough else None,
+        "noise_floor": noise_floor(answer.confidence[claimed]) if enough else None,
     }
 
 

@@ -160,20 +160,15 @@ def compare_heads(
         seed=random_state,
     )
     names = _possible(names, task, asked=heads is not None)
-    unknown, temperature = int((codes < 0).sum()), None
-    notes = [_UNKNOWN.format(unknown)] if unknown else []
+    unknown, warned = int((codes < 0).sum()), list[str]()
     if not RECIPES.keys().isdisjoint(names):
-        evidence, said = _evidence(LabeledSupport(made, labels), calib, k, metric)
+        evidence, warned = _evidence(LabeledSupport(made, labels), calib, k, metric)
         fold = Fold(evidence, torch.arange(len(q)), task.neighborhood.double())
         task = replace(task, folds=(fold,))
-    scores = []
-    for name in names:
-        answer, found = _asked(name, task)
-        found = [*said, *found] if name in RECIPES else found
-        notes += [f"{TITLES[name]}{text}" for text in dict.fromkeys(found)]
-        if answer is not None:
-            scores.append(_line(name, Scored(answer, codes.numpy(), target, delta)))
-            temperature = answer.parameters[0].temperature if name == "ned" else temperature
+    answers, notes = _answers(names, task, warned)
+    scores = [_line(name, Scored(a, codes.numpy(), target, delta)) for name, a in answers.items()]
+    temperature = answers["ned"].parameters[0].temperature if "ned" in answers else None
+    notes = [_UNKNOWN.format(unknown), *notes] if unknown else notes
     return HeadComparison(
         tuple(scores), len(x), len(q), x.shape[1], len(labels.classes), k, metric,
         target, delta, temperature, unknown, tuple(notes),
@@ -234,23 +229,31 @@ def _possible(names: list[str], task: Task, asked: bool) -> list[str]:
 def _evidence(
     support: LabeledSupport, calib: Any, k: int, metric: str
 ) -> tuple[Evidence, list[str]]:
-    """What NED is fitted on, held-out rows or the support left out in turn, and what is said."""
+    """What NED is fitted on, held-out rows or the support itself, and what it warns of."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
         ned = NEDClassifier(k, metric=metric).fit_support(support)
         evidence = ned.held_out(calib)
-    return evidence, [f": {warning.message}" for warning in caught]
+    return evidence, [str(warning.message) for warning in caught]
 
 
-def _asked(name: str, task: Task) -> tuple[Answer | None, list[str]]:
-    """What a head says, and what is said about it: why it is left out, or what it warned of."""
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always")
-        try:
-            answer = HEADS[name](task)
-        except InputError as error:
-            return None, [f" left out: {error}"]
-    return answer, [f": {text}" for text in (*(w.message for w in caught), *answer.notes)]
+def _answers(
+    names: list[str], task: Task, warned: list[str]
+) -> tuple[dict[str, Answer], list[str]]:
+    """What each head says; and notes: why one is left out, what it or (``warned``) NED warns of."""
+    answers, notes = {}, []
+    for name in names:
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            try:
+                answers[name] = HEADS[name](task)
+            except InputError as error:
+                notes.append(f"{TITLES[name]} left out: {error}")
+                continue
+        texts = [*(str(warning.message) for warning in caught), *answers[name].notes]
+        texts = [*warned, *texts] if name in RECIPES else texts
+        notes += [f"{TITLES[name]}: {text}" for text in dict.fromkeys(texts)]
+    return answers, notes
 
 
 def _line(name: str, scored: Scored) -> HeadScore:

@@ -63,12 +63,14 @@ class Scored:
     @cached_property
     def loss(self) -> LogLoss:
         known = self.codes >= 0
+        if not known.any():
+            return LogLoss.of(np.zeros(0))
         log_probs = self.answer.log_probs[torch.from_numpy(known)].numpy()
         return negative_log_likelihood(log_probs, self.codes[known], log_probabilities=True)
 
     @property
     def nll(self) -> float | None:
-        """The mean log loss; None where a true class has probability 0."""
+        """The mean log loss; None where a true class has probability 0, or no row a known one."""
         return float(self.loss) if math.isfinite(self.loss) else None
 
     @property

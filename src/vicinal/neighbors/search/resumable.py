@@ -70,7 +70,7 @@ def resumable_query(
     neighbors 1 1
     tensor([[1, 0]])
     """
-    x = as_matrix(x, "x")
+    x = as_matrix(x, "x", finite=False)  # the search looks at each block
 
     def blocks(first: int) -> Iterator[Neighborhood]:
         for start in range(first, len(x), BLOCK):
