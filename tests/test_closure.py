@@ -5,6 +5,7 @@ these smaller, lower the number here; where it makes one larger, look for what i
 """
 
 import pytest
+
 from closure import closure
 
 REACH = {  # name, methods that are called -> files, lines
