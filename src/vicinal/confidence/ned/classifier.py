@@ -104,20 +104,21 @@ class NEDClassifier(ClassifierMixin, BaseEstimator):
 
     def fit(self, X: Any, y: Any) -> NEDClassifier:
         """Take rows with labels (n,), or soft labels (n, c), as the support; fit the rest."""
-        x = rows_of(self, X, reset=True)
+        recipe, x = self.recipe_, rows_of(self, X, reset=True)
         labels = labels_of(y, len(x))
         self.warnings_: list[str] = []
         self.support_ = LabeledSupport(make_search(self.search, self.metric).build(x), labels)
         self._torch = isinstance(X, Tensor)
         self.k_ = self._usable_k(before=0)
-        return self._learn(None)
+        return self._learn(recipe, None)
 
     def calibrate(self, X: Any, y: Any) -> NEDClassifier:
         """Fit on held-out rows instead (the paper's abstract); preferred where there are any.
 
         Rows of a label the support does not know are left out, and counted in a warning.
         """
-        if not self.recipe_.anything:
+        recipe = self.recipe_
+        if not recipe.anything:
             raise InputError(
                 "nothing to calibrate: temperature, sharpness and background are given numbers. "
                 "Pass temperature=None or sharpness='fit'."
@@ -136,15 +137,14 @@ class NEDClassifier(ClassifierMixin, BaseEstimator):
                 "most calibration rows are also in the support: they see themselves, and "
                 "confidence will be too high. Hold them out of the support."
             )
-        return self._learn(
-            self.support_.evidence(neighborhood, targets[known], leave_one_out=False)
-        )
+        held_out = self.support_.evidence(neighborhood, targets[known], leave_one_out=False)
+        return self._learn(recipe, held_out)
 
     def refit(self) -> NEDClassifier:
         """Fit again, leave-one-out, from the cached graph; nothing is stale after."""
         check_is_fitted(self)
         self.support_.drop_empty_classes()
-        return self._learn(None)
+        return self._learn(self.recipe_, None)
 
     def predict_log_proba(self, X: Any) -> Any:
         """Log-probabilities (n, c), the primitive; -inf is an exact zero."""
@@ -167,18 +167,17 @@ class NEDClassifier(ClassifierMixin, BaseEstimator):
 
     def kneighbors(self, X: Any = None, k: int | None = None) -> Neighborhood:
         """Distances and ids of the nearest support rows; without ``X``, of each among others."""
-        neighborhood = self.neighborhood_of(X, k)
+        neighborhood = self.loo_neighborhood(k) if X is None else self.neighborhood_of(X, k)
         like = X if X is not None or not self._torch else self.support_.rows
         ids = self.support_.ids[neighborhood.indices]
         return Neighborhood(same_kind(neighborhood.distances, like), same_kind(ids, like))
 
-    def neighborhood_of(self, X: Any = None, k: int | None = None) -> Neighborhood:
-        """The search itself: the k nearest support rows, labeled; indices are positions.
+    def neighborhood_of(self, X: Any, k: int | None = None) -> Neighborhood:
+        """The search itself: the k nearest support rows, labeled; indices are positions."""
+        return self.support_.query(self._rows(X), self.k_ if k is None else k)
 
-        Without ``X``, of the support's own rows, each among the others (searched once and kept).
-        """
-        if X is not None:
-            return self.support_.query(self._rows(X), self.k_ if k is None else k)
+    def loo_neighborhood(self, k: int | None = None) -> Neighborhood:
+        """The same for the support's own rows, each among the others; searched once and kept."""
         others = self._fitted().support_.leave_one_out(self.k_)
         check_k(others.k if k is None else k, others.k, "k", "the leave-one-out graph")
         return others.first(others.k if k is None else k)
@@ -275,7 +274,7 @@ class NEDClassifier(ClassifierMixin, BaseEstimator):
 
     @property
     def loo_proba_(self) -> Any:
-        p = self.log_probs_of(self.neighborhood_of()).exp().to(self.support_.rows.dtype)
+        p = self.log_probs_of(self.loo_neighborhood()).exp().to(self.support_.rows.dtype)
         return p if self._torch else p.numpy()
 
     @property
@@ -312,11 +311,11 @@ class NEDClassifier(ClassifierMixin, BaseEstimator):
             self._warn(f"{fewer}: all of them vote. Pass k={rows} or fewer to choose.")
         return k
 
-    def _learn(self, held_out: Evidence | None) -> NEDClassifier:
+    def _learn(self, recipe: Recipe, held_out: Evidence | None) -> NEDClassifier:
         """Fit on held-out rows, or leave-one-out on the support itself."""
-        recipe, labels, evidence = self.recipe_, self.support_.labels, held_out
+        labels, evidence = self.support_.labels, held_out
         if evidence is None and recipe.anything:
-            others = self.neighborhood_of()
+            others = self.loo_neighborhood()
             evidence = self.support_.evidence(others, labels.codes, leave_one_out=True)
         fit = fit_recipe(recipe, evidence, len(labels.classes), self.n_features_in_)
         for sentence in fit.warnings:
