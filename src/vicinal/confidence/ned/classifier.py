@@ -174,7 +174,7 @@ class NEDClassifier(ClassifierMixin, BaseEstimator):
 
     def neighborhood_of(self, X: Any, k: int | None = None) -> Neighborhood:
         """The search itself: the k nearest support rows, labeled; indices are positions."""
-        return self.support_.query(self._rows(X), self.k_ if k is None else k)
+        return self._fitted().support_.query(self._rows(X), self.k_ if k is None else k)
 
     def loo_neighborhood(self, k: int | None = None) -> Neighborhood:
         """The same for the support's own rows, each among the others; searched once and kept."""
@@ -233,7 +233,7 @@ class NEDClassifier(ClassifierMixin, BaseEstimator):
         (``refit=False`` leaves that for :meth:`refit` and lists it in ``stale_``). What was
         calibrated on held-out rows cannot be, and is listed.
         """
-        self.support_.add(self._rows(X), y)
+        self._fitted().support_.add(self._rows(X), y)
         return self._edited(refit)
 
     def remove(self, ids: Any, refit: bool = True) -> NEDClassifier:
