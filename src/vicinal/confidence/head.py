@@ -202,7 +202,7 @@ def measure(ned: NEDClassifier, calib: tuple[Any, Any] | None, target_accuracy: 
     """The standards of held-out rows (also fits T on them), or of support rows left out in turn."""
     if calib is None:
         codes = ned.support_.labels.codes
-        evidence = ned.support_.evidence(ned.neighborhood_of(), codes, leave_one_out=True)
+        evidence = ned.support_.evidence(ned.loo_neighborhood(), codes, leave_one_out=True)
     else:
         if ned.recipe_.anything:
             ned.calibrate(*calib)

@@ -104,24 +104,19 @@ class NEDClassifier(ClassifierMixin, BaseEstimator):
 
     def fit(self, X: Any, y: Any) -> NEDClassifier:
         """Take rows with labels (n,), or soft labels (n, c), as the support; fit the rest."""
-        x = rows_of(self, X, reset=True)
+        recipe, x = self.recipe_, rows_of(self, X, reset=True)
         labels = labels_of(y, len(x))
         search = make_search(self.search, self.metric).build(x)
-        self.fit_support(LabeledSupport(search, labels))
-        self._torch = isinstance(X, Tensor)
-        return self
+        return self._fit(recipe, LabeledSupport(search, labels), isinstance(X, Tensor))
 
     def fit_support(self, support: LabeledSupport) -> NEDClassifier:
         """The same for a support that is in its search already, with its labels coded."""
-        self.warnings_: list[str] = []
-        self.support_, self.n_features_in_ = support, support.rows.shape[1]
-        self._torch = True
-        self.k_ = self._usable_k(before=0)
-        return self._learn(None)
+        self.n_features_in_ = support.rows.shape[1]
+        return self._fit(self.recipe_, support, True)
 
     def fit_on(self, held_out: Evidence) -> NEDClassifier:
         """Fit on held-out rows whose neighbors were found before."""
-        return self._learn(held_out)
+        return self._learn(self.recipe_, held_out)
 
     def calibrate(self, X: Any, y: Any) -> NEDClassifier:
         """Fit on held-out rows instead (the paper's abstract); preferred where there are any.
@@ -139,7 +134,9 @@ class NEDClassifier(ClassifierMixin, BaseEstimator):
         """The evidence of held-out rows ``(X, y)``, or, without any, of the support itself."""
         if calib is None:
             own = self.support_.labels.codes
-            return self.support_.evidence(self.neighborhood_of(), own, leave_one_out=True)
+            return self.support_.evidence(
+                self.support_.leave_one_out(self.k_), own, leave_one_out=True
+            )
         x = self._rows(calib[0])
         targets = codes_of(calib[1], len(x), self.support_.labels)
         known = (targets >= 0).reshape(len(x), -1).all(1)  # soft labels always are
@@ -160,7 +157,7 @@ class NEDClassifier(ClassifierMixin, BaseEstimator):
         """Fit again, leave-one-out, from the cached graph; nothing is stale after."""
         check_is_fitted(self)
         self.support_.drop_empty_classes()
-        return self._learn(None)
+        return self._learn(self.recipe_, None)
 
     def predict_log_proba(self, X: Any) -> Any:
         """Log-probabilities (n, c), the primitive; -inf is an exact zero."""
@@ -183,18 +180,17 @@ class NEDClassifier(ClassifierMixin, BaseEstimator):
 
     def kneighbors(self, X: Any = None, k: int | None = None) -> Neighborhood:
         """Distances and ids of the nearest support rows; without ``X``, of each among others."""
-        neighborhood = self.neighborhood_of(X, k)
+        neighborhood = self.loo_neighborhood(k) if X is None else self.neighborhood_of(X, k)
         like = X if X is not None or not self._torch else self.support_.rows
         ids = self.support_.ids[neighborhood.indices]
         return Neighborhood(same_kind(neighborhood.distances, like), same_kind(ids, like))
 
-    def neighborhood_of(self, X: Any = None, k: int | None = None) -> Neighborhood:
-        """The search itself: the k nearest support rows, labeled; indices are positions.
+    def neighborhood_of(self, X: Any, k: int | None = None) -> Neighborhood:
+        """The search itself: the k nearest support rows, labeled; indices are positions."""
+        return self._fitted().support_.query(self._rows(X), self.k_ if k is None else k)
 
-        Without ``X``, of the support's own rows, each among the others (searched once and kept).
-        """
-        if X is not None:
-            return self.support_.query(self._rows(X), self.k_ if k is None else k)
+    def loo_neighborhood(self, k: int | None = None) -> Neighborhood:
+        """The same for the support's own rows, each among the others; searched once and kept."""
         others = self._fitted().support_.leave_one_out(self.k_)
         check_k(others.k if k is None else k, others.k, "k", "the leave-one-out graph")
         return others.first(others.k if k is None else k)
@@ -250,7 +246,7 @@ class NEDClassifier(ClassifierMixin, BaseEstimator):
         (``refit=False`` leaves that for :meth:`refit` and lists it in ``stale_``). What was
         calibrated on held-out rows cannot be, and is listed.
         """
-        self.support_.add(self._rows(X), y)
+        self._fitted().support_.add(self._rows(X), y)
         return self._edited(refit)
 
     def remove(self, ids: Any, refit: bool = True) -> NEDClassifier:
@@ -291,7 +287,7 @@ class NEDClassifier(ClassifierMixin, BaseEstimator):
 
     @property
     def loo_proba_(self) -> Any:
-        p = self.log_probs_of(self.neighborhood_of()).exp().to(self.support_.rows.dtype)
+        p = self.log_probs_of(self.loo_neighborhood()).exp().to(self.support_.rows.dtype)
         return p if self._torch else p.numpy()
 
     @property
@@ -328,11 +324,17 @@ class NEDClassifier(ClassifierMixin, BaseEstimator):
             self._warn(f"{fewer}: all of them vote. Pass k={rows} or fewer to choose.")
         return k
 
-    def _learn(self, held_out: Evidence | None) -> NEDClassifier:
+    def _fit(self, recipe: Recipe, support: LabeledSupport, as_torch: bool) -> NEDClassifier:
+        self.warnings_: list[str] = []
+        self.support_, self._torch = support, as_torch
+        self.k_ = self._usable_k(before=0)
+        return self._learn(recipe, None)
+
+    def _learn(self, recipe: Recipe, held_out: Evidence | None) -> NEDClassifier:
         """Fit on held-out rows, or leave-one-out on the support itself."""
-        recipe, labels, evidence = self.recipe_, self.support_.labels, held_out
+        labels, evidence = self.support_.labels, held_out
         if evidence is None and recipe.anything:
-            others = self.neighborhood_of()
+            others = self.loo_neighborhood()
             evidence = self.support_.evidence(others, labels.codes, leave_one_out=True)
         fit = fit_recipe(recipe, evidence, len(labels.classes), self.n_features_in_)
         for sentence in fit.warnings:
