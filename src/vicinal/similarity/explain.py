@@ -56,7 +56,7 @@ class Explanation:
 
 def explain(engine: Engine) -> Explanation:
     """From the last capture; before the first, what the types of the layers promise."""
-    if engine.last is None:
+    if not engine.known:
         return Explanation(tuple(_promised(engine)))
     found = [
         LayerExplanation(
@@ -66,7 +66,7 @@ def explain(engine: Engine) -> Explanation:
             part.factor.pair_flops(),
             part.factor.nbytes // max(len(part.factor), 1),
         )
-        for part in engine.last
+        for part in engine.known.values()
     ]
     unreached = engine.plan.unreached if engine.plan is not None else ()
     found += [LayerExplanation(n.rpartition(".")[0], (n,), "unreached", 0, 0) for n in unreached]

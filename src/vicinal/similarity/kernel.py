@@ -33,8 +33,8 @@ from vicinal.similarity.engine import Engine
 from vicinal.similarity.explain import Explanation, explain
 from vicinal.similarity.factors import matrix_gram, trace_gram
 from vicinal.similarity.outputs import Contrast, OutputFunction, deficiency, make_outputs
+from vicinal.similarity.plan import training_batch_norm
 from vicinal.similarity.store import FactorStore
-from vicinal.similarity.watch import training_batch_norm
 from vicinal.similarity.whitening import SUMMARIES, pair_rank, summarize
 
 KINDS = ("inner", "influence", "correlation")

@@ -105,9 +105,7 @@ def feature_norm(use: LayerUse) -> list[Piece]:
     norm = F.layer_norm if isinstance(module, nn.LayerNorm) else F.rms_norm
     normal = norm(use.x, module.normalized_shape, eps=module.eps)
     features = module.weight.numel()
-    return _scale_and_shift(
-        use, normal, lambda g: g.reshape(*g.shape[:2], -1, features).sum(2)
-    )
+    return _scale_and_shift(use, normal, lambda g: g.reshape(*g.shape[:2], -1, features).sum(2))
 
 
 def _scale_and_shift(
