@@ -13,8 +13,8 @@ from torch import Tensor
 
 from vicinal.capture.batches import Batch, row_count, samples
 from vicinal.checks import InputError
-from vicinal.similarity.factors import Dense, Factor, mixed, select, self_gram
-from vicinal.similarity.whitening import Whitening, whiten
+from vicinal.similarity.factors import Dense, Factor, mixed, select
+from vicinal.similarity.whitening import Whitening
 
 if TYPE_CHECKING:
     from vicinal.similarity.kernel import GradientKernel
@@ -207,13 +207,6 @@ def _check_size(left: Blocks, right: Blocks, tile: Tensor) -> None:
             f" more than memory_budget={budget / 2**20:.0f} MiB. Use topk, histogram or neighbors, "
             "which never hold it, pass fewer rows, or raise the budget."
         )
-
-
-def make_block(factors: list[Factor], outputs: Tensor, batch: Batch, *, deficiency: int) -> Block:
-    """A raw block with its K(x, x) and their inverse roots."""
-    gram = self_gram(factors)
-    found = whiten(gram, precision=outputs.dtype, deficiency=deficiency)
-    return Block(batch.start, factors, gram, found, outputs, batch.labels)
 
 
 def count(data: Any, name: str) -> int:

@@ -11,7 +11,7 @@ and edge gradients into factors.
 from __future__ import annotations
 
 import functools
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -107,7 +107,7 @@ class Engine:
             self.plan = make_plan(
                 self.model, self.selected, self.f, x, target, strict=self.strict, rules=self.rules
             )
-        found = self._capture(self.plan, x, target, start, create_graph)
+        found = self._capture(x, target, start, self._pieces, create_graph)
         if self.strict and not self._checked:
             check_against_autograd(self, found, x, target, start)
             self._checked = True
@@ -125,8 +125,7 @@ class Engine:
 
         For batches after the first: how each layer is treated must be known.
         """
-        assert self.plan is not None
-        return self._capture(self.plan, x, target, start, False, seeds).factors
+        return self._capture(x, target, start, self._for_products, seeds=seeds).factors
 
     def f(
         self, output: Any, target: Tensor | None, samples: int, start: int = 0
@@ -138,13 +137,15 @@ class Engine:
 
     def _capture(
         self,
-        plan: Plan,
         x: Tensor,
         target: Tensor | None,
         start: int,
-        create_graph: bool,
+        pieces: Callable[[Plan, WatchedCall, bool], list[Piece]],
+        create_graph: bool = False,
         seeds: Float[Tensor, "n c d"] | None = None,
     ) -> Captured:
+        plan = self.plan
+        assert plan is not None
         names = [name for name in (*plan.ruled, *plan.units) if name != WHOLE]
         layers = {name: self.model.get_submodule(name) for name in names}
         read = reading(self.model, self.selected, prune=not create_graph)
@@ -155,11 +156,15 @@ class Engine:
                 calls.append(watched_call(LayerCall(WHOLE, self.model, (x,), {}, returned)))
             _check_inputs(calls, plan.units, len(x))
             _edge_gradients(f, calls, create_graph, seeds)
-            parts = self._parts(plan, calls, create_graph, seeds is not None)
+            parts = self._parts(plan, calls, pieces, create_graph)
         return Captured(f, parts, returned) if create_graph else Captured(f.detach(), parts)
 
     def _parts(
-        self, plan: Plan, calls: list[WatchedCall], create_graph: bool, products: bool
+        self,
+        plan: Plan,
+        calls: list[WatchedCall],
+        pieces: Callable[[Plan, WatchedCall, bool], list[Piece]],
+        create_graph: bool,
     ) -> tuple[Part, ...]:
         parts: list[Part] = []
         shared: dict[str, list[Tensor]] = {}
@@ -168,7 +173,7 @@ class Engine:
                 parts.append(self._rerun(call, plan.units[call.name], create_graph))
                 continue
             names = plan.ruled[call.name]
-            for own, factor in self._pieces(plan, call, create_graph, products):
+            for own, factor in pieces(plan, call, create_graph):
                 full = tuple(names[name] for name in own)
                 if full[0] in plan.shared:
                     shared.setdefault(full[0], []).append(factor.dense())
@@ -180,25 +185,30 @@ class Engine:
         place = {name: i for i, name in enumerate(self.selected)}
         return tuple(sorted(parts, key=lambda part: place[part.parameters[0]]))
 
-    def _pieces(
-        self, plan: Plan, call: WatchedCall, create_graph: bool, products: bool
-    ) -> list[Piece]:
-        """The factors of one call; a shared parameter's apart, so that they can be summed.
-
-        Each in the form of the first batch; of a convolution that is no ghost only what
-        ``products`` with totals need, where nothing else is asked.
-        """
-        names, rule = plan.ruled[call.name], rule_for(call.module)
+    def _pieces(self, plan: Plan, call: WatchedCall, create_graph: bool) -> list[Piece]:
+        """The factors of one call; a shared parameter's apart, so that they can be summed."""
+        use, rule = self._use(plan, call, create_graph), rule_for(call.module)
         assert rule is not None
+        names = plan.ruled[call.name]
+        alone = [own for own, full in names.items() if full in plan.shared]
+        groups = [names.keys() - alone, *({own} for own in alone)]
+        return [p for g in groups if g for p in rule(replace(use, wanted=frozenset(g)))]
+
+    def _for_products(self, plan: Plan, call: WatchedCall, create_graph: bool) -> list[Piece]:
+        """The same, but of a convolution that is no ghost only what products with totals need."""
+        names, use = plan.ruled[call.name], self._use(plan, call, create_graph)
+        shared = not plan.shared.isdisjoint(names.values())
+        if shared or use.ghost is not False or not can_convolve(call.module):
+            return self._pieces(plan, call, create_graph)
+        return for_products(use, self.known[names["weight"]].factor.shape)
+
+    def _use(self, plan: Plan, call: WatchedCall, create_graph: bool) -> LayerUse:
+        """In the form of the first batch, if there was one: factors of one kind are multiplied."""
+        names = plan.ruled[call.name]
         known = self.known.get(names.get("weight", ""))
         ghost = None if known is None else isinstance(known.factor, Places)
         x = call.args[0] if create_graph else call.args[0].detach()
-        use = LayerUse(call.module, x, [g[0] for g in call.grads], frozenset(names), ghost)
-        alone = [own for own, full in names.items() if full in plan.shared]
-        if products and known is not None and not (ghost or alone) and can_convolve(call.module):
-            return for_products(use, known.factor.shape)
-        groups = [names.keys() - alone, *({own} for own in alone)]
-        return [p for g in groups if g for p in rule(replace(use, wanted=frozenset(g)))]
+        return LayerUse(call.module, x, [g[0] for g in call.grads], frozenset(names), ghost)
 
     def _rerun(self, call: WatchedCall, names: dict[str, str], create_graph: bool) -> Part:
         """Gradients of a unit's (or of the model's remaining) parameters by running it again."""

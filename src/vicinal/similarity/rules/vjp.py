@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 class Rerun:
     """A call to repeat per sample: its inputs' leaves, which axis of each is the batch."""
 
-    call: WatchedCall
+    watched: WatchedCall
     leaves: list[Any]
     spec: Any
     axes: list[int | None]
@@ -38,8 +38,8 @@ class Rerun:
 
     def __call__(self, params: dict[str, Tensor], leaves: list[Any]) -> list[Tensor]:
         args, kwargs = pytree.tree_unflatten(leaves, self.spec)
-        found = pytree.tree_leaves(functional_call(self.call.module, params, args, kwargs))
-        return [found[i] for i in self.call.returned]
+        found = pytree.tree_leaves(functional_call(self.watched.module, params, args, kwargs))
+        return [found[i] for i in self.watched.returned]
 
 
 def samplewise(
@@ -86,14 +86,14 @@ def _by_vmap(run: Rerun, params: dict[str, Tensor]) -> Float[Tensor, "n d p"]:
             rows.append(torch.cat([g.flatten() for g in pulled.values()]))
         return torch.stack(rows)
 
-    grads = run.call.grads
+    grads = run.watched.grads
     mapped = torch.func.vmap(one, in_dims=(list(batched.values()), [run.out_axes] * len(grads)))
     return mapped([run.leaves[i] for i in batched], grads)
 
 
 def _by_loop(run: Rerun, params: dict[str, Tensor], create_graph: bool) -> Float[Tensor, "n d p"]:
     """One sample after another by plain autograd."""
-    grads = run.call.grads
+    grads = run.watched.grads
     samples = []
     for i in range(grads[0][0].shape[run.out_axes[0]]):
         leaves = [
