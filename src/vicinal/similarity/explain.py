@@ -6,8 +6,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from torch import nn
-
 from vicinal.similarity.rules import rule_for
 
 if TYPE_CHECKING:
@@ -79,8 +77,6 @@ def _promised(engine: Engine) -> Iterator[LayerExplanation]:
         names = tuple(f"{layer}.{name}" if layer else name for name in own)
         names = tuple(name for name in names if name in engine.selected)
         if names:
-            yield LayerExplanation(layer, names, _kind(module), None, None)
-
-
-def _kind(module: nn.Module) -> str:
-    return "vmap(vjp)" if rule_for(module) is None else "exact, chosen by FLOPs at first use"
+            exact = "exact, chosen by FLOPs at first use"
+            rule = exact if rule_for(module) else "vmap(vjp)"
+            yield LayerExplanation(layer, names, rule, None, None)

@@ -27,14 +27,13 @@ from vicinal.capture.batches import Batch
 from vicinal.capture.hooks import device_of
 from vicinal.checks import InputError, check_choice, check_k
 from vicinal.similarity import density
-from vicinal.similarity.blocks import Block, Blocks, all_pairs
+from vicinal.similarity.blocks import Block, Blocks, FactorStore, all_pairs
 from vicinal.similarity.density import SimilarityHistogram, TopK
 from vicinal.similarity.engine import Engine
 from vicinal.similarity.explain import Explanation, explain
 from vicinal.similarity.factors import matrix_gram, self_gram, trace_gram
 from vicinal.similarity.outputs import Contrast, OutputFunction, deficiency, make_outputs
 from vicinal.similarity.plan import training_batch_norm
-from vicinal.similarity.store import FactorStore
 from vicinal.similarity.whitening import SUMMARIES, pair_rank, summarize, whiten
 
 FORMS = {  # of the left and right gradients whose products are the kernel
