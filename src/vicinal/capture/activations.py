@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +20,7 @@ from vicinal.files import fingerprint
 
 Progress = Callable[[int, int | None], None]
 SHARD_ROWS = 8192
+_Outputs = tuple[dict[str, Tensor], Tensor | None]  # of one batch, with its labels
 
 
 @dataclass(frozen=True)
@@ -84,14 +86,30 @@ def capture(
     """
     check_k(batch_size, 2**31, "batch_size", "a batch")
     place = torch.device(device) if device is not None else None
+
+    def outputs(start: int = 0) -> Generator[_Outputs]:
+        source = batches(data, batch_size, start=start)
+        return _outputs(model, source, layers, pool, place, progress, row_count(data))
+
     if to is None:
-        source = batches(data, batch_size)
-        parts = list(_outputs(model, source, layers, pool, place, progress, row_count(data)))
-        return Activations(
-            {name: torch.cat([outputs[name] for outputs, _ in parts]) for name in layers},
-            _joined([labels for _, labels in parts]),
-        )
-    store = _streamed(model, data, layers, pool, batch_size, place, Path(to), progress)
+        return Activations(*_joined(list(outputs()), layers))
+    first = _first_batch(data, batch_size)
+    settings = {
+        "layers": list(layers),
+        "pool": pool if isinstance(pool, str) else getattr(pool, "__qualname__", repr(pool)),
+        "batch_size": batch_size,
+        "labels": first.labels is not None,
+        "rows": row_count(data),
+        "model": fingerprint(model.state_dict()),
+        "first_batch": fingerprint(*first.inputs, first.named),
+    }
+    store = ShardStore.open_for_writing(Path(to), settings)
+    if not store.complete:
+        per_shard = max(1, SHARD_ROWS // batch_size)
+        with closing(outputs(store.rows)) as rest:  # an interrupt restores the model at once
+            while group := list(islice(rest, per_shard)):
+                store.append(*_joined(group, layers))
+        store.finish()
     return Activations(store, store.labels)
 
 
@@ -103,7 +121,7 @@ def _outputs(
     device: torch.device | None,
     progress: Progress | None,
     total: int | None,
-) -> Generator[tuple[dict[str, Tensor], Tensor | None]]:
+) -> Generator[_Outputs]:
     """What the layers put out for each batch, on the CPU, with the batch's labels."""
 
     def keep(name: str, output: Tensor) -> Tensor:
@@ -127,16 +145,7 @@ def _outputs(
                 progress(batch.start + batch.rows, total)
 
 
-def _streamed(
-    model: nn.Module,
-    data: Any,
-    layers: Sequence[str],
-    pool: Pool,
-    batch_size: int,
-    device: torch.device | None,
-    folder: Path,
-    progress: Progress | None,
-) -> ShardStore:
+def _first_batch(data: Any, batch_size: int) -> Batch:
     if is_shuffled(data):
         raise InputError(
             "`data` is a shuffled DataLoader: a stopped capture could not go on in the same order. "
@@ -145,45 +154,16 @@ def _streamed(
     first = next(batches(data, batch_size), None)
     if first is None:
         raise InputError("`data` has no rows.")
-    settings = {
-        "layers": list(layers),
-        "pool": pool if isinstance(pool, str) else getattr(pool, "__qualname__", repr(pool)),
-        "batch_size": batch_size,
-        "labels": first.labels is not None,
-        "rows": row_count(data),
-        "model": fingerprint(model.state_dict()),
-        "first_batch": fingerprint(*first.inputs, first.named),
-    }
-    store = ShardStore.open_for_writing(folder, settings)
-    if store.complete:
-        return store
-    source = batches(data, batch_size, start=store.rows)
-    outputs = _outputs(model, source, layers, pool, device, progress, row_count(data))
-    per_shard = max(1, SHARD_ROWS // batch_size)
-    with closing(outputs):  # an interrupt between two batches restores the model at once
-        for group in _grouped(outputs, per_shard):
-            store.append(
-                {name: torch.cat([part[name] for part, _ in group]) for name in layers},
-                _joined([labels for _, labels in group]),
-            )
-    store.finish()
-    return store
+    return first
 
 
-def _grouped(items: Iterator[Any], size: int) -> Iterator[list[Any]]:
-    group = []
-    for item in items:
-        group.append(item)
-        if len(group) == size:
-            yield group
-            group = []
-    if group:
-        yield group
-
-
-def _joined(labels: list[Tensor | None]) -> Tensor | None:
-    present = [y for y in labels if y is not None]
-    return torch.cat(present).cpu() if present and len(present) == len(labels) else None
+def _joined(
+    parts: list[_Outputs], layers: Sequence[str]
+) -> tuple[dict[str, Tensor], Tensor | None]:
+    """The batches as one; labels only if all of them have some."""
+    labels = [y for _, y in parts if y is not None]
+    whole = torch.cat(labels).cpu() if labels and len(labels) == len(parts) else None
+    return {name: torch.cat([outputs[name] for outputs, _ in parts]) for name in layers}, whole
 
 
 def _check_outputs(outputs: dict[str, Tensor], layers: Sequence[str], rows: int) -> None:

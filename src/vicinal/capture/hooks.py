@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
+from functools import partial
 from itertools import chain
 from typing import Any, NamedTuple
 
@@ -54,21 +55,12 @@ def hooked(
     change what it sees; ``first``: before the hooks that others put there.
     """
 
-    def hook(name: str) -> Callable[..., None]:
-        def on_call(module: nn.Module, args: Any, kwargs: Any, output: Any) -> None:
-            take(LayerCall(name, module, args, kwargs, output))
-
-        return on_call
-
-    handles = []
-    try:
+    with ExitStack() as hooks:
         for name, module in modules.items():
-            handle = module.register_forward_hook(hook(name), with_kwargs=True, prepend=first)
-            handles.append(handle)
+            hook = partial(lambda name, *call: take(LayerCall(name, *call)), name)
+            handle = module.register_forward_hook(hook, with_kwargs=True, prepend=first)
+            hooks.callback(handle.remove)
         yield
-    finally:
-        for handle in handles:
-            handle.remove()
 
 
 @contextmanager

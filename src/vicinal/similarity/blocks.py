@@ -1,20 +1,30 @@
 """A data set as blocks of gradients: kept while they fit the memory budget, else read or made
 again.
+
+On disk there is one shard per batch, found again by what it was made from: its name is the
+fingerprint of the model's weights, the chosen parameters, what f is, the batch and its place in the
+data. So a stopped run goes on where it stopped, and other weights never meet old gradients. A shard
+that is not whole is made anew.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from jaxtyping import Float
 from torch import Tensor
 
 from vicinal.capture.batches import Batch, row_count, samples
+from vicinal.capture.shards import read_shard, write_shard
 from vicinal.checks import InputError
-from vicinal.similarity.factors import Dense, Factor, mixed, select, self_gram
-from vicinal.similarity.whitening import Whitening, whiten
+from vicinal.files import fingerprint
+from vicinal.similarity.engine import Engine
+from vicinal.similarity.factors import Dense, Factor, Places, mixed, select
+from vicinal.similarity.outputs import describe
+from vicinal.similarity.whitening import Whitening
 
 if TYPE_CHECKING:
     from vicinal.similarity.kernel import GradientKernel
@@ -168,7 +178,7 @@ def all_pairs(left: Blocks, right: Blocks, tile: Callable[[Block, Block], Tensor
     for i, one in enumerate(left):
         for other in right.since(i if same else 0):
             diagonal = same and other.start == one.start
-            found = _symmetric(one, tile) if diagonal else tile(one, other)
+            found = symmetric(one, tile) if diagonal else tile(one, other)
             if out is None:
                 _check_size(left, right, found)
                 out = found.new_empty(left.count, right.count, *found.shape[2:])
@@ -179,7 +189,7 @@ def all_pairs(left: Blocks, right: Blocks, tile: Callable[[Block, Block], Tensor
     return out
 
 
-def _symmetric(block: Block, tile: Callable[[Block, Block], Tensor]) -> Tensor:
+def symmetric(block: Block, tile: Callable[[Block, Block], Tensor]) -> Tensor:
     """A block against itself: halved until little but a triangle is left to compute."""
     if len(block) <= 256:
         return tile(block, block)
@@ -188,8 +198,8 @@ def _symmetric(block: Block, tile: Callable[[Block, Block], Tensor]) -> Tensor:
     corner = tile(first, second)
     found = corner.new_empty(len(block), len(block), *corner.shape[2:])
     found[:middle, middle:], found[middle:, :middle] = corner, _swapped(corner)
-    found[:middle, :middle] = _symmetric(first, tile)
-    found[middle:, middle:] = _symmetric(second, tile)
+    found[:middle, :middle] = symmetric(first, tile)
+    found[middle:, middle:] = symmetric(second, tile)
     return found
 
 
@@ -209,13 +219,6 @@ def _check_size(left: Blocks, right: Blocks, tile: Tensor) -> None:
         )
 
 
-def make_block(factors: list[Factor], outputs: Tensor, batch: Batch, *, deficiency: int) -> Block:
-    """A raw block with its K(x, x) and their inverse roots."""
-    gram = self_gram(factors)
-    found = whiten(gram, precision=outputs.dtype, deficiency=deficiency)
-    return Block(batch.start, factors, gram, found, outputs, batch.labels)
-
-
 def count(data: Any, name: str) -> int:
     """Rows of a data set, without reading it."""
     rows = row_count(data)
@@ -225,3 +228,55 @@ def count(data: Any, name: str) -> int:
             f"DataLoader), got {type(data).__name__}. Collect an iterable into a tensor first."
         )
     return rows
+
+
+class FactorStore:
+    """A folder of captured batches."""
+
+    def __init__(self, folder: Path, engine: Engine) -> None:
+        self.folder = folder
+        self.engine = engine
+        self.made = 0  # batches captured, not read
+        folder.mkdir(parents=True, exist_ok=True)
+
+    def get(self, batch: Batch) -> tuple[Tensor, list[Factor]]:
+        """f and the factors of a batch: read, or captured and written."""
+        path = self.folder / f"{batch_key(engine_key(self.engine), batch)}.safetensors"
+        shard = read_shard(path)
+        if shard is not None:
+            return shard.tensors["outputs"], unpacked(shard.tensors, shard.facts)
+        captured = self.engine.capture(batch.x, batch.labels, start=batch.start)
+        self.made += 1
+        tensors, layout = packed(captured.factors)
+        write_shard(path, {**tensors, "outputs": captured.outputs}, layout)
+        return captured.outputs, captured.factors
+
+
+def engine_key(engine: Engine) -> str:
+    """The fingerprint of all that gradients depend on but the data."""
+    return fingerprint(describe(engine.outputs), *engine.selected, engine.model.state_dict())
+
+
+def batch_key(engine: str, batch: Batch) -> str:
+    """The fingerprint of a batch's gradients, before they are made."""
+    labels = () if batch.labels is None else (batch.labels,)
+    return fingerprint(engine, batch.start, batch.x, *labels)[:32]
+
+
+def packed(factors: Sequence[Factor]) -> tuple[dict[str, Tensor], list[dict[str, Any]]]:
+    """Factors as tensors by name, and how they go together in plain values."""
+    tensors = {f"{i}.{n}": t for i, f in enumerate(factors) for n, t in f.tensors().items()}
+    rest = [{k: v for k, v in vars(f).items() if not isinstance(v, Tensor)} for f in factors]
+    return tensors, rest
+
+
+def unpacked(tensors: Mapping[str, Tensor], layout: Sequence[Mapping[str, Any]]) -> list[Factor]:
+    """What :func:`packed` took apart."""
+    factors: list[Factor] = []
+    for i, plain in enumerate(layout):
+        fields = {**plain, "shape": tuple(plain["shape"])}
+        if "weight" in fields:
+            factors.append(Places(tensors[f"{i}.a"], tensors[f"{i}.b"], **fields))
+        else:
+            factors.append(Dense(tensors[f"{i}.g"], **fields))
+    return factors

@@ -10,6 +10,8 @@ The paper's sums run over the whole data set, x itself included.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from math import prod
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -18,8 +20,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from vicinal.checks import InputError, check_choice
-from vicinal.similarity.blocks import Block, Blocks
-from vicinal.similarity.factors import Factor, Places, Totals, dot, select, trace_gram
+from vicinal.similarity.blocks import Block, Blocks, symmetric
+from vicinal.similarity.factors import Places, Totals, dot, select, trace_gram
 
 if TYPE_CHECKING:
     from vicinal.similarity.kernel import GradientKernel
@@ -73,19 +75,7 @@ def soft_counts(kernel: GradientKernel, asked: Blocks, support: Blocks) -> Float
         if any(chosen):
             return _mixed_counts(support, chosen)
     sums = class_totals(kernel, support)
-    parts = []
-    for block in asked.again():
-        if kernel.within_class:
-            assert block.target is not None
-            found = block.outputs.new_zeros(len(block))
-            for label in block.target.unique():
-                rows = (block.target == label).nonzero().flatten()
-                if int(label) in sums:
-                    found[rows] = dot(select(block.factors, rows), sums[int(label)])
-        else:
-            found = dot(block.factors, sums[0])
-        parts.append(found if block.scale is None else found * block.scale)
-    return torch.cat(parts)
+    return torch.cat([times_totals(kernel, block, sums) for block in asked.again()])
 
 
 def _cheaper_by_pairs(block: Block, n: int) -> list[bool]:
@@ -102,41 +92,29 @@ def _cheaper_by_pairs(block: Block, n: int) -> list[bool]:
 def _mixed_counts(support: Blocks, by_pairs: list[bool]) -> Float[Tensor, " n"]:
     """N_S with the layers marked in ``by_pairs`` summed over tiles, the others in linear time."""
 
-    def pick(block: Block, wanted: bool) -> list[Factor]:
-        return [f for f, pairs in zip(block.factors, by_pairs, strict=True) if pairs is wanted]
+    def pick(block: Block, wanted: bool) -> Block:
+        chosen = zip(block.factors, by_pairs, strict=True)
+        return replace(block, factors=[f for f, pairs in chosen if pairs is wanted])
 
-    blocks = list(support)
-    sums: dict[int, list[Totals]] = {}
+    def tile(one: Block, other: Block) -> Tensor:
+        return trace_gram(one.factors, other.factors)
+
+    blocks = [pick(block, True) for block in support]
+    rest = [] if all(by_pairs) else [pick(block, False) for block in support]
     counts = blocks[0].outputs.new_zeros(support.count)
     for i, one in enumerate(blocks):
-        if not all(by_pairs):
-            _add(sums, 0, pick(one, False), one.scale)
-        mine, weights = pick(one, True), _weights(one)
-        _count_within(mine, weights, counts[one.start : one.stop])
+        rows, weights = slice(one.start, one.stop), _weights(one)
+        counts[rows] += symmetric(one, tile) @ weights
         for other in blocks[i + 1 :]:
-            tile = trace_gram(mine, pick(other, True))
-            counts[one.start : one.stop] += tile @ _weights(other)
-            counts[other.start : other.stop] += weights @ tile
-    for one in blocks:
-        if not all(by_pairs):
-            counts[one.start : one.stop] += dot(pick(one, False), sums[0])
-        counts[one.start : one.stop] *= _weights(one)
-    return counts
-
-
-def _count_within(factors: list[Factor], weights: Tensor, counts: Tensor) -> None:
-    """Adds ``Σ_x' weights(x') k(x, x')`` over one block, halved until a triangle is left."""
-    n = len(weights)
-    if n <= 256:
-        counts += trace_gram(factors, factors) @ weights
-        return
-    first, second = slice(0, n // 2), slice(n // 2, n)
-    left, right = select(factors, first), select(factors, second)
-    corner = trace_gram(left, right)
-    counts[first] += corner @ weights[second]
-    counts[second] += weights[first] @ corner
-    _count_within(left, weights[first], counts[first])
-    _count_within(right, weights[second], counts[second])
+            found = tile(one, other)
+            counts[rows] += found @ _weights(other)
+            counts[other.start : other.stop] += weights @ found
+    sums: dict[int, list[Totals]] = {}
+    for one in rest:
+        _add(sums, 0, one.factors, one.scale)
+    for one in rest:
+        counts[one.start : one.stop] += dot(one.factors, sums[0])
+    return counts * torch.cat([_weights(one) for one in blocks])
 
 
 def _weights(block: Block) -> Float[Tensor, " n"]:
@@ -147,15 +125,32 @@ def class_totals(kernel: GradientKernel, support: Blocks) -> dict[int, list[Tota
     """``Σ u(x')`` over the data, or over each class where classes are not compared."""
     sums: dict[int, list[Totals]] = {}
     for block in support:
-        if not kernel.within_class:
-            _add(sums, 0, block.factors, block.scale)
-            continue
-        assert block.target is not None
-        for label in block.target.unique():
-            rows = (block.target == label).nonzero().flatten()
+        for label, rows in _classes(kernel, block):
             scale = None if block.scale is None else block.scale[rows]
-            _add(sums, int(label), select(block.factors, rows), scale)
+            _add(sums, label, select(block.factors, rows), scale)
     return sums
+
+
+def times_totals(
+    kernel: GradientKernel, block: Block, sums: dict[int, list[Totals]]
+) -> Float[Tensor, " n"]:
+    """``⟨u(x), Σ u⟩`` of a block, with the sums of each sample's own class if they are apart."""
+    kind = torch.promote_types(block.outputs.dtype, torch.float32)  # as wide as the factors
+    found = block.outputs.new_zeros(len(block), dtype=kind)
+    for label, rows in _classes(kernel, block):
+        if label in sums:
+            found[rows] = dot(select(block.factors, rows), sums[label])
+    return found if block.scale is None else found * block.scale
+
+
+def _classes(kernel: GradientKernel, block: Block) -> Iterator[tuple[int, slice | Tensor]]:
+    """The rows of each class of a block; all of them, as class 0, where classes are compared."""
+    if not kernel.within_class:
+        yield 0, slice(None)
+        return
+    assert block.target is not None
+    for label in block.target.unique():
+        yield int(label), (block.target == label).nonzero().flatten()
 
 
 def pair_counts(
@@ -177,21 +172,29 @@ def pair_counts(
 
 
 def streaming_topk(kernel: GradientKernel, queries: Blocks, data: Blocks, k: int) -> TopK:
-    """Best k so far, merged with each new tile."""
-    values, indices = [], []
-    for query in queries:
-        best = query.outputs.new_full((len(query), k), float("-inf"))
-        where = torch.full((len(query), k), -1, device=best.device)
-        for block in data:
-            tile = kernel.tile(query, block)
-            rows = torch.arange(block.start, block.stop, device=best.device)
-            candidates = torch.cat([best, tile], 1)
-            named = torch.cat([where, rows.expand(len(query), -1)], 1)
-            best, at = candidates.topk(k, 1)
-            where = named.gather(1, at)
-        values.append(best)
-        indices.append(where)
-    return TopK(torch.cat(values), torch.cat(indices))
+    """By tiles; no matrix of all pairs."""
+    parts = [
+        best_of(((block.start, kernel.tile(query, block)) for block in data), k)
+        for query in queries
+    ]
+    return joined_topk(parts)
+
+
+def best_of(tiles: Iterable[tuple[int, Float[Tensor, "q m"]]], k: int) -> TopK:
+    """Best k so far, merged with each new tile, which says what number its first column has."""
+    best: TopK | None = None
+    for start, tile in tiles:
+        rows = torch.arange(start, start + tile.shape[1], device=tile.device).expand_as(tile)
+        if best is not None:
+            tile, rows = torch.cat([best[0], tile], 1), torch.cat([best[1], rows], 1)
+        values, at = tile.topk(min(k, tile.shape[1]), 1)
+        best = TopK(values, rows.gather(1, at))
+    assert best is not None
+    return best
+
+
+def joined_topk(parts: Sequence[TopK]) -> TopK:
+    return TopK(torch.cat([p.similarities for p in parts]), torch.cat([p.indices for p in parts]))
 
 
 def streaming_histogram(
@@ -227,12 +230,8 @@ def pair_share(tile: Float[Tensor, "n m"], name: str, value: float) -> Float[Ten
 
 def _own_share(asked: Blocks, name: str, value: float) -> Float[Tensor, " n"]:
     """k^C(x, x) is 1, or 0 without a gradient: what x adds to its own count."""
-    own = torch.cat([_self_similarity(block) for block in asked])
+    own = torch.cat([(block.whitening.rank > 0).to(block.outputs.dtype) for block in asked])
     return own if name == "soft" else pair_share(own[:, None], name, value)[:, 0]
-
-
-def _self_similarity(block: Block) -> Float[Tensor, " n"]:
-    return (block.whitening.rank > 0).to(block.outputs.dtype)
 
 
 def read_estimator(estimator: str | tuple[str, float]) -> tuple[str, float]:

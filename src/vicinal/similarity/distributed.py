@@ -22,12 +22,11 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 from vicinal.checks import InputError
-from vicinal.similarity.blocks import Block, Blocks, count
-from vicinal.similarity.density import class_totals
-from vicinal.similarity.factors import Totals, dot, select
+from vicinal.similarity.blocks import Block, Blocks, count, packed, unpacked
+from vicinal.similarity.density import class_totals, times_totals
+from vicinal.similarity.factors import Totals
 from vicinal.similarity.kernel import GradientKernel
 from vicinal.similarity.outputs import Contrast
-from vicinal.similarity.store import packed, unpacked
 from vicinal.similarity.whitening import Whitening
 
 
@@ -60,8 +59,7 @@ def distributed_neighbors(
     sums = _all_reduced({} if shard is None else class_totals(kernel, shard), kernel, group)
     parts = [_empty(kernel)]
     for block in shard or ():
-        found = _counts(kernel, block, sums)
-        found = found if block.scale is None else found * block.scale
+        found = times_totals(kernel, block, sums)
         parts.append(found if include_self else found - (block.whitening.rank > 0).to(found))
     return torch.cat([part.to(parts[-1].dtype) for part in parts])
 
@@ -122,19 +120,6 @@ def _all_reduced(
             for t in totals:
                 dist.all_reduce(t, group=group)
         found[label] = mine
-    return found
-
-
-def _counts(
-    kernel: GradientKernel, block: Block, sums: dict[int, list[Totals]]
-) -> Float[Tensor, " n"]:
-    if not kernel.within_class:
-        return dot(block.factors, sums[0])
-    assert block.target is not None
-    found = block.outputs.new_zeros(len(block))
-    for label in block.target.unique():
-        rows = (block.target == label).nonzero().flatten()
-        found[rows] = dot(select(block.factors, rows), sums[int(label)])
     return found
 
 

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from vicinal.checks import InputError
-from vicinal.similarity.engine import Engine
+from vicinal.similarity.engine import Engine, check_against_autograd
 from vicinal.similarity.factors import Dense, Factor, Places, mixed, self_gram
 from vicinal.similarity.outputs import (
     Contrast,
@@ -29,7 +29,7 @@ from vicinal.similarity.outputs import (
     make_outputs,
 )
 from vicinal.similarity.plan import Plan
-from vicinal.similarity.selfcheck import check_against_autograd
+from vicinal.similarity.whitening import inverse_roots
 
 
 @dataclass(frozen=True)
@@ -212,13 +212,7 @@ def _paired(left: Factor, right: Factor) -> Float[Tensor, " n"]:
         return (left.g * cast("Dense", right).g).flatten(1).sum(1)
     other = cast("Places", right)
     outer = left.b.flatten(2) @ other.b.flatten(2).mT  # (n, t, s)
-    if not left.weight:
-        return outer.sum((1, 2))
-    if left.vocabulary:
-        inner = (left.a[:, :, None] == other.a[:, None, :]).to(outer.dtype)
-    else:
-        inner = left.a @ other.a.mT + float(left.bias)
-    return (inner * outer).sum((1, 2))
+    return (left.inner_rows(other) * outer).sum((1, 2))
 
 
 # ------------------------------------------------------- normalization, safe to differentiate
@@ -254,14 +248,10 @@ class _InverseRoot(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, gram: Tensor, eps: float, deficiency: int) -> tuple[Tensor, Tensor]:
-        d = gram.shape[-1]
         good = gram.isfinite().all(-1).all(-1)[:, None, None]
-        gram = torch.where(good, gram, torch.eye(d).to(gram))  # NaN stays in the factors
-        values, vectors = torch.linalg.eigh(gram)
-        kept = (values > d * eps * values[:, -1:]) & (values > 0)
-        kept[:, :deficiency] = False
-        s = torch.where(kept, values, torch.ones_like(values)).rsqrt() * kept
-        rank = kept.sum(1)
+        gram = torch.where(good, gram, torch.eye(gram.shape[-1]).to(gram))  # NaN stays in factors
+        s, vectors = inverse_roots(gram, eps, deficiency)
+        rank = (s > 0).sum(1)
         ctx.save_for_backward(vectors, s)
         ctx.mark_non_differentiable(rank)
         return (vectors * s[:, None, :]) @ vectors.mT, rank

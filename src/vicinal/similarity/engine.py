@@ -6,34 +6,46 @@ A forward hook on each layer takes its input and the *gradient edge* of its outp
 after the layer do no harm. :mod:`~vicinal.similarity.plan` decides once which parameters have an
 exact rule and which are run again by ``vmap(vjp)``; :mod:`~vicinal.similarity.rules` turn inputs
 and edge gradients into factors.
+
+Never a wrong kernel in silence: at first use two samples are run alone, each with the gradient of
+one random combination of its outputs by an ordinary backward pass. A rule that does not fit the
+layer, a model whose samples influence one another, a random layer that stays random in eval: all
+show as a difference, and the layer is named.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+import functools
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
-from torch.utils import _pytree as pytree
 
+from vicinal.capture.hooks import LayerCall
 from vicinal.checks import InputError
-from vicinal.similarity.factors import Dense, Factor, Places
+from vicinal.similarity.factors import Dense, Factor, Places, mixed, select
 from vicinal.similarity.outputs import Contrast, OutputFunction, as_rows
-from vicinal.similarity.plan import Plan, make_plan, select_parameters, unwrapped
+from vicinal.similarity.plan import (
+    WHOLE,
+    Plan,
+    WatchedCall,
+    make_plan,
+    reading,
+    select_parameters,
+    unwrapped,
+    watched,
+    watched_call,
+)
 from vicinal.similarity.rules import LayerUse, Piece, rule_for
 from vicinal.similarity.rules.conv import can_convolve, for_products
-from vicinal.similarity.rules.vjp import (
-    Rerun,
-    out_axis,
-    samplewise,
-    twice_differentiable,
-    unit_axes,
-)
-from vicinal.similarity.selfcheck import check_against_autograd
-from vicinal.similarity.watch import WatchedCall, watching
+from vicinal.similarity.rules.vjp import samplewise, twice_differentiable
+
+LOOPED = "vjp, sample by sample"
+# Far above rounding (kernels differ between batch sizes) and far below what any wrong rule gives.
+TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-2}
 
 
 @dataclass(frozen=True)
@@ -87,9 +99,7 @@ class Engine:
         self.strict = strict
         self.rules = rules
         self.plan: Plan | None = None
-        self.last: tuple[Part, ...] | None = None  # of the last capture, one sample of each
-        self._ghost: dict[str, bool] = {}
-        self._loop: dict[str, bool] = {}
+        self.known: dict[str, Part] = {}  # by first parameter: one sample of the first capture
         self._checked = False
 
     def capture(
@@ -102,15 +112,15 @@ class Engine:
             self.plan = make_plan(
                 self.model, self.selected, self.f, x, target, strict=self.strict, rules=self.rules
             )
-        found = self._capture(x, target, start, create_graph, self._ruled)
+        found = self._capture(x, target, start, self._pieces, create_graph)
         if self.strict and not self._checked:
             check_against_autograd(self, found, x, target, start)
             self._checked = True
-        if self.last is None:
-            self.last = tuple(
-                Part(p.layer, p.parameters, p.rule, p.factor.select(slice(0, 1)))
+        if not self.known:
+            self.known = {
+                p.parameters[0]: replace(p, factor=p.factor.select(slice(0, 1)))
                 for p in found.parts
-            )
+            }
         return found
 
     def capture_for_products(
@@ -120,8 +130,7 @@ class Engine:
 
         For batches after the first: how each layer is treated must be known.
         """
-        assert self.last is not None
-        return self._capture(x, target, start, False, self._for_products, seeds).factors
+        return self._capture(x, target, start, self._for_products, seeds=seeds).factors
 
     def f(
         self, output: Any, target: Tensor | None, samples: int, start: int = 0
@@ -136,124 +145,92 @@ class Engine:
         x: Tensor,
         target: Tensor | None,
         start: int,
-        create_graph: bool,
-        by_rule: Callable[[WatchedCall, bool], list[Piece]],
+        pieces: Callable[[Plan, WatchedCall, bool], list[Piece]],
+        create_graph: bool = False,
         seeds: Float[Tensor, "n c d"] | None = None,
     ) -> Captured:
-        assert self.plan is not None
-        watched = watching(self.model, self.plan.layers, self.selected, prune=not create_graph)
-        with watched as watch, torch.enable_grad(), twice_differentiable(create_graph):
-            returned = watch.run(x)
+        plan = self.plan
+        assert plan is not None
+        names = [name for name in (*plan.ruled, *plan.units) if name != WHOLE]
+        layers = {name: self.model.get_submodule(name) for name in names}
+        read = reading(self.model, self.selected, prune=not create_graph)
+        with read, torch.enable_grad(), twice_differentiable(create_graph):
+            returned, calls = watched(self.model, x, layers)
             f = self.f(returned, target, len(x), start)
-            calls = watch.calls
-            if self.plan.rerun:
-                calls = [*calls, watch.whole(x, returned)]
-            _check_rows(calls, len(x))
+            if WHOLE in plan.units:
+                calls.append(watched_call(LayerCall(WHOLE, self.model, (x,), {}, returned)))
+            _check_inputs(calls, plan.units, len(x))
             _edge_gradients(f, calls, create_graph, seeds)
-            parts = tuple(self._parts(calls, create_graph, by_rule))
+            parts = self._parts(plan, calls, pieces, create_graph)
         return Captured(f, parts, returned) if create_graph else Captured(f.detach(), parts)
 
     def _parts(
         self,
+        plan: Plan,
         calls: list[WatchedCall],
+        pieces: Callable[[Plan, WatchedCall, bool], list[Piece]],
         create_graph: bool,
-        by_rule: Callable[[WatchedCall, bool], list[Piece]],
-    ) -> list[Part]:
-        assert self.plan is not None
+    ) -> tuple[Part, ...]:
         parts: list[Part] = []
         shared: dict[str, list[Tensor]] = {}
         for call in calls:
-            if call.module is self.model and call.whole:
-                parts.append(self._rerun("(model)", call, self.plan.rerun, create_graph))
-            elif call.name in self.plan.units:
-                parts.append(self._rerun(call.name, call, self.plan.units[call.name], create_graph))
-            else:
-                for names, factor in by_rule(call, create_graph):
-                    full = tuple(self.plan.name_of[call.name, name] for name in names)
-                    if full[0] in self.plan.shared:
-                        shared.setdefault(full[0], []).append(factor.dense())
-                    else:
-                        parts.append(Part(call.name, full, factor.kind, factor.widened()))
+            if call.name in plan.units:
+                parts.append(self._rerun(call, plan.units[call.name], create_graph))
+                continue
+            names = plan.ruled[call.name]
+            for own, factor in pieces(plan, call, create_graph):
+                full = tuple(names[name] for name in own)
+                if full[0] in plan.shared:
+                    shared.setdefault(full[0], []).append(factor.dense())
+                else:
+                    parts.append(Part(call.name, full, factor.kind, factor.widened()))
         for name, gradients in shared.items():
-            total = torch.stack(gradients).sum(0) if len(gradients) > 1 else gradients[0]
-            parts.append(
-                Part(name.rpartition(".")[0], (name,), "dense, shared", Dense(total).widened())
-            )
-        order = self.plan.order
-        return sorted(parts, key=lambda part: order[part.parameters[0]])
+            total = Dense(functools.reduce(torch.add, gradients)).widened()
+            parts.append(Part(name.rpartition(".")[0], (name,), "dense, shared", total))
+        place = {name: i for i, name in enumerate(self.selected)}
+        return tuple(sorted(parts, key=lambda part: place[part.parameters[0]]))
 
-    def _ruled(self, call: WatchedCall, create_graph: bool) -> list[Piece]:
+    def _pieces(self, plan: Plan, call: WatchedCall, create_graph: bool) -> list[Piece]:
         """The factors of one call; a shared parameter's apart, so that they can be summed."""
-        rule = rule_for(call.module)
+        use, rule = self._use(plan, call, create_graph), rule_for(call.module)
         assert rule is not None
-        pieces: list[Piece] = []
-        for group in self._groups(call.name):
-            found = rule(self._use(call, group, create_graph))
-            self._ghost.setdefault(_key(call.name, group), isinstance(found[0][1], Places))
-            pieces.extend(found)
-        return pieces
+        names = plan.ruled[call.name]
+        alone = [own for own, full in names.items() if full in plan.shared]
+        groups = [names.keys() - alone, *({own} for own in alone)]
+        return [p for g in groups if g for p in rule(replace(use, wanted=frozenset(g)))]
 
-    def _for_products(self, call: WatchedCall, create_graph: bool) -> list[Piece]:
+    def _for_products(self, plan: Plan, call: WatchedCall, create_graph: bool) -> list[Piece]:
         """The same, but of a convolution that is no ghost only what products with totals need."""
-        assert self.plan is not None
-        names = {own: self.plan.name_of[call.name, own] for own in self.plan.ruled[call.name]}
-        group = frozenset(names)
-        shared = not self.plan.shared.isdisjoint(names.values())
-        if shared or self._ghost[_key(call.name, group)] or not can_convolve(call.module):
-            return self._ruled(call, create_graph)
-        weight = names.get("weight")
-        layout = next((p.factor.shape for p in self.last or () if weight in p.parameters), ())
-        return for_products(self._use(call, group, create_graph), layout)
+        names, use = plan.ruled[call.name], self._use(plan, call, create_graph)
+        shared = not plan.shared.isdisjoint(names.values())
+        if shared or use.ghost is not False or not can_convolve(call.module):
+            return self._pieces(plan, call, create_graph)
+        return for_products(use, self.known[names["weight"]].factor.shape)
 
-    def _groups(self, layer: str) -> list[frozenset[str]]:
-        """The parameters of a layer that are asked for: those of its own, and each shared one."""
-        assert self.plan is not None
-        wanted = self.plan.ruled[layer]
-        alone = [n for n in wanted if self.plan.name_of[layer, n] in self.plan.shared]
-        own = frozenset(wanted) - set(alone)
-        return [*([own] if own else []), *(frozenset([name]) for name in alone)]
-
-    def _use(self, call: WatchedCall, group: frozenset[str], create_graph: bool) -> LayerUse:
+    def _use(self, plan: Plan, call: WatchedCall, create_graph: bool) -> LayerUse:
+        """In the form of the first batch, if there was one: factors of one kind are multiplied."""
+        names = plan.ruled[call.name]
+        known = self.known.get(names.get("weight", ""))
+        ghost = None if known is None else isinstance(known.factor, Places)
         x = call.args[0] if create_graph else call.args[0].detach()
-        grads = [output[0] for output in call.grads]
-        return LayerUse(call.module, x, grads, group, self._ghost.get(_key(call.name, group)))
+        return LayerUse(call.module, x, [g[0] for g in call.grads], frozenset(names), ghost)
 
-    def _rerun(
-        self, name: str, call: WatchedCall, params: dict[str, str], create_graph: bool
-    ) -> Part:
+    def _rerun(self, call: WatchedCall, names: dict[str, str], create_graph: bool) -> Part:
         """Gradients of a unit's (or of the model's remaining) parameters by running it again."""
-        axes = ((0,), {}) if call.whole else unit_axes(call.module, call.args, call.kwargs)
-        if axes is None:
-            raise InputError(f"the inputs of layer `{name}` changed their form between batches.")
-        leaves, spec = pytree.tree_flatten((call.args, call.kwargs))
-        flat_axes = pytree.tree_leaves(axes)
-        if not create_graph:
-            leaves = [v.detach() if isinstance(v, Tensor) else v for v in leaves]
-        run = Rerun(
-            call.module,
-            leaves,
-            spec,
-            [a if isinstance(v, Tensor) else None for v, a in zip(leaves, flat_axes, strict=True)],
-            call.grads,
-            [0 if call.whole else out_axis(call.module, i) for i in call.returned],
-            call.returned,
-        )
-        local = {own: self.selected[full] for own, full in params.items()}
+        full = tuple(names.values())
         g, loop = samplewise(
-            run, local, create_graph=create_graph, loop=self._loop.get(name, False)
+            call,
+            {own: self.selected[name] for own, name in names.items()},
+            whole=call.name == WHOLE,
+            create_graph=create_graph,
+            loop=full[0] in self.known and self.known[full[0]].rule == LOOPED,
         )
-        self._loop[name] = loop
-        rule = "vjp, sample by sample" if loop else "vmap(vjp)"
-        return Part(name, tuple(params.values()), rule, Dense(g).widened())
+        return Part(call.name, full, LOOPED if loop else "vmap(vjp)", Dense(g).widened())
 
 
-def _key(layer: str, group: frozenset[str]) -> str:
-    return f"{layer}.{'+'.join(sorted(group))}"
-
-
-def _check_rows(calls: Sequence[WatchedCall], samples: int) -> None:
+def _check_inputs(calls: Sequence[WatchedCall], units: Collection[str], samples: int) -> None:
     for call in calls:
-        if call.batch_first and len(call.args[0]) != samples:
+        if call.name not in units and len(call.args[0]) != samples:
             raise InputError(
                 f"layer `{call.name}` saw {len(call.args[0])} rows for {samples} samples, but "
                 "one row per sample before. A model that folds its batch only for some inputs has "
@@ -279,15 +256,41 @@ def _edge_gradients(
             seed[:, j] = 1
         else:
             seed = seeds[:, j].to(f.dtype)
-        grads = torch.autograd.grad(
-            f,
-            edges,
-            seed,
-            retain_graph=create_graph or bool(j < d - 1),
-            create_graph=create_graph,
-            allow_unused=True,
-        )
-        rest = iter(grads)
+        keep = create_graph or j < d - 1
+        found = iter(torch.autograd.grad(f, edges, seed, keep, create_graph, allow_unused=True))
         for call in calls:
-            found = [(next(rest), shape) for shape in call.shapes]
-            call.grads.append([f.new_zeros(s) if g is None else g for g, s in found])
+            here = [(next(found), shape) for shape in call.shapes]
+            call.grads.append([f.new_zeros(s) if g is None else g for g, s in here])
+
+
+def check_against_autograd(
+    engine: Engine, captured: Captured, x: Tensor, target: Tensor | None, start: int = 0
+) -> None:
+    """Raise :class:`InputError` naming the first layer whose gradient differs."""
+    d = captured.outputs.shape[1]
+    direction = torch.randn(d, generator=torch.Generator().manual_seed(0)).to(captured.outputs)
+    for i in sorted({0, len(x) - 1}):
+        own = None if target is None else target[i : i + 1]
+        with reading(engine.model, engine.selected), torch.enable_grad():
+            f = engine.f(engine.model(x[i : i + 1]), own, 1, start + i)
+            grads = torch.autograd.grad(
+                f[0] @ direction,
+                list(engine.selected.values()),
+                allow_unused=True,
+                materialize_grads=True,
+            )
+        expected = dict(zip(engine.selected, (g.to_dense().flatten() for g in grads), strict=True))
+        scale = max(float(g.norm()) for g in expected.values())
+        ours = mixed(select(captured.factors, slice(i, i + 1)), direction.expand(1, 1, -1))
+        for part, factor in zip(captured.parts, ours, strict=True):
+            wanted = torch.cat([expected[name] for name in part.parameters])
+            found = factor.dense().detach().flatten()
+            error, norm = float((found - wanted).norm()), float(wanted.norm())
+            if not error <= TOLERANCE.get(found.dtype, 0.1) * (norm + 1e-3 * scale):
+                raise InputError(
+                    f"the gradient of layer `{part.layer}` ({part.rule}) differs from plain "
+                    f"autograd on sample {i} run alone by {error:.3g}, at a norm of {norm:.3g}. "
+                    "Either samples of a batch influence one another, or the forward pass is "
+                    "random in eval mode. Make the model act on each sample by itself, leave the "
+                    "layer out with `params`, or pass strict=False to accept it."
+                )

@@ -6,8 +6,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from torch import nn
-
 from vicinal.similarity.rules import rule_for
 
 if TYPE_CHECKING:
@@ -56,7 +54,7 @@ class Explanation:
 
 def explain(engine: Engine) -> Explanation:
     """From the last capture; before the first, what the types of the layers promise."""
-    if engine.last is None:
+    if not engine.known:
         return Explanation(tuple(_promised(engine)))
     found = [
         LayerExplanation(
@@ -66,7 +64,7 @@ def explain(engine: Engine) -> Explanation:
             part.factor.pair_flops(),
             part.factor.nbytes // max(len(part.factor), 1),
         )
-        for part in engine.last
+        for part in engine.known.values()
     ]
     unreached = engine.plan.unreached if engine.plan is not None else ()
     found += [LayerExplanation(n.rpartition(".")[0], (n,), "unreached", 0, 0) for n in unreached]
@@ -79,8 +77,6 @@ def _promised(engine: Engine) -> Iterator[LayerExplanation]:
         names = tuple(f"{layer}.{name}" if layer else name for name in own)
         names = tuple(name for name in names if name in engine.selected)
         if names:
-            yield LayerExplanation(layer, names, _kind(module), None, None)
-
-
-def _kind(module: nn.Module) -> str:
-    return "vmap(vjp)" if rule_for(module) is None else "exact, chosen by FLOPs at first use"
+            exact = "exact, chosen by FLOPs at first use"
+            rule = exact if rule_for(module) else "vmap(vjp)"
+            yield LayerExplanation(layer, names, rule, None, None)

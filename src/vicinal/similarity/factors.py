@@ -26,10 +26,10 @@ costs n²(in + d·out), never n²·d²·p. (A long file: the two kinds are read 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from math import prod
-from typing import TypeAlias
+from typing import Self, TypeAlias
 
 import torch
 from jaxtyping import Float
@@ -40,8 +40,31 @@ TILE_BYTES = 64 << 20  # the largest temporary of one Gram product
 DOUBLE_ROWS = 64  # of small factors in float64 at a time: they stay in the cache
 
 
+class _Tensors:
+    """What both kinds do to their tensors one by one."""
+
+    def tensors(self) -> dict[str, Tensor]:
+        return {name: t for name, t in vars(self).items() if isinstance(t, Tensor)}
+
+    def __len__(self) -> int:
+        return len(next(iter(self.tensors().values())))
+
+    @property
+    def nbytes(self) -> int:
+        return sum(t.nbytes for t in self.tensors().values())
+
+    def select(self, index: slice | Tensor) -> Self:
+        return self._each(lambda t: t[index])
+
+    def widened(self) -> Self:
+        return self._each(wide)
+
+    def _each(self, change: Callable[[Tensor], Tensor]) -> Self:
+        return replace(self, **{name: change(t) for name, t in self.tensors().items()})  # type: ignore[type-var]
+
+
 @dataclass(frozen=True)
-class Places:
+class Places(_Tensors):
     """``G(x, i) = Σ_t b[x, t, i] ⊗ a[x, t]``, and the bias' gradient ``Σ_t b[x, t, i]`` if any.
 
     ``a``: inputs ``(n, t, in)``, or integers ``(n, t)`` that stand for one-hot rows of width
@@ -55,16 +78,9 @@ class Places:
     vocabulary: int = 0  # > 0: `a` holds the indices of an embedding
     shape: tuple[int, ...] = ()  # of b's features x a's, where the parameter's layout is another
 
-    def __len__(self) -> int:
-        return len(self.b)
-
     @property
     def outputs(self) -> int:
         return self.b.shape[2]
-
-    @property
-    def nbytes(self) -> int:
-        return self.a.nbytes + self.b.nbytes
 
     @property
     def kind(self) -> str:
@@ -77,12 +93,14 @@ class Places:
 
     def self_gram(self) -> Float[Tensor, "n d d"]:
         n, t, d, out = self.b.shape
-        inner = self._inner_self()
+        inner = self.inner_rows(self)
         if t == 1:  # in float64, for its inverse root amplifies rounding
             rows = (part.double() for part in self.b[:, 0].split(DOUBLE_ROWS))
             return inner * torch.cat([b @ b.mT for b in rows])
         flat = self.b.reshape(n, t, d * out)
-        left = (inner @ flat).view(n, t, d, out).transpose(1, 2).reshape(n, d, t * out)
+        left = (
+            (inner.expand(n, t, t) @ flat).view(n, t, d, out).transpose(1, 2).reshape(n, d, t * out)
+        )
         right = self.b.transpose(1, 2).reshape(n, d, t * out)
         return left @ right.mT
 
@@ -165,15 +183,6 @@ class Places:
             found.append(b.sum(3))
         return torch.cat(found, 2)
 
-    def select(self, index: slice | Tensor) -> Places:
-        return replace(self, a=self.a[index], b=self.b[index])
-
-    def widened(self) -> Places:
-        return replace(self, a=wide(self.a), b=wide(self.b))
-
-    def tensors(self) -> dict[str, Tensor]:
-        return {"a": self.a, "b": self.b}
-
     def _inner(self, other: Places) -> Tensor:
         """Inner products of the inputs at every pair of places, (n t, m s); 1 more with a bias."""
         if not self.weight:
@@ -183,17 +192,17 @@ class Places:
         inner = self.a.reshape(-1, self.a.shape[-1]) @ other.a.reshape(-1, self.a.shape[-1]).T
         return inner + 1 if self.bias and inner.requires_grad else inner.add_(float(self.bias))
 
-    def _inner_self(self) -> Float[Tensor, "n t t"]:
-        n, t = self.b.shape[:2]
+    def inner_rows(self, other: Places) -> Float[Tensor, "n t s"]:
+        """The same, but only of each sample with that of the same row."""
         if not self.weight:
-            return self.b.new_ones(n, t, t)
+            return self.b.new_ones(1, 1, 1)
         if self.vocabulary:
-            return (self.a[:, :, None] == self.a[:, None, :]).to(self.b.dtype)
-        return self.a @ self.a.mT + float(self.bias)
+            return (self.a[:, :, None] == other.a[:, None, :]).to(self.b.dtype)
+        return self.a @ other.a.mT + float(self.bias)
 
 
 @dataclass(frozen=True)
-class Dense:
+class Dense(_Tensors):
     """The per-sample gradients themselves: ``g`` is ``(n, d, p)``.
 
     With ``mix`` they stand for ``Σ_j mix(x)_ij g(x, j)``: sums and products take it in their
@@ -203,21 +212,11 @@ class Dense:
     g: Float[Tensor, "n d p"]
     shape: tuple[int, ...] = ()  # (out, *kernel, in) where the kernel was unfolded channels-last
     mix: Float[Tensor, "n d d"] | None = None
-
-    def __len__(self) -> int:
-        return len(self.g)
+    kind = "dense"
 
     @property
     def outputs(self) -> int:
         return self.g.shape[1]
-
-    @property
-    def nbytes(self) -> int:
-        return self.g.nbytes + (0 if self.mix is None else self.mix.nbytes)
-
-    @property
-    def kind(self) -> str:
-        return "dense"
 
     def pair_flops(self) -> int:
         return 2 * prod(self.g.shape[1:])
@@ -262,15 +261,6 @@ class Dense:
 
     def dense(self) -> Float[Tensor, "n d p"]:
         return own_layout(self._whole(), self.shape)
-
-    def select(self, index: slice | Tensor) -> Dense:
-        return replace(self, g=self.g[index], mix=None if self.mix is None else self.mix[index])
-
-    def widened(self) -> Dense:
-        return replace(self, g=wide(self.g))
-
-    def tensors(self) -> dict[str, Tensor]:
-        return {"g": self._whole()}
 
     def _whole(self) -> Float[Tensor, "n d p"]:
         return self.g if self.mix is None else self.mix @ self.g

@@ -27,17 +27,20 @@ from vicinal.capture.batches import Batch
 from vicinal.capture.hooks import device_of
 from vicinal.checks import InputError, check_choice, check_k
 from vicinal.similarity import density
-from vicinal.similarity.blocks import Block, Blocks, all_pairs, make_block
+from vicinal.similarity.blocks import Block, Blocks, FactorStore, all_pairs
 from vicinal.similarity.density import SimilarityHistogram, TopK
 from vicinal.similarity.engine import Engine
 from vicinal.similarity.explain import Explanation, explain
-from vicinal.similarity.factors import matrix_gram, trace_gram
+from vicinal.similarity.factors import matrix_gram, self_gram, trace_gram
 from vicinal.similarity.outputs import Contrast, OutputFunction, deficiency, make_outputs
-from vicinal.similarity.store import FactorStore
-from vicinal.similarity.watch import training_batch_norm
-from vicinal.similarity.whitening import SUMMARIES, pair_rank, summarize
+from vicinal.similarity.plan import training_batch_norm
+from vicinal.similarity.whitening import SUMMARIES, pair_rank, summarize, whiten
 
-KINDS = ("inner", "influence", "correlation")
+FORMS = {  # of the left and right gradients whose products are the kernel
+    "inner": ("raw", "raw"),
+    "influence": ("dual", "raw"),
+    "correlation": ("white", "white"),
+}
 
 
 class GradientKernel:
@@ -119,18 +122,19 @@ class GradientKernel:
             ``"matrix"`` keeps it; ``"distance"``, ``"distance2"``, ``"rotation"`` and
             ``"subspace"`` are of K^C.
         """
-        check_choice(kind, "kind", KINDS)
+        check_choice(kind, "kind", tuple(FORMS))
         check_choice(summary, "summary", SUMMARIES)
         if kind != "correlation" and summary not in ("trace", "matrix"):
             raise InputError(
                 f'summary="{summary}" compares a normalized kernel with the identity, so it is for '
                 f'kind="correlation", not "{kind}". Use summary="trace" or "matrix".'
             )
-        left_form, right_form = _forms(kind, summary)
-        left = self.blocks(a, left_form, share=0.25, name="a")
-        same = b is None and left_form == right_form
-        other = a if b is None else b
-        right = left if same else self.blocks(other, right_form, share=0.25, name="b")
+        forms = ("unit", "unit") if (kind, summary) == ("correlation", "trace") else FORMS[kind]
+        left = self.blocks(a, forms[0], share=0.25, name="a")
+        if b is None and forms[0] == forms[1]:
+            right = left
+        else:
+            right = self.blocks(a if b is None else b, forms[1], share=0.25, name="b")
         return all_pairs(left, right, lambda one, two: self._tile(one, two, kind, summary))
 
     def topk(self, queries: Any, data: Any, k: int) -> TopK:
@@ -188,7 +192,9 @@ class GradientKernel:
         else:
             captured = self.engine.capture(batch.x, batch.labels, start=batch.start)
             outputs, factors = captured.outputs, captured.factors
-        return make_block(factors, outputs, batch, deficiency=deficiency(self.outputs))
+        gram = self_gram(factors)
+        found = whiten(gram, precision=outputs.dtype, deficiency=deficiency(self.outputs))
+        return Block(batch.start, factors, gram, found, outputs, batch.labels)
 
     def block_again(self, batch: Batch, seen: Block) -> Block:
         """Unit gradients of a batch whose whitening is known, good for products with sums alone."""
@@ -236,13 +242,12 @@ class GradientKernel:
                 return found
             rank = one.whitening.rank if kind == "influence" else torch.tensor([one.gram.shape[-1]])
             return found / rank.clamp_min(1).to(found)[:, None]
-        found = matrix_gram(one.factors, other.factors)
-        if one.scale is not None:
-            found = found * one.scale[:, None, None, None]
-        if other.scale is not None:
-            found = found * other.scale[None, :, None, None]
-        if self.within_class:
-            found = found * _same_class(one, other)[:, :, None, None]
+        if one.gram.shape[-1] == 1:
+            found = self.tile(one, other)[:, :, None, None]
+        else:
+            found = matrix_gram(one.factors, other.factors)
+            if self.within_class:
+                found = found * _same_class(one, other)[:, :, None, None]
         if summary == "matrix":
             return found.mT if kind == "influence" else found
         return summarize(found, summary, pair_rank(one.whitening.rank, other.whitening.rank))
@@ -269,12 +274,3 @@ def _same_class(one: Block, other: Block) -> Bool[Tensor, "n m"]:
     assert one.target is not None  # Contrast has refused data without labels by now
     assert other.target is not None
     return one.target[:, None] == other.target[None]
-
-
-def _forms(kind: str, summary: str) -> tuple[str, str]:
-    """The form of the left and right gradients whose products are the kernel."""
-    if kind == "inner":
-        return "raw", "raw"
-    if kind == "influence":
-        return "dual", "raw"
-    return ("unit", "unit") if summary == "trace" else ("white", "white")

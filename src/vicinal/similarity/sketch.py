@@ -27,12 +27,11 @@ from vicinal.capture.batches import Batch
 from vicinal.capture.shards import load_shard, read_shard, write_shard
 from vicinal.checks import InputError, check_k
 from vicinal.files import fingerprint, write_atomically
-from vicinal.similarity.blocks import Block
-from vicinal.similarity.density import TopK
+from vicinal.similarity.blocks import Block, batch_key, engine_key
+from vicinal.similarity.density import TopK, best_of, joined_topk
 from vicinal.similarity.factors import Dense, Factor
 from vicinal.similarity.kernel import GradientKernel
 from vicinal.similarity.outputs import Contrast
-from vicinal.similarity.store import batch_key, engine_key
 
 
 class SketchError(NamedTuple):
@@ -165,23 +164,18 @@ class SketchedIndex:
     def topk(self, queries: Any, k: int) -> TopK:
         """The k indexed rows most similar to each query, by the sketch."""
         check_k(k, len(self), "k", "the index")
-        values, indices = [], []
-        for block in self.kernel.blocks(queries, "unit", name="queries"):
-            asked = self._rows(block)
-            best = asked.new_full((len(asked), k), -math.inf)
-            where = torch.full((len(asked), k), -1, device=asked.device)
-            for start, rows, target in self._read():
-                found = asked @ rows.to(asked).T
-                if self.kernel.within_class:
-                    assert target is not None
-                    assert block.target is not None
-                    found = found * (block.target[:, None] == target.to(asked.device)[None])
-                names = torch.arange(start, start + len(rows), device=asked.device)
-                best, at = torch.cat([best, found], 1).topk(k, 1)
-                where = torch.cat([where, names.expand(len(asked), -1)], 1).gather(1, at)
-            values.append(best)
-            indices.append(where)
-        return TopK(torch.cat(values), torch.cat(indices))
+        blocks = self.kernel.blocks(queries, "unit", name="queries")
+        return joined_topk([best_of(self._tiles(block), k) for block in blocks])
+
+    def _tiles(self, block: Block) -> Iterator[tuple[int, Float[Tensor, "q m"]]]:
+        asked = self._rows(block)
+        for start, rows, target in self._read():
+            found = asked @ rows.to(asked).T
+            if self.kernel.within_class:
+                assert target is not None
+                assert block.target is not None
+                found = found * (block.target[:, None] == target.to(asked.device)[None])
+            yield start, found
 
     def _rows(self, block: Block) -> Float[Tensor, "n s"]:
         """Unit sketches; a sample without a gradient stays zero."""

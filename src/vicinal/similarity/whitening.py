@@ -44,17 +44,19 @@ def whiten(
     >>> whiten(torch.tensor([[[4.0]], [[0.0]]]), precision=torch.float32).root.flatten().tolist()
     [0.5, 0.0]
     """
-    gram = gram.double()
+    s, vectors = inverse_roots(gram.double(), torch.finfo(precision).eps, deficiency)
+    return Whitening((vectors * s[:, None, :]) @ vectors.mT, (s > 0).sum(1))
+
+
+def inverse_roots(
+    gram: Float[Tensor, "n d d"], eps: float, deficiency: int
+) -> tuple[Float[Tensor, "n d"], Float[Tensor, "n d d"]]:
+    """``λ^-½`` on the range and 0 elsewhere, and the eigenvectors, in ascending order of λ."""
     d = gram.shape[-1]
-    if d == 1:
-        kept = gram > 0
-        root = torch.where(kept, gram, torch.ones_like(gram)).rsqrt() * kept
-        return Whitening(root, kept[:, 0, 0].long())
-    values, vectors = torch.linalg.eigh(gram)
-    kept = (values > d * torch.finfo(precision).eps * values[:, -1:]) & (values > 0)
-    kept[:, :deficiency] = False  # ascending order: the smallest come first
-    inverse = torch.where(kept, values, torch.ones_like(values)).rsqrt() * kept
-    return Whitening((vectors * inverse[:, None, :]) @ vectors.mT, kept.sum(1))
+    values, vectors = torch.linalg.eigh(gram) if d > 1 else (gram[:, 0], torch.ones_like(gram))
+    kept = (values > d * eps * values[:, -1:]) & (values > 0)
+    kept[:, :deficiency] = False
+    return torch.where(kept, values, torch.ones_like(values)).rsqrt() * kept, vectors
 
 
 def pair_rank(left: Int[Tensor, " n"], right: Int[Tensor, " m"]) -> Float[Tensor, "n m"]:

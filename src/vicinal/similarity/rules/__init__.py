@@ -1,8 +1,7 @@
 r"""How each kind of layer writes its per-sample gradient as a factor: one table, one rule a kind.
 
-A rule sees one use of a layer: the layer, its input ``(n, ...)``, the d gradients at its output
-(one tensor per output coordinate, each ``(n, ...)``), and which of its parameters are wanted. It
-answers with factors and the parameters they belong to. What has no rule goes by
+A rule sees one use of a layer and answers with factors and the parameters they belong to.
+Convolutions have :mod:`~vicinal.similarity.rules.conv` to themselves; what has no rule goes by
 :mod:`~vicinal.similarity.rules.vjp`.
 """
 
@@ -12,23 +11,20 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeAlias
 
+import torch.nn.functional as F
 from torch import Tensor, nn
 
-from vicinal.similarity.factors import Factor
+from vicinal.similarity.factors import Dense, Factor, Places, stacked
 from vicinal.similarity.rules.conv import convolution, transposed_convolution
-from vicinal.similarity.rules.linear import embedding, linear, prelu
-from vicinal.similarity.rules.norm import (
-    batch_norm,
-    group_norm,
-    instance_norm,
-    layer_norm,
-    rms_norm,
-)
+
+COVERED = ("weight", "bias")  # what a rule knows the gradients of, where the layer has them
 
 
 @dataclass(frozen=True)
 class LayerUse:
-    """One use of a layer: its input and the d gradients at its output."""
+    """One use of a layer: its input ``(n, ...)``, the d gradients at its output, each ``(n,
+    ...)``, and which of its parameters are wanted.
+    """
 
     module: Any
     x: Tensor
@@ -36,32 +32,108 @@ class LayerUse:
     wanted: frozenset[str]
     ghost: bool | None = None  # the form an earlier batch chose; None: by FLOPs
 
+    def keeps_ghost(self, places: int, width: int, out: int) -> bool:
+        """Whether ``Σ_t b_t a_tᵀ`` stays a sum of T²(in + d·out) FLOPs per pair, or is carried out
+        for d·in·out.
+        """
+        d = len(self.grads)
+        cheaper = places**2 * (width + d * out) <= d * width * out
+        return cheaper if self.ghost is None else self.ghost
+
+    def ghosts(self, places: Places) -> list[Piece]:
+        """The one piece of a ghost: it holds the bias as well."""
+        return [(tuple(name for name in COVERED if name in self.wanted), places)]
+
 
 Piece: TypeAlias = tuple[tuple[str, ...], Factor]  # (the parameters it covers, their gradients)
 Rule: TypeAlias = Callable[[LayerUse], list[Piece]]
+
+
+def linear(use: LayerUse) -> list[Piece]:
+    """``nn.Linear`` on ``(n, ..., in)``: every axis between is a place."""
+    n, width = len(use.x), use.x.shape[-1]
+    a = use.x.reshape(n, -1, width)
+    b = stacked(use.grads, -2).reshape(n, a.shape[1], len(use.grads), -1)
+    t, d, out = b.shape[1:]
+    if "weight" in use.wanted and (t == 1 or use.keeps_ghost(t, width, out)):
+        return use.ghosts(Places(a, b, bias="bias" in use.wanted))
+    pieces: list[Piece] = []
+    if "weight" in use.wanted:
+        g = (b.reshape(n, t, d * out).mT @ a).view(n, d, -1)
+        pieces.append((("weight",), Dense(g)))
+    if "bias" in use.wanted:
+        pieces.append((("bias",), Dense(b.sum(1))))
+    return pieces
+
+
+def embedding(use: LayerUse) -> list[Piece]:
+    """``nn.Embedding``: a linear layer on one-hot inputs, kept as their indices."""
+    n, module = len(use.x), use.module
+    index = use.x.reshape(n, -1)
+    b = stacked(use.grads, -2).reshape(n, index.shape[1], len(use.grads), -1)
+    if module.padding_idx is not None:  # autograd gives the padding row no gradient
+        b = b * (index != module.padding_idx)[:, :, None, None]
+    places = Places(index, b, vocabulary=module.num_embeddings)
+    # one-hot inputs are compared at no cost: T² against the vocabulary
+    ghost = use.ghost if use.ghost is not None else b.shape[1] ** 2 <= module.num_embeddings
+    return [(("weight",), places if ghost else Dense(places.dense()))]
+
+
+def prelu(use: LayerUse) -> list[Piece]:
+    """``nn.PReLU``: ``∂f/∂slope_c = Σ_places b min(x, 0)``, one slope or one per channel."""
+    g = stacked(use.grads, 1) * use.x.clamp_max(0)[:, None]
+    if use.module.num_parameters == 1:
+        return [(("weight",), Dense(g.flatten(2).sum(2, keepdim=True)))]
+    return [(("weight",), Dense(_over_places(g)))]
+
+
+def channel_norm(use: LayerUse) -> list[Piece]:
+    """Batch, instance and group norms in eval: ``∂f/∂γ_c = Σ_places b x̂``, ``∂f/∂β_c = Σ b``."""
+    module, x, eps = use.module, use.x, use.module.eps
+    if isinstance(module, nn.GroupNorm):
+        normal = F.group_norm(x, module.num_groups, eps=eps)
+    elif module.running_mean is None:  # an instance norm, of each sample by itself
+        normal = F.instance_norm(x, eps=eps)
+    else:
+        normal = F.batch_norm(x, module.running_mean, module.running_var, eps=eps)
+    return _scale_and_shift(use, normal, _over_places)
+
+
+def feature_norm(use: LayerUse) -> list[Piece]:
+    """Layer and RMS norms, the same with parameters along the last axes."""
+    module = use.module
+    norm = F.layer_norm if isinstance(module, nn.LayerNorm) else F.rms_norm
+    normal = norm(use.x, module.normalized_shape, eps=module.eps)
+    features = module.weight.numel()
+    return _scale_and_shift(use, normal, lambda g: g.reshape(*g.shape[:2], -1, features).sum(2))
+
+
+def _scale_and_shift(
+    use: LayerUse, normal: Tensor, summed: Callable[[Tensor], Tensor]
+) -> list[Piece]:
+    b = stacked(use.grads, 1)
+    gradients = {"weight": b * normal[:, None], "bias": b}
+    return [((name,), Dense(summed(gradients[name]))) for name in COVERED if name in use.wanted]
+
+
+def _over_places(g: Tensor) -> Tensor:
+    """``(n, d, channels, *places)`` summed over the places."""
+    return g.flatten(3).sum(3) if g.ndim > 3 else g
+
 
 RULES: dict[type[nn.Module], Rule] = {
     nn.Linear: linear,
     nn.Embedding: embedding,
     nn.PReLU: prelu,
-    nn.Conv1d: convolution,
-    nn.Conv2d: convolution,
-    nn.Conv3d: convolution,
-    nn.ConvTranspose1d: transposed_convolution,
-    nn.ConvTranspose2d: transposed_convolution,
-    nn.ConvTranspose3d: transposed_convolution,
-    nn.BatchNorm1d: batch_norm,
-    nn.BatchNorm2d: batch_norm,
-    nn.BatchNorm3d: batch_norm,
-    nn.SyncBatchNorm: batch_norm,
-    nn.GroupNorm: group_norm,
-    nn.LayerNorm: layer_norm,
-    nn.RMSNorm: rms_norm,
-    nn.InstanceNorm1d: instance_norm,
-    nn.InstanceNorm2d: instance_norm,
-    nn.InstanceNorm3d: instance_norm,
+    **dict.fromkeys((nn.Conv1d, nn.Conv2d, nn.Conv3d), convolution),
+    **dict.fromkeys(
+        (nn.ConvTranspose1d, nn.ConvTranspose2d, nn.ConvTranspose3d), transposed_convolution
+    ),
+    **dict.fromkeys((nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d), channel_norm),
+    **dict.fromkeys((nn.InstanceNorm1d, nn.InstanceNorm2d, nn.InstanceNorm3d), channel_norm),
+    **dict.fromkeys((nn.SyncBatchNorm, nn.GroupNorm), channel_norm),
+    **dict.fromkeys((nn.LayerNorm, nn.RMSNorm), feature_norm),
 }
-COVERED = ("weight", "bias")  # what a rule knows the gradients of, where the layer has them
 
 
 def rule_for(module: nn.Module) -> Rule | None:

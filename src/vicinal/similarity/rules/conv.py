@@ -26,25 +26,19 @@ if TYPE_CHECKING:
 
 def convolution(use: LayerUse) -> list[Piece]:
     """``nn.Conv1d/2d/3d``: groups, stride, dilation, every padding and padding mode."""
-    module, n, d = use.module, len(use.x), len(use.grads)
+    module, groups = use.module, use.module.groups
     b = stacked(use.grads, 1)  # (n, d, out, *places)
     pieces: list[Piece] = []
     if "weight" in use.wanted:
-        if module.groups == 1:
-            patches, shape = _patches(_padded(use.x, module), module)
-            t, width = patches.shape[1:]
-            out = b.shape[2]
-            ghost = use.ghost
-            if ghost is None:
-                ghost = t * t * (width + d * out) <= d * width * out
-            if ghost:
-                at_places = b.flatten(3).permute(0, 3, 1, 2).contiguous()
-                return [_with_bias(use, Places(patches, at_places, shape=shape))]
-            g = b.reshape(n, d * out, t) @ patches
-            pieces.append((("weight",), Dense(g.view(n, d, -1), shape=shape)))
-        else:
-            patches, shape = _patches(_by_group(_padded(use.x, module), module.groups), module)
-            pieces.append((("weight",), Dense(_grouped(b, patches, module.groups), shape=shape)))
+        patches, shape = _patches(_by_group(_padded(use.x, module), groups), module)
+        (n, d, out), (t, width) = b.shape[:3], patches.shape[1:]
+        if groups == 1 and use.keeps_ghost(t, width, out):
+            at_places = b.flatten(3).permute(0, 3, 1, 2).contiguous()
+            return use.ghosts(Places(patches, at_places, bias="bias" in use.wanted, shape=shape))
+        split = b.reshape(n, d, groups, out // groups, t).transpose(1, 2)
+        g = split.reshape(n * groups, -1, t) @ patches  # each group's against its own patches
+        g = g.view(n, groups, d, -1).transpose(1, 2).reshape(n, d, -1)
+        pieces.append((("weight",), Dense(g, shape=shape)))
     if "bias" in use.wanted:
         pieces.append((("bias",), Dense(b.flatten(3).sum(3))))
     return pieces
@@ -69,21 +63,6 @@ def transposed_convolution(use: LayerUse) -> list[Piece]:
     if "bias" in use.wanted:
         pieces.append((("bias",), Dense(b.flatten(3).sum(3))))
     return pieces
-
-
-def _with_bias(use: LayerUse, places: Places) -> Piece:
-    if "bias" not in use.wanted:
-        return ("weight",), places
-    return ("weight", "bias"), Places(places.a, places.b, bias=True, shape=places.shape)
-
-
-def _grouped(b: Tensor, patches: Tensor, groups: int) -> Tensor:
-    """Each group's gradients against its own patches ``(n g, t, in k)``: ``(n, d, g out in k)``."""
-    n, d, out = b.shape[:3]
-    t, width = patches.shape[1:]
-    split = b.reshape(n, d, groups, out // groups, t).transpose(1, 2)
-    g = split.reshape(n * groups, -1, t) @ patches
-    return g.view(n, groups, d, out // groups, width).transpose(1, 2).reshape(n, d, -1)
 
 
 def _by_group(x: Tensor, groups: int) -> Tensor:

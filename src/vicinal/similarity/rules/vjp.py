@@ -9,10 +9,9 @@ vmap cannot trace (recurrent layers, data-dependent branches) is run sample by s
 from __future__ import annotations
 
 import warnings
-from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from jaxtyping import Float
@@ -21,61 +20,91 @@ from torch.func import functional_call
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils import _pytree as pytree
 
+from vicinal.checks import InputError
+
+if TYPE_CHECKING:
+    from vicinal.similarity.plan import WatchedCall
+
 
 @dataclass(frozen=True)
 class Rerun:
-    """A module's call to repeat per sample: its inputs' leaves, which axis of each is the batch."""
+    """A call to repeat per sample: its inputs' leaves, which axis of each is the batch."""
 
-    module: nn.Module
-    leaves: Sequence[Any]
+    watched: WatchedCall
+    leaves: list[Any]
     spec: Any
-    batch_axes: Sequence[int | None]
-    cotangents: Sequence[Sequence[Tensor]]  # [output coordinate][tensor the module returned]
-    out_axes: Sequence[int]
-    returned: Sequence[int]  # which leaves of what it returned carry gradient
+    axes: list[int | None]
+    out_axes: list[int]  # of each tensor it returned that carries gradient
 
-    def __call__(self, params: Mapping[str, Tensor], leaves: Sequence[Any]) -> list[Tensor]:
-        args, kwargs = pytree.tree_unflatten(list(leaves), self.spec)
-        found = pytree.tree_leaves(functional_call(self.module, dict(params), args, kwargs))
-        return [found[i] for i in self.returned]
+    def __call__(self, params: dict[str, Tensor], leaves: list[Any]) -> list[Tensor]:
+        args, kwargs = pytree.tree_unflatten(leaves, self.spec)
+        found = pytree.tree_leaves(functional_call(self.watched.module, params, args, kwargs))
+        return [found[i] for i in self.watched.returned]
 
 
-def by_vmap(run: Rerun, params: Mapping[str, Tensor]) -> Float[Tensor, "n d p"]:
+def samplewise(
+    call: WatchedCall, params: dict[str, Tensor], *, whole: bool, create_graph: bool, loop: bool
+) -> tuple[Float[Tensor, "n d p"], bool]:
+    """Gradients ``(n, d, p)`` in the order of ``params``, and whether it took the loop.
+
+    The call is a unit's, or of the ``whole`` model, whose batch axis is always the first.
+    """
+    axes = ((0,), {}) if whole else unit_axes(call.module, call.args, call.kwargs)
+    if axes is None:
+        raise InputError(f"the inputs of layer `{call.name}` changed their form between batches.")
+    leaves, spec = pytree.tree_flatten((call.args, call.kwargs))
+    flat = zip(leaves, pytree.tree_leaves(axes), strict=True)
+    batched = [axis if isinstance(v, Tensor) else None for v, axis in flat]
+    if not create_graph:
+        leaves = [v.detach() if isinstance(v, Tensor) else v for v in leaves]
+        params = {name: p.detach().requires_grad_() for name, p in params.items()}
+    out_axes = [0 if whole else out_axis(call.module, i) for i in call.returned]
+    run = Rerun(call, leaves, spec, batched, out_axes)
+    if not loop and not isinstance(call.module, nn.RNNBase):
+        try:
+            with twice_differentiable(True), warnings.catch_warnings():
+                warnings.filterwarnings("ignore", message="There is a performance drop")
+                found = _by_vmap(run, params)
+                return found if create_graph else found.detach(), False
+        except (RuntimeError, ValueError, NotImplementedError, TypeError):
+            pass  # vmap's refusals have no type of their own; the loop settles whether it is ours
+    return _by_loop(run, params, create_graph), True
+
+
+def _by_vmap(run: Rerun, params: dict[str, Tensor]) -> Float[Tensor, "n d p"]:
     """All samples at once."""
-    batched = [i for i, axis in enumerate(run.batch_axes) if axis is not None]
-    axes = [axis for axis in run.batch_axes if axis is not None]
+    batched = {i: axis for i, axis in enumerate(run.axes) if axis is not None}
 
     def one(inputs: list[Tensor], cotangents: list[list[Tensor]]) -> Tensor:
         leaves = list(run.leaves)
-        for i, axis, value in zip(batched, axes, inputs, strict=True):
+        for (i, axis), value in zip(batched.items(), inputs, strict=True):
             leaves[i] = value.unsqueeze(axis)
-        pull = torch.func.vjp(lambda p: run(p, leaves), dict(params))[1]
+        pull = torch.func.vjp(lambda p: run(p, leaves), params)[1]
         rows = []
         for output in cotangents:
             pulled = pull([c.unsqueeze(a) for c, a in zip(output, run.out_axes, strict=True)])[0]
             rows.append(torch.cat([g.flatten() for g in pulled.values()]))
         return torch.stack(rows)
 
-    inputs = [run.leaves[i] for i in batched]
-    out_axes = [list(run.out_axes) for _ in run.cotangents]
-    mapped = torch.func.vmap(one, in_dims=(axes, out_axes))
-    return mapped(inputs, [list(c) for c in run.cotangents])
+    grads = run.watched.grads
+    mapped = torch.func.vmap(one, in_dims=(list(batched.values()), [run.out_axes] * len(grads)))
+    return mapped([run.leaves[i] for i in batched], grads)
 
 
-def by_loop(run: Rerun, params: Mapping[str, Tensor], create_graph: bool) -> Float[Tensor, "n d p"]:
+def _by_loop(run: Rerun, params: dict[str, Tensor], create_graph: bool) -> Float[Tensor, "n d p"]:
     """One sample after another by plain autograd."""
-    n = run.cotangents[0][0].shape[run.out_axes[0]]
+    grads = run.watched.grads
     samples = []
-    for i in range(n):
+    for i in range(grads[0][0].shape[run.out_axes[0]]):
         leaves = [
             leaf if axis is None else leaf.narrow(axis, i, 1)
-            for leaf, axis in zip(run.leaves, run.batch_axes, strict=True)
+            for leaf, axis in zip(run.leaves, run.axes, strict=True)
         ]
         with torch.enable_grad():
             returned = run(params, leaves)
             rows = []
-            for output in run.cotangents:
-                grads = torch.autograd.grad(
+            for output in grads:
+                found = torch.autograd.grad(
                     returned,
                     list(params.values()),
                     [c.narrow(a, i, 1) for c, a in zip(output, run.out_axes, strict=True)],
@@ -83,26 +112,9 @@ def by_loop(run: Rerun, params: Mapping[str, Tensor], create_graph: bool) -> Flo
                     create_graph=create_graph,
                     materialize_grads=True,
                 )
-                rows.append(torch.cat([g.to_dense().flatten() for g in grads]))
+                rows.append(torch.cat([g.to_dense().flatten() for g in found]))
         samples.append(torch.stack(rows))
     return torch.stack(samples)
-
-
-def samplewise(
-    run: Rerun, params: Mapping[str, Tensor], *, create_graph: bool, loop: bool
-) -> tuple[Float[Tensor, "n d p"], bool]:
-    """Gradients ``(n, d, p)`` in the order of ``params``, and whether it took the loop."""
-    if not create_graph:
-        params = {name: p.detach().requires_grad_() for name, p in params.items()}
-    if not loop and not isinstance(run.module, nn.RNNBase):
-        try:
-            with twice_differentiable(True), warnings.catch_warnings():
-                warnings.filterwarnings("ignore", message="There is a performance drop")
-                found = by_vmap(run, params)
-                return found if create_graph else found.detach(), False
-        except (RuntimeError, ValueError, NotImplementedError, TypeError):
-            pass  # vmap's refusals have no type of their own; the loop settles whether it is ours
-    return by_loop(run, params, create_graph), True
 
 
 def twice_differentiable(wanted: bool) -> AbstractContextManager[None]:
@@ -121,13 +133,7 @@ def unit_axes(module: nn.Module, args: Any, kwargs: Any) -> tuple[Any, Any] | No
         return None
     axis = 0 if getattr(module, "batch_first", False) else 1
     if isinstance(module, nn.MultiheadAttention):
-        named = {
-            "key_padding_mask": 0,
-            "attn_mask": None,
-            "query": axis,
-            "key": axis,
-            "value": axis,
-        }
+        named = {"query": axis, "key": axis, "value": axis, "key_padding_mask": 0}
         mask = kwargs.get("attn_mask", args[5] if len(args) > 5 else None)
         if mask is not None and mask.ndim == 3:
             return None  # (n heads, l, s): samples and heads are folded together
