@@ -146,9 +146,9 @@ def test_all_others_and_the_n_minus_one_nearest_are_the_same_question(rng):
 def test_the_answer_does_not_depend_on_blocks_or_samples(rng, monkeypatch):
     x, y = blobs(150, rng)
     t, profile = optimal_temperature(x, y), snnl_profile(x, y, [0.5, 2.0])
-    monkeypatch.setattr(temperature, "SAMPLE", 20)
+    monkeypatch.setattr(surprise, "SAMPLE", 20)
     monkeypatch.setattr(surprise, "BLOCK", 300)
-    monkeypatch.setattr(surprise, "TILE", 300)
+    monkeypatch.setattr(temperature, "TILE", 300)
     assert_close(optimal_temperature(x, y), t, rtol=1e-7, atol=0)
     assert_close(snnl_profile(x, y, [0.5, 2.0]), profile)
 
@@ -231,7 +231,7 @@ def test_the_streamed_distances_are_the_pairwise_ones(rng):
     x, y = blobs(12, rng)
     x[4] = 0
     for metric in METRICS:
-        (block,) = surprise.AllOthers(x, y, metric, torch.arange(12))
+        (block,) = temperature.AllOthers(x, y, metric, torch.arange(12))
         others = ~torch.eye(12, dtype=torch.bool)
         expected = pairwise_distances(x, metric=metric)[others].view(12, 11)
         assert_close(block.gaps, expected - expected.amin(1, keepdim=True))

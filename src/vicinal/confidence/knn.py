@@ -23,8 +23,7 @@ from torch import Tensor
 from vicinal.checks import InputError, check_choice, check_k, same_kind
 from vicinal.confidence.support import LabeledSupport, rows_of
 from vicinal.labels import labels_of, named
-from vicinal.neighbors.kernels import dudani, gou, uniform
-from vicinal.neighbors.mass import class_log_mass
+from vicinal.neighbors.mass import class_log_mass, dudani, gou, uniform
 from vicinal.neighbors.neighborhood import Neighborhood
 from vicinal.neighbors.search import Search, make_search
 

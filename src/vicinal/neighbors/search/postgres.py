@@ -16,7 +16,7 @@ from torch import Tensor
 from vicinal.checks import InputError, as_matrix, check_choice, check_k
 from vicinal.neighbors.distances import METRICS, compared_rows, in_unit, zero_rows
 from vicinal.neighbors.neighborhood import Neighborhood
-from vicinal.neighbors.search.protocol import (
+from vicinal.neighbors.search.exact import (
     SPARE,
     checked_exclude,
     checked_rows,
@@ -37,16 +37,11 @@ class PgSearch:
 
     Parameters
     ----------
-    dsn:
-        A libpq connection string.
-    table:
-        Which ``build`` writes anew; a table that is not of its own making is refused.
-    metric:
-        ``"sqeuclidean"``, ``"euclidean"`` or ``"cosine"``.
-    hnsw:
-        Add an index: then answers are approximate.
-    ef_search:
-        How many candidates the index looks at.
+    dsn : a libpq connection string.
+    table : which ``build`` writes anew; a table that is not of its own making is refused.
+    metric : ``"sqeuclidean"``, ``"euclidean"`` or ``"cosine"``.
+    hnsw : add an index: then answers are approximate.
+    ef_search : how many candidates the index looks at.
     """
 
     def __init__(
