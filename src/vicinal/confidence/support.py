@@ -161,6 +161,10 @@ class LabeledSupport:
             targets = torch.nn.functional.one_hot(targets, len(counts)).double()
         return Evidence(neighborhood, targets, counts, leave_one_out)
 
+    def own_evidence(self, k: int) -> Evidence:
+        """The support's own rows, each among its (at most) k nearest others."""
+        return self.evidence(self.leave_one_out(k), self.labels.codes, leave_one_out=True)
+
     def add(self, rows: Float[Tensor, "m d"], y: Any) -> None:
         labels = coding.joined(self.labels, labels_of(y, len(rows)))
         (self._graph or self.search).add(rows)
@@ -169,12 +173,11 @@ class LabeledSupport:
         self.labels = labels
 
     def remove(self, positions: Int[Tensor, " m"]) -> None:
-        gone = positions.unique()
         kept = torch.ones(len(self), dtype=torch.bool)
-        kept[gone] = False
+        kept[positions] = False
         if self._graph is not None and int(kept.sum()) <= self._graph.k:
             self._graph = None  # too few rows for its k; the next one is built with less
-        (self._graph or self.search).remove(gone)
+        (self._graph or self.search).remove((~kept).nonzero()[:, 0])
         self.ids = self.ids[kept]
         self.labels = Labels(self.labels.classes, self.labels.codes[kept])
 

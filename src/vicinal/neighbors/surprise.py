@@ -155,8 +155,8 @@ class Slope(NamedTuple):
     """f, f' and f'' at one β."""
 
     value: float
-    first: float
-    second: float
+    slope: float
+    bend: float
 
 
 def slopes(rows: Iterable[Gaps], beta: float) -> Slope:
@@ -255,16 +255,14 @@ def lowest_minimum(
 def _basins(heights: Sequence[float], tiny: float) -> list[int]:
     """Places no higher than both neighbors; a floor that reaches an end of the range is the end."""
     last = len(heights) - 1
-    places = set()
-    for i, h in enumerate(heights):
-        if h <= heights[max(i - 1, 0)] and h <= heights[min(i + 1, last)]:
-            if max(heights[i:]) - h <= tiny:
-                places.add(last)
-            elif max(heights[: i + 1]) - h <= tiny:
-                places.add(0)
-            else:
-                places.add(i)
-    return sorted(places)
+
+    def place(i: int) -> int:
+        if max(heights[i:]) - heights[i] <= tiny:
+            return last
+        return 0 if max(heights[: i + 1]) - heights[i] <= tiny else i
+
+    beside = [(heights[max(i - 1, 0)], heights[min(i + 1, last)]) for i in range(last + 1)]
+    return sorted({place(i) for i, h in enumerate(heights) if h <= min(beside[i])})
 
 
 def _descend(
@@ -274,8 +272,8 @@ def _descend(
     here = stage(math.exp(u))
     for _ in range(60):
         beta = math.exp(u)
-        slope = beta * here.first
-        curvature = beta * beta * here.second + slope
+        slope = beta * here.slope
+        curvature = beta * beta * here.bend + slope
         step = -slope / curvature if curvature > 0 else -math.copysign(0.5, slope)
         target = min(max(u + min(max(step, -0.7), 0.7), ends[0]), ends[1])
         if slope == 0 or abs(target - u) < tolerance:

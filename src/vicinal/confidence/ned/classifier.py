@@ -50,7 +50,6 @@ from vicinal.neighbors.neighborhood import Neighborhood
 from vicinal.neighbors.search import Search, make_search
 
 DEFAULT_K = 100
-_ELEMENTS = 1 << 23
 
 
 class NEDClassifier(ClassifierMixin, BaseEstimator):
@@ -134,8 +133,7 @@ class NEDClassifier(ClassifierMixin, BaseEstimator):
     def held_out(self, calib: tuple[Any, Any] | None) -> Evidence:
         """The evidence of held-out rows ``(X, y)``, or, without any, of the support itself."""
         if calib is None:
-            others, own = self.support_.leave_one_out(self.k_), self.support_.labels.codes
-            return self.support_.evidence(others, own, leave_one_out=True)
+            return self.support_.own_evidence(self.k_)
         x = self._rows(calib[0])
         targets = codes_of(calib[1], len(x), self.support_.labels)
         known = (targets >= 0).reshape(len(x), -1).all(1)  # soft labels always are
@@ -196,10 +194,8 @@ class NEDClassifier(ClassifierMixin, BaseEstimator):
 
     def log_probs_of(self, neighborhood: Neighborhood) -> Tensor:
         """Log-probabilities (n, c) in float64 of labeled neighbors found before."""
-        # In blocks of rows: soft labels of k neighbors are (n, k, c).
         count = len(self.classes_)
-        cells = neighborhood.k * (count if self.support_.labels.soft else 1) + count
-        parts = neighborhood.blocks(max(_ELEMENTS // cells, 1))
+        parts = neighborhood.blocks(neighborhood.block_rows(count))
         return torch.cat([ned_log_probs(part.double(), count, self.parameters_) for part in parts])
 
     def module(self, temperature: float | None = None, full_support: bool = False) -> NEDHead:
@@ -335,7 +331,7 @@ class NEDClassifier(ClassifierMixin, BaseEstimator):
         """Fit on held-out rows, or leave-one-out on the support itself."""
         labels, evidence = self.support_.labels, held_out
         if evidence is None and recipe.names:
-            evidence = self.held_out(None)
+            evidence = self.support_.own_evidence(self.k_)
         fit = fit_recipe(recipe, evidence, len(labels.classes), self.n_features_in_)
         for sentence in fit.warnings:
             self._warn(sentence)

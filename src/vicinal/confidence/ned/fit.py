@@ -43,7 +43,6 @@ USUAL_LOGIT = -4.0  # of the background: ε = 0.018
 NO_LOGIT = -40.0  # ε = 0
 FOLDS = 3
 MAX_ROWS = 3_000  # so few parameters need no more (20 per class at least); T alone uses all rows
-_ELEMENTS = 1 << 22  # of a block, whatever the number of classes
 _TINY = 1e-200
 Vector = NDArray[np.float64]
 Mask = NDArray[np.bool_]  # which of a vector's parameters are free
@@ -310,9 +309,7 @@ def _less(rows: Tensor, targets: Tensor) -> Tensor:
 
 
 def _blocks(evidence: Evidence) -> list[Evidence]:
-    soft = evidence.targets.ndim == 2  # then the neighbors' labels are (n, k, c)
-    cells = evidence.neighborhood.k * (len(evidence.counts) if soft else 1) + len(evidence.counts)
-    rows = max(_ELEMENTS // cells, 1)
+    rows = evidence.neighborhood.block_rows(len(evidence.counts))
     return [evidence.rows(slice(at, at + rows)) for at in range(0, len(evidence), rows)]
 
 

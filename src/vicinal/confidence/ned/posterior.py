@@ -69,15 +69,15 @@ class Recipe(NamedTuple):
     @classmethod
     def of(cls, temperature: Any, sharpness: Any, background: Any, bandwidth: Any) -> Recipe:
         check_choice(bandwidth, "bandwidth", ("shared", "class"))
-        t = None if temperature is None else _number(temperature, "temperature", 0, math.inf)
-        gamma = _number_or_fit(sharpness, "sharpness", 0, math.inf)
-        eps = _number_or_fit(background, "background", 0, 1)
+        t = None if temperature is None else _number(temperature, "temperature")
+        gamma = _number_or_fit(sharpness, "sharpness")
+        eps = _number_or_fit(background, "background", 1)
         if gamma in (0, math.inf):
             raise InputError(f"`sharpness` must be a finite number above 0, got {sharpness!r}.")
         if eps == 1:
             raise InputError("`background` must be below 1: at 1 the neighbors have no say.")
         recipe = cls(t, gamma, eps, bandwidth == "class")
-        if t in (0, math.inf) and (recipe.per_class or None in (gamma, eps)):
+        if t in (0, math.inf) and recipe.names:
             raise InputError(
                 f"`temperature`={t} is an exact limit, around which nothing else can be fitted. "
                 "Pass a number between 0 and infinity, or None."
@@ -97,10 +97,8 @@ def with_prior(parameters: NEDParameters, counts: Tensor, prior: Any) -> NEDPara
     if isinstance(prior, str) and prior == "support":
         return replace(parameters, prior=shares, log_prior_shift=None)
     count = len(shares)
-    if isinstance(prior, str):
-        target = torch.full((count,), 1 / count, dtype=torch.float64)
-    else:
-        target = torch.as_tensor(np.asarray(prior, dtype=np.float64))
+    even = isinstance(prior, str)
+    target = torch.as_tensor(np.full(count, 1 / count) if even else np.asarray(prior, dtype=float))
     if target.shape != (count,) or bool((target <= 0).any()) or abs(target.sum() - 1) > 1e-3:
         raise InputError(
             f"`prior` must be {count} probabilities above 0 that sum to 1, one per class of "
@@ -226,15 +224,15 @@ def _eq18(distances: Tensor, log_bandwidths: Tensor, parameters: NEDParameters) 
     return -distances / scale - 0.5 * parameters.effective_dimension * log_bandwidths
 
 
-def _number_or_fit(value: Any, name: str, low: float, high: float) -> float | None:
+def _number_or_fit(value: Any, name: str, high: float = math.inf) -> float | None:
     if isinstance(value, str):
         check_choice(value, name, ("fit",))
         return None
-    return _number(value, name, low, high)
+    return _number(value, name, high)
 
 
-def _number(value: Any, name: str, low: float, high: float) -> float:
+def _number(value: Any, name: str, high: float = math.inf) -> float:
     is_number = isinstance(value, (int, float, np.integer, np.floating))
-    if not is_number or isinstance(value, bool) or not low <= float(value) <= high:
-        raise InputError(f"`{name}` must be a number from {low} to {high}, got {value!r}.")
+    if not is_number or isinstance(value, bool) or not 0 <= float(value) <= high:
+        raise InputError(f"`{name}` must be a number from 0 to {high}, got {value!r}.")
     return float(value)

@@ -124,22 +124,17 @@ class ExactSearch:
         """The k nearest rows of the support to each row of ``x``."""
         x = checked_rows(x, "x", self.support)
         left_out = checked_exclude(exclude, len(x), len(self), x.device)
-        check_k(k, len(self) - (left_out is not None), "k", "the support")
-        parts = []
+        check_k(k, len(self) - bool((left_out >= 0).any()), "k", "the support")
+        parts = zip(x.split(_QUERIES), left_out.split(_QUERIES), strict=True)
         with torch.autocast(x.device.type, enabled=False):
-            for start in range(0, len(x), _QUERIES):
-                rows = slice(start, start + _QUERIES)
-                out = None if left_out is None else left_out[rows]
-                parts.append(self._query(x[rows], k, out))
-        return joined(parts)
+            return joined([self._query(rows, k, out) for rows, out in parts])
 
-    def _query(self, x: Tensor, k: int, exclude: Tensor | None) -> Neighborhood:
+    def _query(self, x: Tensor, k: int, exclude: Tensor) -> Neighborhood:
         q, count = compared_rows(x, self.metric), min(len(self), k + SPARE)
         work, offset = self._prepare(q, "x")
         scores, indices = self._candidates(work, count)
         squared = squared_distances(q, self._base, indices, self.metric)
-        if exclude is not None:
-            squared = squared.masked_fill(indices == exclude[:, None], torch.inf)
+        squared.masked_fill_(indices == exclude[:, None], torch.inf)
         distances, indices = by_distance_then_index(in_unit(squared, self.metric), indices)
         distances, indices = distances[:, :k].contiguous(), indices[:, :k].contiguous()
         if self.exact and count < len(self):
@@ -151,8 +146,7 @@ class ExactSearch:
             unsure = (~(scores.amax(1) + offset - error > kth)).nonzero()[:, 0]
             limit = (kth - offset + 2 * error)[:, None]
             for rows in unsure.split(64) if len(unsure) else ():
-                out = None if exclude is None else exclude[rows]
-                best = self._exhaust(q[rows], work[rows], limit[rows], k, out)
+                best = self._exhaust(q[rows], work[rows], limit[rows], k, exclude[rows])
                 distances[rows], indices[rows] = best
         return Neighborhood(distances, indices)
 
@@ -161,7 +155,7 @@ class ExactSearch:
         return smallest_scores(work, self._work, self._bias, count)
 
     def _exhaust(
-        self, q: Tensor, work: Tensor, limit: Tensor, k: int, exclude: Tensor | None
+        self, q: Tensor, work: Tensor, limit: Tensor, k: int, exclude: Tensor
     ) -> Neighborhood:
         """Compare directly with every row that scores within ``limit``, in order of index."""
         n, dtype = len(q), torch.promote_types(q.dtype, self._base.dtype)
@@ -173,8 +167,8 @@ class ExactSearch:
             tiled = self._work[tile], self._bias[tile]
             row, column = columns_below(work[open_], *tiled, limit[open_])
             row, column = open_[row], column + start
-            if exclude is not None:
-                row, column = row[column != exclude[row]], column[column != exclude[row]]
+            stays = column != exclude[row]
+            row, column = row[stays], column[stays]
             squared = squared_distances(q[row], self._base, column[:, None], self.metric)
             found = in_unit(squared[:, 0], self.metric)
             new = _ragged(row, found, column, n, len(self))
@@ -247,10 +241,10 @@ def checked_rows(x: Any, name: str, support: Tensor) -> Tensor:
     return x
 
 
-def checked_exclude(exclude: Any, rows: int, size: int, device: torch.device) -> Tensor | None:
-    """One index per query, -1 for none; None if nothing is excluded."""
+def checked_exclude(exclude: Any, rows: int, size: int, device: torch.device) -> Tensor:
+    """One index per query, -1 for none."""
     if exclude is None:
-        return None
+        return torch.full((rows,), -1, device=device)
     out = as_tensor(exclude, "exclude").to(device)
     if out.is_floating_point() or tuple(out.shape) != (rows,):
         raise InputError(
@@ -261,7 +255,7 @@ def checked_exclude(exclude: Any, rows: int, size: int, device: torch.device) ->
         raise InputError(
             f"`exclude` must lie in -1..{size - 1}, got {int(out.min())}..{int(out.max())}."
         )
-    return out.long() if bool((out >= 0).any()) else None
+    return out.long()
 
 
 def kept_mask(indices: Any, size: int, device: torch.device) -> Tensor:

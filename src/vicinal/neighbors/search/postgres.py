@@ -124,10 +124,9 @@ class PgSearch:
         """The k nearest rows of the table to each row of ``x``."""
         x = checked_rows(x, "x", self.support).cpu()
         left_out = checked_exclude(exclude, len(x), len(self), x.device)
-        check_k(k, len(self) - (left_out is not None), "k", "the support")
+        check_k(k, len(self) - bool((left_out >= 0).any()), "k", "the support")
         q = compared_rows(x, self.metric)
-        out = torch.full((len(x),), -1) if left_out is None else left_out
-        out_ids = torch.where(out < 0, -1, self._ids[out])
+        out_ids = torch.where(left_out < 0, -1, self._ids[left_out])
         found = self._ask(self._stored(q, 1), out_ids, min(k + SPARE, len(self) - 1) + 1)
         indices = torch.searchsorted(self._ids, found.clamp_min(0))  # ids ascend with the index
         squared = squared_distances(q, self._base, indices, self.metric)
