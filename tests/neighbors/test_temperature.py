@@ -235,3 +235,16 @@ def test_the_streamed_distances_are_the_pairwise_ones(rng):
         others = ~torch.eye(12, dtype=torch.bool)
         expected = pairwise_distances(x, metric=metric)[others].view(12, 11)
         assert_close(block.gaps, expected - expected.amin(1, keepdim=True))
+
+
+def test_newton_goes_down_the_deeper_of_two_wells():
+    def double_well(b):  # in u = log b: (u² - 1)² + u/10, lower on the left
+        u = math.log(b)
+        f1, f2 = 4 * u * (u * u - 1) + 0.1, 12 * u * u - 4  # in u; now in b
+        return surprise.Slope((u * u - 1) ** 2 + 0.1 * u, f1 / b, (f2 - f1) / b**2)
+
+    heights = lambda bs: [double_well(b).value for b in bs]
+    at, value, at_bound = surprise.lowest_minimum(heights, [double_well], 0.1, 10)
+    assert math.log(at) == pytest.approx(-1.012, abs=5e-4)
+    assert value == double_well(at).value
+    assert not at_bound

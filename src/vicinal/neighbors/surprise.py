@@ -224,14 +224,6 @@ def lowest_minimum(
     ``values`` gives the first stage's function at many points at once. With one stage only the
     lowest basin is gone down; with more, the first is a stand-in for the last, and so every basin
     that it puts within a tenth of the lowest.
-
-    >>> def double_well(b):  # in u = log b: (u² - 1)² + u/10, lower on the left
-    ...     u = math.log(b)
-    ...     f1, f2 = 4 * u * (u * u - 1) + 0.1, 12 * u * u - 4  # in u; now in b
-    ...     return Slope((u * u - 1) ** 2 + 0.1 * u, f1 / b, (f2 - f1) / b**2)
-    >>> heights = lambda bs: [double_well(b).value for b in bs]
-    >>> round(math.log(lowest_minimum(heights, [double_well], 0.1, 10)[0]), 3)
-    -1.012
     """
     count = min(max(math.ceil(math.log2(high / low)), 4), 96)
     grid = [low * (high / low) ** (i / count) for i in range(count + 1)]

@@ -31,7 +31,7 @@ from vicinal.neighbors.distances import (
     zero_rows,
 )
 from vicinal.neighbors.neighborhood import Neighborhood, joined
-from vicinal.neighbors.search.smallest import by_distance_then_index, columns_below, smallest_scores
+from vicinal.neighbors.search.smallest import by_distance_then_index, smallest_scores
 
 SPARE = 16  # candidates kept beyond k, so that the product's rounding seldom matters at the k-th
 _GATHER = 1 << 17  # elements of differences formed at a time
@@ -48,19 +48,15 @@ class Search(Protocol):
 
     def build(self, support: Any) -> Self:
         """Remember the rows to search; returns itself."""
-        ...
 
     def query(self, x: Any, k: int, *, exclude: Any = None) -> Neighborhood:
         """The k nearest rows to each row of x; ``exclude``: an index per query, -1 for none."""
-        ...
 
     def add(self, rows: Any) -> None:
         """Append rows; they get the next indices."""
-        ...
 
     def remove(self, indices: Any) -> None:
         """Delete rows; later rows move up, so indices stay 0..n-1."""
-        ...
 
     def __len__(self) -> int: ...
 
@@ -164,8 +160,8 @@ class ExactSearch:
         open_ = torch.arange(n, device=q.device)
         for start in range(0, len(self), 4096):
             tile = slice(start, start + 4096)
-            tiled = self._work[tile], self._bias[tile]
-            row, column = columns_below(work[open_], *tiled, limit[open_])
+            scores = torch.addmm(self._bias[tile], work[open_], self._work[tile].T, alpha=-2)
+            row, column = (~(scores > limit[open_])).nonzero(as_tuple=True)  # NaN is below
             row, column = open_[row], column + start
             stays = column != exclude[row]
             row, column = row[stays], column[stays]

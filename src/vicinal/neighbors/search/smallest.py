@@ -50,18 +50,6 @@ def smallest_scores(
     return values, columns
 
 
-def columns_below(
-    q: Float[Tensor, "n d"],
-    x: Float[Tensor, "m d"],
-    bias: Float[Tensor, " m"],
-    limit: Float[Tensor, "n 1"],
-) -> tuple[Int[Tensor, " h"], Int[Tensor, " h"]]:
-    """(row, column) of every score of at most ``limit``; not-a-number counts as below."""
-    scores = torch.addmm(bias, q, x.T, alpha=-2)
-    rows, columns = (~(scores > limit)).nonzero(as_tuple=True)
-    return rows, columns
-
-
 def by_distance_then_index(
     distances: Float[Tensor, "n c"], indices: Int[Tensor, "n c"]
 ) -> tuple[Float[Tensor, "n c"], Int[Tensor, "n c"]]:
