@@ -14,8 +14,8 @@ REACH = {  # name, methods that are called -> files, lines
     "InfoNCE": (("vicinal.losses", "info_nce"), 6, 443),
     "NED": (
         ("vicinal.confidence", "NEDClassifier", ("fit", "predict_proba", "predict")),
-        19,
-        1923,
+        14,
+        1699,
     ),
     "kNN": (("vicinal.confidence", "KNNClassifier", ("fit", "predict_proba")), 12, 1036),
     "DkNN": (("vicinal.confidence", "DeepKNN", ("fit", "calibrate", "credibility")), 10, 1067),

@@ -97,8 +97,16 @@ def codes_of(
     missing = _missing(array) if unlabeled else np.zeros(rows, dtype=bool)
     given = labels_of(array[~missing], rows - int(missing.sum()), name)
     codes = torch.full((rows,), UNLABELED)
-    if len(given.codes):
-        codes[torch.from_numpy(~missing)] = _renumbered(given, known.classes, unlabeled, name)
+    if not len(given.codes):
+        return codes
+    _check_kind(given.classes, known.classes, name)
+    is_time = known.classes.dtype.kind in "Mm"  # of any unit
+    names = given.classes.astype(known.classes.dtype) if is_time else given.classes
+    place = {label: code for code, label in enumerate(known.classes.tolist())}
+    if unlabeled and names.dtype.kind == "i":
+        place = {-1: UNLABELED} | place
+    renumbered = torch.tensor([place.get(label, UNKNOWN) for label in names.tolist()])
+    codes[torch.from_numpy(~missing)] = renumbered[given.codes]
     return codes
 
 
@@ -143,7 +151,9 @@ def _array(y: Any, rows: int, name: str) -> NDArray[Any]:
         if array.ndim == 1 and array.dtype.kind == "f":
             raise _continuous(array, name)
     elif isinstance(y, (list, tuple)):
-        array = _of_list(y)
+        y = [item.tolist() if isinstance(item, Tensor) and item.ndim == 0 else item for item in y]
+        # numpy would make text of numbers beside text: then the list stays one of objects.
+        array = np.asarray(y, dtype=object if len(_kinds(y)) > 1 else None)
     else:
         array = np.asarray(y)
     if array.ndim == 0 or len(array) != rows:
@@ -159,16 +169,6 @@ def _array(y: Any, rows: int, name: str) -> NDArray[Any]:
         sentence = f"A column-vector {name} was passed when a 1d array was expected."
         warnings.warn(f"{sentence} Pass {name}.ravel().", DataConversionWarning, stacklevel=4)
         array = array[:, 0]
-    return array
-
-
-def _of_list(y: list[Any] | tuple[Any, ...]) -> NDArray[Any]:
-    """numpy would make text of numbers beside text: then the list stays one of objects."""
-    y = [item.tolist() if isinstance(item, Tensor) and item.ndim == 0 else item for item in y]
-    if len(_kinds(y)) < 2:
-        return np.asarray(y)
-    array = np.empty(len(y), dtype=object)
-    array[:] = y
     return array
 
 
@@ -219,25 +219,12 @@ def _coded(array: NDArray[Any]) -> tuple[NDArray[Any], Int[Tensor, " n"]]:
     return classes, torch.from_numpy(codes.astype(np.int64))
 
 
-def _renumbered(
-    given: Labels, classes: NDArray[Any], unlabeled: bool, name: str
-) -> Int[Tensor, " n"]:
-    """Codes over ``classes``, in whatever order these are."""
-    _check_kind(given.classes, classes, name)
-    names = given.classes.astype(classes.dtype) if classes.dtype.kind in "Mm" else given.classes
-    place = {label: code for code, label in enumerate(classes.tolist())}
-    codes = [place.get(label, UNKNOWN) for label in names.tolist()]
-    if unlabeled and names.dtype.kind == "i" and -1 not in place:
-        codes = [UNLABELED if label == -1 else c for label, c in zip(names, codes, strict=True)]
-    return torch.tensor(codes)[given.codes]
-
-
 def _kinds(labels: Iterable[Any]) -> dict[str, Any]:
     """The kinds of some labels, with an example of each."""
     found = {}
     for label in {type(label): label for label in labels}.values():
-        named = [kind for kind, types in _KINDS.items() if isinstance(label, types)]
-        found[named[0] if named else type(label).__name__] = label
+        kinds = (kind for kind, types in _KINDS.items() if isinstance(label, types))
+        found[next(kinds, type(label).__name__)] = label
     return found
 
 

@@ -10,21 +10,14 @@ from torch.testing import assert_close
 
 import reference
 from vicinal.confidence.ned.classifier import NEDClassifier
-from vicinal.confidence.ned.fit import (
-    Free,
-    Point,
-    descend,
-    loss_and_gradient,
-    reachable,
-    row_losses,
-)
+from vicinal.confidence.ned.fit import descend, loss_and_gradient, reachable, row_losses
 from vicinal.confidence.ned.posterior import NEDParameters, ned_log_probs
 from vicinal.confidence.support import Evidence
 from vicinal.losses import soft_nearest_neighbor_loss
 from vicinal.neighbors.neighborhood import Neighborhood
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
-EVERYTHING = Free(True, True, True, True)
+EVERYTHING = np.ones(7, dtype=bool)
 
 
 def evidence_of(rng, *, soft=False, leave_one_out=True, n=40, k=9, c=3):
@@ -42,39 +35,40 @@ def neighbors(distances, labels):
     return Neighborhood(distances, torch.arange(distances.shape[1]).expand_as(distances), labels)
 
 
-def somewhere(c=3):
-    return Point(-0.3, np.array([0.2, -0.3, 0.1])[:c], 1.3, 0.4, 0.07)
+def somewhere():
+    """log T, three log(T_c / T), m, log γ, logit ε."""
+    return np.array([-0.3, 0.2, -0.3, 0.1, 1.3, 0.4, math.log(0.07 / 0.93)])
 
 
 @pytest.mark.parametrize("soft", [False, True])
 @pytest.mark.parametrize("leave_one_out", [False, True])
 def test_the_gradient_is_that_of_finite_differences(rng, soft, leave_one_out):
     evidence = evidence_of(rng, soft=soft, leave_one_out=leave_one_out)
-    v = somewhere().vector()
-    _, gradient = loss_and_gradient(Point.of(v), evidence, EVERYTHING)
+    v = somewhere()
+    _, gradient = loss_and_gradient(v, evidence, EVERYTHING)
     for i in range(len(v)):
         step = np.zeros(len(v))
         step[i] = 1e-6
-        up, _ = loss_and_gradient(Point.of(v + step), evidence, EVERYTHING)
-        down, _ = loss_and_gradient(Point.of(v - step), evidence, EVERYTHING)
+        up, _ = loss_and_gradient(v + step, evidence, EVERYTHING)
+        down, _ = loss_and_gradient(v - step, evidence, EVERYTHING)
         assert_close(float(gradient[i]), (up - down) / 2e-6, rtol=1e-5, atol=1e-8)
 
 
 def test_the_fits_loss_is_the_log_loss_of_the_predictions(rng):
     evidence = evidence_of(rng, leave_one_out=False)
-    point = somewhere()
+    v = somewhere()
     parameters = NEDParameters(
-        math.exp(point.log_t), math.exp(point.log_gamma), point.background, point.dimension,
-        torch.from_numpy(point.log_bandwidths), evidence.counts / evidence.counts.sum(),
+        math.exp(v[0]), math.exp(v[5]), 0.07, v[4], torch.from_numpy(v[1:4]),
+        evidence.counts / evidence.counts.sum(),
     )  # fmt: skip
     log_p = ned_log_probs(evidence.neighborhood, 3, parameters)
-    assert_close(row_losses(point, evidence), -log_p.gather(1, evidence.targets[:, None])[:, 0])
+    assert_close(row_losses(v, evidence), -log_p.gather(1, evidence.targets[:, None])[:, 0])
 
 
 def test_leaving_a_row_out_takes_its_label_out_of_its_prior(rng):
     evidence = evidence_of(rng, n=6, k=2)
     evidence = replace(evidence, neighborhood=neighbors(torch.zeros(6, 2), evidence.labels))
-    all_background = Point(0.0, np.zeros(3), 0.0, 0.0, 1 - 1e-12)
+    all_background = np.array([0.0, 0.0, 0.0, 0.0, 0.0, 0.0, 12 * math.log(10)])
     losses = row_losses(all_background, evidence)
     for loss, label in zip(losses, evidence.targets, strict=True):
         counts = evidence.counts.clone()

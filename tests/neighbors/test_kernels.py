@@ -10,7 +10,7 @@ from torch.testing import assert_close
 
 import reference
 from vicinal.checks import InputError
-from vicinal.neighbors.kernels import dudani, exponential, gou, uniform
+from vicinal.neighbors.mass import dudani, exponential, gou, uniform
 
 ascending = st.lists(st.floats(0, 1e3), min_size=1, max_size=7).map(sorted)
 

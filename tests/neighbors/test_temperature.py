@@ -146,9 +146,9 @@ def test_all_others_and_the_n_minus_one_nearest_are_the_same_question(rng):
 def test_the_answer_does_not_depend_on_blocks_or_samples(rng, monkeypatch):
     x, y = blobs(150, rng)
     t, profile = optimal_temperature(x, y), snnl_profile(x, y, [0.5, 2.0])
-    monkeypatch.setattr(temperature, "SAMPLE", 20)
+    monkeypatch.setattr(surprise, "SAMPLE", 20)
     monkeypatch.setattr(surprise, "BLOCK", 300)
-    monkeypatch.setattr(surprise, "TILE", 300)
+    monkeypatch.setattr(temperature, "TILE", 300)
     assert_close(optimal_temperature(x, y), t, rtol=1e-7, atol=0)
     assert_close(snnl_profile(x, y, [0.5, 2.0]), profile)
 
@@ -231,7 +231,20 @@ def test_the_streamed_distances_are_the_pairwise_ones(rng):
     x, y = blobs(12, rng)
     x[4] = 0
     for metric in METRICS:
-        (block,) = surprise.AllOthers(x, y, metric, torch.arange(12))
+        (block,) = temperature.AllOthers(x, y, metric, torch.arange(12))
         others = ~torch.eye(12, dtype=torch.bool)
         expected = pairwise_distances(x, metric=metric)[others].view(12, 11)
         assert_close(block.gaps, expected - expected.amin(1, keepdim=True))
+
+
+def test_newton_goes_down_the_deeper_of_two_wells():
+    def double_well(b):  # in u = log b: (u² - 1)² + u/10, lower on the left
+        u = math.log(b)
+        f1, f2 = 4 * u * (u * u - 1) + 0.1, 12 * u * u - 4  # in u; now in b
+        return surprise.Slope((u * u - 1) ** 2 + 0.1 * u, f1 / b, (f2 - f1) / b**2)
+
+    heights = lambda bs: [double_well(b).value for b in bs]
+    at, value, at_bound = surprise.lowest_minimum(heights, [double_well], 0.1, 10)
+    assert math.log(at) == pytest.approx(-1.012, abs=5e-4)
+    assert value == double_well(at).value
+    assert not at_bound

@@ -13,8 +13,7 @@ from torch import Tensor
 from vicinal.audits.inputs import warn
 from vicinal.audits.rounding import rounded
 from vicinal.audits.sections import Border, Borders, Duplicates, Hub, Hubs, Map, PriorShift
-from vicinal.neighbors.kernels import exponential
-from vicinal.neighbors.mass import log_mass, own_log_mass
+from vicinal.neighbors.mass import exponential, log_mass, own_log_mass
 from vicinal.neighbors.neighborhood import Neighborhood
 
 NEAR = 1e-6  # a squared distance below this share of the mean squared norm is a near-duplicate

@@ -24,8 +24,14 @@ from vicinal.audits.folds import Fold
 from vicinal.audits.scaled_svc import ScaledSVC
 from vicinal.checks import InputError
 from vicinal.confidence.knn import knn_log_probs
-from vicinal.confidence.ned.posterior import NEDParameters, best_class, ned_log_probs
-from vicinal.confidence.ned.recipe import Recipe, fit_recipe, with_prior
+from vicinal.confidence.ned.fit import fit_recipe
+from vicinal.confidence.ned.posterior import (
+    NEDParameters,
+    Recipe,
+    best_class,
+    ned_log_probs,
+    with_prior,
+)
 from vicinal.confidence.softmax import TemperatureScaling
 from vicinal.neighbors.distances import plain_distances
 from vicinal.neighbors.neighborhood import Neighborhood

@@ -71,20 +71,14 @@ def conformal_p_values(
     >>> conformal_p_values(torch.tensor([[0.0, 1.0, 2.0]]), cal)
     tensor([[1.0000, 0.7500, 0.2500]], dtype=torch.float64)
     """
-    columns = []
-    pooled = calibration.scores.sort().values
-    for c in range(scores.shape[1]):
-        mine = pooled
+    columns, mine = [], calibration.scores.sort().values
+    for c, column in enumerate(scores.T.contiguous()):
         if calibration.mondrian:
             mine = calibration.scores[calibration.classes == c].sort().values
-        column = scores[:, c].contiguous()
         at_least = len(mine) - torch.searchsorted(mine, column, right=False)
         above = len(mine) - torch.searchsorted(mine, column, right=True)
-        if uniform is None:
-            count = (1 + at_least).double()
-        else:
-            count = above + uniform.double() * (at_least - above + 1)
-        columns.append(count / (len(mine) + 1))
+        u = 1 if uniform is None else uniform.double()  # 1: all that are tied count
+        columns.append((above + u * (at_least - above + 1)).double() / (len(mine) + 1))
     return torch.stack(columns, 1)
 
 

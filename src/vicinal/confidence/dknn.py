@@ -120,38 +120,29 @@ class DeepKNN(BaseEstimator):
         check_is_fitted(self)
         rows = self._rows(layers)
         n = len(next(iter(rows.values())))
-        codes = codes_of(y, n, Labels(self.classes_))
+        codes, mondrian = codes_of(y, n, Labels(self.classes_)), bool(self.mondrian)
         if bool((codes < 0).any()):
             row = int((codes < 0).nonzero()[0])
             raise InputError(
                 f"`y` row {row} holds a label that the support does not. "
                 "Credibility is about the support's classes: leave such rows out."
             )
-        neighborhoods = self._neighbors(rows)
+        neighborhoods, against = self._counts(rows)
         self._warn_of_support_rows(rows, neighborhoods)
-        if self.mondrian:
+        if mondrian:
             warn_of_missing_classes(codes, self.classes_)
-        per_layer = {
-            name: against.gather(1, codes[:, None]).squeeze(1)
-            for name, against in self._against(neighborhoods).items()
-        }
-        self.layer_calibration_ = {
-            name: Calibration(own, codes, bool(self.mondrian)) for name, own in per_layer.items()
-        }
-        total = torch.stack(list(per_layer.values())).sum(0)
-        self.calibration_ = Calibration(total, codes, bool(self.mondrian))
+        own = {name: count.gather(1, codes[:, None]).squeeze(1) for name, count in against.items()}
+        self.layer_calibration_ = {n: Calibration(a, codes, mondrian) for n, a in own.items()}
+        self.calibration_ = Calibration(_total(own), codes, mondrian)
         counts = torch.bincount(codes, minlength=len(self.classes_))
         self.smallest_p_ = 1 / (counts.numpy() + 1) if self.mondrian else 1 / (n + 1)
         return self
 
     def evaluate(self, layers: Any) -> DeepKNNPrediction:
         """Everything from one search per layer."""
-        rows = self._rows(layers)
-        neighborhoods = self._neighbors(rows)
-        against = self._against(neighborhoods)
-        strange = torch.stack(list(against.values())).sum(0)
-        p = self._ranks(strange, "calibration_")
-        like = _sample(layers)
+        neighborhoods, against = self._counts(self._rows(layers))
+        strange, like = _total(against), _sample(layers)
+        p = self._ranks(strange)
         top = p.amax(1)
         second = p.topk(2, 1).values[:, 1] if p.shape[1] > 1 else torch.zeros_like(top)
         shared = (p == top[:, None]).sum(1) > 1
@@ -171,7 +162,7 @@ class DeepKNN(BaseEstimator):
         """The label with the fewest neighbors against it: the most credible one if calibrated."""
         if hasattr(self, "calibration_"):
             return self.evaluate(layers).labels
-        strange = self._nonconformity(self._neighbors(self._rows(layers)))
+        strange = _total(self._counts(self._rows(layers))[1])
         return named(self.classes_, strange.argmin(1), _sample(layers))
 
     def credibility(self, layers: Any) -> Float[Tensor, " n"]:
@@ -191,63 +182,52 @@ class DeepKNN(BaseEstimator):
 
     def layer_p_values(self, layers: Any) -> dict[str, Float[Tensor, "n c"]]:
         """The p-values each layer would give alone: where along the network support is lost."""
-        against = self._against(self._neighbors(self._rows(layers)))
-        return {
-            name: same_kind(self._ranks(count, "layer_calibration_", name), _sample(layers))
-            for name, count in against.items()
-        }
+        _, against = self._counts(self._rows(layers))
+        p = {name: self._ranks(count, name) for name, count in against.items()}
+        return {name: same_kind(of_layer, _sample(layers)) for name, of_layer in p.items()}
 
     def nonconformity(self, layers: Any) -> Int[Tensor, "n c"]:
         """Neighbors of another class over all layers, for each candidate class."""
-        strange = self._nonconformity(self._neighbors(self._rows(layers)))
-        return same_kind(strange, _sample(layers))
+        return same_kind(_total(self._counts(self._rows(layers))[1]), _sample(layers))
 
     def prediction_sets(self, layers: Any, alpha: float = 0.1) -> Bool[Tensor, "n c"]:
         """Labels with p > alpha: they hold the true one with chance at least 1 − alpha."""
         check_alpha(alpha)
         return self.p_values(layers) > alpha
 
-    def _ranks(self, strange: Tensor, kind: str, layer: str | None = None) -> Float[Tensor, "n c"]:
-        if not hasattr(self, kind):
+    def _ranks(self, strange: Tensor, layer: str | None = None) -> Float[Tensor, "n c"]:
+        if not hasattr(self, "calibration_"):
             raise InputError(
                 "DeepKNN has no calibration rows yet, so nothing to rank against. "
                 "Call calibrate(layers, y) with held-out rows first."
             )
-        calibration = getattr(self, kind) if layer is None else getattr(self, kind)[layer]
+        calibration = self.calibration_ if layer is None else self.layer_calibration_[layer]
         uniform = None
         if self.random_state is not None:
             rng = np.random.default_rng(self.random_state)
             uniform = torch.from_numpy(rng.random(len(strange)))
         return conformal_p_values(strange, calibration, uniform)
 
-    def _nonconformity(self, neighborhoods: dict[str, Neighborhood]) -> Int[Tensor, "n c"]:
-        return torch.stack(list(self._against(neighborhoods).values())).sum(0)
-
-    def _against(self, neighborhoods: dict[str, Neighborhood]) -> dict[str, Int[Tensor, "n c"]]:
-        """Per layer, how many neighbors have another class than each candidate."""
-        count = len(self.classes_)
-        return {
-            name: self.k - class_counts(neighborhood.labels, count)
-            for name, neighborhood in neighborhoods.items()
-        }
-
-    def _neighbors(self, rows: dict[str, Tensor]) -> dict[str, Neighborhood]:
-        return {
-            name: self.searches_[name].query(x, self.k).labeled(self.support_labels_)
-            for name, x in rows.items()
-        }
+    def _counts(
+        self, rows: dict[str, Tensor]
+    ) -> tuple[dict[str, Neighborhood], dict[str, Int[Tensor, "n c"]]]:
+        """Per layer the neighbors, and how many have another class than each candidate."""
+        found, against, count = {}, {}, len(self.classes_)
+        for name, x in rows.items():
+            found[name] = self.searches_[name].query(x, self.k).labeled(self.support_labels_)
+            against[name] = self.k - class_counts(found[name].labels, count)
+        return found, against
 
     def _rows(self, layers: Any) -> dict[str, Tensor]:
         """The layers of the support, by name; further ones are left alone."""
         check_is_fitted(self)
         given = _matrices(layers)
-        for name in self.searches_:
-            if name not in given:
-                alike = closest(name, given)
-                raise InputError(
-                    f"layer {name!r} is missing from `layers` (it has {', '.join(given)})."
-                    + (f" Is it {alike[0]!r}?" if alike else "")
-                )
+        for name in [name for name in self.searches_ if name not in given]:
+            alike = closest(name, given)
+            hint = f" Is it {alike[0]!r}?" if alike else ""
+            raise InputError(
+                f"layer {name!r} is missing from `layers` (it has {', '.join(given)}).{hint}"
+            )
         return {name: given[name] for name in self.searches_}
 
     def _warn_of_support_rows(
@@ -279,6 +259,10 @@ def _matrices(layers: Any) -> dict[str, Tensor]:
     if len(set(sizes.values())) > 1:
         raise InputError(f"every layer must have the same rows, got {sizes}.")
     return rows
+
+
+def _total(per_layer: dict[str, Tensor]) -> Tensor:
+    return torch.stack(list(per_layer.values())).sum(0)
 
 
 def _sample(layers: Any) -> Any:

@@ -26,8 +26,8 @@ from vicinal.checks import InputError, as_tensor, same_kind
 from vicinal.confidence.bundle import read, write
 from vicinal.confidence.ned.classifier import NEDClassifier
 from vicinal.confidence.ned.file import ned_of_state, ned_state
+from vicinal.confidence.ned.fit import fit_recipe
 from vicinal.confidence.ned.posterior import best_class, ned_log_probs
-from vicinal.confidence.ned.recipe import fit_recipe
 from vicinal.confidence.prediction import Prediction, prediction_of
 from vicinal.confidence.support import Evidence
 from vicinal.confidence.verdicts import (
@@ -38,7 +38,6 @@ from vicinal.confidence.verdicts import (
     standards_of,
 )
 from vicinal.evaluation import threshold_for_accuracy
-from vicinal.labels import codes_of
 
 
 @dataclass(frozen=True, eq=False)
@@ -200,18 +199,9 @@ def load(path: str | Path) -> TrustHead | NEDClassifier:
 
 def measure(ned: NEDClassifier, calib: tuple[Any, Any] | None, target_accuracy: float) -> Standards:
     """The standards of held-out rows (also fits T on them), or of support rows left out in turn."""
-    if calib is None:
-        codes = ned.support_.labels.codes
-        evidence = ned.support_.evidence(ned.loo_neighborhood(), codes, leave_one_out=True)
-    else:
-        if ned.recipe_.anything:
-            ned.calibrate(*calib)
-        neighborhood = ned.neighborhood_of(calib[0])
-        codes = codes_of(calib[1], len(neighborhood.indices), ned.support_.labels)
-        known = (codes >= 0).nonzero()[:, 0]
-        evidence = ned.support_.evidence(
-            neighborhood.rows(known), codes[known], leave_one_out=False
-        )
+    evidence = ned.held_out(calib)
+    if calib is not None and ned.recipe_.names:
+        ned.fit_on(evidence)
     log_probs = _out_of_fold(ned, evidence)
     best = best_class(log_probs, evidence.neighborhood)
     confidence = log_probs.gather(1, best[:, None])[:, 0].exp().clamp_max(1).numpy()
@@ -226,7 +216,7 @@ def _out_of_fold(ned: NEDClassifier, evidence: Evidence) -> Tensor:
     A threshold read off the rows that also set the parameters would promise too much.
     """
     count, recipe = len(ned.classes_), ned.recipe_
-    if not recipe.anything or len(evidence) < 4:
+    if not recipe.names or len(evidence) < 4:
         return ned_log_probs(evidence.neighborhood, count, ned.parameters_)
     half = torch.arange(len(evidence)) % 2 == 0
     out = torch.empty(len(half), count, dtype=torch.float64)

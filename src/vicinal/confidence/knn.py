@@ -10,7 +10,6 @@ so k neighbors are k - 1 voters.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -23,17 +22,12 @@ from torch import Tensor
 from vicinal.checks import InputError, check_choice, check_k, same_kind
 from vicinal.confidence.support import LabeledSupport, rows_of
 from vicinal.labels import labels_of, named
-from vicinal.neighbors.kernels import dudani, gou, uniform
-from vicinal.neighbors.mass import class_log_mass
+from vicinal.neighbors.distances import plain_distances
+from vicinal.neighbors.mass import class_log_mass, dudani, gou, uniform
 from vicinal.neighbors.neighborhood import Neighborhood
 from vicinal.neighbors.search import Search, make_search
 
-_ELEMENTS = 1 << 22  # of a block: soft labels of k neighbors are (n, k, c)
-WEIGHTS: dict[str, Callable[[Tensor], Tensor]] = {
-    "uniform": uniform,
-    "dudani": dudani,
-    "gou": gou,
-}
+WEIGHTS = {"uniform": uniform, "dudani": dudani, "gou": gou}
 
 
 def knn_log_probs(
@@ -100,21 +94,18 @@ class KNNClassifier(ClassifierMixin, BaseEstimator):
 
     def predict_log_proba(self, X: Any) -> Any:
         """Log of the vote's shares (n, c); -inf where nobody voted."""
-        return same_kind(self._log_probs(self._neighborhood(X)).to(self.support_.rows.dtype), X)
+        return same_kind(self._log_probs(X).to(self.support_.rows.dtype), X)
 
     def predict_proba(self, X: Any) -> Any:
         """Shares of the vote (n, c) in the order of ``classes_``."""
-        return same_kind(
-            self._log_probs(self._neighborhood(X)).exp().to(self.support_.rows.dtype), X
-        )
+        return same_kind(self._log_probs(X).exp().to(self.support_.rows.dtype), X)
 
     def predict(self, X: Any) -> Any:
         """The class with most of the vote; ties, frequent among counts, go by label order.
 
         (scikit-learn's contract: the label is the arg max of the probabilities.)
         """
-        neighborhood = self._neighborhood(X)
-        return named(self.classes_, self._log_probs(neighborhood).argmax(1), X)
+        return named(self.classes_, self._log_probs(X).argmax(1), X)
 
     def kneighbors(self, X: Any, k: int | None = None) -> Neighborhood:
         """Distances (n, k) in the metric's unit and ids of the nearest support rows."""
@@ -126,7 +117,7 @@ class KNNClassifier(ClassifierMixin, BaseEstimator):
     def loo_proba_(self) -> NDArray[np.floating[Any]]:
         """Leave-one-out probabilities of the support rows (k at most the others there are)."""
         check_is_fitted(self)
-        log_probs = self._log_probs(self.support_.leave_one_out(self.k))
+        log_probs = self._log_probs_of(self.support_.leave_one_out(self.k))
         return log_probs.exp().to(self.support_.rows.dtype).numpy()
 
     def _neighborhood(self, X: Any, k: int | None = None) -> Neighborhood:
@@ -134,12 +125,12 @@ class KNNClassifier(ClassifierMixin, BaseEstimator):
         x = rows_of(self, X).to(self.support_.rows)
         return self.support_.query(x, self.k if k is None else k)
 
-    def _log_probs(self, neighborhood: Neighborhood) -> Tensor:
-        count, squared = len(self.classes_), self.metric == "sqeuclidean"
-        cells = neighborhood.k * (count if self.support_.labels.soft else 1) + count
-        parts = []
-        for part in neighborhood.blocks(max(_ELEMENTS // cells, 1)):
-            d = part.distances.double()
-            d = d.sqrt() if squared else d
+    def _log_probs(self, X: Any) -> Tensor:
+        return self._log_probs_of(self._neighborhood(X))
+
+    def _log_probs_of(self, neighborhood: Neighborhood) -> Tensor:
+        count, parts = len(self.classes_), []
+        for part in neighborhood.blocks(neighborhood.block_rows(count)):
+            d = plain_distances(part.distances.double(), self.metric)
             parts.append(knn_log_probs(d, part.labels, count, weights=self.weights))
         return torch.cat(parts)

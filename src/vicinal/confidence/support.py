@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -22,11 +23,12 @@ from sklearn.utils.validation import validate_data
 from torch import Tensor
 
 from vicinal import labels as coding
-from vicinal.checks import InputError, as_matrix, check_k
-from vicinal.labels import Labels, labels_of, without_empty_classes
+from vicinal.checks import InputError, as_matrix
+from vicinal.labels import Labels, labels_of
 from vicinal.neighbors.graph import NeighborGraph
 from vicinal.neighbors.neighborhood import Neighborhood, NeighborLabels, joined
 from vicinal.neighbors.search import Search
+from vicinal.neighbors.surprise import TemperatureFit, fit_temperature
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,6 +61,14 @@ class Evidence:
     @property
     def labels(self) -> NeighborLabels:
         return self.neighborhood.labels
+
+    @cached_property
+    def plain_temperature(self) -> TemperatureFit | None:
+        """T of eq. 3, for hard labels; None where every T gives the same answer."""
+        same = self.labels == self.targets[:, None]
+        if not bool((same.any(1) & ~same.all(1)).any()):
+            return None
+        return fit_temperature(self.distances, same)
 
     def rows(self, keep: Tensor | slice) -> Evidence:
         """Of some rows only."""
@@ -101,18 +111,6 @@ class LabeledSupport:
     def rows(self) -> Float[Tensor, "n d"]:
         return self.search.support
 
-    def graph(self, k: int) -> NeighborGraph:
-        """Each row's (at most) k nearest others, itself removed by index; kept until k changes."""
-        if len(self) < 2:
-            raise InputError(
-                "leave-one-out needs at least 2 support rows, got 1 sample. "
-                "Pass temperature= a number, or more rows."
-            )
-        k = min(k, len(self) - 1)
-        if self._graph is None or self._graph.k != k:
-            self._graph = NeighborGraph.build(self.search, k)
-        return self._graph
-
     def query(self, x: Float[Tensor, "m d"], k: int) -> Neighborhood:
         """The k nearest rows of each of ``x`` with their labels; indices are positions, not ids."""
         return self.search.query(x, k).cpu().labeled(self.labels.codes)
@@ -142,9 +140,17 @@ class LabeledSupport:
         return Neighborhood(distances, indices).cpu().labeled(self.labels.codes)
 
     def leave_one_out(self, k: int) -> Neighborhood:
-        """The same for the support's own rows, each among the others; from the cached graph."""
-        graph = self.graph(k)
-        return Neighborhood(graph.distances, graph.indices).cpu().labeled(self.labels.codes)
+        """Each row's (at most) k nearest others, itself removed by index; kept until k changes."""
+        if len(self) < 2:
+            raise InputError(
+                "leave-one-out needs at least 2 support rows, got 1 sample. "
+                "Pass temperature= a number, or more rows."
+            )
+        k = min(k, len(self) - 1)
+        if self._graph is None or self._graph.k != k:
+            self._graph = NeighborGraph.build(self.search, k)
+        found = Neighborhood(self._graph.distances, self._graph.indices)
+        return found.cpu().labeled(self.labels.codes)
 
     def evidence(
         self, neighborhood: Neighborhood, targets: Tensor, *, leave_one_out: bool
@@ -155,6 +161,10 @@ class LabeledSupport:
             targets = torch.nn.functional.one_hot(targets, len(counts)).double()
         return Evidence(neighborhood, targets, counts, leave_one_out)
 
+    def own_evidence(self, k: int) -> Evidence:
+        """The support's own rows, each among its (at most) k nearest others."""
+        return self.evidence(self.leave_one_out(k), self.labels.codes, leave_one_out=True)
+
     def add(self, rows: Float[Tensor, "m d"], y: Any) -> None:
         labels = coding.joined(self.labels, labels_of(y, len(rows)))
         (self._graph or self.search).add(rows)
@@ -163,12 +173,11 @@ class LabeledSupport:
         self.labels = labels
 
     def remove(self, positions: Int[Tensor, " m"]) -> None:
-        gone = positions.unique()
         kept = torch.ones(len(self), dtype=torch.bool)
-        kept[gone] = False
+        kept[positions] = False
         if self._graph is not None and int(kept.sum()) <= self._graph.k:
             self._graph = None  # too few rows for its k; the next one is built with less
-        (self._graph or self.search).remove(gone)
+        (self._graph or self.search).remove((~kept).nonzero()[:, 0])
         self.ids = self.ids[kept]
         self.labels = Labels(self.labels.classes, self.labels.codes[kept])
 
@@ -177,9 +186,6 @@ class LabeledSupport:
         values = both.codes[: len(self)].clone()
         values[positions] = both.codes[len(self) :]
         self.labels = Labels(both.classes, values)
-
-    def drop_empty_classes(self) -> None:
-        self.labels = without_empty_classes(self.labels)
 
     def positions(self, ids: Any) -> Int[Tensor, " m"]:
         """Where the rows with these ids are now."""
@@ -229,15 +235,3 @@ def rows_of(estimator: Any, X: Any, *, reset: bool = False) -> Float[Tensor, "n 
             "They must come from the same model and layer."
         )
     return x
-
-
-def usable_k(k: int, default: int, rows: int) -> int:
-    """``k`` itself, or an error above the support's size; the default k means *at most* that many.
-
-    >>> usable_k(100, 100, 30), usable_k(20, 100, 30)
-    (30, 20)
-    """
-    if k == default and 0 < rows < default:
-        return rows
-    check_k(k, rows, "k", "the support")
-    return int(k)

@@ -189,7 +189,10 @@ def reasons(
     lines = {
         SUPPORTED: lambda rows: _supported(labels[rows], predicted[rows], names),
         CONTESTED: lambda rows: _contested(labels[rows], confidence[rows], standards, held, names),
-        UNFAMILIAR: lambda rows: _unfamiliar(judged.near_percentile[rows], held),
+        UNFAMILIAR: lambda rows: [
+            f"farther than {p:.0f} % of {held}; confidence not meaningful"
+            for p in judged.near_percentile[rows].tolist()
+        ],
         ISOLATED: lambda rows: _isolated(judged, rows, standards, held),
     }
     found = [""] * len(labels)
@@ -235,16 +238,10 @@ def _splits(labels: Int[Tensor, "n k"], names: Sequence[str], most: int = 3) -> 
         first = torch.full_like(votes, k)
         first.scatter_reduce_(1, part, torch.arange(k).expand_as(part), "amin")
         order = (votes * (k + 1) - first).topk(min(most, len(names)), 1).indices
-        rows = zip(order.tolist(), votes.gather(1, order).tolist(), strict=True)
-        for codes, counts in rows:
+        for codes, counts in zip(order.tolist(), votes.gather(1, order).tolist(), strict=True):
             some = [f"{names[c]} {n}" for c, n in zip(codes, counts, strict=True) if n]
             found.append(" · ".join(some))
     return found
-
-
-def _unfamiliar(near_percentile: Tensor, held: str) -> list[str]:
-    shares = near_percentile.tolist()
-    return [f"farther than {p:.0f} % of {held}; confidence not meaningful" for p in shares]
 
 
 def _isolated(judged: Judged, rows: Tensor, standards: Standards, held: str) -> list[str]:

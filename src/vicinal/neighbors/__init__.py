@@ -2,17 +2,19 @@
 
 from vicinal.neighbors.distances import METRICS, neighbor_distances, pairwise_distances, unit_rows
 from vicinal.neighbors.graph import NeighborGraph
-from vicinal.neighbors.kernels import dudani, exponential, gou, uniform
-from vicinal.neighbors.mass import class_log_mass, log_mass, own_log_mass
+from vicinal.neighbors.mass import (
+    class_log_mass,
+    dudani,
+    exponential,
+    gou,
+    log_mass,
+    own_log_mass,
+    uniform,
+)
 from vicinal.neighbors.neighborhood import Neighborhood
 from vicinal.neighbors.search import ExactSearch, Search, make_search
-from vicinal.neighbors.temperature import (
-    TemperatureFit,
-    chance_level,
-    fit_temperature,
-    optimal_temperature,
-    snnl_profile,
-)
+from vicinal.neighbors.surprise import TemperatureFit, fit_temperature
+from vicinal.neighbors.temperature import chance_level, optimal_temperature, snnl_profile
 from vicinal.neighbors.tiles.masses import LogMasses, log_masses
 
 __all__ = ["METRICS"]

@@ -15,9 +15,13 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from vicinal.checks import InputError, check_k
-from vicinal.neighbors.search.exact import ExactSearch
-from vicinal.neighbors.search.protocol import Search, checked_rows, kept_mask
-from vicinal.neighbors.search.smallest import by_distance_then_index
+from vicinal.neighbors.search.exact import (
+    ExactSearch,
+    Search,
+    checked_rows,
+    kept_mask,
+    merged,
+)
 
 
 class NeighborGraph:
@@ -62,14 +66,11 @@ class NeighborGraph:
         distances, indices = theirs.query(support[:old], min(self.k, len(ids)))
         # A newcomer has the larger index, so it enters only where it is strictly nearer.
         touched = (distances[:, 0] < self.distances[:, -1]).nonzero()[:, 0]
-        merged = by_distance_then_index(
-            torch.cat([self.distances[touched], distances[touched]], 1),
-            torch.cat([self.indices[touched], indices[touched] + old], 1),
-        )
+        before = self.distances[touched], self.indices[touched]
+        after = merged(before, (distances[touched], indices[touched] + old), self.k)
         self.distances = torch.cat([self.distances, mine.distances])
         self.indices = torch.cat([self.indices, mine.indices])
-        self.distances[touched] = merged[0][:, : self.k]
-        self.indices[touched] = merged[1][:, : self.k]
+        self.distances[touched], self.indices[touched] = after
 
     def remove(self, indices: Any) -> None:
         """Delete rows from the support and the graph; later rows move up."""

@@ -6,7 +6,7 @@ with, ``distances, indices``; labels join where a labeled support is at hand.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import NamedTuple, Self
 
 import torch
@@ -15,6 +15,7 @@ from torch import Tensor
 
 from vicinal.checks import InputError
 
+_ELEMENTS = 1 << 22  # of a block, whatever the number of classes
 NeighborLabels = Int[Tensor, "n k"] | Float[Tensor, "n k c"]
 
 
@@ -33,13 +34,17 @@ class Neighborhood(_Pair):
     """
 
     _labels: NeighborLabels | None
-    _of: Tensor | None = None  # soft labels of the support, gathered when they are read
+    _of: Tensor | None  # soft labels of the support, gathered when they are read
 
     def __new__(
-        cls, distances: Tensor, indices: Tensor, labels: NeighborLabels | None = None
+        cls,
+        distances: Tensor,
+        indices: Tensor,
+        labels: NeighborLabels | None = None,
+        of: Float[Tensor, "m c"] | None = None,
     ) -> Self:
         self = super().__new__(cls, distances, indices)
-        self._labels = labels
+        self._labels, self._of = labels, of
         return self
 
     @property
@@ -63,40 +68,37 @@ class Neighborhood(_Pair):
     def labeled(self, labels: Int[Tensor, " m"] | Float[Tensor, "m c"]) -> Neighborhood:
         """With the labels of the support's rows; soft ones, (n, k, c), wait until they are read."""
         if labels.ndim == 2:
-            return self._like(self.distances, self.indices, None, labels)
-        gathered = labels[self.indices.to(labels.device)]
-        return self._like(self.distances, self.indices, gathered, None)
+            return Neighborhood(self.distances, self.indices, of=labels)
+        return Neighborhood(self.distances, self.indices, labels[self.indices.to(labels.device)])
 
     def rows(self, keep: Tensor | slice) -> Neighborhood:
         """Of some rows only: positions, a mask or a slice."""
-        labels = None if self._labels is None else _rows(self._labels, keep)
-        return self._like(_rows(self.distances, keep), _rows(self.indices, keep), labels, self._of)
+        return self._each(lambda column: _rows(column, keep))
 
     def first(self, k: int) -> Neighborhood:
         """The k nearest of each."""
-        labels = None if self._labels is None else self._labels[:, :k]
-        return self._like(self.distances[:, :k], self.indices[:, :k], labels, self._of)
+        return self._each(lambda column: column[:, :k])
 
     def blocks(self, rows: int) -> Iterator[Neighborhood]:
         """One after the other, so many rows at a time."""
         for start in range(0, self.size, rows):
             yield self.rows(slice(start, start + rows))
 
+    def block_rows(self, num_classes: int) -> int:
+        """How many rows to weigh at a time: masses are (n, c), soft labels (n, k, c)."""
+        soft = self._of is not None or self.labels.ndim == 3
+        return max(_ELEMENTS // (self.k * (num_classes if soft else 1) + num_classes), 1)
+
     def cpu(self) -> Neighborhood:
-        labels = None if self._labels is None else self._labels.cpu()
-        return self._like(self.distances.cpu(), self.indices.cpu(), labels, self._of)
+        return self._each(Tensor.cpu)
 
     def double(self) -> Neighborhood:
         """Distances in float64: what is summed over them is."""
-        return self._like(self.distances.double(), self.indices, self._labels, self._of)
+        return Neighborhood(self.distances.double(), self.indices, self._labels, self._of)
 
-    @classmethod
-    def _like(
-        cls, distances: Tensor, indices: Tensor, labels: Tensor | None, of: Tensor | None
-    ) -> Self:
-        made = cls(distances, indices, labels)
-        made._of = of
-        return made
+    def _each(self, change: Callable[[Tensor], Tensor]) -> Neighborhood:
+        labels = None if self._labels is None else change(self._labels)
+        return Neighborhood(change(self.distances), change(self.indices), labels, self._of)
 
 
 def _rows(column: Tensor, keep: Tensor | slice) -> Tensor:

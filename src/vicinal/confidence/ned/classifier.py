@@ -34,22 +34,22 @@ from vicinal.confidence.ned.effects import (
     label_effects,
     relabeled,
 )
+from vicinal.confidence.ned.fit import fit_recipe
 from vicinal.confidence.ned.module import NEDHead
-from vicinal.confidence.ned.posterior import NEDParameters, best_class, ned_log_probs
-from vicinal.confidence.ned.recipe import (
+from vicinal.confidence.ned.posterior import (
+    NEDParameters,
     Recipe,
-    collapse_sentence,
-    fit_recipe,
+    best_class,
+    ned_log_probs,
     with_prior,
 )
 from vicinal.confidence.prediction import Prediction, prediction_of
-from vicinal.confidence.support import Evidence, LabeledSupport, rows_of, usable_k
-from vicinal.labels import codes_of, labels_of, named
+from vicinal.confidence.support import Evidence, LabeledSupport, rows_of
+from vicinal.labels import codes_of, labels_of, named, without_empty_classes
 from vicinal.neighbors.neighborhood import Neighborhood
 from vicinal.neighbors.search import Search, make_search
 
 DEFAULT_K = 100
-_ELEMENTS = 1 << 23
 
 
 class NEDClassifier(ClassifierMixin, BaseEstimator):
@@ -123,7 +123,7 @@ class NEDClassifier(ClassifierMixin, BaseEstimator):
 
         Rows of a label the support does not know are left out, and counted in a warning.
         """
-        if not self.recipe_.anything:
+        if not self.recipe_.names:
             raise InputError(
                 "nothing to calibrate: temperature, sharpness and background are given numbers. "
                 "Pass temperature=None or sharpness='fit'."
@@ -133,10 +133,7 @@ class NEDClassifier(ClassifierMixin, BaseEstimator):
     def held_out(self, calib: tuple[Any, Any] | None) -> Evidence:
         """The evidence of held-out rows ``(X, y)``, or, without any, of the support itself."""
         if calib is None:
-            own = self.support_.labels.codes
-            return self.support_.evidence(
-                self.support_.leave_one_out(self.k_), own, leave_one_out=True
-            )
+            return self.support_.own_evidence(self.k_)
         x = self._rows(calib[0])
         targets = codes_of(calib[1], len(x), self.support_.labels)
         known = (targets >= 0).reshape(len(x), -1).all(1)  # soft labels always are
@@ -156,7 +153,7 @@ class NEDClassifier(ClassifierMixin, BaseEstimator):
     def refit(self) -> NEDClassifier:
         """Fit again, leave-one-out, from the cached graph; nothing is stale after."""
         check_is_fitted(self)
-        self.support_.drop_empty_classes()
+        self.support_.labels = without_empty_classes(self.support_.labels)
         return self._learn(self.recipe_, None)
 
     def predict_log_proba(self, X: Any) -> Any:
@@ -197,10 +194,8 @@ class NEDClassifier(ClassifierMixin, BaseEstimator):
 
     def log_probs_of(self, neighborhood: Neighborhood) -> Tensor:
         """Log-probabilities (n, c) in float64 of labeled neighbors found before."""
-        # In blocks of rows: soft labels of k neighbors are (n, k, c).
         count = len(self.classes_)
-        cells = neighborhood.k * (count if self.support_.labels.soft else 1) + count
-        parts = neighborhood.blocks(max(_ELEMENTS // cells, 1))
+        parts = neighborhood.blocks(neighborhood.block_rows(count))
         return torch.cat([ned_log_probs(part.double(), count, self.parameters_) for part in parts])
 
     def module(self, temperature: float | None = None, full_support: bool = False) -> NEDHead:
@@ -316,13 +311,15 @@ class NEDClassifier(ClassifierMixin, BaseEstimator):
         return Recipe.of(self.temperature, self.sharpness, self.background, self.bandwidth)
 
     def _usable_k(self, before: int) -> int:
-        """How many neighbors vote; said aloud where it is new that the whole support does."""
+        """``k``, or the whole support where it has fewer rows than the default; said when new."""
         rows = len(self.support_)
-        k = usable_k(self.k, DEFAULT_K, rows)
-        if before != k < self.k:
+        if self.k != DEFAULT_K or rows >= DEFAULT_K:
+            check_k(self.k, rows, "k", "the support")
+            return int(self.k)
+        if before != rows:
             fewer = f"the support has {rows} rows, fewer than the default k={DEFAULT_K}"
             self._warn(f"{fewer}: all of them vote. Pass k={rows} or fewer to choose.")
-        return k
+        return rows
 
     def _fit(self, recipe: Recipe, support: LabeledSupport, as_torch: bool) -> NEDClassifier:
         self.warnings_: list[str] = []
@@ -333,9 +330,8 @@ class NEDClassifier(ClassifierMixin, BaseEstimator):
     def _learn(self, recipe: Recipe, held_out: Evidence | None) -> NEDClassifier:
         """Fit on held-out rows, or leave-one-out on the support itself."""
         labels, evidence = self.support_.labels, held_out
-        if evidence is None and recipe.anything:
-            others = self.loo_neighborhood()
-            evidence = self.support_.evidence(others, labels.codes, leave_one_out=True)
+        if evidence is None and recipe.names:
+            evidence = self.support_.own_evidence(self.k_)
         fit = fit_recipe(recipe, evidence, len(labels.classes), self.n_features_in_)
         for sentence in fit.warnings:
             self._warn(sentence)
@@ -361,12 +357,17 @@ class NEDClassifier(ClassifierMixin, BaseEstimator):
         right = float((best == evidence.targets).sum())
         accuracy = right / max(len(evidence) - bound_to_be_wrong, 1)
         if len(self.classes_) > 1 and accuracy > 0.999:
-            self._warn(collapse_sentence(accuracy))
+            self._warn(
+                f"leave-one-out accuracy is {accuracy:.4f}: either the task is easy, or the "
+                "support is what the embedding was trained on and its classes have collapsed, so "
+                "that new rows will be less certain than these. Call calibrate(X, y) with held-out "
+                "rows."
+            )
 
     def _edited(self, refit: bool) -> NEDClassifier:
         self.k_ = self._usable_k(before=self.k_)
         recipe = self.recipe_
-        if refit and (self.fitted_on_ == "leave-one-out" or not recipe.anything):
+        if refit and (self.fitted_on_ == "leave-one-out" or not recipe.names):
             return self.refit()
         prior, counts = self.parameters_.prior, self.support_.labels.counts()
         if prior is not None and len(prior) != len(counts):

@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from vicinal.confidence.ned.classifier import NEDClassifier
 
 NewLabels = Int[Tensor, " r"] | Float[Tensor, "r c"]
-_ELEMENTS = 1 << 22
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,8 +100,7 @@ def label_effects(
     edit = edit_of[shown.indices[query, slot]]
 
     best, p_old, top, full = [], [], [], []
-    cells = neighborhood.k * (len(ned.classes_) if ned.support_.labels.soft else 1)
-    block = max(_ELEMENTS // (cells + len(ned.classes_)), 1)
+    block = neighborhood.block_rows(len(ned.classes_))
     for q, j, e in zip(query.split(block), slot.split(block), edit.split(block), strict=True):
         edited = _edited(neighborhood.rows(q).double(), j, None if new is None else new[e])
         log_after = ned_log_probs(edited, len(ned.classes_), ned.parameters_)
@@ -140,15 +138,7 @@ def joint_effect(ned: NEDClassifier, before: Neighborhood, after: Neighborhood) 
 def relabeled(
     neighborhood: Neighborhood, support: LabeledSupport, rows: Int[Tensor, " r"], new: NewLabels
 ) -> Neighborhood:
-    """The same neighbors, with the labels of support ``rows`` all replaced by ``new``.
-
-    Parameters
-    ----------
-    neighborhood : the queries' neighbors, positions in ``support``.
-    support : whose labels they have.
-    rows : positions of the rows with other labels.
-    new : their codes, or soft labels where the support's are.
-    """
+    """The same neighbors, with the labels of support ``rows`` (positions) replaced by ``new``."""
     values = support.labels.codes.clone()
     values[rows] = new.to(values)
     return neighborhood.labeled(values)
@@ -178,15 +168,14 @@ def edits_of(
 
 def _edited(neighborhood: Neighborhood, slot: Tensor, new: Tensor | None) -> Neighborhood:
     """The neighbor at ``slot`` relabeled, or (``new`` None) taken out so that the rest move up."""
-    pair, (distances, indices) = torch.arange(len(slot)), neighborhood
+    pair, (distances, indices), labels = torch.arange(len(slot)), neighborhood, neighborhood.labels
     if new is not None:
-        labels = neighborhood.labels.clone()
+        labels = labels.clone()
         labels[pair, slot] = new.to(labels)
         return Neighborhood(distances, indices, labels)
     columns = torch.arange(neighborhood.k - 1).expand(len(slot), -1)
-    columns = columns + (columns >= slot[:, None])
-    labels = neighborhood.labels[pair[:, None], columns]
-    return Neighborhood(distances.gather(1, columns), indices.gather(1, columns), labels)
+    kept = pair[:, None], columns + (columns >= slot[:, None])
+    return Neighborhood(distances[kept], indices[kept], labels[kept])
 
 
 def _at(log_probs: Float[Tensor, "n c"], codes: Int[Tensor, " n"]) -> Float[Tensor, " n"]:

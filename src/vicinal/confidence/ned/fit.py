@@ -10,220 +10,262 @@ the support. Either way no row ever sees itself, and no search is repeated: the 
 
 with :math:`\lambda = 0.1` (a class with few rows borrows the common bandwidth) and unit normal
 priors on :math:`\log\gamma` and :math:`\operatorname{logit}\epsilon` (an easy set with a handful of
-errors would send :math:`\gamma` to infinity, and :math:`\epsilon` after it). Even so, more
-parameters always fit better on the rows that chose them; the extra ones are kept only if they
-lower the loss on rows that did not (cross-validated over the graph's rows).
+errors would send :math:`\gamma` to infinity, and :math:`\epsilon` after it).
 
-For eq. 3 alone the objective is the soft nearest neighbor loss of the support, and
-:func:`vicinal.neighbors.temperature.fit_temperature` minimizes it.
+Eq. 3's temperature is fitted first, exactly as if it were alone: the objective is then the soft
+nearest neighbor loss. More parameters always fit better on the rows that chose them, so the further
+ones climb a ladder (sharpness and background, then class bandwidths) and stay only where they lower
+the loss of rows that did not choose them; where they do not help, the result *is* eq. 3.
+
+Inside, the parameters are one vector ``v``, each on the scale where it is unbounded:
+log T, the log(T_c / T), the effective dimension m, log γ, logit ε.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from itertools import compress
 from typing import NamedTuple
 
 import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from numpy.typing import NDArray
 from scipy.optimize import minimize
 from torch import Tensor
 
+from vicinal.confidence.ned.posterior import FITTED, NEDParameters, Recipe
 from vicinal.confidence.support import Evidence
 
 SHRINKAGE = 0.1
 USUAL_LOGIT = -4.0  # of the background: ε = 0.018
+NO_LOGIT = -40.0  # ε = 0
 FOLDS = 3
 MAX_ROWS = 3_000  # so few parameters need no more (20 per class at least); T alone uses all rows
-_ELEMENTS = 1 << 22  # of a block, whatever the number of classes
 _TINY = 1e-200
+Vector = NDArray[np.float64]
+Mask = NDArray[np.bool_]  # which of a vector's parameters are free
+Notes = tuple[str, ...]
 
 
-class Point(NamedTuple):
-    """A point in the space of parameters, each on the scale where it is unbounded."""
-
-    log_t: float
-    log_bandwidths: NDArray[np.float64]
-    dimension: float
-    log_gamma: float
-    background: float  # ε itself, in [0, 1]
-
-    def vector(self) -> NDArray[np.float64]:
-        tail = (self.dimension, self.log_gamma, _logit(self.background))
-        return np.concatenate([[self.log_t], self.log_bandwidths, tail])
-
-    @classmethod
-    def of(cls, v: NDArray[np.float64]) -> Point:
-        return cls(float(v[0]), v[1:-3], float(v[-3]), float(v[-2]), _sigmoid(float(v[-1])))
+class RecipeFit(NamedTuple):
+    parameters: NEDParameters
+    kept: tuple[str, ...]
+    warnings: Notes
 
 
-class Free(NamedTuple):
-    """Which of the parameters are to be fitted."""
+def fit_recipe(
+    recipe: Recipe, evidence: Evidence | None, num_classes: int, dimensions: int
+) -> RecipeFit:
+    """The parameters a recipe asks for.
 
-    temperature: bool
-    bandwidths: bool
-    sharpness: bool
-    background: bool
+    Parameters
+    ----------
+    recipe : what is given and what is to be fitted.
+    evidence : the rows to fit on; None where nothing is fitted.
+    num_classes : of the support.
+    dimensions : of its rows, an upper bound for the effective one.
+    """
+    gamma = 1.0 if recipe.sharpness is None else recipe.sharpness
+    eps = 0.0 if recipe.background is None else recipe.background
+    if not recipe.names:
+        assert recipe.temperature is not None
+        return RecipeFit(NEDParameters(recipe.temperature, gamma, eps), (), ())
+    assert evidence is not None
+    t, g, e = (given is None for given in recipe[:3])
+    v, step, notes = np.zeros(num_classes + 4), 0, Notes()
+    v[-2:] = math.log(gamma), math.log(eps / (1 - eps)) if eps > 0 else NO_LOGIT
+    usable = evidence.rows(reachable(evidence, eps > 0))
+    if recipe.temperature is None:
+        v[0], notes = _plain_temperature(v, usable, evidence, dimensions)
+    else:
+        v[0] = math.log(recipe.temperature)
+    ladder = [(t, False, g, e)] * (g or e) + [(t, True, g, e)] * recipe.per_class
+    if ladder and len(usable) > 0 and num_classes > 1:
+        rows = evidence.rows(reachable(evidence, eps > 0 or e))
+        v, step = fit_jointly(v, rows, [_mask(num_classes, *free) for free in ladder], dimensions)
+    own = v[1:-3]
+    parameters = NEDParameters(
+        temperature=math.exp(v[0]) if recipe.temperature is None else recipe.temperature,
+        sharpness=math.exp(v[-2]),
+        background=_sigmoid(v[-1]) if e else eps,
+        effective_dimension=float(v[-3]),
+        log_bandwidths=torch.from_numpy(own.copy()) if own.any() else None,
+    )
+    kept = t, g and step > 0, e and step > 0, step > 0 and ladder[step - 1][1]
+    return RecipeFit(parameters, tuple(compress(FITTED, kept)), notes)
 
-    def mask(self, num_classes: int) -> NDArray[np.bool_]:
-        head = [self.temperature, *[self.bandwidths] * num_classes]
-        return np.array([*head, self.bandwidths, self.sharpness, self.background])
+
+def _mask(num_classes: int, t: bool, bandwidths: bool, gamma: bool, eps: bool) -> Mask:
+    return np.array([t, *[bandwidths] * (num_classes + 1), gamma, eps])
 
 
-def reachable(evidence: Evidence, background: bool) -> Tensor:
+def _plain_temperature(
+    v: Vector, rows: Evidence, evidence: Evidence, dimensions: int
+) -> tuple[float, Notes]:
+    """log T of eq. 3, and what to say about it; ``rows`` are those of ``evidence`` in reach."""
+    scale = float(rows.distances[:, -1].median()) if len(rows) else 0.0
+    fallback = math.log(scale) if scale > 0 else 0.0
+    if len(rows) == 0:
+        return fallback, (
+            "temperature cannot be fitted: no row has a neighbor of its own class. The median "
+            "distance to the k-th neighbor is used; pass temperature= or more rows per class.",
+        )
+    if rows.targets.ndim == 2 or v[-2] != 0 or v[-1] > NO_LOGIT:
+        free = _mask(len(v) - 4, True, False, False, False)
+        return float(descend(coarse(v, rows), rows, free, dimensions)[0][0]), ()
+    found = evidence.plain_temperature
+    if found is None:
+        return fallback, (
+            "temperature cannot be fitted: rows have neighbors of their own class only or none, so "
+            "any temperature gives the same answer. The median distance to the k-th is used. "
+            "If the support is what the embedding was trained on, call calibrate(X, y) with "
+            "held-out rows.",
+        )
+    at = found.temperature
+    if not found.at_bound:
+        return math.log(at), ()
+    if at > scale:
+        return math.log(at), (
+            f"the temperature ran into its upper bound ({at:.3g}): the distances of the k "
+            "neighbors say nothing about their labels beyond the plain vote. Try a larger k, or "
+            "check that rows and labels belong together.",
+        )
+    return math.log(at), (
+        f"the temperature ran into its lower bound ({at:.3g}): the classes have collapsed, as when "
+        "the support is the embedding's own training set, and confidence will be too high on new "
+        "rows. Call calibrate(X, y) with held-out rows.",
+    )
+
+
+def reachable(evidence: Evidence, background: bool) -> Bool[Tensor, " n"]:
     """Rows that any setting of the parameters can give a probability above zero."""
     labels, targets = evidence.labels, evidence.targets
-    if labels.ndim == 2:
+    if targets.ndim == 1:
         found = (labels == targets[:, None]).any(1)
+        prior = (_priors(evidence).gather(1, targets[:, None]) > 0)[:, 0] if background else found
     else:
         found = ((labels.sum(1) > 0) | (targets <= 0)).all(1)
-    if background:
-        prior = _priors(evidence)
-        if targets.ndim == 1:
-            return found | (prior.gather(1, targets[:, None])[:, 0] > 0)
-        return found | ((prior > 0) | (targets <= 0)).all(1)
-    return found
+        prior = ((_priors(evidence) > 0) | (targets <= 0)).all(1) if background else found
+    return found | prior
 
 
-def row_losses(point: Point, evidence: Evidence) -> Float[Tensor, " n"]:
+def row_losses(v: Vector, evidence: Evidence) -> Float[Tensor, " n"]:
     """-log p of each row's own label (soft labels: the cross-entropy)."""
-    blocks = _blocks(evidence)
-    return torch.cat([_pass(point, block)[0] for block in blocks])
+    return torch.cat([_pass(v, block)[0] for block in _blocks(evidence)])
 
 
-def loss_and_gradient(
-    point: Point, evidence: Evidence, free: Free
-) -> tuple[float, NDArray[np.float64]]:
-    """The penalized mean loss and its gradient in ``Point.vector()``'s coordinates."""
-    total, gradient, n = 0.0, np.zeros(len(point.log_bandwidths) + 4), len(evidence)
+def loss_and_gradient(v: Vector, evidence: Evidence, free: Mask) -> tuple[float, Vector]:
+    """The penalized mean loss and its gradient."""
+    total, gradient, n = 0.0, np.zeros_like(v), len(evidence)
     for block in _blocks(evidence):
-        losses, slope = _pass(point, block)
+        losses, slope = _pass(v, block)
         total += float(losses.sum())
         gradient += slope()
+    width, (log_gamma, logit) = v[1:-3], v[-2:]
+    off = logit - USUAL_LOGIT if free[-1] else 0.0
+    total += (log_gamma**2 + off**2) / 2
+    gradient[-2:] += log_gamma, off
     total, gradient = total / n, gradient / n
-    total += point.log_gamma**2 / (2 * n)
-    gradient[-2] += point.log_gamma / n
-    if free.background:
-        off = _logit(point.background) - USUAL_LOGIT
-        total += off**2 / (2 * n)
-        gradient[-1] += off / n
-    if free.bandwidths:
-        total += SHRINKAGE * float(np.mean(point.log_bandwidths**2))
-        gradient[1:-3] += 2 * SHRINKAGE * point.log_bandwidths / len(point.log_bandwidths)
+    if free[1]:
+        total += SHRINKAGE * float(np.mean(width**2))
+        gradient[1:-3] += 2 * SHRINKAGE * width / len(width)
     return total, gradient
 
 
 def descend(
-    start: Point, evidence: Evidence, free: Free, dimensions: int, steps: int = 40
-) -> tuple[Point, float]:
-    """The local minimum below ``start`` in the free coordinates, and its penalized loss."""
-    base, mask = start.vector(), free.mask(len(start.log_bandwidths))
+    start: Vector, evidence: Evidence, free: Mask, dimensions: int, steps: int = 40
+) -> tuple[Vector, float]:
+    """The local minimum below ``start`` in the free parameters, and its penalized loss."""
 
-    def objective(values: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
-        v = base.copy()
-        v[mask] = values
-        loss, gradient = loss_and_gradient(Point.of(v), evidence, free)
-        return loss, gradient[mask]
+    def placed(values: Vector) -> Vector:
+        v = start.copy()
+        v[free] = values
+        return v
 
-    reach = [(base[0] - 8, base[0] + 8), *[(-4.0, 4.0)] * len(start.log_bandwidths)]
+    def objective(values: Vector) -> tuple[float, Vector]:
+        loss, gradient = loss_and_gradient(placed(values), evidence, free)
+        return loss, gradient[free]
+
+    reach = [(start[0] - 8, start[0] + 8), *[(-4.0, 4.0)] * (len(start) - 4)]
     reach += [(0.0, 4.0 * dimensions), (-3.0, 5.0), (-16.0, 0.0)]
-    bounds = [pair for pair, is_free in zip(reach, mask, strict=True) if is_free]
     found = minimize(
-        objective, base[mask], jac=True, method="L-BFGS-B", bounds=bounds,
+        objective, start[free], jac=True, method="L-BFGS-B", bounds=list(compress(reach, free)),
         options={"maxiter": steps, "ftol": 1e-8, "gtol": 1e-6},
     )  # fmt: skip
-    v = base.copy()
-    v[mask] = found.x
-    return Point.of(v), float(found.fun)
+    return placed(found.x), float(found.fun)
 
 
-def coarse_temperature(evidence: Evidence, start: Point) -> float:
-    """log T on a grid around the k-th distance: the loss may have two minima in T."""
+def coarse(v: Vector, evidence: Evidence) -> Vector:
+    """T from a grid around the k-th distance: the loss may have two minima in T."""
     scale = float(evidence.distances[:, -1].median())
     if scale <= 0:
-        return start.log_t
-    grid = math.log(scale) + np.linspace(-8, 3, 23)
-    losses = [float(row_losses(start._replace(log_t=u), evidence).mean()) for u in grid]
-    return float(grid[int(np.argmin(losses))])
+        return v
+    grid = [np.array([math.log(scale) + u, *v[1:]]) for u in np.linspace(-8, 3, 23)]
+    return min(grid, key=lambda at: float(row_losses(at, evidence).mean()))
 
 
 def fit_jointly(
-    start: Point, evidence: Evidence, steps: Sequence[Free], dimensions: int
-) -> tuple[Point, int]:
+    start: Vector, evidence: Evidence, ladder: Sequence[Mask], dimensions: int
+) -> tuple[Vector, int]:
     """Climb a ladder of ever more free parameters while held-out rows of the graph agree.
 
-    ``steps[0]`` is the plain fit (already at its minimum in ``start``). Returns the point and the
-    number of the step kept.
+    ``start`` is the plain fit. Returns the parameters and how many steps of the ladder were kept.
     """
-    evidence = _thinned(evidence)
+    n, enough = len(evidence), max(MAX_ROWS, 20 * len(evidence.counts))
+    if n > enough:
+        evidence = evidence.rows(torch.linspace(0, n - 1, enough).long())
     fold = torch.arange(len(evidence)) % FOLDS
-    best, kept, lowest = start, 0, row_losses(start, evidence)
-    point = start
-    for step, free in enumerate(steps[1:], 1):
-        point = _best(point, evidence, free, dimensions)
-        # Each fold starts at the common minimum and has a short way to its own.
-        others = [evidence.rows(fold != f) for f in range(FOLDS)]
-        folds = [descend(point, rows, free, dimensions, steps=12)[0] for rows in others]
-        losses = _validated(folds, evidence, fold)
-        if _clearly_lower(losses, lowest):
-            best, kept, lowest = point, step, losses
+    best, kept, lowest, v = start, 0, row_losses(start, evidence), start
+    for step, free in enumerate(ladder, 1):
+        v = _best(v, evidence, free, dimensions)
+        losses = torch.empty_like(lowest)
+        for f in range(FOLDS):  # each starts at the common minimum and has a short way to its own
+            own = descend(v, evidence.rows(fold != f), free, dimensions, steps=12)[0]
+            losses[fold == f] = row_losses(own, evidence.rows(fold == f))
+        gain = lowest - losses
+        # Lower in the mean by half a standard error: a coin's toss should not buy parameters.
+        if float(gain.mean()) > 0.5 * float(gain.std()) / math.sqrt(len(gain)):
+            best, kept, lowest = v, step, losses
     return best, kept
 
 
-def _best(start: Point, evidence: Evidence, free: Free, dimensions: int) -> Point:
+def _best(start: Vector, evidence: Evidence, free: Mask, dimensions: int) -> Vector:
     """The better of two descents: from the plain fit, and from a wider, sharper kernel."""
-    starts = [start]
-    if free.background and start.background == 0:
-        starts = [start._replace(background=_sigmoid(USUAL_LOGIT))]
-    if free.sharpness and free.temperature and start.log_gamma == 0:
-        starts.append(starts[0]._replace(log_t=start.log_t + 1.0, log_gamma=start.log_gamma + 1.0))
-    ends = [descend(point, evidence, free, dimensions) for point in starts]
+    starts = [start.copy()]
+    if free[-1] and start[-1] == NO_LOGIT:
+        starts[0][-1] = USUAL_LOGIT
+    if free[-2] and free[0] and start[-2] == 0:
+        starts.append(starts[0].copy())
+        starts[1][[0, -2]] += 1.0
+    ends = [descend(v, evidence, free, dimensions) for v in starts]
     return min(ends, key=lambda end: end[1])[0]
 
 
-def _validated(points: Sequence[Point], evidence: Evidence, fold: Tensor) -> Tensor:
-    """Loss of each row under the fit of the folds it was not in."""
-    losses = torch.empty(len(fold), dtype=torch.float64)
-    for f, point in enumerate(points):
-        losses[fold == f] = row_losses(point, evidence.rows(fold == f))
-    return losses
-
-
-def _clearly_lower(losses: Tensor, than: Tensor) -> bool:
-    """Lower in the mean by half a standard error: a coin's toss should not buy parameters."""
-    gain = than - losses
-    return float(gain.mean()) > 0.5 * float(gain.std()) / math.sqrt(len(gain))
-
-
-def _pass(point: Point, evidence: Evidence):  # type: ignore[no-untyped-def]  # (n,), a thunk
+def _pass(v: Vector, evidence: Evidence):  # type: ignore[no-untyped-def]  # (n,), a thunk
     """Losses of a block of rows, and a function that gives the summed gradient.
 
     With mass m_c, M = Σ m_c, S = m/M, B = επ + (1-ε)S, q = log B, p = softmax(γq) and target t:
     ∂L/∂q = γ(p - t), ∂L/∂B = ∂L/∂q / B, ∂L/∂m_c = ((1-ε)∂L/∂B_c - Σ(1-ε)∂L/∂B·S) / M, and
     ∂m_c/∂log T = R_c/T_c with the moment R_c = Σ_{i∈c} w_i d_i.
     """
-    width = torch.from_numpy(point.log_bandwidths)
-    t_c, half_m = (point.log_t + width).exp(), 0.5 * point.dimension
+    width = torch.from_numpy(v[1:-3])
+    t_c, half_m = (v[0] + width).exp(), 0.5 * v[-3]
     mass, moment = _masses(evidence, t_c, half_m * width)
     total, prior = mass.sum(1, keepdim=True), _priors(evidence)
-    share, eps, gamma = mass / total, point.background, math.exp(point.log_gamma)
+    share, eps, gamma = mass / total, _sigmoid(v[-1]), math.exp(v[-2])
     mixed = (eps * prior + (1 - eps) * share).clamp_min(_TINY)
     q = mixed.log()
     log_p = (gamma * q).log_softmax(1)
-    hard = evidence.targets.ndim == 1
-    if hard:
-        losses = -log_p.gather(1, evidence.targets[:, None])[:, 0]
+    targets = evidence.targets
+    if targets.ndim == 1:
+        losses = -log_p.gather(1, targets[:, None])[:, 0]
     else:
-        losses = -(evidence.targets * log_p).sum(1)
+        losses = -(targets * log_p).sum(1)
 
     def slope() -> NDArray[np.float64]:
-        error = log_p.exp()
-        if hard:
-            error.scatter_add_(1, evidence.targets[:, None], -torch.ones_like(error[:, :1]))
-        else:
-            error -= evidence.targets
+        error = _less(log_p.exp(), targets)
         by_mixed = gamma * error / mixed
         by_share = (1 - eps) * by_mixed
         by_mass = (by_share - (by_share * share).sum(1, keepdim=True)) / total
@@ -255,31 +297,21 @@ def _priors(evidence: Evidence) -> Tensor:
     counts, targets = evidence.counts, evidence.targets
     if not evidence.leave_one_out:
         return (counts / counts.sum()).expand(len(targets), -1)
-    rows = counts.expand(len(targets), -1).clone()
-    if targets.ndim == 1:
-        rows.scatter_add_(1, targets[:, None], -torch.ones_like(rows[:, :1]))
-    else:
-        rows -= targets
-    return rows.clamp_min_(0) / (counts.sum() - 1).clamp_min(1)
+    rows = counts.expand(len(targets), -1)
+    return _less(rows.clone(), targets).clamp_min_(0) / (counts.sum() - 1).clamp_min(1)
+
+
+def _less(rows: Tensor, targets: Tensor) -> Tensor:
+    """One less in each row's own class, or its soft label less; in place."""
+    if targets.ndim == 2:
+        return rows.sub_(targets)
+    return rows.scatter_add_(1, targets[:, None], -torch.ones_like(rows[:, :1]))
 
 
 def _blocks(evidence: Evidence) -> list[Evidence]:
-    soft = evidence.targets.ndim == 2  # then the neighbors' labels are (n, k, c)
-    cells = evidence.neighborhood.k * (len(evidence.counts) if soft else 1) + len(evidence.counts)
-    rows = max(_ELEMENTS // cells, 1)
+    rows = evidence.neighborhood.block_rows(len(evidence.counts))
     return [evidence.rows(slice(at, at + rows)) for at in range(0, len(evidence), rows)]
 
 
-def _thinned(evidence: Evidence) -> Evidence:
-    n, enough = len(evidence), max(MAX_ROWS, 20 * len(evidence.counts))
-    return evidence if n <= enough else evidence.rows(torch.linspace(0, n - 1, enough).long())
-
-
-def _logit(p: float) -> float:
-    return math.log(p / (1 - p)) if 0 < p < 1 else (-40.0 if p <= 0 else 40.0)
-
-
 def _sigmoid(x: float) -> float:
-    if x <= -40:
-        return 0.0
-    return 1 / (1 + math.exp(-x))
+    return 1 / (1 + math.exp(-x)) if x > NO_LOGIT else 0.0

@@ -25,15 +25,20 @@ prior, and reweighting a calibrated posterior is Bayes' rule (label shift). With
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from itertools import compress
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from vicinal.neighbors.kernels import exponential
-from vicinal.neighbors.mass import class_log_mass, log_mass
+from vicinal.checks import InputError, check_choice
+from vicinal.neighbors.mass import class_log_mass, exponential, log_mass
 from vicinal.neighbors.neighborhood import Neighborhood
+
+FITTED = ("temperature_", "sharpness_", "background_", "class_temperatures_")
 
 
 @dataclass(frozen=True)
@@ -51,6 +56,56 @@ class NEDParameters:
     log_bandwidths: Tensor | None = field(default=None, repr=False)
     prior: Tensor | None = field(default=None, repr=False)
     log_prior_shift: Tensor | None = field(default=None, repr=False)
+
+
+class Recipe(NamedTuple):
+    """Which of the parameters are given, and None for what is to be fitted."""
+
+    temperature: float | None
+    sharpness: float | None
+    background: float | None
+    per_class: bool
+
+    @classmethod
+    def of(cls, temperature: Any, sharpness: Any, background: Any, bandwidth: Any) -> Recipe:
+        check_choice(bandwidth, "bandwidth", ("shared", "class"))
+        t = None if temperature is None else _number(temperature, "temperature")
+        gamma = _number_or_fit(sharpness, "sharpness")
+        eps = _number_or_fit(background, "background", 1)
+        if gamma in (0, math.inf):
+            raise InputError(f"`sharpness` must be a finite number above 0, got {sharpness!r}.")
+        if eps == 1:
+            raise InputError("`background` must be below 1: at 1 the neighbors have no say.")
+        recipe = cls(t, gamma, eps, bandwidth == "class")
+        if t in (0, math.inf) and recipe.names:
+            raise InputError(
+                f"`temperature`={t} is an exact limit, around which nothing else can be fitted. "
+                "Pass a number between 0 and infinity, or None."
+            )
+        return recipe
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The attributes that are fitted; none where all are given."""
+        missing = (*(given is None for given in self[:3]), self.per_class)
+        return tuple(compress(FITTED, missing))
+
+
+def with_prior(parameters: NEDParameters, counts: Tensor, prior: Any) -> NEDParameters:
+    """The support's class shares, and the shift from them to the ``prior`` that is expected."""
+    shares = counts / counts.sum()
+    if isinstance(prior, str) and prior == "support":
+        return replace(parameters, prior=shares, log_prior_shift=None)
+    count = len(shares)
+    even = isinstance(prior, str)
+    target = torch.as_tensor(np.full(count, 1 / count) if even else np.asarray(prior, dtype=float))
+    if target.shape != (count,) or bool((target <= 0).any()) or abs(target.sum() - 1) > 1e-3:
+        raise InputError(
+            f"`prior` must be {count} probabilities above 0 that sum to 1, one per class of "
+            f"classes_, got {np.asarray(prior)!r}."
+        )
+    shift = torch.where(shares > 0, (target / target.sum()).log() - shares.log(), 0.0)
+    return replace(parameters, prior=shares, log_prior_shift=shift)
 
 
 def ned_log_probs(
@@ -167,3 +222,17 @@ def _eq18(distances: Tensor, log_bandwidths: Tensor, parameters: NEDParameters) 
     """-d/T_c - (m/2) log(T_c/T): the log of a Gaussian's height at distance d, up to a constant."""
     scale = parameters.temperature * log_bandwidths.exp()
     return -distances / scale - 0.5 * parameters.effective_dimension * log_bandwidths
+
+
+def _number_or_fit(value: Any, name: str, high: float = math.inf) -> float | None:
+    if isinstance(value, str):
+        check_choice(value, name, ("fit",))
+        return None
+    return _number(value, name, high)
+
+
+def _number(value: Any, name: str, high: float = math.inf) -> float:
+    is_number = isinstance(value, (int, float, np.integer, np.floating))
+    if not is_number or isinstance(value, bool) or not 0 <= float(value) <= high:
+        raise InputError(f"`{name}` must be a number from 0 to {high}, got {value!r}.")
+    return float(value)

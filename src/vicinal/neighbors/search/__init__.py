@@ -5,8 +5,7 @@
 
 from typing import Any
 
-from vicinal.neighbors.search.exact import ExactSearch, make_search
-from vicinal.neighbors.search.protocol import Search
+from vicinal.neighbors.search.exact import ExactSearch, Search, make_search
 from vicinal.neighbors.search.resumable import resumable_query
 
 __all__ = ["ExactSearch", "Search", "make_search", "resumable_query"]

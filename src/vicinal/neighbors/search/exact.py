@@ -1,34 +1,64 @@
-"""The k nearest rows of a support, exactly, in torch alone: the default engine."""
+"""What every search answers, and the default engine: the k nearest rows, exactly, in torch alone.
+
+All engines answer the same question in the same way: distances ascend, equal distances are in order
+of index, each returned distance is computed from the difference of the two rows, and a row to leave
+out is left out by its index, never by its place.
+"""
 
 from __future__ import annotations
 
 import math
 from importlib.util import find_spec
-from typing import Any, Self
+from typing import Any, Protocol, Self
 
 import torch
 from torch import Tensor
 
-from vicinal.checks import InputError, as_matrix, check_choice, check_k
+from vicinal.checks import (
+    InputError,
+    as_matrix,
+    as_tensor,
+    check_choice,
+    check_k,
+    check_same_width,
+)
 from vicinal.neighbors.distances import (
     METRICS,
     compared_rows,
     in_unit,
     squared_lengths,
     squared_unit,
+    zero_rows,
 )
 from vicinal.neighbors.neighborhood import Neighborhood, joined
-from vicinal.neighbors.search.protocol import (
-    SPARE,
-    Search,
-    checked_exclude,
-    checked_rows,
-    kept_mask,
-    squared_distances,
-)
-from vicinal.neighbors.search.smallest import by_distance_then_index, columns_below, smallest_scores
+from vicinal.neighbors.search.smallest import by_distance_then_index, smallest_scores
 
+SPARE = 16  # candidates kept beyond k, so that the product's rounding seldom matters at the k-th
+_GATHER = 1 << 17  # elements of differences formed at a time
 _QUERIES = 512  # answered at a time
+
+
+class Search(Protocol):
+    """What the rest of the library asks of a search."""
+
+    metric: str
+
+    @property
+    def support(self) -> Tensor: ...
+
+    def build(self, support: Any) -> Self:
+        """Remember the rows to search; returns itself."""
+
+    def query(self, x: Any, k: int, *, exclude: Any = None) -> Neighborhood:
+        """The k nearest rows to each row of x; ``exclude``: an index per query, -1 for none."""
+
+    def add(self, rows: Any) -> None:
+        """Append rows; they get the next indices."""
+
+    def remove(self, indices: Any) -> None:
+        """Delete rows; later rows move up, so indices stay 0..n-1."""
+
+    def __len__(self) -> int: ...
 
 
 class ExactSearch:
@@ -67,6 +97,7 @@ class ExactSearch:
         base = compared_rows(rows, self.metric)
         self._shift = base.mean(0, dtype=torch.float64).to(base.dtype)
         self._work, self._bias = self._prepare(base, "support")
+        self._eps = torch.finfo(self._work.dtype).eps  # unit of rounding of candidates' scores
         self._support, self._base = rows, base
         return self
 
@@ -89,37 +120,29 @@ class ExactSearch:
         """The k nearest rows of the support to each row of ``x``."""
         x = checked_rows(x, "x", self.support)
         left_out = checked_exclude(exclude, len(x), len(self), x.device)
-        check_k(k, len(self) - (left_out is not None), "k", "the support")
-        parts = []
+        check_k(k, len(self) - bool((left_out >= 0).any()), "k", "the support")
+        parts = zip(x.split(_QUERIES), left_out.split(_QUERIES), strict=True)
         with torch.autocast(x.device.type, enabled=False):
-            for start in range(0, len(x), _QUERIES):
-                rows = slice(start, start + _QUERIES)
-                out = None if left_out is None else left_out[rows]
-                parts.append(self._query(x[rows], k, out))
-        return joined(parts)
+            return joined([self._query(rows, k, out) for rows, out in parts])
 
-    def _query(self, x: Tensor, k: int, exclude: Tensor | None) -> Neighborhood:
+    def _query(self, x: Tensor, k: int, exclude: Tensor) -> Neighborhood:
         q, count = compared_rows(x, self.metric), min(len(self), k + SPARE)
         work, offset = self._prepare(q, "x")
         scores, indices = self._candidates(work, count)
         squared = squared_distances(q, self._base, indices, self.metric)
-        if exclude is not None:
-            squared = squared.masked_fill(indices == exclude[:, None], torch.inf)
+        squared.masked_fill_(indices == exclude[:, None], torch.inf)
         distances, indices = by_distance_then_index(in_unit(squared, self.metric), indices)
         distances, indices = distances[:, :k].contiguous(), indices[:, :k].contiguous()
         if self.exact and count < len(self):
             # A row that was not kept scores at least the largest kept score, less the rounding.
             # (Only rows with ‖x‖ ≤ ‖q‖ + √d_k can be nearer than d_k: that bounds the rounding.)
             kth = squared_unit(distances[:, -1], self.metric).to(offset.dtype)
-            eps = self._eps()
             reach = 2 * work.norm(dim=1) + kth.sqrt()
-            error = (4 * math.sqrt(work.shape[1]) + 8) * eps * (reach.square() + kth)
+            error = (4 * math.sqrt(work.shape[1]) + 8) * self._eps * (reach.square() + kth)
             unsure = (~(scores.amax(1) + offset - error > kth)).nonzero()[:, 0]
             limit = (kth - offset + 2 * error)[:, None]
-            for start in range(0, len(unsure), 64):
-                rows = unsure[start : start + 64]
-                out = None if exclude is None else exclude[rows]
-                best = self._exhaust(q[rows], work[rows], limit[rows], k, out)
+            for rows in unsure.split(64) if len(unsure) else ():
+                best = self._exhaust(q[rows], work[rows], limit[rows], k, exclude[rows])
                 distances[rows], indices[rows] = best
         return Neighborhood(distances, indices)
 
@@ -127,12 +150,8 @@ class ExactSearch:
         """Scores (squared distances less the query's own square) and indices of the nearest."""
         return smallest_scores(work, self._work, self._bias, count)
 
-    def _eps(self) -> float:
-        """Unit of rounding of the candidates' scores."""
-        return torch.finfo(self._work.dtype).eps
-
     def _exhaust(
-        self, q: Tensor, work: Tensor, limit: Tensor, k: int, exclude: Tensor | None
+        self, q: Tensor, work: Tensor, limit: Tensor, k: int, exclude: Tensor
     ) -> Neighborhood:
         """Compare directly with every row that scores within ``limit``, in order of index."""
         n, dtype = len(q), torch.promote_types(q.dtype, self._base.dtype)
@@ -141,18 +160,15 @@ class ExactSearch:
         open_ = torch.arange(n, device=q.device)
         for start in range(0, len(self), 4096):
             tile = slice(start, start + 4096)
-            where = open_, work[open_], limit[open_]
-            row, column = columns_below(where[1], self._work[tile], self._bias[tile], where[2])
+            scores = torch.addmm(self._bias[tile], work[open_], self._work[tile].T, alpha=-2)
+            row, column = (~(scores > limit[open_])).nonzero(as_tuple=True)  # NaN is below
             row, column = open_[row], column + start
-            if exclude is not None:
-                row, column = row[column != exclude[row]], column[column != exclude[row]]
+            stays = column != exclude[row]
+            row, column = row[stays], column[stays]
             squared = squared_distances(q[row], self._base, column[:, None], self.metric)
             found = in_unit(squared[:, 0], self.metric)
             new = _ragged(row, found, column, n, len(self))
-            merged = by_distance_then_index(
-                torch.cat([distances, new[0]], 1), torch.cat([indices, new[1]], 1)
-            )
-            distances, indices = merged[0][:, :k], merged[1][:, :k]
+            distances, indices = merged((distances, indices), new, k)
             open_ = (distances[:, -1] > 0).nonzero()[:, 0]  # nothing is nearer than 0
             if not len(open_):
                 break
@@ -190,6 +206,76 @@ def make_search(search: str | Search, metric: str) -> Search:
     from vicinal.neighbors.search.faiss import FaissSearch  # an extra: imported when asked for
 
     return FaissSearch(metric)
+
+
+def squared_distances(q: Tensor, base: Tensor, indices: Tensor, metric: str) -> Tensor:
+    """Squared distances of compared rows ``q`` to ``base[indices]``, from the differences.
+
+    Under the cosine a zero row is at 2 from everything, as if orthogonal to it.
+    """
+    step = max(1, _GATHER // (indices.shape[1] * q.shape[1]))
+    dtype = torch.promote_types(q.dtype, base.dtype)
+    parts = []
+    for start in range(0, len(q), step):
+        part, picked = q[start : start + step], indices[start : start + step]
+        gathered = base.index_select(0, picked.reshape(-1)).to(dtype).view(*picked.shape, -1)
+        gathered.sub_(part[:, None])  # in place: gathering is what costs, a copy would double it
+        squared = gathered.mul_(gathered).sum(2)
+        if metric == "cosine":
+            # A unit row is at squared distance 1 from a zero row, which few pairs come near.
+            suspects = ((squared - 1).abs() < 1e-3) | (squared == 0)
+            row, column = suspects.nonzero(as_tuple=True)
+            zero = zero_rows(part)[row] | zero_rows(base[picked[row, column]])
+            squared[row[zero], column[zero]] = 2.0
+        parts.append(squared)
+    return torch.cat(parts) if parts else q.new_empty(indices.shape)
+
+
+def checked_rows(x: Any, name: str, support: Tensor) -> Tensor:
+    x = as_matrix(x, name).detach()
+    check_same_width(x, support, name, "support")
+    return x
+
+
+def checked_exclude(exclude: Any, rows: int, size: int, device: torch.device) -> Tensor:
+    """One index per query, -1 for none."""
+    if exclude is None:
+        return torch.full((rows,), -1, device=device)
+    out = as_tensor(exclude, "exclude").to(device)
+    if out.is_floating_point() or tuple(out.shape) != (rows,):
+        raise InputError(
+            f"`exclude` must hold one support index for each of the {rows} queries (-1: none), "
+            f"got {out.dtype} of shape {tuple(out.shape)}."
+        )
+    if len(out) and (int(out.min()) < -1 or int(out.max()) >= size):
+        raise InputError(
+            f"`exclude` must lie in -1..{size - 1}, got {int(out.min())}..{int(out.max())}."
+        )
+    return out.long()
+
+
+def kept_mask(indices: Any, size: int, device: torch.device) -> Tensor:
+    """True for the rows that stay when ``indices`` go."""
+    gone = as_tensor(indices, "indices").to(device).flatten()
+    if gone.is_floating_point() and gone.numel():
+        raise InputError(f"`indices` must be whole numbers, got {gone.dtype}.")
+    if gone.numel() and (int(gone.min()) < 0 or int(gone.max()) >= size):
+        raise InputError(
+            f"`indices` must lie in 0..{size - 1} (the support has {size} rows), "
+            f"got {int(gone.min())}..{int(gone.max())}."
+        )
+    keep = torch.ones(size, dtype=torch.bool, device=device)
+    keep[gone.long()] = False
+    if not bool(keep.any()):
+        raise InputError("`indices` would remove every row. Build a new search instead.")
+    return keep
+
+
+def merged(a: tuple[Tensor, Tensor], b: tuple[Tensor, Tensor], k: int) -> tuple[Tensor, Tensor]:
+    """The k nearest of each row's two lists, each of distances and indices."""
+    both = [torch.cat(pair, 1) for pair in zip(a, b, strict=True)]
+    distances, indices = by_distance_then_index(*both)
+    return distances[:, :k], indices[:, :k]
 
 
 def _ragged(

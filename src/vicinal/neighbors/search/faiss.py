@@ -10,7 +10,7 @@ neighbors are missed, and ``recall_`` says how many, measured at build against t
 from __future__ import annotations
 
 import threading
-import time
+import timeit
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Self
@@ -21,8 +21,7 @@ from torch import Tensor
 
 from vicinal.checks import InputError, check_choice, check_k
 from vicinal.neighbors.distances import zero_rows
-from vicinal.neighbors.search.exact import ExactSearch
-from vicinal.neighbors.search.protocol import kept_mask
+from vicinal.neighbors.search.exact import ExactSearch, kept_mask
 from vicinal.neighbors.search.smallest import smallest_scores
 
 IVF_FROM = 1_000_000  # rows above which kind="auto" takes inverted lists
@@ -61,6 +60,7 @@ class FaissSearch(ExactSearch):
                 f"`support` is on {self._work.device}, faiss searches on the CPU. "
                 "Pass support.cpu(), or search='exact'."
             )
+        self._eps = torch.finfo(torch.float32).eps
         self.exact = self.kind == "flat" or (self.kind == "auto" and len(self) <= IVF_FROM)
         self._refresh()
         self._use_blas = self._blas_is_faster()
@@ -93,9 +93,6 @@ class FaissSearch(ExactSearch):
         self._rows = self._work.float().contiguous().numpy()
         self._has_zero = self.metric == "cosine" and bool(zero_rows(self._base).any())
 
-    def _eps(self) -> float:
-        return float(torch.finfo(torch.float32).eps)
-
     def _candidates(self, work: Tensor, count: int) -> tuple[Tensor, Tensor]:
         if self._has_zero:  # at distance 1 from everything, which no point of the space is
             return smallest_scores(work, self._work, self._bias, count)
@@ -124,16 +121,13 @@ class FaissSearch(ExactSearch):
         """Two short probes, the better of two runs each, on the rows themselves."""
         rows = self._rows[: max(1, (1 << 21) // self._rows.shape[1])]
         queries = rows[:32]
-        times = []
-        for threshold in (_BLAS, _SIMPLE):
+
+        def seconds(threshold: int) -> float:
             with _threshold(self._faiss, threshold):
-                runs = []
-                for _ in range(2):
-                    start = time.perf_counter()
-                    self._faiss.knn(queries, rows, min(10, len(rows)))
-                    runs.append(time.perf_counter() - start)
-            times.append(min(runs))
-        return times[0] < times[1]
+                probe = timeit.Timer(lambda: self._faiss.knn(queries, rows, min(10, len(rows))))
+                return min(probe.repeat(2, number=1))
+
+        return seconds(_BLAS) < seconds(_SIMPLE)
 
     def _build_lists(self) -> None:
         n, d = self._rows.shape

@@ -16,7 +16,7 @@ from torch import Tensor
 from vicinal.checks import InputError, as_matrix, check_choice, check_k
 from vicinal.neighbors.distances import METRICS, compared_rows, in_unit, zero_rows
 from vicinal.neighbors.neighborhood import Neighborhood
-from vicinal.neighbors.search.protocol import (
+from vicinal.neighbors.search.exact import (
     SPARE,
     checked_exclude,
     checked_rows,
@@ -37,16 +37,11 @@ class PgSearch:
 
     Parameters
     ----------
-    dsn:
-        A libpq connection string.
-    table:
-        Which ``build`` writes anew; a table that is not of its own making is refused.
-    metric:
-        ``"sqeuclidean"``, ``"euclidean"`` or ``"cosine"``.
-    hnsw:
-        Add an index: then answers are approximate.
-    ef_search:
-        How many candidates the index looks at.
+    dsn : a libpq connection string.
+    table : which ``build`` writes anew; a table that is not of its own making is refused.
+    metric : ``"sqeuclidean"``, ``"euclidean"`` or ``"cosine"``.
+    hnsw : add an index: then answers are approximate.
+    ef_search : how many candidates the index looks at.
     """
 
     def __init__(
@@ -129,10 +124,9 @@ class PgSearch:
         """The k nearest rows of the table to each row of ``x``."""
         x = checked_rows(x, "x", self.support).cpu()
         left_out = checked_exclude(exclude, len(x), len(self), x.device)
-        check_k(k, len(self) - (left_out is not None), "k", "the support")
+        check_k(k, len(self) - bool((left_out >= 0).any()), "k", "the support")
         q = compared_rows(x, self.metric)
-        out = torch.full((len(x),), -1) if left_out is None else left_out
-        out_ids = torch.where(out < 0, -1, self._ids[out])
+        out_ids = torch.where(left_out < 0, -1, self._ids[left_out])
         found = self._ask(self._stored(q, 1), out_ids, min(k + SPARE, len(self) - 1) + 1)
         indices = torch.searchsorted(self._ids, found.clamp_min(0))  # ids ascend with the index
         squared = squared_distances(q, self._base, indices, self.metric)

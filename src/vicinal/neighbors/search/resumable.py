@@ -9,7 +9,7 @@ from torch import Tensor
 
 from vicinal.checks import as_matrix
 from vicinal.neighbors.neighborhood import Neighborhood, joined
-from vicinal.neighbors.search.protocol import Search
+from vicinal.neighbors.search.exact import Search
 
 Progress = Callable[[str, int, int | None], None]
 BLOCK = 4096  # queries between two reports
@@ -48,20 +48,13 @@ def resumable_query(
 
     Parameters
     ----------
-    search:
-        A search that holds its support.
-    x:
-        Rows ``(n, d)`` whose neighbors are asked for.
-    k:
-        How many neighbors.
-    exclude:
-        For each row the index of a support row to leave out, -1 for none.
-    store:
-        Keeps finished blocks; what it holds already is not searched again.
-    progress:
-        Called as ``progress(title, done, total)`` after every block.
-    title:
-        What the progress is of.
+    search : one that holds its support.
+    x : rows ``(n, d)`` whose neighbors are asked for.
+    k : how many neighbors.
+    exclude : for each row the index of a support row to leave out, -1 for none.
+    store : keeps finished blocks; what it holds already is not searched again.
+    progress : called as ``progress(title, done, total)`` after every block.
+    title : what the progress is of.
 
     >>> import torch
     >>> from vicinal.neighbors.search import ExactSearch

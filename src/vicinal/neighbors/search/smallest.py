@@ -42,24 +42,12 @@ def smallest_scores(
     for t in range(tiles):
         scores = first[t] if t < lead else _tile(q, x, bias, t, tiles, out=first[-1])
         rows, columns, values = _below(scores, hits.threshold, _group_size(m, count))
-        hits.add(rows, columns * tiles + t, values)
+        hits.take(rows, columns * tiles + t, values)
     values, columns = hits.smallest()
     short = values.isinf().any(1).nonzero()[:, 0]  # rows whose threshold was estimated too low
     if len(short):
         values[short], columns[short] = _dense(q[short], x, bias, count)
     return values, columns
-
-
-def columns_below(
-    q: Float[Tensor, "n d"],
-    x: Float[Tensor, "m d"],
-    bias: Float[Tensor, " m"],
-    limit: Float[Tensor, "n 1"],
-) -> tuple[Int[Tensor, " h"], Int[Tensor, " h"]]:
-    """(row, column) of every score of at most ``limit``; not-a-number counts as below."""
-    scores = torch.addmm(bias, q, x.T, alpha=-2)
-    rows, columns = (~(scores > limit)).nonzero(as_tuple=True)
-    return rows, columns
 
 
 def by_distance_then_index(
@@ -150,7 +138,7 @@ class _Hits:
         self.found: list[tuple[Tensor, Tensor, Tensor]] = []
         self.total = 0
 
-    def add(self, rows: Tensor, columns: Tensor, values: Tensor) -> None:
+    def take(self, rows: Tensor, columns: Tensor, values: Tensor) -> None:
         self.found.append((rows, columns, values))
         self.total += len(rows)
         if self.total > 16 * self.count * len(self.threshold):  # estimated too high
