@@ -7,7 +7,7 @@ from torch import nn
 
 from vicinal import audit as top_level_audit
 from vicinal.audits.data import borders, duplicates, hubs, map_of, prior_shift
-from vicinal.audits.media import images_of
+from vicinal.audits.model import images_of
 from vicinal.checks import InputError
 from vicinal.neighbors.search import ExactSearch
 from vicinal.studies import About, Audit, AuditSettings, audit, compare_audits

@@ -18,8 +18,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from vicinal.audits.folds import Fold
-from vicinal.audits.heads import HEADS, RECIPES, Answer, Task
+from vicinal.audits.heads import HEADS, RECIPES, Answer, Fold, Task
 from vicinal.audits.scoring import Scored
 from vicinal.checks import InputError, as_matrix, check_choice, check_k, check_same_width
 from vicinal.confidence.ned.classifier import NEDClassifier

@@ -16,7 +16,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from vicinal.audits.rows import Effect, LabelAudit, Suspect
+from vicinal.audits.record import Effect, LabelAudit, Suspect
 from vicinal.confidence.ned.effects import label_effects, relabeled
 from vicinal.confidence.ned.posterior import (
     NEDParameters,

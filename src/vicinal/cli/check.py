@@ -7,9 +7,8 @@ from typing import Any
 from vicinal.checks import InputError, check_choice
 from vicinal.cli.console import Console
 from vicinal.cli.data_files import read_rows
-from vicinal.cli.options import METRICS
 from vicinal.cli.row_set import RowSet, checked_labels, usable, vectors
-from vicinal.cli.verbs import CheckOptions
+from vicinal.cli.verbs import METRICS, CheckOptions
 from vicinal.confidence import load
 
 

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from vicinal.capture import ShardStore
 from vicinal.checks import InputError, closest
-from vicinal.cli.data_keys import (
+from vicinal.cli.row_set import (
     EMBEDDING_KEYS,
     ID_KEYS,
     IMAGE_KEYS,
@@ -23,11 +23,15 @@ from vicinal.cli.data_keys import (
     LOGIT_KEYS,
     PATH_KEYS,
     TEXT_KEYS,
+    RowSet,
+    aligned,
+    checked_labels,
     pick,
+    usable,
+    vectors,
 )
-from vicinal.cli.options import DataOptions
-from vicinal.cli.row_set import RowSet, aligned, checked_labels, usable, vectors
 from vicinal.cli.tables import TABLES, read_table
+from vicinal.cli.verbs import DataOptions
 
 IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff")
 USUAL = DataOptions()  # every key under one of its usual names

@@ -8,8 +8,7 @@ from typing import Any
 from vicinal.checks import InputError, check_choice
 from vicinal.cli.console import Console
 from vicinal.cli.data_files import read_vectors
-from vicinal.cli.options import METRICS
-from vicinal.cli.verbs import FitOptions
+from vicinal.cli.verbs import METRICS, FitOptions
 from vicinal.confidence import NEDClassifier, TrustHead
 
 

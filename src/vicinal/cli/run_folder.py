@@ -6,17 +6,26 @@ Files are renamed into place whole. While they are being replaced the folder bea
 
 from __future__ import annotations
 
+import io
 import json
 import re
 import shutil
-from collections.abc import Iterator
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from filelock import FileLock, Timeout
 
+from vicinal.audits.files import csv_text, word, write_samples, write_summary, write_suspects
+from vicinal.audits.model import as_pixels
+from vicinal.audits.record import Audit, Media
 from vicinal.checks import InputError
+from vicinal.cli.model_inputs import read_image
+from vicinal.cli.row_set import RowSet
 from vicinal.files import write_atomically
 
 LOCK = ".lock"
@@ -108,3 +117,147 @@ def _remove_if_bare(made: list[Path]) -> None:
     for path in [made[0] / WORK, *made] if made else []:
         with suppress(OSError):
             path.rmdir()
+
+
+MEDIA = "media.npz"
+CONFIG = "config.json"
+HEAD = "trust.vic"
+
+
+def write_run(
+    audit: Audit,
+    folder: Path,
+    config: dict[str, Any],
+    dropped: Sequence[tuple[str, str]] = (),
+    *,
+    max_mb: float = 10.0,
+) -> None:
+    """All files of the run; until the last one is there the folder is marked unfinished.
+
+    Parameters
+    ----------
+    audit : the finished record.
+    folder : where to write; files of an earlier run there are replaced.
+    config : the settings, as ``vicinal audit --config`` reads them back.
+    dropped : ids of the rows that were left out, and why.
+    max_mb : how large the page may be.
+    """
+    with publishing(folder):
+        write_atomically(folder / "audit.json", audit.to_json() + "\n")
+        write_summary(audit, folder / "summary.json")
+        write_samples(audit, folder / "samples.csv")
+        write_suspects(audit, folder / "suspects.csv")
+        (folder / "dropped.csv").unlink(missing_ok=True)
+        if dropped:
+            rows = [["id", "why"], *([word(name), why] for name, why in dropped)]
+            write_atomically(folder / "dropped.csv", csv_text(rows))
+        save_media(audit.media, folder / MEDIA)
+        audit.head.save(folder / HEAD)
+        write_json(folder / CONFIG, config)
+        audit.save(folder / "report.html", max_mb=max_mb)
+        provenance = {**audit.provenance.to_dict(), "git": git_commit(), "argv": sys.argv}
+        write_json(folder / "provenance.json", provenance)
+    shutil.rmtree(folder / WORK, ignore_errors=True)
+
+
+def read_run(folder: Path) -> Audit:
+    """The record of a finished run."""
+    path = folder / "audit.json" if folder.is_dir() else folder
+    if (folder / UNFINISHED).exists():
+        raise InputError(f"{folder} is an unfinished run. Run its audit command again first.")
+    if not path.exists():
+        raise InputError(f"no run in {folder}: audit.json is missing. Give a folder of an audit.")
+    try:
+        return Audit.from_json(path.read_text("utf-8"))
+    except UnicodeDecodeError:
+        raise InputError(f"{path} is no record of an audit. Give a folder of an audit.") from None
+
+
+def git_commit() -> str | None:
+    """The commit of the folder the command was run in, if it is a repository."""
+    try:
+        done = subprocess.run(
+            ["git", "rev-parse", "HEAD"], capture_output=True, text=True, timeout=5, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.strip() or None if done.returncode == 0 else None
+
+
+THUMBNAIL = 48
+
+
+def media_of(support: RowSet, query: RowSet) -> Media | None:
+    """Images if both sets have them, else texts, else the table's columns; None without any."""
+    if support.images is not None and query.images is not None:
+        return Media("images", Thumbnails(query.images), Thumbnails(support.images))
+    if support.texts is not None and query.texts is not None:
+        return Media("texts", list(query.texts), list(support.texts))
+    if support.table is not None and query.table is not None:
+        return Media("tables", list(query.table), list(support.table), columns=query.columns)
+    return None
+
+
+class Thumbnails(Mapping[int, Any]):
+    """Images by row, made small when they are asked for: arrays as they are, paths read."""
+
+    def __init__(self, sources: Any):
+        self.sources = sources
+
+    def __len__(self) -> int:
+        return len(self.sources)
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(len(self.sources)))
+
+    def __getitem__(self, row: int) -> Any:
+        item = self.sources[row]
+        if isinstance(item, (str, np.str_)):
+            return read_image(str(item), size=THUMBNAIL)
+        return as_pixels(np.asarray(item))
+
+
+def save_media(media: Media | None, path: Path) -> None:
+    """Keep the media of a run, so that ``explore`` can show them; rows without any are left out."""
+    if media is None:
+        path.unlink(missing_ok=True)
+        return
+    arrays: dict[str, Any] = {}
+    for side in ("query", "support"):
+        items = [media.get(side, row) for row in range(len(getattr(media, side)))]
+        if media.kind == "images":
+            shapes = {np.asarray(item).shape for item in items}
+            if len(shapes) == 1:
+                arrays[side] = np.stack([np.asarray(item) for item in items])
+                continue
+        arrays[side] = np.array([json.dumps(_listed(item)) for item in items], dtype=np.str_)
+    buffer = io.BytesIO()
+    np.savez_compressed(
+        buffer,
+        kind=np.array(media.kind),
+        columns=np.array(media.columns, dtype=np.str_),
+        **arrays,
+    )
+    write_atomically(path, buffer.getvalue())
+
+
+def load_media(path: Path) -> Media | None:
+    if not path.exists():
+        return None
+    with np.load(path, allow_pickle=False) as file:
+        kind = str(file["kind"])
+        sides = {}
+        for side in ("query", "support"):
+            stored = file[side]
+            if stored.dtype.kind == "U":
+                items = [json.loads(text) for text in stored.tolist()]
+                sides[side] = [
+                    np.array(item, dtype=np.uint8) if kind == "images" else item for item in items
+                ]
+            else:
+                sides[side] = list(stored)
+        return Media(kind, sides["query"], sides["support"], tuple(file["columns"].tolist()))
+
+
+def _listed(item: Any) -> Any:
+    return item.tolist() if isinstance(item, np.ndarray) else item
