@@ -111,11 +111,11 @@ def audit(
 def data_of(facts: Facts) -> Data:
     """The sets, and how they were used."""
     sets, settings, model = facts.sets, facts.settings, facts.model
-    count, temperature = len(sets.classes), float(facts.ned.temperature_)
+    temperature = float(facts.ned.temperature_)
     return Data(
-        support=sets.support.facts(count),
-        query=sets.query.facts(count),
-        calib=None if sets.calib is None else sets.calib.facts(count),
+        support=sets.support.facts(),
+        query=sets.query.facts(),
+        calib=None if sets.calib is None else sets.calib.facts(),
         split=facts.split.how,
         metric=settings.metric,
         k=facts.graph.k,
@@ -153,8 +153,8 @@ def support_rows(facts: Facts) -> SupportRows:
     suspects = facts.suspects.rows
     shown = facts.graph.rows(suspects).first(SHOWN_NEIGHBORS).indices
     named = [facts.neighborhood.first(SHOWN_NEIGHBORS).indices, suspects, shown]
-    if facts.model is not None:
-        near = [row for rows, _ in facts.model.network_neighbors.values() for row in rows]
+    if facts.model is not None and facts.model.network is not None:
+        near = [row for rows, _ in facts.model.network.neighbors.values() for row in rows]
         named.append(torch.tensor(near, dtype=torch.long))
     rows = torch.cat([part.reshape(-1) for part in named]).unique()
     ids = facts.support_ids
@@ -246,7 +246,7 @@ SECTIONS: dict[str, Callable[[Facts], Any]] = {
     "credibility": credibility_of,
     "borders": lambda f: data.borders(*_graph_of(f)),
     "layers": lambda f: f.model and f.model.layers,
-    "network": lambda f: f.model and f.model.network,
+    "network": lambda f: f.model and f.model.network and f.model.network.view,
     "map": lambda f: data.map_of(
         f.sets.query.rows,
         f.sets.support.rows,

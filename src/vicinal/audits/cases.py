@@ -12,14 +12,13 @@ from torch import Tensor
 
 from vicinal.audits.heads import BLOCK, Answer
 from vicinal.audits.model import ModelFacts
-from vicinal.audits.record import Cases
+from vicinal.audits.record import Cases, significant
 from vicinal.audits.scoring import reliability_bins
 from vicinal.audits.sections import ClassFacts, Credibility, Histogram
 from vicinal.confidence.ned.posterior import neighbor_log_weights
 from vicinal.confidence.verdicts import VERDICTS, judge, reasons, standards_of
 from vicinal.evaluation import expected_calibration_error, noise_floor
 from vicinal.labels import UNKNOWN, UNLABELED
-from vicinal.records import significant
 
 if TYPE_CHECKING:
     from vicinal.audits.facts import Facts
@@ -70,11 +69,11 @@ def weights_of(facts: Facts) -> Float[Tensor, "m k"]:
 
 def crowding_of(model: ModelFacts | None, m: int) -> Tensor | None:
     """Percentiles of N_S for the rows the network was asked about; 100 (no doubt) for others."""
-    if model is None or not model.network_percentile:
+    if model is None or model.network is None:
         return None
+    asked = model.network.percentile
     crowd = torch.full((m,), 100.0, dtype=torch.float64)
-    asked = list(model.network_percentile)
-    crowd[asked] = torch.tensor(list(model.network_percentile.values()), dtype=torch.float64)
+    crowd[list(asked)] = torch.tensor(list(asked.values()), dtype=torch.float64)
     return crowd
 
 
@@ -153,9 +152,9 @@ def _network_columns(model: ModelFacts | None, m: int) -> dict[str, Any]:
     if model is None:
         return {}
     columns: dict[str, Any] = {}
-    if model.network_percentile:
-        columns["network_percentile"] = tuple(model.network_percentile.get(i) for i in range(m))
-        near = [model.network_neighbors.get(i, ([], [])) for i in range(m)]
+    if model.network is not None:
+        columns["network_percentile"] = tuple(map(model.network.percentile.get, range(m)))
+        near = [model.network.neighbors.get(i, ([], [])) for i in range(m)]
         columns["network_neighbors"] = tuple(tuple(rows) for rows, _ in near)
         columns["network_similarities"] = tuple(tuple(values) for _, values in near)
     if model.layer_class is not None and model.layer_share is not None:

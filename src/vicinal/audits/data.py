@@ -10,11 +10,11 @@ from jaxtyping import Float, Int
 from numpy.typing import NDArray
 from torch import Tensor
 
+from vicinal.audits.record import significant
 from vicinal.audits.sections import Border, Borders, Duplicates, Hub, Hubs, Map, PriorShift
 from vicinal.neighbors.kernels import exponential
 from vicinal.neighbors.mass import log_mass, own_log_mass
 from vicinal.neighbors.neighborhood import Neighborhood
-from vicinal.records import significant
 
 NEAR = 1e-6  # a squared distance below this share of the mean squared norm is a near-duplicate
 MAP_ROWS = 4000

@@ -149,8 +149,7 @@ class Facts:
 
     @cached_property
     def suspects(self) -> Contradictions:
-        codes, count = self.sets.codes, len(self.sets.classes)
-        return contradictions(self.graph, codes, count, self.ned.parameters_)
+        return contradictions(self.ned.log_probs_of(self.graph).exp(), self.sets.codes)
 
     @property
     def support_ids(self) -> tuple[str, ...]:

@@ -137,7 +137,10 @@ def compare_heads(
     >>> table["ned"].ece < table["1nn"].ece
     True
     """
-    x, labels = _support(support)
+    x, y = _pair(support, "support")
+    labels = labels_of(y, len(x))
+    if labels.soft:
+        raise InputError("`support` labels must be hard (n,): the heads are compared on classes.")
     q, codes = _coded(query, "query", labels, x)
     check_k(k, len(x), "k", "the support")
     names = list(TITLES) if heads is None else list(heads)
@@ -172,14 +175,6 @@ def compare_heads(
         tuple(scores), len(x), len(q), x.shape[1], len(labels.classes), k, metric,
         target, delta, temperature, unknown, tuple(notes),
     )  # fmt: skip
-
-
-def _support(support: Any) -> tuple[Tensor, Labels]:
-    x, y = _pair(support, "support")
-    labels = labels_of(y, len(x))
-    if labels.soft:
-        raise InputError("`support` labels must be hard (n,): the heads are compared on classes.")
-    return x, labels
 
 
 def _coded(

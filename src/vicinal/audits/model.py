@@ -1,4 +1,4 @@
-"""What the model itself adds to an audit: its layers, and the inputs it treats alike.
+"""What the model itself adds to an audit: layers, the inputs it treats alike, what they look like.
 
 The embedding that is searched is the last layer before the final linear one, unless another is
 named. Layers show at which depth the classes part; gradients show which rows the network cannot
@@ -7,7 +7,7 @@ move one without the other (:mod:`~vicinal.audits.network`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,9 +20,9 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset, IterableDataset
 
 from vicinal.audits.inputs import AuditSettings
-from vicinal.audits.network import network_facts
-from vicinal.audits.record import Media
-from vicinal.audits.sections import Layer, NetworkView
+from vicinal.audits.network import NetworkFacts, network_facts
+from vicinal.audits.record import Media, ReadLater
+from vicinal.audits.sections import Layer
 from vicinal.capture import (
     Activations,
     batches,
@@ -60,9 +60,7 @@ class ModelFacts:
     layer_class: Int[Tensor, "m l"] | None = None
     layer_share: Float[Tensor, "m l"] | None = None
     support_neighborhoods: dict[str, Neighborhood] = field(default_factory=dict)
-    network: NetworkView | None = None
-    network_percentile: dict[int, float] = field(default_factory=dict)
-    network_neighbors: dict[int, tuple[list[int], list[float]]] = field(default_factory=dict)
+    network: NetworkFacts | None = None
     not_checked: dict[str, str] = field(default_factory=dict)
 
 
@@ -75,21 +73,7 @@ def listen(
     work: str | Path | None,
     progress: Callable[[str, int, int | None], None] | None,
 ) -> ModelFacts:
-    """Run the model over the sets and ask its layers and gradients.
-
-    Parameters
-    ----------
-    model
-        The network.
-    train, test, calib
-        The sets, as ``capture`` takes them; ``calib`` may be None.
-    settings
-        Which layers, how many rows, which seed.
-    work
-        A folder for the activations, so that a stopped run goes on; None: memory.
-    progress
-        ``progress(title, done, total)`` is called after each batch.
-    """
+    """Run the model over the sets and ask its layers and gradients; arguments as of ``audit``."""
     if train is None or test is None:
         raise InputError("a model is audited on data: audit(model, train, test).")
     order = executed(model, train)
@@ -121,9 +105,7 @@ def listen(
         layer_class=votes,
         layer_share=shares,
         support_neighborhoods=neighborhoods,
-        network=None if network is None else network.view,
-        network_percentile={} if network is None else network.percentile,
-        network_neighbors={} if network is None else network.neighbors,
+        network=network,
         not_checked={} if missing is None else {"network": missing},
     )
 
@@ -215,10 +197,8 @@ def _layer_votes(
 
 def images_of(train: Any, test: Any) -> Media | None:
     """Thumbnails of both sets if their inputs are images ``(c, h, w)`` with 1 or 3 channels."""
-    support, query = _Inputs.of(train), _Inputs.of(test)
-    if support is None or query is None:
-        return None
-    return Media("images", query, support)
+    support, query = _inputs(train), _inputs(test)
+    return None if support is None or query is None else Media("images", query, support)
 
 
 def as_pixels(image: Any) -> NDArray[np.uint8]:
@@ -241,39 +221,21 @@ def as_pixels(image: Any) -> NDArray[np.uint8]:
     return np.round(255 * (pixels - low) / max(high - low, 1e-12)).astype(np.uint8)
 
 
-class _Inputs(Mapping[int, Any]):
-    """Rows of a data set by number, read when they are asked for."""
+def _inputs(data: Any) -> ReadLater | None:
+    """The images of a data set; None where rows cannot be had one by one, or are no images."""
+    if isinstance(data, (tuple, list)) and data and isinstance(data[0], (Tensor, np.ndarray)):
+        data = data[0]
+    if isinstance(data, torch.utils.data.DataLoader):
+        data = data.dataset
+    count = row_count(data)
+    by_row = isinstance(data, (Tensor, np.ndarray, Dataset))
+    if not count or not by_row or isinstance(data, IterableDataset):
+        return None
 
-    def __init__(self, rows: Any, count: int) -> None:
-        self.rows = rows
-        self.count = count
+    def item(row: int) -> Any:
+        found = data[row]
+        return found[0] if isinstance(found, (tuple, list)) else found
 
-    @classmethod
-    def of(cls, data: Any) -> _Inputs | None:
-        """None where rows cannot be had one by one, or are no images."""
-        if isinstance(data, (tuple, list)) and data and isinstance(data[0], (Tensor, np.ndarray)):
-            data = data[0]
-        if isinstance(data, torch.utils.data.DataLoader):
-            data = data.dataset
-        count = row_count(data)
-        by_row = isinstance(data, (Tensor, np.ndarray, Dataset))
-        if not count or not by_row or isinstance(data, IterableDataset):
-            return None
-        found = cls(data, count)
-        shape = tuple(getattr(found._input(0), "shape", (0,)))
-        return found if len(shape) == 3 and shape[0] in (1, 3) else None
-
-    def _input(self, row: int) -> Any:
-        item = self.rows[row]
-        return item[0] if isinstance(item, (tuple, list)) else item
-
-    def __getitem__(self, row: int) -> NDArray[np.uint8]:
-        if not 0 <= row < self.count:
-            raise KeyError(row)
-        return as_pixels(self._input(row))
-
-    def __iter__(self) -> Iterator[int]:
-        return iter(range(self.count))
-
-    def __len__(self) -> int:
-        return self.count
+    shape = tuple(getattr(item(0), "shape", (0,)))
+    is_image = len(shape) == 3 and shape[0] in (1, 3)
+    return ReadLater(lambda row: as_pixels(item(row)), count) if is_image else None

@@ -9,10 +9,13 @@ too (rows are positions in their set, classes positions in ``Audit.classes``), t
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from vicinal.audits.sections import (
     Borders,
@@ -35,6 +38,9 @@ from vicinal.audits.sections import (
 from vicinal.checks import InputError, check_choice
 from vicinal.confidence.verdicts import VERDICTS
 from vicinal.records import Record
+
+_POWERS = np.array([float(f"1e{place}") for place in range(23)])  # exact in float64, no further
+MEDIA_KINDS = ("images", "texts", "tables")
 
 
 @dataclass(frozen=True)
@@ -121,9 +127,6 @@ class LabelAudit(Record):
     effects: tuple[Effect, ...] = ()
 
 
-MEDIA_KINDS = ("images", "texts", "tables")
-
-
 @dataclass(frozen=True)
 class Audit(Record):
     """The whole record. ``media`` and ``head`` travel beside it and stay out of the JSON."""
@@ -206,6 +209,21 @@ class Audit(Record):
         return notebook_frame(self, self.media)
 
 
+class ReadLater(Sequence[Any]):
+    """An item for each of so many rows, read when it is asked for."""
+
+    def __init__(self, read: Callable[[int], Any], rows: int) -> None:
+        self.read, self.rows = read, rows
+
+    def __len__(self) -> int:
+        return self.rows
+
+    def __getitem__(self, row: Any) -> Any:
+        if not 0 <= row < self.rows:
+            raise IndexError(row)
+        return self.read(row)
+
+
 @dataclass(frozen=True)
 class Media:
     """What the rows look like, beside the numbers: anything indexed by row, gaps allowed.
@@ -228,3 +246,19 @@ class Media:
             return (self.query if side == "query" else self.support)[row]
         except (KeyError, IndexError):
             return None
+
+
+def significant(values: Any, digits: int = 6) -> NDArray[np.float64]:
+    """What ``float(f"{v:.6g}")`` gives for each: the float64 nearest to so many decimal digits.
+
+    >>> significant([0.0, 2 / 3, -123456.789, 1.23456789e-30]).tolist()
+    [0.0, 0.666667, -123457.0, 1.23457e-30]
+    """
+    v = np.asarray(values, dtype=np.float64)
+    size = np.where(v == 0, 1.0, np.abs(v))
+    place = (digits - 1 - np.floor(np.log10(size))).astype(np.int64)
+    up, down = _POWERS[np.clip(place, 0, 22)], _POWERS[np.clip(-place, 0, 22)]
+    found = np.rint(v * up / down) / up * down
+    far = np.abs(place) > 22
+    found[far] = [float(f"{value:.{digits}g}") for value in v[far].tolist()]
+    return found

@@ -19,9 +19,7 @@ from torch import Tensor
 from vicinal.audits.record import Effect, LabelAudit, Suspect
 from vicinal.confidence.ned.effects import label_effects, relabeled
 from vicinal.confidence.ned.posterior import (
-    NEDParameters,
     best_class,
-    ned_log_probs,
     neighbor_log_weights,
 )
 from vicinal.neighbors.neighborhood import Neighborhood
@@ -41,11 +39,9 @@ class Contradictions(NamedTuple):
     p_suggested: Float[Tensor, " s"]
 
 
-def contradictions(
-    graph: Neighborhood, codes: Int[Tensor, " n"], num_classes: int, parameters: NEDParameters
-) -> Contradictions:
-    """Suspect rows of a support, from its leave-one-out graph; classes of one row are left out."""
-    p = _leave_one_out(graph, num_classes, parameters)
+def contradictions(p: Float[Tensor, "n c"], codes: Int[Tensor, " n"]) -> Contradictions:
+    """Suspect rows of a support, by its leave-one-out probabilities; not classes of one row."""
+    num_classes = p.shape[1]
     own = p.gather(1, codes[:, None])[:, 0]
     counts = torch.bincount(codes, minlength=num_classes)
     usual = torch.zeros(num_classes, dtype=p.dtype).index_add_(0, codes, own)
@@ -144,9 +140,3 @@ def depth_agreement(
         votes = torch.zeros(len(rows), num_classes).scatter_add_(1, near, torch.ones(near.shape))
         against += votes.argmax(1) != codes[rows]
     return dict(zip(rows.tolist(), (against / len(layers)).tolist(), strict=True))
-
-
-def _leave_one_out(graph: Neighborhood, num_classes: int, parameters: NEDParameters) -> Tensor:
-    block = max(1, (1 << 22) // (graph.k + num_classes))
-    parts = (ned_log_probs(part.double(), num_classes, parameters) for part in graph.blocks(block))
-    return torch.cat([logs.exp() for logs in parts])

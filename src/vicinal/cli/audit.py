@@ -1,4 +1,8 @@
-"""``vicinal audit``: the main job, from files to a run folder with a page in it."""
+"""``vicinal audit``: the main job, from files to a run folder with a page in it.
+
+Files are read, checked and described before anything is computed; what is printed at the end is the
+terminal's version of the page's first screen.
+"""
 
 from __future__ import annotations
 
@@ -23,9 +27,11 @@ from vicinal.cli.console import Console
 from vicinal.cli.data_files import read_vectors
 from vicinal.cli.model_inputs import ModelInputs, check_fits, in_codes_of, model_inputs
 from vicinal.cli.models import model_of
-from vicinal.cli.row_set import RowSet
+from vicinal.cli.row_set import RowSet, check_same_dims
 from vicinal.cli.run_folder import WORK, locked, media_of, next_folder, write_run
 from vicinal.cli.verbs import METRICS, AuditOptions
+
+ROLES = ("support", "query", "calib")
 
 
 def run(options: AuditOptions) -> None:
@@ -36,23 +42,18 @@ def run(options: AuditOptions) -> None:
     with locked(folder):
         if options.fresh:
             shutil.rmtree(folder / WORK, ignore_errors=True)
-        result = _audited(prepared, folder, console)
+        with console.progress("audit") as bar:  # one for each of its long steps
+            result = audit(
+                **prepared.arguments,
+                settings=settings_of(prepared.options),
+                about=prepared.about,
+                work=folder / WORK,
+                progress=lambda _title, done, total: bar(done, total),
+            )
         config = as_config(prepared.options)
         write_run(result, folder, config, prepared.dropped, max_mb=options.max_mb)
     print_summary(result, folder, console)
     console.result(result.summary)
-
-
-def _audited(prepared: Prepared, folder: Path, console: Console) -> Audit:
-    """The audit, with a bar for each of its long steps."""
-    with console.progress("audit") as bar:
-        return audit(
-            **prepared.arguments,
-            settings=settings_of(prepared.options),
-            about=prepared.about,
-            work=folder / WORK,
-            progress=lambda _title, done, total: bar(done, total),
-        )
 
 
 def print_summary(audit: Audit, folder: Path, console: Console) -> None:
@@ -130,9 +131,6 @@ def _written(folder: Path) -> Iterator[str]:
     yield f"next   vicinal explore {folder}   |   vicinal predict {folder}/trust.vic new.npz"
 
 
-ROLES = ("support", "query", "calib")
-
-
 @dataclass(frozen=True)
 class Prepared:
     """The sets as the audit takes them, what they are called, and what was left out of them."""
@@ -148,22 +146,21 @@ def prepare(options: AuditOptions, console: Console) -> Prepared:
     settings_of(options)  # a wrong setting is answered before a file is read
     if options.model is not None:
         return _with_model(options, options.model, console)
-    sets = {role: _vectors(getattr(options, role), options) for role in ROLES}
-    support, query, calib = sets["support"], sets["query"], sets["calib"]
-    assert support is not None
+    given = {role: spec for role in ROLES if (spec := getattr(options, role)) is not None}
+    zero_rows = options.metric == "cosine" or options.normalize
+    sets = {r: read_vectors(spec, options, zero_rows=zero_rows) for r, spec in given.items()}
+    support = sets["support"]
     if support.labels is None:
         _refuse_unlabeled(support, options.support)
-    _check_dims(support, query, "query")
-    _check_dims(support, calib, "calib")
-    arguments: dict[str, Any] = {"support": (support.embeddings, support.labels)}
-    if query is not None:
-        arguments |= {"query": _pair(query), "logits": query.logits}
-    if calib is not None:
-        arguments["calib"] = _pair(calib)
-    dropped = tuple(pair for rows in sets.values() if rows is not None for pair in rows.dropped)
+    for role, rows in sets.items():
+        check_same_dims(support, rows, "support", role)
+    arguments: dict[str, Any] = {role: _pair(rows) for role, rows in sets.items()}
+    if "query" in sets:
+        arguments["logits"] = sets["query"].logits
+    dropped = tuple(pair for rows in sets.values() for pair in rows.dropped)
     if dropped:
         console.warn(f"{len(dropped)} rows were dropped; they are listed in dropped.csv.")
-    about = _about(options, {**sets, "query": query or support})
+    about = _about(options, {"query": support, **sets})
     return Prepared(options, arguments, about, dropped)
 
 
@@ -183,19 +180,6 @@ def settings_of(options: AuditOptions) -> AuditSettings:
         seed=options.seed,
         embedding=options.embedding,
         layers=tuple(options.layer or ()),
-    )
-
-
-def _vectors(spec: str | None, options: AuditOptions) -> RowSet | None:
-    if spec is None:
-        return None
-    return read_vectors(
-        spec,
-        options,
-        pool=options.pool,
-        transpose=options.transpose,
-        drop_bad=options.drop_bad,
-        zero_rows=options.metric == "cosine" or options.normalize,
     )
 
 
@@ -245,28 +229,16 @@ def _refuse_unlabeled(rows: RowSet, spec: str) -> None:
     raise InputError(f"{rows.name} has no key 'y' or 'labels'{listed}.{hint}")
 
 
-def _check_dims(support: RowSet, other: RowSet | None, role: str) -> None:
-    if other is None:
-        return
-    ours, theirs = support.shape, other.shape
-    if ours[1] != theirs[1]:
-        raise InputError(
-            f"support embeddings have {ours[1]} dims but {role} has {theirs[1]} ({other.source}). "
-            f"They must come from the same model and layer. Saw {support.source} {ours}."
-        )
-
-
 def _about(options: AuditOptions, sets: dict[str, Any], names: list[str] | None = None) -> About:
     """What the sets are called and look like."""
     support, query, calib = sets["support"], sets["query"], sets.get("calib")
-    ids = _hashed if options.hash_ids else _given
     return About(
         name=Path(options.query or options.support).stem,
         support_name=support.name,
         query_name=query.name,
         calib_name=calib.name if calib else "calib",
-        support_ids=ids(support),
-        query_ids=ids(query),
+        support_ids=_ids(support, options.hash_ids),
+        query_ids=_ids(query, options.hash_ids),
         class_names=names if options.labels is None else _class_names(options.labels),
         model=options.model,
         command=shlex.join(["vicinal", *sys.argv[1:]]),
@@ -283,12 +255,9 @@ def _class_names(path: Path) -> list[str]:
     return [line for line in path.read_text("utf-8").splitlines() if line.strip()]
 
 
-def _given(rows: RowSet) -> tuple[str, ...] | None:
-    return rows.ids
-
-
-def _hashed(rows: RowSet) -> tuple[str, ...]:
-    """The plain SHA-256 of each id, which whoever has the ids can make as well."""
-    return tuple(
-        hashlib.sha256(rows.row_id(row).encode()).hexdigest()[:12] for row in range(len(rows))
-    )
+def _ids(rows: RowSet, hashed: bool) -> tuple[str, ...] | None:
+    """As given; or the plain SHA-256 of each, which whoever has the ids can make as well."""
+    if not hashed:
+        return rows.ids
+    names = [rows.row_id(row).encode() for row in range(len(rows))]
+    return tuple(hashlib.sha256(name).hexdigest()[:12] for name in names)

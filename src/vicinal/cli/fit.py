@@ -48,14 +48,7 @@ def run(options: FitOptions) -> None:
 
 
 def _labeled(spec: str, options: FitOptions, console: Console) -> tuple[Any, Any]:
-    rows = read_vectors(
-        spec,
-        options,
-        pool=options.pool,
-        transpose=options.transpose,
-        drop_bad=options.drop_bad,
-        zero_rows=options.metric == "cosine",
-    )
+    rows = read_vectors(spec, options, zero_rows=options.metric == "cosine")
     if rows.labels is None:
         raise InputError(f"{rows.name} has no labels. Name them with --label-key.")
     for name, why in rows.dropped:

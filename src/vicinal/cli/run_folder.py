@@ -1,7 +1,8 @@
-"""The folder of a run: one process at a time in it, and never a broken file.
+"""The folder of a run and its files: one process at a time in it, and never a broken file.
 
 Files are renamed into place whole. While they are being replaced the folder bears the mark
-``.unfinished``: a run that dies there is continued, not trusted.
+``.unfinished``: a run that dies there is continued, not trusted. What the rows look like is kept
+for ``vicinal explore`` in one ``.npz``, without a pickle.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ from filelock import FileLock, Timeout
 
 from vicinal.audits.files import csv_text, word, write_samples, write_summary, write_suspects
 from vicinal.audits.model import as_pixels
-from vicinal.audits.record import Audit, Media
+from vicinal.audits.record import Audit, Media, ReadLater
 from vicinal.checks import InputError
 from vicinal.cli.model_inputs import read_image
 from vicinal.cli.row_set import RowSet
@@ -32,6 +33,10 @@ LOCK = ".lock"
 UNFINISHED = ".unfinished"
 WORK = ".work"
 MARKS = ("provenance.json", UNFINISHED, WORK, LOCK, "manifest.json", "summary.json")  # of a run
+MEDIA = "media.npz"
+CONFIG = "config.json"
+HEAD = "trust.vic"
+THUMBNAIL = 48
 
 
 def next_folder(parent: Path, verb: str) -> Path:
@@ -54,7 +59,8 @@ def locked(folder: Path) -> Iterator[Path]:
     """
     if folder.exists() and not folder.is_dir():
         raise InputError(f"--out {folder} is a file. Give a folder.")
-    if folder.is_dir() and any(folder.iterdir()) and not _is_run(folder):
+    is_run = any((folder / mark).exists() for mark in MARKS)
+    if folder.is_dir() and any(folder.iterdir()) and not is_run:
         raise InputError(
             f"--out {folder} is not empty and not a run of vicinal. Give another folder."
         )
@@ -68,15 +74,6 @@ def locked(folder: Path) -> Iterator[Path]:
     finally:
         (folder / LOCK).unlink(missing_ok=True)  # while it is held: who waits for it looks again
         lock.release()
-
-
-@contextmanager
-def publishing(folder: Path) -> Iterator[None]:
-    """Files written inside count as a run only when all of them are there."""
-    mark = folder / UNFINISHED
-    mark.touch()
-    yield
-    mark.unlink()
 
 
 def emptied(folder: Path) -> None:
@@ -106,10 +103,6 @@ def _taken(folder: Path) -> FileLock:
     return lock
 
 
-def _is_run(folder: Path) -> bool:
-    return any((folder / mark).exists() for mark in MARKS)
-
-
 def _remove_if_bare(made: list[Path]) -> None:
     """Folders that were made for nothing, innermost first; one that holds anything stays."""
     if made:
@@ -117,11 +110,6 @@ def _remove_if_bare(made: list[Path]) -> None:
     for path in [made[0] / WORK, *made] if made else []:
         with suppress(OSError):
             path.rmdir()
-
-
-MEDIA = "media.npz"
-CONFIG = "config.json"
-HEAD = "trust.vic"
 
 
 def write_run(
@@ -142,21 +130,22 @@ def write_run(
     dropped : ids of the rows that were left out, and why.
     max_mb : how large the page may be.
     """
-    with publishing(folder):
-        write_atomically(folder / "audit.json", audit.to_json() + "\n")
-        write_summary(audit, folder / "summary.json")
-        write_samples(audit, folder / "samples.csv")
-        write_suspects(audit, folder / "suspects.csv")
-        (folder / "dropped.csv").unlink(missing_ok=True)
-        if dropped:
-            rows = [["id", "why"], *([word(name), why] for name, why in dropped)]
-            write_atomically(folder / "dropped.csv", csv_text(rows))
-        save_media(audit.media, folder / MEDIA)
-        audit.head.save(folder / HEAD)
-        write_json(folder / CONFIG, config)
-        audit.save(folder / "report.html", max_mb=max_mb)
-        provenance = {**audit.provenance.to_dict(), "git": git_commit(), "argv": sys.argv}
-        write_json(folder / "provenance.json", provenance)
+    (folder / UNFINISHED).touch()
+    write_atomically(folder / "audit.json", audit.to_json() + "\n")
+    write_summary(audit, folder / "summary.json")
+    write_samples(audit, folder / "samples.csv")
+    write_suspects(audit, folder / "suspects.csv")
+    (folder / "dropped.csv").unlink(missing_ok=True)
+    if dropped:
+        rows = [["id", "why"], *([word(name), why] for name, why in dropped)]
+        write_atomically(folder / "dropped.csv", csv_text(rows))
+    save_media(audit.media, folder / MEDIA)
+    audit.head.save(folder / HEAD)
+    write_json(folder / CONFIG, config)
+    audit.save(folder / "report.html", max_mb=max_mb)
+    provenance = {**audit.provenance.to_dict(), "git": git_commit(), "argv": sys.argv}
+    write_json(folder / "provenance.json", provenance)
+    (folder / UNFINISHED).unlink()
     shutil.rmtree(folder / WORK, ignore_errors=True)
 
 
@@ -184,13 +173,10 @@ def git_commit() -> str | None:
     return done.stdout.strip() or None if done.returncode == 0 else None
 
 
-THUMBNAIL = 48
-
-
 def media_of(support: RowSet, query: RowSet) -> Media | None:
     """Images if both sets have them, else texts, else the table's columns; None without any."""
     if support.images is not None and query.images is not None:
-        return Media("images", Thumbnails(query.images), Thumbnails(support.images))
+        return Media("images", _thumbnails(query.images), _thumbnails(support.images))
     if support.texts is not None and query.texts is not None:
         return Media("texts", list(query.texts), list(support.texts))
     if support.table is not None and query.table is not None:
@@ -198,23 +184,16 @@ def media_of(support: RowSet, query: RowSet) -> Media | None:
     return None
 
 
-class Thumbnails(Mapping[int, Any]):
+def _thumbnails(sources: Sequence[Any]) -> ReadLater:
     """Images by row, made small when they are asked for: arrays as they are, paths read."""
 
-    def __init__(self, sources: Any):
-        self.sources = sources
-
-    def __len__(self) -> int:
-        return len(self.sources)
-
-    def __iter__(self) -> Iterator[int]:
-        return iter(range(len(self.sources)))
-
-    def __getitem__(self, row: int) -> Any:
-        item = self.sources[row]
+    def read(row: int) -> Any:
+        item = sources[row]
         if isinstance(item, (str, np.str_)):
             return read_image(str(item), size=THUMBNAIL)
         return as_pixels(np.asarray(item))
+
+    return ReadLater(read, len(sources))
 
 
 def save_media(media: Media | None, path: Path) -> None:
@@ -230,7 +209,9 @@ def save_media(media: Media | None, path: Path) -> None:
             if len(shapes) == 1:
                 arrays[side] = np.stack([np.asarray(item) for item in items])
                 continue
-        arrays[side] = np.array([json.dumps(_listed(item)) for item in items], dtype=np.str_)
+        arrays[side] = np.array(
+            [json.dumps(item, default=np.ndarray.tolist) for item in items], dtype=np.str_
+        )
     buffer = io.BytesIO()
     np.savez_compressed(
         buffer,
@@ -257,7 +238,3 @@ def load_media(path: Path) -> Media | None:
             else:
                 sides[side] = list(stored)
         return Media(kind, sides["query"], sides["support"], tuple(file["columns"].tolist()))
-
-
-def _listed(item: Any) -> Any:
-    return item.tolist() if isinstance(item, np.ndarray) else item

@@ -277,6 +277,7 @@ class ExploreOptions:
     quiet: Quiet = False
 
 
+VectorVerb = AuditOptions | FitOptions | PredictOptions | CheckOptions
 VERBS: dict[str, type[Any]] = {
     "demo": DemoOptions,
     "audit": AuditOptions,

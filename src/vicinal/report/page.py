@@ -26,6 +26,9 @@ from vicinal.report.payload import Payload, fill
 from vicinal.report.svg import Figure
 
 Part = TypeVar("Part")  # of the record
+SCRIPTS = ("base.js", "media.js", "state.js", "panel.js", "gallery.js", "labels.js", "charts.js",
+           "live.js", "start.js")  # fmt: skip
+MEGABYTE = 1_000_000
 
 
 class Section(NamedTuple):
@@ -36,6 +39,7 @@ class Section(NamedTuple):
 
 
 def contents(audit: Audit) -> list[Section]:
+    """The sections in reading order: a line here is a template of that key in assets/sections."""
     layers = drawn(audit.layers, structure.layers, structure.layer_history)
     credibility = drawn(audit.credibility, trust.credibility, trust.p_values)
     network = drawn(audit.network, structure.density, structure.denoising)
@@ -72,11 +76,6 @@ def class_charts(audit: Audit) -> list[Figure]:
     )
 
 
-SCRIPTS = ("base.js", "media.js", "state.js", "panel.js", "gallery.js", "labels.js", "charts.js",
-           "live.js", "start.js")  # fmt: skip
-MEGABYTE = 1_000_000
-
-
 def render(audit: Audit, media: Media | None = None, *, max_mb: float = 10.0) -> str:
     """The page as one HTML text of at most ``max_mb`` megabytes, data and thumbnails inside."""
     view = view_of(audit, media)
@@ -92,14 +91,10 @@ def save_report(
 
     Parameters
     ----------
-    audit
-        The record to show.
-    path
-        The HTML file to write.
-    media
-        What the rows look like; without it the media that the audit carries, if any.
-    max_mb
-        How large the file may be: cards that do not fit are left out, and the page says how many.
+    audit : the record to show.
+    path : the HTML file to write.
+    media : what the rows look like; without it the media that the audit carries, if any.
+    max_mb : how large the file may be; how many cards did not fit is said on the page.
     """
     write_atomically(path, render(audit, media or audit.media, max_mb=max_mb))
 
@@ -120,14 +115,10 @@ def live_files(
 
     Parameters
     ----------
-    audit
-        The record to show.
-    media
-        What its rows look like; None: cards show numbers only.
-    token
-        What the page has to show the server with every request.
-    max_mb
-        How large data and thumbnails may be together.
+    audit : the record to show.
+    media : what its rows look like; None: cards show numbers only.
+    token : what the page has to show the server with every request.
+    max_mb : how large data and thumbnails may be together.
     """
     payload = fill(audit, media, int(max_mb * MEGABYTE))
     return {

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vicinal.records import significant
+from vicinal.audits.record import significant
 
 # Invisible characters that would reorder or hide the text around them, and controls HTML forbids.
 _CONTROLS = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ufffe\uffff\ud800-\udfff]")
