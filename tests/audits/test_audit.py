@@ -7,7 +7,7 @@ from torch import nn
 
 from vicinal import audit as top_level_audit
 from vicinal.audits.data import borders, duplicates, hubs, map_of, prior_shift
-from vicinal.audits.media import images_of
+from vicinal.audits.model import images_of
 from vicinal.checks import InputError
 from vicinal.neighbors.search import ExactSearch
 from vicinal.studies import About, Audit, AuditSettings, audit, compare_audits
@@ -91,6 +91,21 @@ def test_the_effect_of_a_suspect_is_what_predicting_anew_would_show(sets):
         head.relabel([suspect.row], [suspect.suggested], refit=False)
         assert suspect.affected == int((before != head.predict(zq)).sum())
         head.relabel([suspect.row], [suspect.given], refit=False)
+
+
+def test_without_a_query_no_row_votes_for_itself_in_the_effects(sets):
+    (z, y), _ = sets
+    wrong = y.copy()
+    wrong[:8] = (wrong[:8] + 1) % 3
+    report = audit(support=(z, wrong), settings=AuditSettings(k=15))
+    head = next(head for head in report.heads if head.name == report.cases.head)
+    whole = report.labels.effects[-1]
+    assert whole.accuracy_before == head.accuracy <= 1 - whole.top / len(y)
+    # A suspect is wrong before and after; what breaks or mends is some other row's prediction.
+    suspects = {suspect.row for suspect in report.labels.suspects}
+    predicted = np.array(report.cases.predicted)
+    assert not suspects & set(np.flatnonzero(predicted == wrong))
+    assert whole.fixed + whole.broken <= whole.changed
 
 
 def test_rows_far_from_everything_are_unfamiliar_whatever_their_confidence(sets):

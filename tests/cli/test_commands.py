@@ -16,8 +16,7 @@ import vicinal as package
 from vicinal.cli.__main__ import main
 from vicinal.cli.explore import bound, judge_of
 from vicinal.cli.explore_server import application
-from vicinal.cli.run_files import read_run
-from vicinal.cli.run_folder import locked
+from vicinal.cli.run_folder import locked, read_run
 from vicinal.cli.verbs import VERBS
 
 

@@ -9,8 +9,8 @@ from PIL import Image
 from vicinal.capture import capture
 from vicinal.checks import InputError
 from vicinal.cli.data_files import captured, read_rows
-from vicinal.cli.options import DataOptions
 from vicinal.cli.row_set import aligned, checked_labels, usable, vectors
+from vicinal.cli.verbs import DataOptions
 
 
 @pytest.fixture

@@ -89,7 +89,7 @@ def run_files(folder):
 
 def saved(audit, folder):
     """The same three files of an audit made in Python."""
-    from vicinal.cli.run_files import write_run
+    from vicinal.cli.run_folder import write_run
 
     (folder / "model").mkdir()
     write_run(audit, folder / "model", {})

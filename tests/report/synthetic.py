@@ -30,10 +30,8 @@ from report.counted import (
     stress,
     vote,
 )
-from vicinal.audits.paired import Change, Comparison, Gate
-from vicinal.audits.paired_measures import Delta
-from vicinal.audits.record import Audit, Media
-from vicinal.audits.rows import Cases, SupportRows
+from vicinal.audits.paired import Change, Comparison, Delta, Gate
+from vicinal.audits.record import Audit, Cases, Media, SupportRows
 from vicinal.audits.sections import (
     ClassFacts,
     Data,

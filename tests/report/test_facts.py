@@ -174,11 +174,11 @@ def test_labels_for_charts_hold_no_direction_marks_or_line_breaks():
 def test_numbers_for_the_script_are_rounded_as_one_by_one(rng):
     values = torch.randn(2000, generator=rng).double().numpy()
     values = np.concatenate([[0.0, 1.0, -98765.0], values * 10.0 ** (np.arange(2000) % 32 - 12)])
-    assert words.significant(values).tolist() == [float(f"{v:.4g}") for v in values]
+    assert words.four_digits(values).tolist() == [float(f"{v:.4g}") for v in values]
     lines = [tuple(values[:3]), (), tuple(values[3:20])]
     expected = [[round(v, 3) for v in line] for line in lines]
     assert words.lists(lines, words.decimals(3)) == expected
-    assert words.lists([tuple(values[:4])] * 2, words.significant)[1] == [
+    assert words.lists([tuple(values[:4])] * 2, words.four_digits)[1] == [
         float(f"{v:.4g}") for v in values[:4]
     ]
 

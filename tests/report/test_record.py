@@ -11,8 +11,7 @@ import pytest
 from report.synthetic import comparison, hostile_audit, image_audit, table_audit, text_audit
 from vicinal import files
 from vicinal.audits import files as run_files
-from vicinal.audits.paired import Comparison
-from vicinal.audits.paired_measures import Delta
+from vicinal.audits.paired import Comparison, Delta
 from vicinal.audits.record import Audit, Media
 from vicinal.audits.sections import Histogram
 from vicinal.checks import InputError

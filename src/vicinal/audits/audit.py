@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import dataclasses
 import datetime
+import math
 import platform
 import time
 import warnings
@@ -30,10 +31,8 @@ from vicinal.audits import data
 from vicinal.audits.cases import SHOWN_NEIGHBORS, cases_of, class_facts, credibility_of
 from vicinal.audits.facts import Facts, best_of, gather
 from vicinal.audits.inputs import About, AuditSettings, AuditWarning, ready_sets, warn
-from vicinal.audits.media import images_of
-from vicinal.audits.model import ModelFacts, listen
-from vicinal.audits.record import Audit
-from vicinal.audits.rows import SupportRows
+from vicinal.audits.model import ModelFacts, images_of, listen
+from vicinal.audits.record import Audit, SupportRows
 from vicinal.audits.scoring import (
     MIN_ECE_ROWS,
     head_record,
@@ -100,9 +99,11 @@ def audit(
         sets = ready_sets(support, query, calib, settings, about)
         facts = gather(sets, logits, seen, settings, about, work, progress)
         sections = {name: section(facts) for name, section in SECTIONS.items()}
+    command = about.command or "vicinal.audit(...)"
+    config = {**settings.to_dict(), **about.config}
     return Audit(
         **sections,
-        provenance=_provenance(settings, about, start),
+        provenance=provenance_of(settings.seed, command, about.reproduce or command, start, config),
         warnings=(*about.warnings, *_sentences(caught)),
     )
 
@@ -110,15 +111,15 @@ def audit(
 def data_of(facts: Facts) -> Data:
     """The sets, and how they were used."""
     sets, settings, model = facts.sets, facts.settings, facts.model
-    count = len(sets.classes)
+    temperature = float(facts.ned.temperature_)
     return Data(
-        support=sets.support.facts(count),
-        query=sets.query.facts(count),
-        calib=None if sets.calib is None else sets.calib.facts(count),
+        support=sets.support.facts(),
+        query=sets.query.facts(),
+        calib=None if sets.calib is None else sets.calib.facts(),
         split=facts.split.how,
         metric=settings.metric,
         k=facts.graph.k,
-        temperature=_finite(facts.ned.temperature_),
+        temperature=temperature if math.isfinite(temperature) else None,
         model=facts.about.model or (model.name if model else None),
         model_fingerprint=model.fingerprint if model else None,
     )
@@ -152,8 +153,8 @@ def support_rows(facts: Facts) -> SupportRows:
     suspects = facts.suspects.rows
     shown = facts.graph.rows(suspects).first(SHOWN_NEIGHBORS).indices
     named = [facts.neighborhood.first(SHOWN_NEIGHBORS).indices, suspects, shown]
-    if facts.model is not None:
-        near = [row for rows, _ in facts.model.network_neighbors.values() for row in rows]
+    if facts.model is not None and facts.model.network is not None:
+        near = [row for rows, _ in facts.model.network.neighbors.values() for row in rows]
         named.append(torch.tensor(near, dtype=torch.long))
     rows = torch.cat([part.reshape(-1) for part in named]).unique()
     ids = facts.support_ids
@@ -168,18 +169,28 @@ def duplicates_of(facts: Facts) -> Duplicates:
     codes = facts.sets.query.codes
     correct = None if codes is None else (facts.answer.predicted == codes).numpy()
     twins = data.duplicates(facts.neighborhood, facts.graph, correct)
-    if not facts.sets.leave_one_out:
-        data.warn_of_duplicates(twins, facts.neighborhood.size)
+    if twins.exact and not facts.sets.leave_one_out:
+        share, rest = 100 * twins.exact / facts.neighborhood.size, ""
+        if twins.accuracy_without is not None:
+            rest = f" Without them and near-duplicates accuracy is {twins.accuracy_without:.3f}."
+        warn(
+            f"{twins.exact} exact duplicate rows appear in both support and query "
+            f"({share:.2g} %).{rest}"
+        )
     return twins
 
 
 def prior_shift_of(facts: Facts) -> PriorShift | None:
-    sets = facts.sets
-    if sets.query.codes is None or not facts.scored or sets.leave_one_out:
+    sets, codes = facts.sets, facts.sets.query.codes
+    if codes is None or not facts.scored or sets.leave_one_out:
         return None
-    count, seed = len(sets.classes), facts.settings.seed
-    shift = data.prior_shift(sets.codes, sets.query.codes, count, seed)
-    data.warn_of_shift(shift)
+    shift = data.prior_shift(sets.codes, codes, len(sets.classes), facts.settings.seed)
+    if shift.distance > shift.by_chance:
+        warn(
+            f"class shares of support and query differ (total variation {shift.distance:.2f}, by "
+            f"chance {shift.by_chance:.2f}): probabilities assume the support's. Try --prior "
+            "uniform, or give a support like the query."
+        )
     return shift
 
 
@@ -235,7 +246,7 @@ SECTIONS: dict[str, Callable[[Facts], Any]] = {
     "credibility": credibility_of,
     "borders": lambda f: data.borders(*_graph_of(f)),
     "layers": lambda f: f.model and f.model.layers,
-    "network": lambda f: f.model and f.model.network,
+    "network": lambda f: f.model and f.model.network and f.model.network.view,
     "map": lambda f: data.map_of(
         f.sets.query.rows,
         f.sets.support.rows,
@@ -265,31 +276,33 @@ def _sentences(caught: Iterable[warnings.WarningMessage]) -> list[str]:
     return [text for text in texts if "Triggered internally" not in text]  # torch, of itself
 
 
-def versions() -> dict[str, str]:
-    """What the numbers were made with."""
-    return {
-        "vicinal": __version__,
-        "python": platform.python_version(),
-        "torch": str(torch.__version__),
-        "numpy": np.__version__,
-        "scipy": scipy.__version__,
-        "scikit-learn": sklearn.__version__,
-    }
+def provenance_of(
+    seed: int, command: str, reproduce: str, start: float, config: dict[str, Any]
+) -> Provenance:
+    """What the numbers were made with, and how to make them again.
 
-
-def _provenance(settings: AuditSettings, about: About, start: float) -> Provenance:
+    Parameters
+    ----------
+    seed : of all that is drawn.
+    command, reproduce : what was called, and what to call for the same numbers.
+    start : ``time.perf_counter()`` at the beginning.
+    config : every setting by name.
+    """
     return Provenance(
         version=__version__,
-        seed=settings.seed,
-        command=about.command or "vicinal.audit(...)",
-        reproduce=about.reproduce or about.command or "vicinal.audit(...)",
+        seed=seed,
+        command=command,
+        reproduce=reproduce,
         created=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         seconds=round(time.perf_counter() - start, 2),
         device="cpu",
-        versions=versions(),
-        config={**settings.to_dict(), **about.config},
+        versions={
+            "vicinal": __version__,
+            "python": platform.python_version(),
+            "torch": str(torch.__version__),
+            "numpy": np.__version__,
+            "scipy": scipy.__version__,
+            "scikit-learn": sklearn.__version__,
+        },
+        config=config,
     )
-
-
-def _finite(value: float) -> float | None:
-    return float(value) if np.isfinite(value) else None

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -11,11 +10,9 @@ from jaxtyping import Float, Int
 from numpy.typing import NDArray
 from torch import Tensor
 
-from vicinal.audits.folds import Fold
 from vicinal.audits.heads import BLOCK, Answer
 from vicinal.audits.model import ModelFacts
-from vicinal.audits.rounding import rounded
-from vicinal.audits.rows import Cases
+from vicinal.audits.record import Cases, significant
 from vicinal.audits.scoring import reliability_bins
 from vicinal.audits.sections import ClassFacts, Credibility, Histogram
 from vicinal.confidence.ned.posterior import neighbor_log_weights
@@ -39,51 +36,44 @@ class CaseVerdicts(NamedTuple):
     reasons: list[str]
 
 
-def verdicts_of(
-    answer: Answer,
-    folds: Sequence[Fold],
-    threshold: float,
-    target_accuracy: float,
-    names: Sequence[str],
-    crowding: Float[Tensor, " m"] | None,
-) -> CaseVerdicts:
+def verdicts_of(facts: Facts) -> CaseVerdicts:
     """Each row against the held-out rows of the fold it was not fitted in."""
+    answer, target = facts.answer, facts.settings.target_accuracy
     m, confidence = len(answer.predicted), torch.from_numpy(answer.confidence)
+    crowding = crowding_of(facts.model, m)
     credibility, near = torch.zeros(2, m, dtype=torch.float64)
     codes, lines = torch.zeros(m, dtype=torch.long), [""] * m
-    for fold, parameters in zip(folds, answer.parameters, strict=True):
+    for fold, parameters in zip(facts.split.folds, answer.parameters, strict=True):
         rows = fold.scored
-        standards = standards_of(fold.evidence, parameters, threshold, target_accuracy)
+        standards = standards_of(fold.evidence, parameters, facts.threshold, target)
         part, predicted, sure = fold.neighborhood, answer.predicted[rows], confidence[rows]
         crowd = None if crowding is None else crowding[rows]
         judged = judge(part, predicted, sure, parameters, standards, crowd)
         credibility[rows], near[rows] = judged.credibility, judged.near_percentile
         codes[rows] = judged.codes
-        sentences = reasons(judged, part, predicted, sure, standards, names)
+        sentences = reasons(judged, part, predicted, sure, standards, facts.sets.names)
         for row, line in zip(rows.tolist(), sentences, strict=True):
             lines[row] = line
     return CaseVerdicts(credibility, near, codes, lines)
 
 
-def weights_of(answer: Answer, folds: Sequence[Fold]) -> Float[Tensor, "m k"]:
+def weights_of(facts: Facts) -> Float[Tensor, "m k"]:
     """The share of each neighbor in its row's answer, with the parameters of the row's fold."""
-    k = folds[0].neighborhood.k
-    weights = torch.zeros(len(answer.predicted), k, dtype=torch.float64)
-    for fold, parameters in zip(folds, answer.parameters, strict=True):
-        for rows, part in zip(
-            fold.scored.split(BLOCK), fold.neighborhood.blocks(BLOCK), strict=True
-        ):
+    weights = torch.zeros(facts.neighborhood.indices.shape, dtype=torch.float64)
+    for fold, parameters in zip(facts.split.folds, facts.answer.parameters, strict=True):
+        parts = fold.neighborhood.blocks(BLOCK)
+        for rows, part in zip(fold.scored.split(BLOCK), parts, strict=True):
             weights[rows] = neighbor_log_weights(part, parameters).softmax(1)
     return weights
 
 
 def crowding_of(model: ModelFacts | None, m: int) -> Tensor | None:
     """Percentiles of N_S for the rows the network was asked about; 100 (no doubt) for others."""
-    if model is None or not model.network_percentile:
+    if model is None or model.network is None:
         return None
+    asked = model.network.percentile
     crowd = torch.full((m,), 100.0, dtype=torch.float64)
-    asked = list(model.network_percentile)
-    crowd[asked] = torch.tensor(list(model.network_percentile.values()), dtype=torch.float64)
+    crowd[list(asked)] = torch.tensor(list(asked.values()), dtype=torch.float64)
     return crowd
 
 
@@ -162,9 +152,9 @@ def _network_columns(model: ModelFacts | None, m: int) -> dict[str, Any]:
     if model is None:
         return {}
     columns: dict[str, Any] = {}
-    if model.network_percentile:
-        columns["network_percentile"] = tuple(model.network_percentile.get(i) for i in range(m))
-        near = [model.network_neighbors.get(i, ([], [])) for i in range(m)]
+    if model.network is not None:
+        columns["network_percentile"] = tuple(map(model.network.percentile.get, range(m)))
+        near = [model.network.neighbors.get(i, ([], [])) for i in range(m)]
         columns["network_neighbors"] = tuple(tuple(rows) for rows, _ in near)
         columns["network_similarities"] = tuple(tuple(values) for _, values in near)
     if model.layer_class is not None and model.layer_share is not None:
@@ -176,5 +166,5 @@ def _network_columns(model: ModelFacts | None, m: int) -> dict[str, Any]:
 
 def _rows(matrix: Tensor) -> tuple[tuple[Any, ...], ...]:
     """Rows as tuples; six digits of a float are enough for a page."""
-    values = rounded(matrix.double().numpy()) if matrix.is_floating_point() else matrix
+    values = significant(matrix.double().numpy()) if matrix.is_floating_point() else matrix
     return tuple(map(tuple, values.tolist()))

@@ -10,8 +10,7 @@ from jaxtyping import Float, Int
 from numpy.typing import NDArray
 from torch import Tensor
 
-from vicinal.audits.inputs import warn
-from vicinal.audits.rounding import rounded
+from vicinal.audits.record import significant
 from vicinal.audits.sections import Border, Borders, Duplicates, Hub, Hubs, Map, PriorShift
 from vicinal.neighbors.mass import exponential, log_mass, own_log_mass
 from vicinal.neighbors.neighborhood import Neighborhood
@@ -80,27 +79,6 @@ def prior_shift(
     share_a, share_b = a / max(a.sum(), 1), b / max(b.sum(), 1)
     distance = 0.5 * np.abs(share_a - share_b).sum()
     return PriorShift(tuple(share_a), tuple(share_b), float(distance), float(by_chance))
-
-
-def warn_of_duplicates(twins: Duplicates, query_rows: int) -> None:
-    if not twins.exact:
-        return
-    share, rest = 100 * twins.exact / query_rows, ""
-    if twins.accuracy_without is not None:
-        rest = f" Without them and near-duplicates accuracy is {twins.accuracy_without:.3f}."
-    warn(
-        f"{twins.exact} exact duplicate rows appear in both support and query "
-        f"({share:.2g} %).{rest}"
-    )
-
-
-def warn_of_shift(shift: PriorShift) -> None:
-    if shift.distance > shift.by_chance:
-        warn(
-            f"class shares of support and query differ (total variation {shift.distance:.2f}, by "
-            f"chance {shift.by_chance:.2f}): probabilities assume the support's. Try --prior "
-            "uniform, or give a support like the query."
-        )
 
 
 def borders(
@@ -184,12 +162,12 @@ def map_of(
     note = "" if len(shown) == len(s) else f"{len(shown):,} of {len(s):,} support rows are drawn"
     return Map(
         method=method,
-        x=tuple(rounded(flat_q[:, 0], 5).tolist()),
-        y=tuple(rounded(flat_q[:, 1], 5).tolist()),
+        x=tuple(significant(flat_q[:, 0], 5).tolist()),
+        y=tuple(significant(flat_q[:, 1], 5).tolist()),
         preservation=float(kept),
         support_row=tuple(shown.tolist()),
-        support_x=tuple(rounded(flat_s[shown, 0], 5).tolist()),
-        support_y=tuple(rounded(flat_s[shown, 1], 5).tolist()),
+        support_x=tuple(significant(flat_s[shown, 0], 5).tolist()),
+        support_y=tuple(significant(flat_s[shown, 1], 5).tolist()),
         note=note,
     )
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import string
+from collections import OrderedDict
 from dataclasses import dataclass
 
 import numpy as np
@@ -149,7 +150,4 @@ def network() -> nn.Sequential:
         "relu3": nn.ReLU(),
         "classes": nn.Linear(32, 10),
     }
-    net = nn.Sequential()
-    for name, layer in layers.items():
-        net.add_module(name, layer)
-    return net
+    return nn.Sequential(OrderedDict(layers))

@@ -1,12 +1,14 @@
 """What the sections of an audit share: the sets, their neighbors, the folds, every head's answer.
 
-Two searches, of the query in the support and of the support in itself, feed everything.
+Two searches, of the query in the support and of the support in itself, feed everything. What is
+fitted is never scored on the rows it was fitted on.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,9 +17,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from vicinal.audits.cases import CaseVerdicts, crowding_of, verdicts_of, weights_of
-from vicinal.audits.folds import Split, split_of
-from vicinal.audits.heads import HEADS, RECIPES, Answer, Task, best_vote_k
+from vicinal.audits.cases import verdicts_of, weights_of
+from vicinal.audits.heads import HEADS, RECIPES, Answer, Fold, Task, best_vote_k
 from vicinal.audits.inputs import About, AuditSettings, LabeledRows, Sets, usable_k, warn
 from vicinal.audits.model import ModelFacts
 from vicinal.audits.scoring import Scored
@@ -25,7 +26,7 @@ from vicinal.audits.suspects import Contradictions, contradictions
 from vicinal.capture import ShardStore
 from vicinal.checks import InputError
 from vicinal.confidence.ned.classifier import NEDClassifier
-from vicinal.confidence.support import LabeledSupport
+from vicinal.confidence.support import Evidence, LabeledSupport
 from vicinal.files import fingerprint
 from vicinal.labels import UNKNOWN, Labels
 from vicinal.neighbors.graph import NeighborGraph
@@ -33,10 +34,23 @@ from vicinal.neighbors.neighborhood import Neighborhood
 from vicinal.neighbors.search import make_search
 from vicinal.neighbors.search.resumable import Progress, resumable_query
 
+MIN_FOLD_ROWS = 50  # labeled rows; with fewer the fit is said to be weak
+
+
+class Split(NamedTuple):
+    """How what is fitted is kept from the rows it is judged on, with the sentence that says so.
+
+    ``held_out`` are all rows a fit may look at, ``folds`` which of them serve which query rows.
+    """
+
+    held_out: Evidence
+    folds: tuple[Fold, ...]
+    how: str
+
 
 @dataclass(frozen=True, eq=False)
 class Facts:
-    """Everything a section may read. ``scored`` is empty where the query has no labels.
+    """Everything a section may read; what follows from the searches is made when first read.
 
     ``shown`` names the NED form whose neighbors are the evidence on the page; ``weights`` and
     ``verdicts`` are its, out of fold. ``ned`` is the same form fitted on all held-out rows.
@@ -46,17 +60,67 @@ class Facts:
     settings: AuditSettings
     about: About
     model: ModelFacts | None
-    neighborhood: Neighborhood  # of the query in the support
+    support: LabeledSupport  # in its search, with its leave-one-out graph
     graph: Neighborhood  # of each support row among the others
+    neighborhood: Neighborhood  # of the query in the support
     split: Split
-    task: Task
-    answers: dict[str, Answer]
-    scored: dict[str, Scored]
-    shown: str
-    ned: NEDClassifier
-    weights: Float[Tensor, "m k"]
-    verdicts: CaseVerdicts
-    suspects: Contradictions
+    logits: Float[Tensor, "m c"] | None
+
+    weights = cached_property(weights_of)
+    verdicts = cached_property(verdicts_of)
+
+    @cached_property
+    def task(self) -> Task:
+        """What every head is given."""
+        sets, codes, logits = self.sets, self.sets.query.codes, self.logits
+        scaling = []
+        for fold in self.split.folds:
+            if logits is not None and codes is not None and fold.fitted_on is not None:
+                known = fold.fitted_on[codes[fold.fitted_on] >= 0]
+                scaling.append((fold.scored, logits[known], codes[known]))
+        vote_k = best_vote_k(self.graph, sets.codes, len(sets.classes))
+        return Task(
+            support=sets.support.rows,
+            codes=sets.codes,
+            query=sets.query.rows,
+            neighborhood=self.neighborhood,
+            folds=self.split.folds,
+            num_classes=len(sets.classes),
+            metric=self.settings.metric,
+            vote_k=vote_k,
+            weighted_k=max(vote_k, min(20, self.graph.k)),  # the k-th voter has weight 0
+            prior=self.settings.prior,
+            logits=logits,
+            scaling=tuple(scaling),
+            seed=self.settings.seed,
+        )
+
+    @cached_property
+    def answers(self) -> dict[str, Answer]:
+        """Of every head that can be asked; a linear one has no leave-one-out that is cheap."""
+        names = ["softmax"] if self.logits is not None else []
+        names += ["softmax_scaled"] if self.task.scaling else []
+        names += ["1nn", "knn", "dudani", "gou", *RECIPES]
+        names += [] if self.sets.leave_one_out else ["linear"]
+        answers = {}
+        for name in names:
+            try:
+                answers[name] = HEADS[name](self.task)
+            except InputError as error:
+                warn(f"the head {name} is left out: {error}")
+        return answers
+
+    @cached_property
+    def scored(self) -> dict[str, Scored]:
+        """Every answer against the query's labels; empty where it has none."""
+        codes, target = self.sets.query.codes, self.settings.target_accuracy
+        if codes is None or not bool((codes >= UNKNOWN).any()):
+            return {}
+        return {name: Scored(a, codes.numpy(), target) for name, a in self.answers.items()}
+
+    @cached_property
+    def shown(self) -> str:
+        return best_of({name: self.scored[name] for name in RECIPES if name in self.scored})
 
     @property
     def answer(self) -> Answer:
@@ -71,18 +135,31 @@ class Facts:
         """The confidence that keeps the target accuracy; infinite where none can be shown to."""
         return math.inf if self.score is None else self.score.threshold.threshold
 
+    @cached_property
+    def ned(self) -> NEDClassifier:
+        """The head to keep: fitted on all held-out rows there are, in the form that did better."""
+        settings, held_out = self.settings, self.split.held_out
+        ned = NEDClassifier(
+            k=self.graph.k, prior=settings.prior, metric=settings.metric, search=settings.search
+        )
+        ned.fit_support(self.support)  # leave-one-out: says so where the classes have collapsed
+        if self.shown == "ned_fitted":
+            ned.set_params(sharpness="fit", background="fit", bandwidth="class")
+        return ned.refit() if held_out.leave_one_out else ned.fit_on(held_out)
+
+    @cached_property
+    def suspects(self) -> Contradictions:
+        return contradictions(self.ned.log_probs_of(self.graph).exp(), self.sets.codes)
+
     @property
     def support_ids(self) -> tuple[str, ...]:
         return tuple(self.about.support_ids or map(str, range(len(self.sets.codes))))
 
 
-class Searched(NamedTuple):
-    """The support in its search with its leave-one-out graph, and the neighbors of the sets."""
-
-    support: LabeledSupport
-    graph: Neighborhood
-    query: Neighborhood
-    calib: Neighborhood | None
+def best_of(scored: dict[str, Scored]) -> str:
+    """The lowest out-of-fold NLL; NED where none is finite, or nothing is scored."""
+    losses = {name: score.nll for name, score in scored.items() if score.nll is not None}
+    return min(losses, key=lambda name: losses[name]) if losses else "ned"
 
 
 def gather(
@@ -94,46 +171,9 @@ def gather(
     work: str | Path | None,
     progress: Progress | None,
 ) -> Facts:
-    """Search, split, ask every head, judge every row."""
-    found = searched(sets, settings, work, progress)
-    split = split_of(sets, found.query, found.graph, found.calib, settings.seed)
-    task = task_of(sets, found, split, logits, settings)
-    answers = answers_of(task, sets.leave_one_out)
-    scored = scored_of(answers, sets.query, settings.target_accuracy)
-    shown = best_of({name: scored[name] for name in RECIPES if name in scored})
-    answer, score = answers[shown], scored.get(shown)
-    ned = kept_ned(found.support, shown, split, settings)
-    return Facts(
-        sets=sets,
-        settings=settings,
-        about=about,
-        model=model,
-        neighborhood=found.query,
-        graph=found.graph,
-        split=split,
-        task=task,
-        answers=answers,
-        scored=scored,
-        shown=shown,
-        ned=ned,
-        weights=weights_of(answer, split.folds),
-        verdicts=verdicts_of(
-            answer,
-            split.folds,
-            math.inf if score is None else score.threshold.threshold,
-            settings.target_accuracy,
-            sets.names,
-            crowding_of(model, found.query.size),
-        ),
-        suspects=contradictions(found.graph, sets.codes, len(sets.classes), ned.parameters_),
-    )
-
-
-def searched(
-    sets: Sets, settings: AuditSettings, work: str | Path | None, progress: Progress | None
-) -> Searched:
-    """The searches; with ``work``, finished blocks stay there and a stopped one goes on."""
+    """Search and split; with ``work``, finished blocks stay there and a stopped search goes on."""
     k, codes = usable_k(settings, sets), sets.codes
+    given = None if logits is None else aligned_logits(logits, sets)
     search = make_search(settings.search, settings.metric).build(sets.support.rows)
 
     def nearest(rows: LabeledRows, title: str, exclude: Tensor | None = None) -> Neighborhood:
@@ -153,35 +193,8 @@ def searched(
     support = LabeledSupport(search, Labels(sets.classes, codes), graph=kept)
     query = graph if sets.leave_one_out else nearest(sets.query, "neighbors")
     calib = None if sets.calib is None else nearest(sets.calib, "neighbors")
-    return Searched(support, graph, query, calib)
-
-
-def task_of(
-    sets: Sets, found: Searched, split: Split, logits: Any, settings: AuditSettings
-) -> Task:
-    """What every head is given."""
-    given = None if logits is None else aligned_logits(logits, sets)
-    codes, scaling = sets.query.codes, []
-    for fold in split.folds:
-        if given is not None and codes is not None and fold.fitted_on is not None:
-            known = fold.fitted_on[codes[fold.fitted_on] >= 0]
-            scaling.append((fold.scored, given[known], codes[known]))
-    vote_k = best_vote_k(found.graph, sets.codes, len(sets.classes))
-    return Task(
-        support=sets.support.rows,
-        codes=sets.codes,
-        query=sets.query.rows,
-        neighborhood=found.query,
-        folds=split.folds,
-        num_classes=len(sets.classes),
-        metric=settings.metric,
-        vote_k=vote_k,
-        weighted_k=max(vote_k, min(20, found.query.k)),  # the k-th voter has weight 0
-        prior=settings.prior,
-        logits=given,
-        scaling=tuple(scaling),
-        seed=settings.seed,
-    )
+    split = split_of(sets, query, graph, calib, settings.seed)
+    return Facts(sets, settings, about, model, support, graph, query, split, given)
 
 
 def aligned_logits(logits: Any, sets: Sets) -> Tensor:
@@ -202,43 +215,57 @@ def aligned_logits(logits: Any, sets: Sets) -> Tensor:
     )
 
 
-def answers_of(task: Task, leave_one_out: bool) -> dict[str, Answer]:
-    """Every head that can be asked; a linear one has no leave-one-out answer that is cheap."""
-    names = ["softmax"] if task.logits is not None else []
-    names += ["softmax_scaled"] if task.scaling else []
-    names += ["1nn", "knn", "dudani", "gou", *RECIPES]
-    names += [] if leave_one_out else ["linear"]
-    answers = {}
-    for name in names:
-        try:
-            answers[name] = HEADS[name](task)
-        except InputError as error:
-            warn(f"the head {name} is left out: {error}")
-    return answers
-
-
-def scored_of(answers: dict[str, Answer], query: LabeledRows, target: float) -> dict[str, Scored]:
-    if query.codes is None or not bool((query.codes >= UNKNOWN).any()):
-        return {}
-    codes = query.codes.numpy()
-    return {name: Scored(answer, codes, target) for name, answer in answers.items()}
-
-
-def best_of(scored: dict[str, Scored]) -> str:
-    """The lowest out-of-fold NLL; NED where none is finite, or nothing is scored."""
-    losses = {name: score.nll for name, score in scored.items() if score.nll is not None}
-    return min(losses, key=lambda name: losses[name]) if losses else "ned"
-
-
-def kept_ned(
-    support: LabeledSupport, form: str, split: Split, settings: AuditSettings
-) -> NEDClassifier:
-    """The head to keep: fitted on all held-out rows there are, in the form that did better."""
-    graph_k = split.held_out.neighborhood.k
-    ned = NEDClassifier(
-        k=graph_k, prior=settings.prior, metric=settings.metric, search=settings.search
+def split_of(
+    sets: Sets,
+    neighborhood: Neighborhood,
+    graph: Neighborhood,
+    calib: Neighborhood | None,
+    seed: int,
+) -> Split:
+    """Calibration rows if there are any, else two halves of the query, else leave-one-out."""
+    counts = torch.bincount(sets.codes, minlength=len(sets.classes)).double()
+    everyone = torch.arange(len(sets.query.rows))
+    if sets.calib is not None and calib is not None:
+        assert sets.calib.codes is not None
+        found = _evidence(calib, sets.calib.codes, counts)
+        _check_some(found, "calib")
+        how = f"fitted on {len(sets.calib.rows):,} calibration rows"
+        return Split(found, (Fold(found, everyone, neighborhood.double()),), how)
+    codes = sets.query.codes
+    if sets.leave_one_out or codes is None or int((codes >= 0).sum()) < 4:
+        found = Evidence(graph, sets.codes, counts, leave_one_out=True)
+        whole = Fold(found, everyone, neighborhood.double())
+        return Split(found, (whole,), "leave-one-out on the support")
+    order = torch.from_numpy(np.random.default_rng(seed).permutation(len(everyone)))
+    halves = (order[: len(order) // 2].sort().values, order[len(order) // 2 :].sort().values)
+    folds = tuple(
+        Fold(
+            _evidence(neighborhood.rows(fit), codes[fit], counts),
+            score,
+            neighborhood.rows(score).double(),
+            fitted_on=fit,
+        )
+        for fit, score in (halves, halves[::-1])
     )
-    ned.fit_support(support)  # leave-one-out: says so where the classes have collapsed
-    if form == "ned_fitted":
-        ned.set_params(sharpness="fit", background="fit", bandwidth="class")
-    return ned.refit() if split.held_out.leave_one_out else ned.fit_on(split.held_out)
+    for fold in folds:
+        _check_some(fold.evidence, "one half of the query")
+    smallest = min(len(fold.evidence) for fold in folds)
+    if smallest < MIN_FOLD_ROWS:
+        warn(
+            f"each half of the query has only about {smallest} labeled rows to fit on: pass a "
+            "larger query or --calib."
+        )
+    sizes = " + ".join(f"{len(half):,}" for half in halves)
+    held_out = _evidence(neighborhood, codes, counts)
+    return Split(held_out, folds, f"2-fold cross-fit on query ({sizes})")
+
+
+def _evidence(neighborhood: Neighborhood, codes: Tensor, counts: Tensor) -> Evidence:
+    """Of the rows whose class the support has."""
+    known = (codes >= 0).nonzero().flatten()
+    return Evidence(neighborhood.rows(known), codes[known], counts, leave_one_out=False)
+
+
+def _check_some(evidence: Evidence, where: str) -> None:
+    if len(evidence) == 0:
+        raise InputError(f"no row of {where} has a label of the support. Check the class names.")

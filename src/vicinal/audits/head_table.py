@@ -18,8 +18,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from vicinal.audits.folds import Fold
-from vicinal.audits.heads import HEADS, RECIPES, Answer, Task
+from vicinal.audits.heads import HEADS, RECIPES, Answer, Fold, Task
 from vicinal.audits.scoring import Scored
 from vicinal.checks import InputError, as_matrix, check_choice, check_k, check_same_width
 from vicinal.confidence.ned.classifier import NEDClassifier
@@ -138,7 +137,10 @@ def compare_heads(
     >>> table["ned"].ece < table["1nn"].ece
     True
     """
-    x, labels = _support(support)
+    x, y = _pair(support, "support")
+    labels = labels_of(y, len(x))
+    if labels.soft:
+        raise InputError("`support` labels must be hard (n,): the heads are compared on classes.")
     q, codes = _coded(query, "query", labels, x)
     check_k(k, len(x), "k", "the support")
     names = list(TITLES) if heads is None else list(heads)
@@ -173,14 +175,6 @@ def compare_heads(
         tuple(scores), len(x), len(q), x.shape[1], len(labels.classes), k, metric,
         target, delta, temperature, unknown, tuple(notes),
     )  # fmt: skip
-
-
-def _support(support: Any) -> tuple[Tensor, Labels]:
-    x, y = _pair(support, "support")
-    labels = labels_of(y, len(x))
-    if labels.soft:
-        raise InputError("`support` labels must be hard (n,): the heads are compared on classes.")
-    return x, labels
 
 
 def _coded(

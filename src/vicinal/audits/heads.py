@@ -8,20 +8,21 @@ leave-one-out. A comparison without folds is one fold that scores every row.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import Any
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 import torch
 from jaxtyping import Float, Int
 from numpy.typing import NDArray
 from sklearn.linear_model import LogisticRegression
+from sklearn.model_selection import cross_val_predict
+from sklearn.multiclass import OneVsRestClassifier
+from sklearn.svm import SVC
 from torch import Tensor
 
-from vicinal.audits.folds import Fold
-from vicinal.audits.scaled_svc import ScaledSVC
 from vicinal.checks import InputError
 from vicinal.confidence.knn import knn_log_probs
 from vicinal.confidence.ned.fit import fit_recipe
@@ -33,6 +34,7 @@ from vicinal.confidence.ned.posterior import (
     with_prior,
 )
 from vicinal.confidence.softmax import TemperatureScaling
+from vicinal.confidence.support import Evidence
 from vicinal.neighbors.distances import plain_distances
 from vicinal.neighbors.neighborhood import Neighborhood
 
@@ -43,6 +45,15 @@ RECIPES = {
     "ned": Recipe.of(None, 1.0, 0.0, "shared"),
     "ned_fitted": Recipe.of(None, "fit", "fit", "class"),
 }
+
+
+class Fold(NamedTuple):
+    """Fit on ``evidence``; score the query rows ``scored``, whose neighbors are here in float64."""
+
+    evidence: Evidence
+    scored: Int[Tensor, " s"]
+    neighborhood: Neighborhood
+    fitted_on: Int[Tensor, " f"] | None = None  # query rows in the evidence, if they are query rows
 
 
 @dataclass(frozen=True, eq=False)
@@ -127,21 +138,14 @@ def _in_blocks(
     return torch.cat(logs), torch.cat(best)
 
 
-def softmax(task: Task) -> Answer:
-    """The given logits as they are."""
+def softmax(task: Task, scaling: Sequence[tuple[Tensor, Tensor, Tensor]], title: str) -> Answer:
+    """The given logits, over the temperature of each fold of ``scaling``."""
     assert task.logits is not None
     logs = task.logits.double().log_softmax(1)
-    return Answer("softmax (given)", logs, logs.argmax(1))
-
-
-def softmax_scaled(task: Task) -> Answer:
-    """The given logits over the temperature of each fold."""
-    assert task.logits is not None
-    logs = task.logits.double().log_softmax(1)
-    for rows, logits, codes in task.scaling:
-        scaling = TemperatureScaling().fit(logits.double().numpy(), codes.numpy())
-        logs[rows] = (task.logits[rows].double() / float(scaling.temperature_)).log_softmax(1)
-    return Answer("softmax, temperature-scaled", logs, logs.argmax(1))
+    for rows, logits, codes in scaling:
+        fitted = TemperatureScaling().fit(logits.double().numpy(), codes.numpy())
+        logs[rows] = (task.logits[rows].double() / float(fitted.temperature_)).log_softmax(1)
+    return Answer(title, logs, logs.argmax(1))
 
 
 def trained(task: Task, model: Callable[[], Any], most: int, title: str) -> Answer:
@@ -166,6 +170,40 @@ def trained(task: Task, model: Callable[[], Any], most: int, title: str) -> Answ
     return Answer(title, p.log(), p.argmax(1), notes=(note,) if note else ())
 
 
+class ScaledSVC:
+    """An RBF-SVC that says how sure it is: one-vs-rest margins, calibrated by one temperature.
+
+    The margins that the temperature is fitted on are cross-validated, as those of training rows are
+    too wide. scikit-learn's own ways are no fair rival: calibrating ``SVC`` directly sees
+    one-vs-one *votes*, which hardly rank (AURC 0.069 against 0.014 on noisy digits), and
+    ``probability=True`` is on its way out.
+
+    >>> x = np.array([[0.0], [0.1], [0.2], [1.0], [1.1], [0.15]])
+    >>> head = ScaledSVC().fit(x, np.array([0, 0, 0, 1, 1, 1]))
+    >>> head.predict_proba(x).shape
+    (6, 2)
+    """
+
+    def fit(self, x: NDArray[np.float64], y: NDArray[np.int64]) -> Self:
+        self.classes_, codes, counts = np.unique(y, return_inverse=True, return_counts=True)
+        if counts.min() < 2:
+            raise InputError("its calibration needs two support rows of every class.")
+        self.margins_ = OneVsRestClassifier(SVC())
+        folds = min(5, int(counts.min()))
+        held_out = cross_val_predict(self.margins_, x, codes, cv=folds, method="decision_function")
+        self.scaling_ = TemperatureScaling().fit(_columns(held_out), codes)
+        self.margins_.fit(x, codes)
+        return self
+
+    def predict_proba(self, x: NDArray[np.float64]) -> Any:
+        return self.scaling_.predict_proba(_columns(self.margins_.decision_function(x)))
+
+
+def _columns(margins: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Two classes share one margin: it speaks for the second and against the first."""
+    return margins if margins.ndim == 2 else np.stack([-margins, margins], 1)
+
+
 def logistic(task: Task) -> Answer:
     """Logistic regression: what a linear head would say. A reference."""
     model = partial(LogisticRegression, max_iter=300, tol=1e-3)
@@ -173,8 +211,8 @@ def logistic(task: Task) -> Answer:
 
 
 HEADS: dict[str, Callable[[Task], Answer]] = {
-    "softmax": softmax,
-    "softmax_scaled": softmax_scaled,
+    "softmax": lambda task: softmax(task, (), "softmax (given)"),
+    "softmax_scaled": lambda task: softmax(task, task.scaling, "softmax, temperature-scaled"),
     "1nn": lambda task: vote(task, 1, "uniform", "1-NN"),
     "knn": lambda task: vote(task, task.vote_k, "uniform", f"kNN, k={task.vote_k}"),
     "dudani": lambda task: vote(

@@ -5,7 +5,7 @@ from __future__ import annotations
 import warnings
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -106,19 +106,19 @@ class LabeledRows:
         """Whether some row has a class that the support has."""
         return self.codes is not None and bool((self.codes >= 0).any())
 
-    def facts(self, num_classes: int) -> SetFacts:
-        counts = None
-        if self.codes is not None and self.labeled:
-            counts = torch.bincount(self.codes[self.codes >= 0], minlength=num_classes)
-            counts = counts[counts > 0]
+    def facts(self) -> SetFacts:
+        counts: list[int] = []
+        if self.codes is not None:
+            counts = torch.bincount(self.codes[self.codes >= 0]).tolist()
+            counts = [count for count in counts if count]
         return SetFacts(
             name=self.name,
             rows=len(self.rows),
             dims=self.rows.shape[1],
-            classes=0 if counts is None else len(counts),
-            smallest_class=None if counts is None else int(counts.min()),
-            largest_class=None if counts is None else int(counts.max()),
-            labeled=counts is not None,
+            classes=len(counts),
+            smallest_class=min(counts, default=None),
+            largest_class=max(counts, default=None),
+            labeled=bool(counts),
             fingerprint=self.fingerprint,
             dtype=self.dtype,
         )
@@ -151,23 +151,21 @@ def ready_sets(support: Any, query: Any, calib: Any, settings: AuditSettings, ab
     names = _names(labels.classes, about)
     first = _rows(z, labels.codes, "support", about.support_name, settings)
     _warn_of_small_classes(labels.codes, names)
-    alone = query is None or _same_data(support, query)
-    second, third = first, None
+    alone = query is None or _same_data(z, _pair(query, "query")[0])
+    third = None
     if alone:
-        second = LabeledRows(about.query_name, first.rows, first.codes, first.dtype)
+        second = replace(first, name=about.query_name)
         warn(
             "query and support are the same rows: using leave-one-out. Confidences are optimistic "
             "if the model was trained on these rows."
         )
     else:
-        zq, yq = _pair(query, "query")
-        second = _rows(zq, yq, "query", about.query_name, settings, labels)
+        second = _rows(*_pair(query, "query"), "query", about.query_name, settings, labels)
         check_same_width(first.rows, second.rows, "support", "query")
     if calib is not None:
-        zc, yc = _pair(calib, "calib")
-        if yc is None:
+        third = _rows(*_pair(calib, "calib"), "calib", about.calib_name, settings, labels)
+        if third.codes is None:
             raise InputError("`calib` has no labels: it cannot calibrate anything.")
-        third = _rows(zc, yc, "calib", about.calib_name, settings, labels)
         check_same_width(first.rows, third.rows, "support", "calib")
     if second.codes is None:
         warn(
@@ -217,12 +215,13 @@ def _rows(
     z: Any, y: Any, role: str, name: str, settings: AuditSettings, known: Labels | None = None
 ) -> LabeledRows:
     """Rows, and codes: those of ``y`` in the numbering of ``known``; without it ``y`` is codes."""
-    x = as_matrix(z, role).detach().cpu()
+    # Whether the support is finite is for the search it is built into to see; once is enough.
+    x = as_matrix(z, role, finite=role != "support").detach().cpu()
     dtype = str(x.dtype).removeprefix("torch.")
     if settings.normalize:
-        if bool((x == 0).all(1).any()):
+        if zero := int((x == 0).all(1).sum()):
             raise InputError(
-                f"{int((x == 0).all(1).sum())} rows of `{role}` have zero norm; they cannot be "
+                f"{zero} rows of `{role}` have zero norm; they cannot be "
                 "normalized. Remove them, or pass normalize=False."
             )
         x = unit_rows(x)
@@ -243,15 +242,14 @@ def _rows(
 
 
 def _warn_of_unknown(y: Any, codes: Tensor, settings: AuditSettings) -> None:
-    rows = (codes == UNKNOWN).nonzero().flatten().tolist()
-    found = Counter(str(y[row]) for row in rows)
+    found = Counter(str(y[row]) for row in (codes == UNKNOWN).nonzero().flatten().tolist())
+    rest = (
+        "They are judged but not scored."
+        if settings.unknown == "unlabeled"
+        else "Those rows count as unknown (they can never be right). --ignore-unknown drops them "
+        "from the scores."
+    )
     for label, count in sorted(found.items())[:5]:
-        rest = (
-            "They are judged but not scored."
-            if settings.unknown == "unlabeled"
-            else "Those rows count as unknown (they can never be right). --ignore-unknown drops "
-            "them from the scores."
-        )
         warn(f"class {label!r} occurs {count}x in query but never in support. {rest}")
 
 
@@ -278,10 +276,6 @@ def _names(classes: NDArray[Any], about: About) -> tuple[str, ...]:
     return tuple(map(str, about.class_names))
 
 
-def _same_data(support: Any, query: Any) -> bool:
+def _same_data(a: Any, b: Any) -> bool:
     """Whether both are the same rows; then a row must not see itself."""
-    a, b = _pair(support, "support")[0], _pair(query, "query")[0]
-    if a is b:
-        return True
-    a, b = np.asarray(a), np.asarray(b)
-    return a.shape == b.shape and bool(np.array_equal(a, b))
+    return a is b or bool(np.array_equal(np.asarray(a), np.asarray(b)))

@@ -1,4 +1,4 @@
-"""What the model itself adds to an audit: its layers, and the inputs it treats alike.
+"""What the model itself adds to an audit: layers, the inputs it treats alike, what they look like.
 
 The embedding that is searched is the last layer before the final linear one, unless another is
 named. Layers show at which depth the classes part; gradients show which rows the network cannot
@@ -15,17 +15,21 @@ from typing import Any
 import numpy as np
 import torch
 from jaxtyping import Float, Int
+from numpy.typing import NDArray
 from torch import Tensor, nn
+from torch.utils.data import Dataset, IterableDataset
 
 from vicinal.audits.inputs import AuditSettings
-from vicinal.audits.network import network_facts
-from vicinal.audits.sections import Layer, NetworkView
+from vicinal.audits.network import NetworkFacts, network_facts
+from vicinal.audits.record import Media, ReadLater
+from vicinal.audits.sections import Layer
 from vicinal.capture import (
     Activations,
     batches,
     capture,
     device_of,
     evaluating,
+    row_count,
     tracing,
 )
 from vicinal.checks import InputError
@@ -56,9 +60,7 @@ class ModelFacts:
     layer_class: Int[Tensor, "m l"] | None = None
     layer_share: Float[Tensor, "m l"] | None = None
     support_neighborhoods: dict[str, Neighborhood] = field(default_factory=dict)
-    network: NetworkView | None = None
-    network_percentile: dict[int, float] = field(default_factory=dict)
-    network_neighbors: dict[int, tuple[list[int], list[float]]] = field(default_factory=dict)
+    network: NetworkFacts | None = None
     not_checked: dict[str, str] = field(default_factory=dict)
 
 
@@ -71,21 +73,7 @@ def listen(
     work: str | Path | None,
     progress: Callable[[str, int, int | None], None] | None,
 ) -> ModelFacts:
-    """Run the model over the sets and ask its layers and gradients.
-
-    Parameters
-    ----------
-    model
-        The network.
-    train, test, calib
-        The sets, as ``capture`` takes them; ``calib`` may be None.
-    settings
-        Which layers, how many rows, which seed.
-    work
-        A folder for the activations, so that a stopped run goes on; None: memory.
-    progress
-        ``progress(title, done, total)`` is called after each batch.
-    """
+    """Run the model over the sets and ask its layers and gradients; arguments as of ``audit``."""
     if train is None or test is None:
         raise InputError("a model is audited on data: audit(model, train, test).")
     order = executed(model, train)
@@ -117,9 +105,7 @@ def listen(
         layer_class=votes,
         layer_share=shares,
         support_neighborhoods=neighborhoods,
-        network=None if network is None else network.view,
-        network_percentile={} if network is None else network.percentile,
-        network_neighbors={} if network is None else network.neighbors,
+        network=network,
         not_checked={} if missing is None else {"network": missing},
     )
 
@@ -207,3 +193,49 @@ def _layer_votes(
             own.distances, some[own.indices], codes[some[own.indices]]
         )
     return torch.stack(classes, 1), torch.stack(shares, 1), neighborhoods
+
+
+def images_of(train: Any, test: Any) -> Media | None:
+    """Thumbnails of both sets if their inputs are images ``(c, h, w)`` with 1 or 3 channels."""
+    support, query = _inputs(train), _inputs(test)
+    return None if support is None or query is None else Media("images", query, support)
+
+
+def as_pixels(image: Any) -> NDArray[np.uint8]:
+    """uint8 ``(h, w)`` or ``(h, w, 3)``; floats are scaled by their own range.
+
+    >>> as_pixels(torch.tensor([[[0.0, 0.5], [1.0, 1.0]]])).tolist()
+    [[0, 128], [255, 255]]
+    """
+    pixels = np.asarray(image.detach().cpu() if isinstance(image, Tensor) else image)
+    if pixels.ndim == 3 and pixels.shape[0] in (1, 3) and pixels.shape[2] not in (1, 3):
+        pixels = np.moveaxis(pixels, 0, 2)
+    elif pixels.ndim == 3 and pixels.shape[0] == 1:
+        pixels = pixels[0]
+    if pixels.ndim == 3 and pixels.shape[2] == 1:
+        pixels = pixels[:, :, 0]
+    if pixels.dtype == np.uint8:
+        return pixels
+    low, high = min(float(pixels.min()), 0.0), float(pixels.max())
+    high = max(high, 1.0) if low >= 0 and high <= 1 else high
+    return np.round(255 * (pixels - low) / max(high - low, 1e-12)).astype(np.uint8)
+
+
+def _inputs(data: Any) -> ReadLater | None:
+    """The images of a data set; None where rows cannot be had one by one, or are no images."""
+    if isinstance(data, (tuple, list)) and data and isinstance(data[0], (Tensor, np.ndarray)):
+        data = data[0]
+    if isinstance(data, torch.utils.data.DataLoader):
+        data = data.dataset
+    count = row_count(data)
+    by_row = isinstance(data, (Tensor, np.ndarray, Dataset))
+    if not count or not by_row or isinstance(data, IterableDataset):
+        return None
+
+    def item(row: int) -> Any:
+        found = data[row]
+        return found[0] if isinstance(found, (tuple, list)) else found
+
+    shape = tuple(getattr(item(0), "shape", (0,)))
+    is_image = len(shape) == 3 and shape[0] in (1, 3)
+    return ReadLater(lambda row: as_pixels(item(row)), count) if is_image else None

@@ -51,18 +51,7 @@ def network_facts(
 ) -> tuple[NetworkFacts | None, str | None]:
     """The facts; or, for a model they cannot be had of, why not.
 
-    Parameters
-    ----------
-    model
-        The network.
-    train, test
-        Support and query, as ``capture`` takes them.
-    embedded
-        Their embeddings, to see how far both views share neighbors.
-    labels
-        Of the support.
-    settings
-        How many rows are sampled, by which seed.
+    ``embedded``: both sets, to see how far both views share neighbors; ``labels``: the support's.
     """
     if settings.network_rows < 2:
         return None, "asked for no rows (network_rows)"

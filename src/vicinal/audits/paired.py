@@ -3,22 +3,51 @@
 from __future__ import annotations
 
 import dataclasses
+import operator
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
-from vicinal.audits.paired_measures import Delta, accuracy, coverage, ece, resampled
 from vicinal.audits.record import Audit
 from vicinal.audits.sections import Provenance
 from vicinal.checks import InputError, closest
 from vicinal.records import Record
 
+Floats = NDArray[np.float64]
+Measure = Callable[[Floats, Floats, Floats], Floats]  # (draws, n), (n,), (n,) -> (draws,)
+
 SHOWN = 200
+DRAWS = 1000
+BINS = 15
 _GATE = re.compile(r"^\s*([\w.@+-]+?)\s*(<=|>=|<|>)\s*([+-]?)\s*(\d*\.?\d+(?:e-?\d+)?)\s*(%?)\s*$")
+_FAILS = {"<": operator.lt, ">": operator.gt, "<=": operator.le, ">=": operator.ge}
+
+
+@dataclass(frozen=True)
+class Delta(Record):
+    """One measure of two runs on the same rows, with the paired interval of the difference."""
+
+    name: str
+    title: str
+    a: float | None
+    b: float | None
+    delta: float | None
+    low: float | None
+    high: float | None
+    higher_is_better: bool
+
+    @property
+    def finding(self) -> str:
+        """ "better", "worse", or "no evidence" where the interval holds zero."""
+        if self.low is None or self.high is None:
+            return "not measured"
+        if self.low <= 0 <= self.high:
+            return "no evidence"
+        return "better" if (self.low > 0) == self.higher_is_better else "worse"
 
 
 @dataclass(frozen=True)
@@ -62,14 +91,34 @@ class Comparison(Record):
 
 
 @dataclass(frozen=True)
-class _Paired:
-    """The rows both audits judged and both know the label of."""
+class _Run:
+    """One audit's side of the rows that both judged."""
 
-    ids: tuple[str, ...]
-    rows_a: NDArray[np.int64]
-    rows_b: NDArray[np.int64]
-    labels: tuple[str | None, ...]
-    warnings: tuple[str, ...]
+    audit: Audit
+    rows: list[int]
+
+    @property
+    def ids(self) -> list[str]:
+        return [self.audit.cases.id[i] for i in self.rows]
+
+    @property
+    def labels(self) -> list[str | None]:
+        labels = [self.audit.cases.label[i] for i in self.rows]
+        return [None if label is None else self.audit.classes[label] for label in labels]
+
+    @property
+    def predicted(self) -> list[str]:
+        return [self.audit.classes[self.audit.cases.predicted[i]] for i in self.rows]
+
+    @property
+    def confidence(self) -> list[float]:
+        return [self.audit.cases.confidence[i] for i in self.rows]
+
+    @property
+    def neighbors(self) -> list[list[str]]:
+        """Ids of the nearest support rows."""
+        names = dict(zip(self.audit.support.row, self.audit.support.id, strict=True))
+        return [[names[row] for row in self.audit.cases.neighbors[i]] for i in self.rows]
 
 
 def compare_audits(
@@ -85,119 +134,81 @@ def compare_audits(
 
     Parameters
     ----------
-    a, b
-        Audits of the same query rows, paired by id.
-    provenance
-        What the comparison was made with.
-    gates
-        ``"accuracy < -0.01"`` (a signed number: the change) or ``"ece > 0.05"`` (an unsigned one:
-        b's own value); a gate fails when its expression is true.
-    level
-        Of the intervals.
-    seed
-        Of the resampling.
+    a, b : audits of the same query rows, paired by id.
+    provenance : what the comparison was made with.
+    gates : ``"accuracy < -0.01"`` (a signed number: the change) or ``"ece > 0.05"`` (an unsigned
+        one: b's own value); a gate fails when its expression is true.
+    level : of the intervals.
+    seed : of the resampling.
     """
-    paired = _pair(a, b)
-    deltas, not_checked = _deltas(a, b, paired, level, seed)
-    predicted_a = [a.classes[a.cases.predicted[i]] for i in paired.rows_a]
-    predicted_b = [b.classes[b.cases.predicted[i]] for i in paired.rows_b]
-    changed = [i for i, (p, q) in enumerate(zip(predicted_a, predicted_b, strict=True)) if p != q]
-    labeled = all(label is not None for label in paired.labels)
-    fixed = [i for i in changed if predicted_b[i] == paired.labels[i]]
-    broken = [i for i in changed if predicted_a[i] == paired.labels[i]]
-    changes = [
-        Change(
-            paired.ids[i],
-            paired.labels[i],
-            predicted_a[i],
-            predicted_b[i],
-            a.cases.confidence[paired.rows_a[i]],
-            b.cases.confidence[paired.rows_b[i]],
-        )
-        for i in changed
-    ]
+    first, second = runs = _paired(a, b)
+    labels = [p if p is not None else q for p, q in zip(first.labels, second.labels, strict=True)]
+    columns = (first.predicted, second.predicted, first.confidence, second.confidence)
+    lines = zip(first.ids, labels, *columns, strict=True)
+    changes = [change for line in lines if (change := Change(*line)).a != change.b]
     changes.sort(key=lambda c: (-max(c.confidence_a, c.confidence_b), c.id))
-    overlap, overlap_k = _overlap(a, b, paired)
+    labeled = None not in labels
+    left = len(a.cases.id) + len(b.cases.id) - 2 * len(labels)
+    overlap, overlap_k = _overlap(first, second)
+    deltas = _deltas(runs, labels, level, seed)
     found = Comparison(
         a=a.name,
         b=b.name,
-        rows=len(paired.ids),
+        rows=len(labels),
         level=level,
-        deltas=tuple(deltas),
+        deltas=(*deltas, *_from_heads(a, b)),
         overlap=overlap,
         overlap_k=overlap_k,
-        changed=len(changed),
-        fixed=len(fixed) if labeled else None,
-        broken=len(broken) if labeled else None,
+        changed=len(changes),
+        fixed=sum(c.b == c.label for c in changes) if labeled else None,
+        broken=sum(c.a == c.label for c in changes) if labeled else None,
         changes=tuple(changes[:SHOWN]),
         provenance=provenance,
-        warnings=paired.warnings,
-        not_checked=not_checked,
+        warnings=(f"{left} rows are in only one of the runs and are left out.",) if left else (),
+        not_checked={} if deltas else {"accuracy": "the query has no labels"},
     )
     return dataclasses.replace(found, gates=tuple(_gate(text, found) for text in gates))
 
 
-def _pair(a: Audit, b: Audit) -> _Paired:
+def _paired(a: Audit, b: Audit) -> tuple[_Run, _Run]:
+    """Both sides of the rows that both have, in the order of ``a``."""
     place = {name: row for row, name in enumerate(b.cases.id)}
-    common = [(row, place[name]) for row, name in enumerate(a.cases.id) if name in place]
-    if not common:
+    rows = [row for row, name in enumerate(a.cases.id) if name in place]
+    if not rows:
         raise InputError(
             f"{a.name} and {b.name} have no query row in common (by id). Audit the same query set."
         )
-    label_a = [_name(a, a.cases.label[i]) for i, _ in common]
-    label_b = [_name(b, b.cases.label[j]) for _, j in common]
-    differ = sum(
-        p != q for p, q in zip(label_a, label_b, strict=True) if p is not None and q is not None
-    )
+    first, second = _Run(a, rows), _Run(b, [place[a.cases.id[row]] for row in rows])
+    pairs = zip(first.labels, second.labels, strict=True)
+    differ = sum(p != q for p, q in pairs if p is not None and q is not None)
     if differ:
         raise InputError(
             f"{differ} rows have another label in {b.name} than in {a.name}: the ids do not name "
             "the same rows. Give both query sets the same 'ids'."
         )
-    notes = []
-    left = len(a.cases.id) + len(b.cases.id) - 2 * len(common)
-    if left:
-        notes.append(f"{left} rows are in only one of the runs and are left out.")
-    return _Paired(
-        tuple(a.cases.id[i] for i, _ in common),
-        np.array([i for i, _ in common]),
-        np.array([j for _, j in common]),
-        tuple(p if p is not None else q for p, q in zip(label_a, label_b, strict=True)),
-        tuple(notes),
-    )
-
-
-def _name(audit: Audit, label: int | None) -> str | None:
-    return None if label is None else audit.classes[label]
+    return first, second
 
 
 def _deltas(
-    a: Audit, b: Audit, paired: _Paired, level: float, seed: int
-) -> tuple[list[Delta], dict[str, str]]:
-    deltas = []
-    known = np.array([label is not None for label in paired.labels])
-    not_checked = {}
-    if known.any():
-        target = (
-            a.risk_coverage.chosen.target if a.risk_coverage and a.risk_coverage.chosen else 0.99
-        )
-        right, sure = [], []
-        for audit, rows in ((a, paired.rows_a), (b, paired.rows_b)):
-            names = [audit.classes[audit.cases.predicted[i]] for i in rows[known]]
-            labels = [label for label in paired.labels if label is not None]
-            right.append(np.array([p == q for p, q in zip(names, labels, strict=True)], float))
-            sure.append(np.array([audit.cases.confidence[i] for i in rows[known]]))
-        percent = f"{100 * target:g} %"
-        measures = (
-            ("accuracy", "accuracy", accuracy, True),
-            ("ece", "ECE", ece, False),
-            ("coverage", f"coverage at {percent}", partial(coverage, target=target), True),
-        )
-        deltas += resampled(measures, right, sure, level, seed)
-    else:
-        not_checked["accuracy"] = "the query has no labels"
-    deltas += _from_heads(a, b)
-    return deltas, not_checked
+    runs: tuple[_Run, _Run], labels: Sequence[str | None], level: float, seed: int
+) -> list[Delta]:
+    """What the labeled rows say, with intervals; nothing where there are none."""
+    known = [at for at, label in enumerate(labels) if label is not None]
+    if not known:
+        return []
+    right, sure = [], []
+    for run in runs:
+        predicted, confidence = run.predicted, run.confidence
+        right.append(np.array([predicted[at] == labels[at] for at in known], float))
+        sure.append(np.array([confidence[at] for at in known]))
+    curve = runs[0].audit.risk_coverage
+    target = curve.chosen.target if curve and curve.chosen else 0.99
+    measures = (
+        ("accuracy", "accuracy", accuracy, True),
+        ("ece", "ECE", ece, False),
+        ("coverage", f"coverage at {100 * target:g} %", partial(coverage, target=target), True),
+    )
+    return resampled(measures, right, sure, level, seed)
 
 
 def _from_heads(a: Audit, b: Audit) -> list[Delta]:
@@ -216,20 +227,13 @@ def _from_heads(a: Audit, b: Audit) -> list[Delta]:
     return found
 
 
-def _overlap(a: Audit, b: Audit, paired: _Paired) -> tuple[float | None, int | None]:
+def _overlap(first: _Run, second: _Run) -> tuple[float | None, int | None]:
     """Share of the ten nearest support rows (by id) that both runs have."""
-    names_a = dict(zip(a.support.row, a.support.id, strict=True))
-    names_b = dict(zip(b.support.row, b.support.id, strict=True))
-    near_a = [a.cases.neighbors[i] for i in paired.rows_a]
-    near_b = [b.cases.neighbors[i] for i in paired.rows_b]
-    k = min(10, *(len(n) for n in near_a), *(len(n) for n in near_b))
+    near = list(zip(first.neighbors, second.neighbors, strict=True))
+    k = min(10, *(len(ids) for pair in near for ids in pair))
     if k == 0:
         return None, None
-    shares = [
-        len({names_a[i] for i in p[:k]} & {names_b[j] for j in q[:k]}) / k
-        for p, q in zip(near_a, near_b, strict=True)
-    ]
-    return float(np.mean(shares)), k
+    return float(np.mean([len({*p[:k]} & {*q[:k]}) / k for p, q in near])), k
 
 
 def _gate(text: str, found: Comparison) -> Gate:
@@ -250,7 +254,60 @@ def _gate(text: str, found: Comparison) -> Gate:
     limit = float(sign + digits) / (100 if percent else 1)
     if value is None:
         return Gate(text, None, False)  # what cannot be measured does not pass
-    fails = {
-        "<": value < limit, ">": value > limit, "<=": value <= limit, ">=": value >= limit
-    }[comparison]  # fmt: skip
-    return Gate(text, float(value), not fails)
+    return Gate(text, float(value), not _FAILS[comparison](value, limit))
+
+
+def resampled(
+    measures: Sequence[tuple[str, str, Measure, bool]],
+    right: Sequence[Floats],
+    sure: Sequence[Floats],
+    level: float,
+    seed: int,
+) -> list[Delta]:
+    """Each measure of both runs on the data and on resamples of the rows, the same for both."""
+    runs = list(zip(right, sure, strict=True))
+    values = np.concatenate(
+        [
+            [[measure(weights, *run) for run in runs] for _, _, measure, _ in measures]
+            for weights in _weights(len(right[0]), seed)
+        ],
+        axis=2,
+    )  # (measures, 2, 1 + draws)
+    found = []
+    for (name, title, _, up), (first, second) in zip(measures, values, strict=True):
+        change = second - first
+        low, high = np.quantile(change[1:], [(1 - level) / 2, (1 + level) / 2])
+        found.append(Delta(name, title, first[0], second[0], change[0], low, high, up))
+    return found
+
+
+def _weights(n: int, seed: int) -> Iterator[Floats]:
+    """How often each row counts: once each in the data themselves, then in blocks of resamples."""
+    yield np.ones((1, n))
+    rng, block = np.random.default_rng(seed), max(1, 4_000_000 // n)
+    for start in range(0, DRAWS, block):
+        size = min(block, DRAWS - start)
+        yield rng.multinomial(n, np.full(n, 1 / n), size=size).astype(np.float64)
+
+
+def accuracy(weights: Floats, right: Floats, sure: Floats) -> Floats:
+    return weights @ right / weights.sum(1)
+
+
+def ece(weights: Floats, right: Floats, sure: Floats) -> Floats:
+    bins = np.searchsorted(np.arange(1, BINS) / BINS, sure, side="left")
+    gap = np.zeros(len(weights))
+    for b in range(BINS):
+        rows = bins == b
+        gap += np.abs(weights[:, rows] @ (right[rows] - sure[rows]))
+    return gap / weights.sum(1)
+
+
+def coverage(weights: Floats, right: Floats, sure: Floats, *, target: float) -> Floats:
+    """The largest share of rows, surest first and ties whole, that is right often enough."""
+    order = np.argsort(-sure, kind="stable")
+    ends = np.flatnonzero(np.append(np.diff(sure[order]) != 0, True))
+    size = np.cumsum(weights[:, order], 1)[:, ends]
+    hits = np.cumsum(weights[:, order] * right[order], 1)[:, ends]
+    enough = hits >= target * size - 1e-9
+    return np.where(enough, size, 0).max(1) / weights.sum(1)

@@ -1,19 +1,22 @@
 """What an audit found: every number of the page and of ``summary.json``, as plain frozen values.
 
-:class:`Audit` is the whole record, its parts are in :mod:`vicinal.audits.sections` and
-:mod:`vicinal.audits.rows`. A section that could not be computed is ``None``, and
+:class:`Audit` is the whole record. Its parts that name single rows, cases and suspects, are here
+too (rows are positions in their set, classes positions in ``Audit.classes``), the others in
+:mod:`vicinal.audits.sections`. A section that could not be computed is ``None``, and
 :attr:`Audit.not_checked` says why.
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from vicinal.audits.rows import Cases, LabelAudit, SupportRows
+import numpy as np
+from numpy.typing import NDArray
+
 from vicinal.audits.sections import (
     Borders,
     ClassFacts,
@@ -36,7 +39,92 @@ from vicinal.checks import InputError, check_choice
 from vicinal.confidence.verdicts import VERDICTS
 from vicinal.records import Record
 
+_POWERS = np.array([float(f"1e{place}") for place in range(23)])  # exact in float64, no further
 MEDIA_KINDS = ("images", "texts", "tables")
+
+
+@dataclass(frozen=True)
+class SupportRows(Record):
+    """The support rows that are suspects or in any list of neighbors, by place in the support."""
+
+    row: tuple[int, ...]
+    id: tuple[str, ...]
+    label: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Cases(Record):
+    """The query, one entry per row in every column."""
+
+    id: tuple[str, ...]
+    label: tuple[int | None, ...]
+    predicted: tuple[int, ...]
+    confidence: tuple[float, ...]
+    credibility: tuple[float | None, ...]
+    near_percentile: tuple[float, ...]  # farther from its neighbors than this % of held-out rows
+    verdict: tuple[str, ...]
+    reason: tuple[str, ...]
+    neighbors: tuple[tuple[int, ...], ...]  # support rows, nearest first
+    weights: tuple[tuple[float, ...], ...]
+    distances: tuple[tuple[float, ...], ...]
+    network_percentile: tuple[float | None, ...] | None = None  # of N_S
+    network_neighbors: tuple[tuple[int, ...], ...] | None = None
+    network_similarities: tuple[tuple[float, ...], ...] | None = None
+    head: str = "ned"  # whose predictions and confidences these are
+    layers: tuple[str, ...] = ()  # layer_class[i][l]: what row i's neighbors in layer l vote for
+    layer_class: tuple[tuple[int, ...], ...] | None = None
+    layer_share: tuple[tuple[float, ...], ...] | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for field in dataclasses.fields(self):
+            column = getattr(self, field.name)
+            if field.name in ("head", "layers") or column is None:
+                continue
+            if len(column) != len(self.id):
+                raise InputError(
+                    f"`Cases.{field.name}` must hold one entry per query row: "
+                    f"{len(self.id)} ids, {len(column)} entries."
+                )
+        for verdict in set(self.verdict):
+            check_choice(verdict, "Cases.verdict", VERDICTS)
+
+
+@dataclass(frozen=True)
+class Suspect(Record):
+    """A support row whose neighborhood contradicts its label."""
+
+    row: int
+    id: str
+    given: int
+    suggested: int
+    p_given: float
+    p_suggested: float
+    affected: int | None  # query predictions that change when the suggestion is accepted
+    neighbors: tuple[int, ...]
+    weights: tuple[float, ...]
+    distances: tuple[float, ...]
+    depth_agreement: float | None = None  # share of layers whose neighbors contradict the label too
+
+
+@dataclass(frozen=True)
+class Effect(Record):
+    """What accepting the first ``top`` suggestions does, exact for the neighbor head."""
+
+    top: int
+    changed: int
+    fixed: int | None
+    broken: int | None
+    accuracy_before: float | None
+    accuracy_after: float | None
+
+
+@dataclass(frozen=True)
+class LabelAudit(Record):
+    checked: int
+    how: str
+    suspects: tuple[Suspect, ...]  # most suspicious first
+    effects: tuple[Effect, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -121,6 +209,21 @@ class Audit(Record):
         return notebook_frame(self, self.media)
 
 
+class ReadLater(Sequence[Any]):
+    """An item for each of so many rows, read when it is asked for."""
+
+    def __init__(self, read: Callable[[int], Any], rows: int) -> None:
+        self.read, self.rows = read, rows
+
+    def __len__(self) -> int:
+        return self.rows
+
+    def __getitem__(self, row: Any) -> Any:
+        if not 0 <= row < self.rows:
+            raise IndexError(row)
+        return self.read(row)
+
+
 @dataclass(frozen=True)
 class Media:
     """What the rows look like, beside the numbers: anything indexed by row, gaps allowed.
@@ -143,3 +246,19 @@ class Media:
             return (self.query if side == "query" else self.support)[row]
         except (KeyError, IndexError):
             return None
+
+
+def significant(values: Any, digits: int = 6) -> NDArray[np.float64]:
+    """What ``float(f"{v:.6g}")`` gives for each: the float64 nearest to so many decimal digits.
+
+    >>> significant([0.0, 2 / 3, -123456.789, 1.23456789e-30]).tolist()
+    [0.0, 0.666667, -123457.0, 1.23457e-30]
+    """
+    v = np.asarray(values, dtype=np.float64)
+    size = np.where(v == 0, 1.0, np.abs(v))
+    place = (digits - 1 - np.floor(np.log10(size))).astype(np.int64)
+    up, down = _POWERS[np.clip(place, 0, 22)], _POWERS[np.clip(-place, 0, 22)]
+    found = np.rint(v * up / down) / up * down
+    far = np.abs(place) > 22
+    found[far] = [float(f"{value:.{digits}g}") for value in v[far].tolist()]
+    return found

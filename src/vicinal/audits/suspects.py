@@ -16,12 +16,10 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from vicinal.audits.rows import Effect, LabelAudit, Suspect
+from vicinal.audits.record import Effect, LabelAudit, Suspect
 from vicinal.confidence.ned.effects import label_effects, relabeled
 from vicinal.confidence.ned.posterior import (
-    NEDParameters,
     best_class,
-    ned_log_probs,
     neighbor_log_weights,
 )
 from vicinal.neighbors.neighborhood import Neighborhood
@@ -41,11 +39,9 @@ class Contradictions(NamedTuple):
     p_suggested: Float[Tensor, " s"]
 
 
-def contradictions(
-    graph: Neighborhood, codes: Int[Tensor, " n"], num_classes: int, parameters: NEDParameters
-) -> Contradictions:
-    """Suspect rows of a support, from its leave-one-out graph; classes of one row are left out."""
-    p = _leave_one_out(graph, num_classes, parameters)
+def contradictions(p: Float[Tensor, "n c"], codes: Int[Tensor, " n"]) -> Contradictions:
+    """Suspect rows of a support, by its leave-one-out probabilities; not classes of one row."""
+    num_classes = p.shape[1]
     own = p.gather(1, codes[:, None])[:, 0]
     counts = torch.bincount(codes, minlength=num_classes)
     usual = torch.zeros(num_classes, dtype=p.dtype).index_add_(0, codes, own)
@@ -62,13 +58,17 @@ def contradictions(
 
 def label_audit(facts: Facts) -> LabelAudit:
     """The suspects as a record, with the exact effect on the query of each and of the first few."""
-    found, near = facts.suspects, facts.graph.rows(facts.suspects.rows)
+    found, checked = facts.suspects, len(facts.sets.codes)
+    how = "leave-one-out by row number, with the temperature of the recommended neighbor head"
+    if not len(found.rows):
+        return LabelAudit(checked, how, ())
+    near = facts.graph.rows(found.rows)
     depth: dict[int, float] = {}
     if facts.model is not None:
         layers, count = facts.model.support_neighborhoods, len(facts.sets.classes)
         depth = depth_agreement(layers, facts.sets.codes, found.rows, count)
     weights = neighbor_log_weights(near.double(), facts.ned.parameters_).softmax(1)
-    affected, effects = _effects(facts)
+    affected = label_effects(facts.ned, facts.neighborhood, found.rows, found.suggested).changed
     rows, ids, shown = found.rows.tolist(), facts.support_ids, near.first(SHOWN_NEIGHBORS)
     columns: dict[str, list[Any]] = {
         "row": rows,
@@ -77,7 +77,7 @@ def label_audit(facts: Facts) -> LabelAudit:
         "suggested": found.suggested.tolist(),
         "p_given": found.p_given.tolist(),
         "p_suggested": found.p_suggested.tolist(),
-        "affected": affected,
+        "affected": affected.tolist(),
         "neighbors": shown.indices.tolist(),
         "weights": weights[:, :SHOWN_NEIGHBORS].tolist(),
         "distances": shown.distances.tolist(),
@@ -85,27 +85,19 @@ def label_audit(facts: Facts) -> LabelAudit:
     }
     lines = zip(*columns.values(), strict=True)
     suspects = tuple(Suspect(**dict(zip(columns, line, strict=True))) for line in lines)
-    how = "leave-one-out by row number, with the temperature of the recommended neighbor head"
-    return LabelAudit(len(facts.sets.codes), how, suspects, effects)
+    return LabelAudit(checked, how, suspects, tuple(_effects(facts)))
 
 
-def _effects(facts: Facts) -> tuple[list[int], tuple[Effect, ...]]:
-    """How many predictions each suggestion alone would change, and what the first few together."""
-    found, sets = facts.suspects, facts.sets
-    if len(found.rows) == 0:
-        return [], ()
-    neighborhood = facts.neighborhood
-    if sets.leave_one_out:  # then the support's rows are predicted anew, each among all of them
-        neighborhood = facts.ned.neighborhood_of(sets.support.rows)
-    alone = label_effects(facts.ned, neighborhood, found.rows, found.suggested)
-    return alone.changed.tolist(), tuple(_joint_effects(facts, neighborhood))
+def _effects(facts: Facts) -> Iterator[Effect]:
+    """Accepting the first 10, 50, 200 or all suggestions together; exact for the neighbor head.
 
-
-def _joint_effects(facts: Facts, neighborhood: Neighborhood) -> Iterator[Effect]:
-    """Accepting the first 10, 50, 200 or all suggestions together; exact for the neighbor head."""
-    found, ned, codes = facts.suspects, facts.ned, facts.sets.query.codes
+    Without a query the support's own rows are judged, each by the others (leave-one-out) and
+    against the label it was given.
+    """
+    found, ned, query = facts.suspects, facts.ned, facts.sets.query
+    neighborhood, total = facts.neighborhood, len(found.rows)
     before = best_class(ned.log_probs_of(neighborhood), neighborhood)
-    for top in sorted({n for n in (10, 50, 200) if n < len(found.rows)} | {len(found.rows)}):
+    for top in sorted({n for n in (10, 50, 200) if n < total} | {total}):
         edits = found.rows[:top], found.suggested[:top]
         edited = torch.zeros(len(facts.sets.codes), dtype=torch.bool)
         edited[edits[0]] = True
@@ -114,11 +106,11 @@ def _joint_effects(facts: Facts, neighborhood: Neighborhood) -> Iterator[Effect]
         if len(rows):
             after[rows] = best_class(ned.log_probs_of(other), other)
         changed = int((before != after).sum())
-        if codes is None or not facts.sets.query.labeled:
+        if query.codes is None or not query.labeled:
             yield Effect(top, changed, None, None, None, None)
             continue
-        known = codes >= 0
-        right, then_right = (before == codes)[known], (after == codes)[known]
+        known = query.codes >= 0
+        right, then_right = (before == query.codes)[known], (after == query.codes)[known]
         yield Effect(
             top=top,
             changed=changed,
@@ -148,9 +140,3 @@ def depth_agreement(
         votes = torch.zeros(len(rows), num_classes).scatter_add_(1, near, torch.ones(near.shape))
         against += votes.argmax(1) != codes[rows]
     return dict(zip(rows.tolist(), (against / len(layers)).tolist(), strict=True))
-
-
-def _leave_one_out(graph: Neighborhood, num_classes: int, parameters: NEDParameters) -> Tensor:
-    block = max(1, (1 << 22) // (graph.k + num_classes))
-    parts = (ned_log_probs(part.double(), num_classes, parameters) for part in graph.blocks(block))
-    return torch.cat([logs.exp() for logs in parts])

@@ -1,19 +1,37 @@
-"""``vicinal audit``: the main job, from files to a run folder with a page in it."""
+"""``vicinal audit``: the main job, from files to a run folder with a page in it.
+
+Files are read, checked and described before anything is computed; what is printed at the end is the
+terminal's version of the page's first screen.
+"""
 
 from __future__ import annotations
 
+import hashlib
+import shlex
 import shutil
+import sys
+import zipfile
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from vicinal.audits import audit
+from vicinal.audits.inputs import About, AuditSettings
+from vicinal.audits.model import embedding_of
 from vicinal.audits.record import Audit
-from vicinal.cli.audit_summary import print_summary
+from vicinal.audits.sections import Head
+from vicinal.checks import InputError, check_choice, closest
 from vicinal.cli.config import as_config
 from vicinal.cli.console import Console
-from vicinal.cli.prepared import Prepared, prepare, settings_of
-from vicinal.cli.run_files import write_run
-from vicinal.cli.run_folder import WORK, locked, next_folder
-from vicinal.cli.verbs import AuditOptions
+from vicinal.cli.data_files import read_vectors
+from vicinal.cli.model_inputs import ModelInputs, check_fits, in_codes_of, model_inputs
+from vicinal.cli.models import model_of
+from vicinal.cli.row_set import RowSet, check_same_dims
+from vicinal.cli.run_folder import WORK, locked, media_of, next_folder, write_run
+from vicinal.cli.verbs import METRICS, AuditOptions
+
+ROLES = ("support", "query", "calib")
 
 
 def run(options: AuditOptions) -> None:
@@ -24,20 +42,222 @@ def run(options: AuditOptions) -> None:
     with locked(folder):
         if options.fresh:
             shutil.rmtree(folder / WORK, ignore_errors=True)
-        result = _audited(prepared, folder, console)
+        with console.progress("audit") as bar:  # one for each of its long steps
+            result = audit(
+                **prepared.arguments,
+                settings=settings_of(prepared.options),
+                about=prepared.about,
+                work=folder / WORK,
+                progress=lambda _title, done, total: bar(done, total),
+            )
         config = as_config(prepared.options)
         write_run(result, folder, config, prepared.dropped, max_mb=options.max_mb)
     print_summary(result, folder, console)
     console.result(result.summary)
 
 
-def _audited(prepared: Prepared, folder: Path, console: Console) -> Audit:
-    """The audit, with a bar for each of its long steps."""
-    with console.progress("audit") as bar:
-        return audit(
-            **prepared.arguments,
-            settings=settings_of(prepared.options),
-            about=prepared.about,
-            work=folder / WORK,
-            progress=lambda _title, done, total: bar(done, total),
+def print_summary(audit: Audit, folder: Path, console: Console) -> None:
+    """Who made it, the data, the heads, what was found, and where it was written."""
+    made = audit.provenance
+    console.print(f"vicinal {made.version} · seed {made.seed} · no network used")
+    for text in audit.warnings:
+        console.warn(text)
+    for part in (_data(audit), _heads(audit), _findings(audit), _written(folder)):
+        console.print("\n".join(part))
+
+
+def _data(audit: Audit) -> Iterator[str]:
+    data = audit.data
+    for role, facts in (("support", data.support), ("query", data.query), ("calib", data.calib)):
+        if facts is not None:
+            span = "no labels"
+            if facts.labeled:
+                sizes = f"min {facts.smallest_class:,} · max {facts.largest_class:,}"
+                span = f"{facts.classes} classes ({sizes})"
+            size = f"{facts.rows:,} x {facts.dims}"
+            yield f"{role:<8} {facts.name}   {size}   {span}   sha {facts.fingerprint}"
+    yield f"{'split':<8} {data.split} · k={data.k} · T={data.temperature or 0:.4g}"
+    yield ""
+
+
+def _heads(audit: Audit) -> Iterator[str]:
+    chosen = audit.risk_coverage.chosen if audit.risk_coverage else None
+    percent = f"cover@{100 * (chosen.target if chosen else 0.99):g}%"
+    yield f"  {'':<34}{'accuracy':>14}{'ECE (floor)':>16}{'NLL':>9}{percent:>12}"
+    for head in audit.heads:
+        mark = "  ← recommended" if head.name == audit.recommended else ""
+        yield f"  {head.title:<34}{_cells(head)}{mark}"
+    yield ""
+
+
+def _cells(head: Head) -> str:
+    if head.accuracy is None:
+        return f"{'–':>14}{'–':>16}{'–':>9}{'–':>12}"
+    accuracy = f"{100 * head.accuracy:.1f} ± {100 * (head.accuracy_se or 0):.1f}"
+    ece = "–" if head.ece is None else f"{100 * head.ece:.1f} ({100 * (head.noise_floor or 0):.1f})"
+    nll = "inf" if head.nll is None else f"{head.nll:.3f}"
+    cover = "–" if head.coverage_at_target is None else f"{100 * head.coverage_at_target:.1f} %"
+    return f"{accuracy:>14}{ece:>16}{nll:>9}{cover:>12}"
+
+
+def _findings(audit: Audit) -> Iterator[str]:
+    counts = audit.verdict_counts()
+    yield "  verdicts   " + " · ".join(f"{name} {n:,}" for name, n in counts.items())
+    if audit.labels is not None:
+        suspects, checked = len(audit.labels.suspects), audit.labels.checked
+        yield (
+            f"  labels     {suspects:,} of {checked:,} support labels contradicted by their "
+            f"neighborhood ({100 * suspects / max(checked, 1):.1f} %)"
         )
+    for planted in audit.planted:
+        missed = planted.planted - planted.found
+        yield (
+            f"  planted    {planted.what}: found {planted.found} of {planted.planted}, missed "
+            f"{missed} ({planted.flagged} flagged in all)"
+        )
+    if audit.borders is not None and audit.borders.pairs:
+        top = audit.borders.pairs[0]
+        a, b = audit.classes[top.a], audit.classes[top.b]
+        yield f"  classes    {a} ↔ {b} share {100 * top.share:.0f} % of between-class weight"
+    for section, why in audit.not_checked.items():
+        yield f"  not checked: {section} ({why})"
+    yield ""
+
+
+def _written(folder: Path) -> Iterator[str]:
+    page = folder / "report.html"
+    size = f"{page.stat().st_size / 1e6:.1f} MB"
+    yield f"wrote  {page} ({size}) · summary.json · samples.csv · suspects.csv · trust.vic"
+    yield f"next   vicinal explore {folder}   |   vicinal predict {folder}/trust.vic new.npz"
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """The sets as the audit takes them, what they are called, and what was left out of them."""
+
+    options: AuditOptions
+    arguments: dict[str, Any]
+    about: About
+    dropped: tuple[tuple[str, str], ...] = ()
+
+
+def prepare(options: AuditOptions, console: Console) -> Prepared:
+    """Embeddings, or a model and its inputs, read and checked."""
+    settings_of(options)  # a wrong setting is answered before a file is read
+    if options.model is not None:
+        return _with_model(options, options.model, console)
+    given = {role: spec for role in ROLES if (spec := getattr(options, role)) is not None}
+    zero_rows = options.metric == "cosine" or options.normalize
+    sets = {r: read_vectors(spec, options, zero_rows=zero_rows) for r, spec in given.items()}
+    support = sets["support"]
+    if support.labels is None:
+        _refuse_unlabeled(support, options.support)
+    for role, rows in sets.items():
+        check_same_dims(support, rows, "support", role)
+    arguments: dict[str, Any] = {role: _pair(rows) for role, rows in sets.items()}
+    if "query" in sets:
+        arguments["logits"] = sets["query"].logits
+    dropped = tuple(pair for rows in sets.values() for pair in rows.dropped)
+    if dropped:
+        console.warn(f"{len(dropped)} rows were dropped; they are listed in dropped.csv.")
+    about = _about(options, {"query": support, **sets})
+    return Prepared(options, arguments, about, dropped)
+
+
+def settings_of(options: AuditOptions) -> AuditSettings:
+    """All that decides the numbers, as the library takes it."""
+    check_choice(options.metric, "--metric", METRICS)
+    if options.k != "auto" and not options.k.isdigit():
+        raise InputError(f"--k must be a whole number or auto, got {options.k!r}.")
+    return AuditSettings(
+        k=None if options.k == "auto" else int(options.k),
+        metric="cosine" if options.metric == "cosine" else "sqeuclidean",
+        normalize=options.normalize,
+        target_accuracy=options.target_accuracy,
+        prior=options.prior,
+        unknown="unlabeled" if options.ignore_unknown else "wrong",
+        force_ece=options.force_ece,
+        seed=options.seed,
+        embedding=options.embedding,
+        layers=tuple(options.layer or ()),
+    )
+
+
+def _with_model(options: AuditOptions, spec: str, console: Console) -> Prepared:
+    """Inputs for the model, instead of embeddings."""
+    loaded = model_of(spec, options, console)
+    if not loaded.hooks:
+        raise InputError(
+            f"{spec} is a compiled program without layers: embed with `vicinal embed`, then audit "
+            "the embeddings."
+        )
+    if options.query is None:
+        raise InputError("with --model give both sets: vicinal audit TRAIN TEST --model …")
+    sets: dict[str, ModelInputs] = {}
+    names: list[str] | None = None
+    for role in ROLES:
+        if (data := getattr(options, role)) is not None:
+            inputs = model_inputs(data, options, size=options.size, gray=options.gray)
+            sets[role] = in_codes_of(names, inputs)
+            names = names or inputs.classes
+    train = sets["support"].data
+    check_fits(loaded.model, train)
+    if options.embedding is None:  # written down, so that the run can be repeated and explored
+        options = replace(options, embedding=embedding_of(loaded.model, train))
+    arguments = {
+        "model": loaded.model,
+        "train": train,
+        "test": sets["query"].data,
+        "calib": sets["calib"].data if "calib" in sets else None,
+    }
+    about = _about(options, {role: inputs.rows for role, inputs in sets.items()}, names)
+    return Prepared(options, arguments, about)
+
+
+def _pair(rows: RowSet) -> Any:
+    return rows.embeddings if rows.labels is None else (rows.embeddings, rows.labels)
+
+
+def _refuse_unlabeled(rows: RowSet, spec: str) -> None:
+    keys: list[str] = []
+    if spec.endswith(".npz"):
+        with zipfile.ZipFile(spec) as file:
+            keys = [name.removesuffix(".npy") for name in file.namelist()]
+    near = closest("target", keys, 1) or closest("labels", keys, 1) or closest("y", keys, 1)
+    hint = f" Did you mean --label-key {near[0]}?" if near else ""
+    listed = f" (keys: {', '.join(keys)})" if keys else ""
+    raise InputError(f"{rows.name} has no key 'y' or 'labels'{listed}.{hint}")
+
+
+def _about(options: AuditOptions, sets: dict[str, Any], names: list[str] | None = None) -> About:
+    """What the sets are called and look like."""
+    support, query, calib = sets["support"], sets["query"], sets.get("calib")
+    return About(
+        name=Path(options.query or options.support).stem,
+        support_name=support.name,
+        query_name=query.name,
+        calib_name=calib.name if calib else "calib",
+        support_ids=_ids(support, options.hash_ids),
+        query_ids=_ids(query, options.hash_ids),
+        class_names=names if options.labels is None else _class_names(options.labels),
+        model=options.model,
+        command=shlex.join(["vicinal", *sys.argv[1:]]),
+        reproduce="vicinal audit - --config config.json",
+        media=None if options.no_images else media_of(support, query),
+        show_images=not options.no_images,
+        config=as_config(options),
+    )
+
+
+def _class_names(path: Path) -> list[str]:
+    if not path.exists():
+        raise InputError(f"no such file: {path}.")
+    return [line for line in path.read_text("utf-8").splitlines() if line.strip()]
+
+
+def _ids(rows: RowSet, hashed: bool) -> tuple[str, ...] | None:
+    """As given; or the plain SHA-256 of each, which whoever has the ids can make as well."""
+    if not hashed:
+        return rows.ids
+    names = [rows.row_id(row).encode() for row in range(len(rows))]
+    return tuple(hashlib.sha256(name).hexdigest()[:12] for name in names)

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from vicinal.checks import InputError, check_choice
+from vicinal.checks import check_choice
 from vicinal.cli.console import Console
 from vicinal.cli.data_files import read_rows
-from vicinal.cli.options import METRICS
-from vicinal.cli.row_set import RowSet, checked_labels, usable, vectors
-from vicinal.cli.verbs import CheckOptions
+from vicinal.cli.row_set import RowSet, check_same_dims, checked_labels, usable, vectors
+from vicinal.cli.verbs import METRICS, CheckOptions
 from vicinal.confidence import load
 
 
@@ -27,7 +26,7 @@ def run(options: CheckOptions) -> None:
         facts.append(_row_facts(spec, rows))
         if rows.embeddings is not None:
             first = first or rows
-            _check_same_dims(first, rows)
+            check_same_dims(first, rows, first.source, rows.name)
     for fact in facts:
         console.print("  ".join(f"{key} {value}" for key, value in fact.items()))
     console.result(facts)
@@ -39,15 +38,6 @@ def _checked(spec: str, options: CheckOptions) -> RowSet:
         return rows
     rows = vectors(rows, pool=options.pool, transpose=options.transpose)
     return usable(rows, drop_bad=False, zero_rows=options.metric == "cosine")
-
-
-def _check_same_dims(first: RowSet, rows: RowSet) -> None:
-    if rows.shape[1] != first.shape[1]:
-        raise InputError(
-            f"{first.source} embeddings have {first.shape[1]} dims but {rows.name} has "
-            f"{rows.shape[1]} ({rows.source}). They must come from the same model and layer. "
-            f"Saw {first.source} {first.shape}."
-        )
 
 
 def _row_facts(spec: str, rows: RowSet) -> dict[str, Any]:

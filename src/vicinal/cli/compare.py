@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import datetime
 import shlex
 import sys
 import time
 
-from vicinal import __version__
 from vicinal.audits import compare_audits
-from vicinal.audits.audit import versions
+from vicinal.audits.audit import provenance_of
 from vicinal.audits.paired import Comparison
-from vicinal.audits.sections import Provenance
 from vicinal.checks import InputError
 from vicinal.cli.console import Console
-from vicinal.cli.run_files import read_run
+from vicinal.cli.run_folder import read_run
 from vicinal.cli.verbs import CompareOptions
 from vicinal.files import write_atomically
 from vicinal.report import save_compare
@@ -22,13 +19,19 @@ from vicinal.report import save_compare
 
 def run(options: CompareOptions) -> int:
     """Compare, write both files, and answer the gates with the exit code."""
-    start = time.time()
+    start = time.perf_counter()
     console = Console(options.as_json, options.quiet)
     first, second, gates = read_run(options.a), read_run(options.b), list(options.fail_if or [])
     folder = options.out or (options.b if options.b.is_dir() else options.b.parent)
     if folder.exists() and not folder.is_dir():
         raise InputError(f"--out {folder} is a file. Give a folder.")
-    provenance = _provenance(options, start)
+    provenance = provenance_of(
+        options.seed,
+        shlex.join(["vicinal", "compare", *sys.argv[2:]]),
+        shlex.join(["vicinal", *sys.argv[1:]]),
+        start,
+        {"a": str(options.a), "b": str(options.b), "fail_if": gates},
+    )
     result = compare_audits(first, second, provenance, gates=gates, seed=options.seed)
     for text in result.warnings:
         console.warn(text)
@@ -45,21 +48,6 @@ def run(options: CompareOptions) -> int:
     if result.gates and not failed:
         console.print("gate: passed")
     return 1 if failed else 0
-
-
-def _provenance(options: CompareOptions, start: float) -> Provenance:
-    gates = list(options.fail_if or [])
-    return Provenance(
-        version=__version__,
-        seed=options.seed,
-        command=shlex.join(["vicinal", "compare", *sys.argv[2:]]),
-        reproduce=shlex.join(["vicinal", *sys.argv[1:]]),
-        created=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        seconds=round(time.time() - start, 2),
-        device="cpu",
-        versions=versions(),
-        config={"a": str(options.a), "b": str(options.b), "fail_if": gates},
-    )
 
 
 def as_table(result: Comparison, markdown: bool) -> str:

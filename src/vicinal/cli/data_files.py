@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from vicinal.capture import ShardStore
 from vicinal.checks import InputError, closest
-from vicinal.cli.data_keys import (
+from vicinal.cli.row_set import (
     EMBEDDING_KEYS,
     ID_KEYS,
     IMAGE_KEYS,
@@ -23,11 +23,15 @@ from vicinal.cli.data_keys import (
     LOGIT_KEYS,
     PATH_KEYS,
     TEXT_KEYS,
+    RowSet,
+    aligned,
+    checked_labels,
     pick,
+    usable,
+    vectors,
 )
-from vicinal.cli.options import DataOptions
-from vicinal.cli.row_set import RowSet, aligned, checked_labels, usable, vectors
 from vicinal.cli.tables import TABLES, read_table
+from vicinal.cli.verbs import AuditOptions, DataOptions, FitOptions, VectorVerb
 
 IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff")
 USUAL = DataOptions()  # every key under one of its usual names
@@ -65,26 +69,15 @@ def read_rows(spec: str, options: DataOptions = USUAL) -> RowSet:
     )
 
 
-def read_vectors(
-    spec: str,
-    options: DataOptions,
-    *,
-    pool: str | None,
-    transpose: bool,
-    drop_bad: bool = False,
-    zero_rows: bool = False,
-) -> RowSet:
+def read_vectors(spec: str, options: VectorVerb, *, zero_rows: bool = False) -> RowSet:
     """The rows behind a data spec with one vector and, if there are labels, one class each.
 
-    Parameters
-    ----------
-    spec : a file or folder, as :func:`read_rows` takes it.
-    options : under which keys the data are.
-    pool, transpose : how stored features become vectors.
-    drop_bad : leave rows out that cannot be used, instead of refusing the file.
-    zero_rows : whether a row of zeros is such a row; it has no cosine.
+    ``zero_rows``: whether a row of zeros cannot be used; it has no cosine. What cannot be used is
+    left out where the verb has ``--drop-bad`` and it was given, else refused.
     """
-    rows = vectors(checked_labels(read_rows(spec, options)), pool=pool, transpose=transpose)
+    rows = checked_labels(read_rows(spec, options))
+    rows = vectors(rows, pool=options.pool, transpose=options.transpose)
+    drop_bad = isinstance(options, (AuditOptions, FitOptions)) and options.drop_bad
     return usable(rows, drop_bad=drop_bad, zero_rows=zero_rows)
 
 

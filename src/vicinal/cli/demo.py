@@ -8,12 +8,11 @@ from pathlib import Path
 import torch
 
 from vicinal.audits.demo import audited, demonstration
-from vicinal.cli.audit_summary import print_summary
+from vicinal.cli.audit import print_summary
 from vicinal.cli.config import as_config
 from vicinal.cli.console import Console
 from vicinal.cli.flags import FROM_CONFIG
-from vicinal.cli.run_files import write_run
-from vicinal.cli.run_folder import locked
+from vicinal.cli.run_folder import locked, write_run
 from vicinal.cli.verbs import AuditOptions, DemoOptions
 from vicinal.files import atomically
 

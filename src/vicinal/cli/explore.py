@@ -23,10 +23,10 @@ from vicinal.cli.config import read_config
 from vicinal.cli.console import Console
 from vicinal.cli.data_files import IMAGE_SUFFIXES, read_rows
 from vicinal.cli.flags import FROM_CONFIG
-from vicinal.cli.images import as_input, read_image
+from vicinal.cli.model_inputs import as_input, read_image
 from vicinal.cli.models import model_of
 from vicinal.cli.row_set import vectors
-from vicinal.cli.run_files import CONFIG, HEAD, read_run
+from vicinal.cli.run_folder import CONFIG, HEAD, read_run
 from vicinal.cli.verbs import AuditOptions, ExploreOptions
 from vicinal.confidence import load
 from vicinal.neighbors import unit_rows

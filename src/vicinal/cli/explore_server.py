@@ -14,8 +14,7 @@ from starlette.routing import Route
 
 from vicinal.audits.record import Audit
 from vicinal.checks import InputError
-from vicinal.cli.run_files import MEDIA
-from vicinal.cli.run_media import load_media
+from vicinal.cli.run_folder import MEDIA, load_media
 from vicinal.report import live_files
 
 LIMIT = 32 << 20  # bytes of one upload

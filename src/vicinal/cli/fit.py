@@ -8,8 +8,7 @@ from typing import Any
 from vicinal.checks import InputError, check_choice
 from vicinal.cli.console import Console
 from vicinal.cli.data_files import read_vectors
-from vicinal.cli.options import METRICS
-from vicinal.cli.verbs import FitOptions
+from vicinal.cli.verbs import METRICS, FitOptions
 from vicinal.confidence import NEDClassifier, TrustHead
 
 
@@ -49,14 +48,7 @@ def run(options: FitOptions) -> None:
 
 
 def _labeled(spec: str, options: FitOptions, console: Console) -> tuple[Any, Any]:
-    rows = read_vectors(
-        spec,
-        options,
-        pool=options.pool,
-        transpose=options.transpose,
-        drop_bad=options.drop_bad,
-        zero_rows=options.metric == "cosine",
-    )
+    rows = read_vectors(spec, options, zero_rows=options.metric == "cosine")
     if rows.labels is None:
         raise InputError(f"{rows.name} has no labels. Name them with --label-key.")
     for name, why in rows.dropped:

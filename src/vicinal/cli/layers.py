@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from vicinal.capture import layer_names
+import torch
+from torch import nn
+
+from vicinal.capture import evaluating, layer_names, tracing
 from vicinal.checks import InputError
 from vicinal.cli.console import Console
 from vicinal.cli.models import model_of
@@ -36,15 +39,8 @@ def run(options: LayersOptions) -> None:
     console.result(rows)
 
 
-def _shapes(model: object, text: str) -> dict[str, list[int]]:
+def _shapes(model: nn.Module, text: str) -> dict[str, list[int]]:
     """The output shape of each layer for one input of zeros, behind the batch dimension."""
-    import torch
-    from torch import nn
-
-    from vicinal.capture import evaluating, tracing
-    from vicinal.checks import InputError
-
-    assert isinstance(model, nn.Module)
     try:
         size = [int(part) for part in text.replace("x", ",").split(",")]
     except ValueError:

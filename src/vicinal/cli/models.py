@@ -18,7 +18,7 @@ from torch import Tensor, nn
 
 from vicinal.checks import InputError, closest
 from vicinal.cli.console import Console
-from vicinal.cli.options import ModelOptions
+from vicinal.cli.verbs import ModelOptions
 
 WRAPPERS = ("state_dict", "model_state_dict", "model", "ema", "net")
 PREFIXES = ("module.", "_orig_mod.", "model.")

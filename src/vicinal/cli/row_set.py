@@ -2,17 +2,38 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from vicinal.checks import InputError, check_choice
+from vicinal.checks import InputError, check_choice, closest
 from vicinal.files import fingerprint
 
+# The names under which people keep embeddings, labels, ids and what rows look like.
+EMBEDDING_KEYS = ("embeddings", "embedding", "Z", "z", "X", "x", "features", "feat", "data")
+LABEL_KEYS = ("y", "labels", "label", "targets", "target", "class")
+ID_KEYS = ("ids", "id", "names", "name")
+IMAGE_KEYS = ("images", "image", "thumbnails")
+TEXT_KEYS = ("text", "texts", "sentence", "sentences")
+PATH_KEYS = ("paths", "path", "filepath")
+LOGIT_KEYS = ("logits", "scores")
 POOLS = ("mean", "max", "flatten")
+
+
+def pick(
+    table: Mapping[str, Any], asked: str | None, usual: Iterable[str], name: str, option: str
+) -> str | None:
+    """The key the user named, or the first usual one; a name that is not there is an error."""
+    if asked is None:
+        return next((key for key in usual if key in table), None)
+    if asked in table:
+        return asked
+    near = closest(asked, table)
+    hint = f" Did you mean {option} {near[0]}?" if near else ""
+    raise InputError(f"{name} has no key {asked!r} (keys: {', '.join(table)}).{hint}")
 
 
 @dataclass(frozen=True)
@@ -49,16 +70,12 @@ class RowSet:
     def take(self, rows: NDArray[np.int64]) -> RowSet:
         """The rows at these positions; ids stay with their rows."""
         ids = self.ids if self.ids is not None else tuple(map(str, range(len(self))))
-        return replace(
-            self,
-            embeddings=None if self.embeddings is None else self.embeddings[rows],
-            labels=None if self.labels is None else self.labels[rows],
-            ids=tuple(ids[i] for i in rows),
-            images=None if self.images is None else [self.images[i] for i in rows],
-            texts=None if self.texts is None else [self.texts[i] for i in rows],
-            table=None if self.table is None else [self.table[i] for i in rows],
-            logits=None if self.logits is None else self.logits[rows],
-        )
+        taken: dict[str, Any] = {"ids": tuple(ids[i] for i in rows)}
+        for name in ("embeddings", "labels", "logits", "images", "texts", "table"):
+            if (column := getattr(self, name)) is not None:
+                is_array = isinstance(column, np.ndarray)
+                taken[name] = column[rows] if is_array else [column[i] for i in rows]
+        return replace(self, **taken)
 
     @property
     def fingerprint(self) -> str:
@@ -82,9 +99,8 @@ def vectors(rows: RowSet, *, pool: str | None = None, transpose: bool = False) -
             )
         check_choice(pool, "--pool", POOLS)
         flat = x.reshape(*x.shape[:2], -1)
-        x = {"mean": lambda: flat.mean(2), "max": lambda: flat.max(2)}.get(
-            pool, lambda: x.reshape(len(x), -1)
-        )()
+        flatten = pool == "flatten"
+        x = x.reshape(len(x), -1) if flatten else flat.mean(2) if pool == "mean" else flat.max(2)
     if x.ndim != 2 or 0 in x.shape:
         raise InputError(
             f"{rows.source} has shape {x.shape}; it must be one row of numbers per sample."
@@ -134,6 +150,16 @@ def usable(rows: RowSet, *, drop_bad: bool, zero_rows: bool) -> RowSet:
     return replace(kept, dropped=tuple(gone))
 
 
+def check_same_dims(first: RowSet, other: RowSet, name: str, other_name: str) -> None:
+    """Embeddings that are compared have the same dims."""
+    if other.shape[1] != first.shape[1]:
+        raise InputError(
+            f"{name} embeddings have {first.shape[1]} dims but {other_name} has {other.shape[1]} "
+            f"({other.source}). They must come from the same model and layer. "
+            f"Saw {first.source} {first.shape}."
+        )
+
+
 def checked_labels(rows: RowSet) -> RowSet:
     """Labels as whole numbers or strings; floats that are not whole are no classes."""
     y = rows.labels
@@ -151,8 +177,7 @@ def checked_labels(rows: RowSet) -> RowSet:
                 f"labels are float with {len(np.unique(y)):,} distinct values — regression is not "
                 "supported by audit. For classes use integers or strings."
             )
-        y = y.astype(np.int64)
-    if y.dtype.kind == "b":
+    if y.dtype.kind in "fb":
         y = y.astype(np.int64)
     if y.dtype.kind == "S":
         y = np.char.decode(y, "utf-8", "replace")

@@ -12,16 +12,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vicinal.checks import InputError
-from vicinal.cli.data_keys import (
+from vicinal.cli.row_set import (
     EMBEDDING_KEYS,
     ID_KEYS,
     LABEL_KEYS,
     PATH_KEYS,
     TEXT_KEYS,
+    RowSet,
     pick,
 )
-from vicinal.cli.options import DataOptions
-from vicinal.cli.row_set import RowSet
+from vicinal.cli.verbs import DataOptions
 
 TABLES = (".csv", ".tsv", ".jsonl", ".parquet")
 

@@ -1,6 +1,7 @@
 """Every verb with its line of help, an example and its flags: the command line at one glance.
 
-Nothing here needs torch: a verb's module is loaded when the verb is called.
+Flags that several verbs share come first, in groups that a verb's own record inherits. Nothing
+here needs torch: a verb's module is loaded when the verb is called.
 """
 
 from __future__ import annotations
@@ -11,26 +12,108 @@ from typing import Annotated, Any, ClassVar
 
 import typer
 
-from vicinal.cli import options
+Out = Annotated[Path | None, typer.Option("--out", "-o", help="Where to write.")]
+Seed = Annotated[int, typer.Option("--seed", help="The same seed gives the same numbers.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Say nothing but warnings.")]
+Fresh = Annotated[bool, typer.Option("--fresh", help="Start anew; ignore what a stopped run left.")]
+Metric = Annotated[str, typer.Option("--metric", help="l2 or cosine.")]
+DropBad = Annotated[bool, typer.Option("--drop-bad", help="Skip rows with NaN/Inf; list them.")]
+TargetAccuracy = Annotated[
+    float, typer.Option("--target-accuracy", help="Accuracy the accepted rows must keep.")
+]
+TrustPickle = Annotated[
+    bool, typer.Option("--trust-pickle", help="Load pickled objects. They can run any code.")
+]
+METRICS = ("l2", "cosine")
 
 
 @dataclass(frozen=True, kw_only=True)
-class DemoOptions(options.ConsoleOptions):
+class DataOptions:
+    """Which key or column holds what, where the usual names do not."""
+
+    embedding_key: Annotated[
+        str | None, typer.Option("--embedding-key", help="Key or column of the embeddings.")
+    ] = None
+    label_key: Annotated[
+        str | None, typer.Option("--label-key", help="Key or column of the labels.")
+    ] = None
+    id_col: Annotated[str | None, typer.Option("--id-col", help="Key or column of the ids.")] = None
+    image_col: Annotated[
+        str | None, typer.Option("--image-col", help="Images, or paths of images.")
+    ] = None
+    text_col: Annotated[
+        str | None, typer.Option("--text-col", help="Key or column of the texts.")
+    ] = None
+    align: Annotated[
+        str | None, typer.Option("--align", help="'ids': match labels to rows by id.")
+    ] = None
+    trust_pickle: TrustPickle = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class VectorOptions:
+    """How stored features become one vector per row."""
+
+    pool: Annotated[
+        str | None, typer.Option("--pool", help="mean, max or flatten, for 4-D features.")
+    ] = None
+    transpose: Annotated[
+        bool, typer.Option("--transpose", help="Embeddings are stored as (d, n).")
+    ] = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelOptions:
+    """How a model is made ready."""
+
+    weights: Annotated[str | None, typer.Option("--weights", help="Checkpoint for --model.")] = None
+    model_arg: Annotated[
+        list[str] | None,
+        typer.Option("--model-arg", help="name=value for the factory; repeatable."),
+    ] = None
+    output: Annotated[
+        str | None, typer.Option("--output", help="Which of several model outputs are the logits.")
+    ] = None
+    trust_pickle: TrustPickle = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class ImageOptions:
+    """How images are read for a model."""
+
+    size: Annotated[
+        int | None, typer.Option("--size", help="Resize images to this square.", min=1)
+    ] = None
+    gray: Annotated[bool, typer.Option("--gray", help="Read images with one channel.")] = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class ConsoleOptions:
+    """What is printed, and where."""
+
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print the result as JSON on stdout, only.")
+    ] = False
+    quiet: Quiet = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class DemoOptions(ConsoleOptions):
     """Digits with planted wrong labels and planted letters: an audit that says what it missed."""
 
     EXAMPLE: ClassVar[str] = "vicinal demo -o vicinal-demo"
 
-    out: options.Out = None
-    seed: options.Seed = 0
+    out: Out = None
+    seed: Seed = 0
 
 
 @dataclass(frozen=True, kw_only=True)
 class AuditOptions(
-    options.DataOptions,
-    options.VectorOptions,
-    options.ModelOptions,
-    options.ImageOptions,
-    options.ConsoleOptions,
+    DataOptions,
+    VectorOptions,
+    ModelOptions,
+    ImageOptions,
+    ConsoleOptions,
 ):
     """How far may each prediction be trusted, which labels look wrong, and who says so."""
 
@@ -42,13 +125,13 @@ class AuditOptions(
     support: Annotated[str, typer.Argument(help="Labeled reference rows: file or folder.")]
     query: Annotated[str | None, typer.Argument(help="Rows to judge.")] = None
     calib: Annotated[str | None, typer.Option("--calib", help="Held-out rows to fit on.")] = None
-    out: options.Out = None
+    out: Out = None
     k: Annotated[str, typer.Option("--k", help="Neighbors that vote, or auto.")] = "auto"
-    metric: options.Metric = "l2"
+    metric: Metric = "l2"
     normalize: Annotated[
         bool, typer.Option("--normalize/--no-normalize", help="Scale every row to length 1 first.")
     ] = False
-    target_accuracy: options.TargetAccuracy = 0.99
+    target_accuracy: TargetAccuracy = 0.99
     prior: Annotated[str, typer.Option("--prior", help="Class shares: support, uniform.")] = (
         "support"
     )
@@ -69,21 +152,19 @@ class AuditOptions(
     labels: Annotated[Path | None, typer.Option("--labels", help="Class names, one per line.")] = (
         None
     )
-    drop_bad: options.DropBad = False
+    drop_bad: DropBad = False
     no_images: Annotated[bool, typer.Option("--no-images", help="No thumbnails.")] = False
     hash_ids: Annotated[bool, typer.Option("--hash-ids", help="Ids as checksums.")] = False
     max_mb: Annotated[float, typer.Option("--max-mb", help="Size of the page.")] = 10.0
-    seed: options.Seed = 0
+    seed: Seed = 0
     config: Annotated[
         Path | None, typer.Option("--config", help="Settings of an earlier run (config.json).")
     ] = None
-    fresh: options.Fresh = False
+    fresh: Fresh = False
 
 
 @dataclass(frozen=True, kw_only=True)
-class EmbedOptions(
-    options.ModelOptions, options.ImageOptions, options.DataOptions, options.ConsoleOptions
-):
+class EmbedOptions(ModelOptions, ImageOptions, DataOptions, ConsoleOptions):
     """Run a model over data and keep layers; interrupted, the same command goes on."""
 
     EXAMPLE: ClassVar[str] = (
@@ -95,17 +176,17 @@ class EmbedOptions(
     layer: Annotated[
         list[str] | None, typer.Option("--layer", help="Layer to keep; repeatable.")
     ] = None
-    out: options.Out = None
+    out: Out = None
     pool: Annotated[str, typer.Option("--pool", help="flatten, mean, max or first.")] = "flatten"
     batch_size: Annotated[
         int, typer.Option("--batch-size", help="Rows per forward pass.", min=1)
     ] = 256
     device: Annotated[str, typer.Option("--device", help="auto, cpu, cuda, cuda:1, mps.")] = "auto"
-    fresh: options.Fresh = False
+    fresh: Fresh = False
 
 
 @dataclass(frozen=True, kw_only=True)
-class FitOptions(options.DataOptions, options.VectorOptions, options.ConsoleOptions):
+class FitOptions(DataOptions, VectorOptions, ConsoleOptions):
     """Fit temperature and thresholds, and write a .vic file that predict and your service load."""
 
     EXAMPLE: ClassVar[str] = (
@@ -114,15 +195,15 @@ class FitOptions(options.DataOptions, options.VectorOptions, options.ConsoleOpti
 
     support: Annotated[str, typer.Argument(help="Labeled reference rows.")]
     calib: Annotated[str | None, typer.Option("--calib", help="Held-out labeled rows.")] = None
-    target_accuracy: options.TargetAccuracy = 0.99
-    out: options.Out = None
+    target_accuracy: TargetAccuracy = 0.99
+    out: Out = None
     k: Annotated[int | None, typer.Option("--k", help="Neighbors that vote.")] = None
-    metric: options.Metric = "l2"
-    drop_bad: options.DropBad = False
+    metric: Metric = "l2"
+    drop_bad: DropBad = False
 
 
 @dataclass(frozen=True, kw_only=True)
-class PredictOptions(options.DataOptions, options.VectorOptions, options.ConsoleOptions):
+class PredictOptions(DataOptions, VectorOptions, ConsoleOptions):
     """Label, confidence, credibility, verdict and reason of each row; one line each."""
 
     EXAMPLE: ClassVar[str] = (
@@ -132,7 +213,7 @@ class PredictOptions(options.DataOptions, options.VectorOptions, options.Console
 
     head: Annotated[Path, typer.Argument(help="A .vic file of fit or audit.")]
     query: Annotated[str, typer.Argument(help="Rows to judge; - reads JSON lines from stdin.")]
-    out: options.Out = None
+    out: Out = None
     jsonl: Annotated[
         str | None, typer.Option("--jsonl", help="Write JSON lines to this file, or - for stdout.")
     ] = None
@@ -140,7 +221,7 @@ class PredictOptions(options.DataOptions, options.VectorOptions, options.Console
 
 
 @dataclass(frozen=True, kw_only=True)
-class CompareOptions(options.ConsoleOptions):
+class CompareOptions(ConsoleOptions):
     """Differences with paired 95 % intervals; what changed, was fixed, was broken."""
 
     EXAMPLE: ClassVar[str] = (
@@ -153,13 +234,13 @@ class CompareOptions(options.ConsoleOptions):
         list[str] | None,
         typer.Option("--fail-if", help="'ece > +0.01': a gate; exit code 1 if it is true."),
     ] = None
-    out: options.Out = None
+    out: Out = None
     markdown: Annotated[bool, typer.Option("--md", help="Print the table as Markdown.")] = False
-    seed: options.Seed = 0
+    seed: Seed = 0
 
 
 @dataclass(frozen=True, kw_only=True)
-class LayersOptions(options.ModelOptions, options.ConsoleOptions):
+class LayersOptions(ModelOptions, ConsoleOptions):
     """List layer names, kinds and parameter counts; with --input also output shapes."""
 
     EXAMPLE: ClassVar[str] = "vicinal layers model.py:make --weights w.pt --input 1,28,28"
@@ -171,13 +252,13 @@ class LayersOptions(options.ModelOptions, options.ConsoleOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class CheckOptions(options.DataOptions, options.VectorOptions, options.ConsoleOptions):
+class CheckOptions(DataOptions, VectorOptions, ConsoleOptions):
     """Validate inputs only: shapes, labels, NaN, dimensions that match. Exit code 2 if not."""
 
     EXAMPLE: ClassVar[str] = "vicinal check train.npz test.npz"
 
     files: Annotated[list[str], typer.Argument(help="Data files, or one saved head (.vic).")]
-    metric: options.Metric = "l2"
+    metric: Metric = "l2"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -192,10 +273,11 @@ class ExploreOptions:
         bool,
         typer.Option("--browser/--no-browser", help="Open the page, or only print its address."),
     ] = False
-    trust_pickle: options.TrustPickle = False
-    quiet: options.Quiet = False
+    trust_pickle: TrustPickle = False
+    quiet: Quiet = False
 
 
+VectorVerb = AuditOptions | FitOptions | PredictOptions | CheckOptions
 VERBS: dict[str, type[Any]] = {
     "demo": DemoOptions,
     "audit": AuditOptions,

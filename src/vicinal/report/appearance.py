@@ -133,10 +133,7 @@ def sheet(tiles: list[Image.Image], size: int, form: str) -> str:
     for place, tile in enumerate(tiles):
         canvas.paste(tile, (place % COLUMNS * size, place // COLUMNS * size))
     colors = np.asarray(canvas)
-    gray = bool(
-        (colors[..., 0] == colors[..., 1]).all() and (colors[..., 1] == colors[..., 2]).all()
-    )
-    canvas = canvas.convert("L") if gray else canvas
+    canvas = canvas.convert("L") if (colors == colors[..., :1]).all() else canvas
     buffer = io.BytesIO()
     canvas.save(buffer, form, quality=78, method=3)  # PNG ignores what it does not know
     packed = base64.b64encode(buffer.getvalue()).decode("ascii")

@@ -11,22 +11,69 @@ import base64
 import functools
 import hashlib
 import html
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from importlib import resources
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, TypeVar
 
 import jinja2
 
 from vicinal.audits.record import Audit, Media
 from vicinal.files import write_atomically
 from vicinal.report import facts, words
-from vicinal.report.contents import contents
+from vicinal.report.figures import structure, trust
 from vicinal.report.payload import Payload, fill
+from vicinal.report.svg import Figure
 
+Part = TypeVar("Part")  # of the record
 SCRIPTS = ("base.js", "media.js", "state.js", "panel.js", "gallery.js", "labels.js", "charts.js",
            "live.js", "start.js")  # fmt: skip
 MEGABYTE = 1_000_000
+
+
+class Section(NamedTuple):
+    key: str  # of its template, and its place in the page's address
+    label: str
+    title: str
+    charts: Sequence[Figure] = ()
+
+
+def contents(audit: Audit) -> list[Section]:
+    """The sections in reading order: a line here is a template of that key in assets/sections."""
+    layers = drawn(audit.layers, structure.layers, structure.layer_history)
+    credibility = drawn(audit.credibility, trust.credibility, trust.p_values)
+    network = drawn(audit.network, structure.density, structure.denoising)
+    return [
+        Section("trust", "Trust", "How far to trust it", trust_charts(audit)),
+        Section("credibility-section", "Credibility", "Credibility", credibility),
+        Section("cases", "Cases", "Look at cases"),
+        Section("labels", "Labels", "Labels to review"),
+        Section("classes", "Classes", "Classes and data", class_charts(audit)),
+        Section("layers-section", "Layers", "Layers", layers),
+        Section("network", "Network", "The network’s own view", network),
+        Section("map", "Map", "Map"),
+        Section("stress", "Stress", "Stress"),
+        Section("limits", "Limits", "Limits and provenance"),
+    ]
+
+
+def drawn(part: Part | None, *forms: Callable[[Part], Figure | None]) -> list[Figure]:
+    """A part of the record in each of these forms; a missing part has no chart."""
+    return [chart for form in forms if (chart := form(part)) is not None] if part else []
+
+
+def trust_charts(audit: Audit) -> list[Figure]:
+    """Reliability of each head, the recommended one first, then the choices of k and threshold."""
+    heads = sorted(audit.heads, key=lambda head: head.name != audit.recommended)
+    reliability = [trust.reliability(h, h.name == audit.cases.head) for h in heads if h.bins]
+    choices = drawn(audit.sweep, trust.sweep) + drawn(audit.risk_coverage, trust.risk_coverage)
+    return reliability + choices
+
+
+def class_charts(audit: Audit) -> list[Figure]:
+    return drawn(audit.borders, lambda part: structure.borders(part, audit.classes)) + drawn(
+        audit.prior_shift, lambda part: structure.prior_shift(part, audit.classes)
+    )
 
 
 def render(audit: Audit, media: Media | None = None, *, max_mb: float = 10.0) -> str:
@@ -44,14 +91,10 @@ def save_report(
 
     Parameters
     ----------
-    audit
-        The record to show.
-    path
-        The HTML file to write.
-    media
-        What the rows look like; without it the media that the audit carries, if any.
-    max_mb
-        How large the file may be: cards that do not fit are left out, and the page says how many.
+    audit : the record to show.
+    path : the HTML file to write.
+    media : what the rows look like; without it the media that the audit carries, if any.
+    max_mb : how large the file may be; how many cards did not fit is said on the page.
     """
     write_atomically(path, render(audit, media or audit.media, max_mb=max_mb))
 
@@ -72,14 +115,10 @@ def live_files(
 
     Parameters
     ----------
-    audit
-        The record to show.
-    media
-        What its rows look like; None: cards show numbers only.
-    token
-        What the page has to show the server with every request.
-    max_mb
-        How large data and thumbnails may be together.
+    audit : the record to show.
+    media : what its rows look like; None: cards show numbers only.
+    token : what the page has to show the server with every request.
+    max_mb : how large data and thumbnails may be together.
     """
     payload = fill(audit, media, int(max_mb * MEGABYTE))
     return {

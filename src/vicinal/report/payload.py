@@ -19,8 +19,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vicinal.audits.record import Audit, Media
-from vicinal.audits.rows import Suspect
+from vicinal.audits.record import Audit, Media, Suspect
 from vicinal.report.appearance import (
     CELLS_SHOWN,
     COLUMNS,
@@ -31,7 +30,7 @@ from vicinal.report.appearance import (
     snippet,
 )
 from vicinal.report.figures import structure, trust
-from vicinal.report.words import clean, decimals, lists, rounded, significant
+from vicinal.report.words import clean, decimals, four_digits, lists, rounded
 
 NEIGHBORS_SHOWN = 20
 PICTURES_SHOWN = 12  # neighbors with a thumbnail; the others have label, weight and id
@@ -203,7 +202,7 @@ class Builder:
             "reason": [clean(cases.reason[i]) for i in rows],
             "neighbors": lists(shown(cases.neighbors, rows), used.searchsorted),
             "weights": lists(shown(cases.weights, rows), decimals(4)),
-            "distances": lists(shown(cases.distances, rows), significant),
+            "distances": lists(shown(cases.distances, rows), four_digits),
         }
         if cases.network_percentile is not None:
             columns["crowding"] = [rounded(cases.network_percentile[i], 1) for i in rows]
@@ -216,8 +215,8 @@ class Builder:
             columns["layer_class"] = [cases.layer_class[i] for i in rows]
             columns["layer_share"] = lists([cases.layer_share[i] for i in rows], decimals(3))
         if chart is not None:
-            columns["x"] = significant(np.array([chart.x[i] for i in rows])).tolist()
-            columns["y"] = significant(np.array([chart.y[i] for i in rows])).tolist()
+            columns["x"] = four_digits(np.array([chart.x[i] for i in rows])).tolist()
+            columns["y"] = four_digits(np.array([chart.y[i] for i in rows])).tolist()
         return columns
 
     def support_columns(self, used: NDArray[np.int64]) -> dict[str, Any]:
@@ -271,7 +270,7 @@ def suspect_card(suspect: Suspect, used: NDArray[np.int64]) -> dict[str, Any]:
         "depth": rounded(suspect.depth_agreement),
         "neighbors": lists(shown([suspect.neighbors]), used.searchsorted)[0],
         "weights": lists(shown([suspect.weights]), decimals(4))[0],
-        "distances": lists(shown([suspect.distances]), significant)[0],
+        "distances": lists(shown([suspect.distances]), four_digits)[0],
     }
 
 

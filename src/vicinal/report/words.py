@@ -5,16 +5,17 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from vicinal.audits.record import significant
+
 # Invisible characters that would reorder or hide the text around them, and controls HTML forbids.
 _CONTROLS = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ufffe\uffff\ud800-\udfff]")
 _DIRECTION = re.compile("[\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
-
-POWERS = np.array([10.0**n for n in range(23)])  # of ten, as many as a float holds exactly
 
 
 def clean(text: str) -> str:
@@ -104,16 +105,7 @@ def decimals(digits: int) -> Callable[[NDArray[np.float64]], NDArray[np.float64]
     return lambda values: np.round(values, digits)
 
 
-def significant(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Four significant digits, each the float nearest to its decimal: JSON prints it short.
-
-    >>> significant(np.array([0.0, 0.000123456, -98765.0])).tolist()
-    [0.0, 0.0001235, -98760.0]
-    """
-    exponent = np.floor(np.log10(np.abs(np.where(values == 0, 1.0, values)))).clip(-19, 25)
-    scale = POWERS[np.abs(3 - exponent).astype(int)]
-    whole = np.rint(np.where(exponent <= 3, values * scale, values / scale))
-    return np.where(exponent <= 3, whole / scale, whole * scale)
+four_digits = partial(significant, digits=4)  # enough for a page; JSON prints them short
 
 
 def rounded(value: float | None, digits: int = 4) -> float | None:

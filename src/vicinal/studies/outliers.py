@@ -95,25 +95,17 @@ def outlier_study(
 
     Parameters
     ----------
-    support, inliers
-        Rows (n, d): what is known, and new rows of the same kind. The distance to the k-th
-        neighbor is always a detector.
-    outliers
-        Rows, ``{name: rows}``, or None, and then each detector is listed as not tested.
-    labels
-        Classes of the support: add NED's density, Mahalanobis distance and trust score.
-    logits
-        A function of the rows: adds maximum softmax and energy.
-    credibility
-        A function of the rows: adds itself and its histograms, in ``bins`` bins.
-    detectors
-        Others by name, each a function of the rows, larger = more outlying.
-    k, temperature, metric
-        Of the neighbors and their weights; a temperature of None is fitted on ``labels``.
-    bins
-        Of the histograms.
-    positive
-        Which side FPR95 finds 95 % of: ``"outlier"`` or ``"inlier"``.
+    support, inliers : rows (n, d): what is known, and new rows of the same kind. The distance to
+        the k-th neighbor is always a detector.
+    outliers : rows, ``{name: rows}``, or None, and then each detector is listed as not tested.
+    labels : classes of the support: add NED's density, Mahalanobis distance and trust score.
+    logits : a function of the rows: adds maximum softmax and energy.
+    credibility : a function of the rows: adds itself and its histograms, in ``bins`` bins.
+    detectors : others by name, each a function of the rows, larger = more outlying.
+    k, temperature, metric : of the neighbors and their weights; a temperature of None is fitted
+        on ``labels``.
+    bins : of the histograms.
+    positive : which side FPR95 finds 95 % of: ``"outlier"`` or ``"inlier"``.
     """
     rows, known = as_matrix(support, "support"), as_matrix(inliers, "inliers")
     check_k(k, len(rows), "k", "the support")

@@ -10,7 +10,7 @@ from vicinal.audits.record import Audit
 from vicinal.audits.sections import Borders, Histogram, Layer, NetworkView, PriorShift
 from vicinal.report.figures.trust import histogram_rows
 from vicinal.report.svg import Figure, Plot, ticks
-from vicinal.report.words import clean, count, decimal, percent, plural, points, short, significant
+from vicinal.report.words import clean, count, decimal, four_digits, percent, plural, points, short
 
 MOST_CLASSES = 20  # more rows and columns than this cannot be read on a page
 MOST_POINTS = 5000
@@ -237,6 +237,6 @@ def map_data(audit: Audit) -> dict[str, Any] | None:
         return None
     step = max(1, -(-len(chart.support_x) // MAP_SUPPORT))
     return {
-        "x": significant(np.array(chart.support_x[::step])).tolist(),
-        "y": significant(np.array(chart.support_y[::step])).tolist(),
+        "x": four_digits(np.array(chart.support_x[::step])).tolist(),
+        "y": four_digits(np.array(chart.support_y[::step])).tolist(),
     }
