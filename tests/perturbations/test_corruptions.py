@@ -60,18 +60,20 @@ def color(n=6, size=32):
     return digits(3 * n, size).view(n, 3, size, size)
 
 
-def grows(name, constants):
-    return list(MEANS[constants][name]) == sorted(MEANS[constants][name])
+# Elsewhere the published severities are not in the order of the distance to the original.
+GROWING = [
+    name
+    for name in (*CORRUPTIONS, *EXTRA_CORRUPTIONS)
+    if all(list(MEANS[c][name]) == sorted(MEANS[c][name]) for c in CONSTANTS)
+]
 
 
 @each_set
-@each_corruption
+@pytest.mark.parametrize("name", GROWING)
 @pytest.mark.parametrize(
     "images", [digits(64), digits(24, 28), color(16, 32)], ids=["8", "28", "32c"]
 )
 def test_a_higher_severity_lies_farther_where_the_published_one_does(name, constants, images):
-    if not all(grows(name, c) for c in CONSTANTS) or name == "snow":
-        pytest.skip("the published severities are not in the order of the distance")
     moved = [
         corrupt(images, name, severity, constants=constants, generator=seeded())
         for severity in range(1, 6)
@@ -282,7 +284,7 @@ def test_glass_blur_at_no_sigma_only_copies_pixels_and_not_from_far():
     moved = corrupt(image, "glass_blur", 1, constants="cifar", generator=seeded())  # sigma 0.05
     assert not torch.equal(moved, image)
     came_from = (moved * 1000).round().long()[0, 0]
-    assert torch.allclose(came_from / 1000, moved[0, 0])
+    assert torch.allclose(came_from.double() / 1000, moved[0, 0])
     rows = torch.arange(18)[:, None].expand(18, 18)
     assert int((came_from // 18 - rows).abs().float().median()) <= 1
 

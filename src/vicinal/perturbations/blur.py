@@ -226,8 +226,8 @@ def _sources(
         moves = uniform((h * w, n, 2), x, generator) * 2 * reach - reach
         if between:
             moves = moves + uniform((h * w, n, 2), x, generator)
-        moves = moves.floor().long().cpu().numpy()
-        other = np.arange(h * w)[:, None] + moves[..., 0] * w + moves[..., 1]
+        down, right = moves.floor().long().cpu().numpy().transpose(2, 0, 1)
+        other = np.arange(h * w)[:, None] + down * w + right
         last, first = (h - 1 - margin, margin) if between else (h - margin, margin + 1)
         side = slice(w - 1 - margin, margin - 1, -1) if between else slice(w - margin, margin, -1)
         for row in range(last, first - 1, -1):
