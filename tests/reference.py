@@ -551,3 +551,38 @@ def cross_entropy_rows(logits, targets):
         top = log_sum_exp(float(v) for v in z)
         losses.append(sum(float(a) * (top - float(v)) for a, v in zip(alpha, z, strict=True)))
     return losses
+
+
+def apgd(slope, x, start, epsilon, steps):
+    """Croce & Hein 2020, algorithm 1, one row, L∞ in [0, 1]: the point of the highest loss."""
+
+    def inside(z):
+        near = [min(max(a, b - epsilon), b + epsilon) for a, b in zip(z, x, strict=True)]
+        return [min(max(a, 0.0), 1.0) for a in near]
+
+    places, part, gap = [], 0.22, 0.22
+    while part < 1:
+        places.append(math.ceil(round(part * steps, 9)))
+        gap = max(gap - 0.03, 0.06)
+        part += gap
+    eta, before, here, (value, gradient) = 2 * epsilon, start, start, slope(start)
+    best, best_value, best_gradient = here, value, gradient
+    rises, last, halved, settled = 0, 0, True, value
+    for k in range(1, steps + 1):
+        sign = [(g > 0) - (g < 0) for g in gradient]
+        aim = inside([a + eta * s for a, s in zip(here, sign, strict=True)])
+        w = 1.0 if k == 1 else 0.75
+        ahead = [
+            a + w * (z - a) + (1 - w) * (a - b) for a, z, b in zip(here, aim, before, strict=True)
+        ]
+        before, here = here, inside(ahead)
+        old, (value, gradient) = value, slope(here)
+        rises += value > old
+        if value > best_value:
+            best, best_value, best_gradient = here, value, gradient
+        if k in places:
+            halved = rises < 0.75 * (k - last) or (not halved and best_value <= settled)
+            if halved:
+                eta, here, value, gradient = eta / 2, best, best_value, best_gradient
+            rises, last, settled = 0, k, best_value
+    return best

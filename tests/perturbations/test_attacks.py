@@ -8,10 +8,20 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+import reference
 from vicinal.checks import InputError
-from vicinal.perturbations import ATTACKS, bim, fgsm, foolbox_attack, pgd, to_foolbox
-from vicinal.perturbations.attacks import attack_loss
+from vicinal.perturbations import (
+    ATTACKS,
+    apgd,
+    bim,
+    fgsm,
+    foolbox_attack,
+    pgd,
+    square,
+    to_foolbox,
+)
 from vicinal.perturbations.balls import project, random_point
+from vicinal.perturbations.climb import attack_loss
 
 each_attack = pytest.mark.parametrize("attack", ATTACKS.values(), ids=ATTACKS)
 each_norm = pytest.mark.parametrize("norm", ["linf", "l2"])
@@ -161,6 +171,91 @@ def test_on_a_linear_model_one_step_of_fgsm_is_the_worst_case(rng):
     found = F.cross_entropy(net(pgd(net, x, y, 0.1, bounds=None, restarts=3, generator=rng)), y)
     assert float(found) <= float(worst) + 1e-6
     assert float(found) == pytest.approx(float(worst), rel=1e-3)
+
+
+@each_norm
+def test_apgd_is_not_outdone_by_pgd_of_as_many_steps(problem, norm):
+    net, x, y = problem
+    epsilon = 0.06 if norm == "linf" else 0.2
+    for loss in ("cross_entropy", "margin"):
+        options = {"steps": 40, "norm": norm, "loss": loss}
+        theirs = pgd(net, x, y, epsilon, generator=torch.Generator().manual_seed(1), **options)
+        ours = apgd(net, x, y, epsilon, generator=torch.Generator().manual_seed(1), **options)
+        wrong = [int((net(moved).argmax(1) != y).sum()) for moved in (theirs, ours)]
+        assert wrong[0] <= wrong[1] < len(y)
+
+
+def test_apgd_is_the_loop_of_its_algorithm(problem):
+    net, x, y = problem
+    x, y = x[:3].double(), y[:3]
+    net = net.double()
+    start = random_point(x, 0.1, "linf", (0.0, 1.0), torch.Generator().manual_seed(4))
+    moved = apgd(net, x, y, 0.1, steps=30, generator=torch.Generator().manual_seed(4))
+    for i in range(3):
+
+        def slope(z, i=i):
+            z = torch.tensor(z, dtype=x.dtype).view_as(x[:1]).requires_grad_()
+            value = F.cross_entropy(net(z), y[i : i + 1])
+            return float(value), torch.autograd.grad(value, z)[0].flatten().tolist()
+
+        given, first = x[i].flatten().tolist(), start[i].flatten().tolist()
+        best = reference.apgd(slope, given, first, 0.1, 30)
+        assert attack_loss(net(moved), y, "cross_entropy")[i] >= slope(best)[0] - 1e-9
+        if bool(net(torch.tensor(best, dtype=x.dtype).view_as(x[:1])).argmax(1) != y[i]):
+            assert torch.allclose(moved[i].flatten(), torch.tensor(best, dtype=x.dtype))
+
+
+def test_apgd_stops_where_another_judge_is_fooled(problem):
+    net, x, y = problem
+    calls = []
+
+    def everything(z, _):
+        calls.append(len(z))
+        return torch.ones(len(z), dtype=torch.bool)
+
+    start = random_point(x, 0.1, "linf", (0.0, 1.0), torch.Generator().manual_seed(4))
+    moved = apgd(net, x, y, 0.1, misread=everything, generator=torch.Generator().manual_seed(4))
+    assert torch.equal(moved, start)
+    assert len(calls) == 1
+
+
+# ------------------------------------------------------------------ without gradients
+
+
+@each_norm
+@pytest.mark.parametrize("shape", [(12, 1, 4, 4), (12, 16)], ids=["images", "rows"])
+def test_square_stays_in_its_ball_and_more_queries_never_fool_fewer(problem, norm, shape):
+    net, x, y = problem
+    x, y = x[:12].view(shape), y[:12]
+    epsilon, wrong = (0.1 if norm == "linf" else 0.4), []
+    for queries in (1, 30, 300):
+        draw = torch.Generator().manual_seed(0)
+        moved = square(net, x, y, epsilon, queries=queries, norm=norm, generator=draw)
+        assert (length(moved - x, norm) <= epsilon + 1e-5).all()
+        assert 0 <= float(moved.min()) <= float(moved.max()) <= 1
+        wrong.append(int((net(moved).argmax(1) != y).sum()))
+    assert wrong == sorted(wrong)
+    assert wrong[-1] > 0
+
+
+def test_square_attacks_a_head_without_gradients(problem, rng):
+    net, x, y = problem
+    with torch.no_grad():
+        moved = square(lambda z: net(z).round(decimals=1), x, y, 0.15, generator=rng)
+        assert float((net(moved).argmax(1) != y).float().mean()) > 0.2
+
+
+def test_square_asks_no_further_about_a_row_that_is_misread(problem):
+    net, x, y = problem
+    asked = []
+
+    def counting(z):
+        asked.append(len(z))
+        return net(z)
+
+    square(counting, x, y, 0.1, queries=100, generator=torch.Generator().manual_seed(0))
+    assert asked == sorted(asked, reverse=True)
+    assert asked[-1] < asked[0] == len(x)
 
 
 def test_the_margin_is_the_gap_to_the_best_other_class():

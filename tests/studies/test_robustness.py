@@ -1,5 +1,7 @@
 """Heads under perturbed inputs, and whether an attack that fails says anything."""
 
+import contextlib
+import importlib
 import re
 
 import numpy as np
@@ -14,6 +16,7 @@ from vicinal.confidence import KNNClassifier, NEDClassifier
 from vicinal.evaluation import expected_calibration_error, mean_corruption_error, noise_floor
 from vicinal.perturbations import corrupt, pgd
 from vicinal.studies import AttackAudit, PerturbationReport, attack_audit, robustness_report
+from vicinal.studies.attacks import _surrogates
 
 FORBIDDEN = re.compile("robust|secure", re.IGNORECASE)
 
@@ -229,7 +232,10 @@ def test_wrong_input_is_answered_in_words(digits, change, words):
 
 def test_the_worst_case_is_the_examples_that_survive_everything(digits, ned):
     trunk, net, _, _, (test, labels) = digits
-    audit = attack_audit(ned, test, labels, 0.1, net=trunk, proxy=net, steps=10, generator=seeded())
+    audit = attack_audit(
+        ned, test, labels, 0.1, net=trunk, proxy=net, steps=10, queries=0, generator=seeded()
+    )
+    assert audit.square_only is None
     every = [audit.clean, audit.fitted, audit.smoothed, audit.transfer]
     assert audit.worst_case == tuple(all(example) for example in zip(*every, strict=True))
     assert audit.worst_case_accuracy == pytest.approx(np.mean(audit.worst_case))
@@ -242,20 +248,28 @@ def test_the_worst_case_is_the_examples_that_survive_everything(digits, ned):
 
 def test_the_white_box_figure_is_that_of_an_attack_through_the_module(digits, ned):
     trunk, _, _, _, (test, labels) = digits
-    audit = attack_audit(ned, test, labels, 0.1, net=trunk, steps=10, generator=seeded(3))
+    audit = attack_audit(
+        ned, test, labels, 0.1, net=trunk, attack="pgd", loss="cross_entropy", steps=10, restarts=1,
+        queries=0, generator=seeded(3),
+    )  # fmt: skip
     model = nn.Sequential(trunk, ned.module())
     moved = pgd(model, test, labels, 0.1, steps=10, generator=seeded(3))
-    assert audit.fitted_accuracy == pytest.approx(
-        float((model(moved).argmax(1) == labels).double().mean()), abs=0.02
-    )
+    right = (model(moved).argmax(1) == labels) & torch.tensor(audit.clean)
+    assert audit.fitted_accuracy == pytest.approx(float(right.double().mean()), abs=0.02)
 
 
-def test_a_saturated_head_is_caught_by_transfer(digits, ned):
+@pytest.fixture(scope="module")
+def saturated(digits, ned):
     """The fitted temperature over 1000: flat almost everywhere, and no better for it."""
-    trunk, net, _, (x, y), (test, labels) = digits
-    sharp = NEDClassifier(k=30, temperature=ned.temperature_ / 1000).fit(trunk(x).detach(), y)
-    sharp = attack_audit(sharp, test, labels, 0.1, net=trunk, proxy=net, steps=10)
-    plain = attack_audit(ned, test, labels, 0.1, net=trunk, proxy=net, steps=10)
+    trunk, _, _, (x, y), _ = digits
+    return NEDClassifier(k=30, temperature=ned.temperature_ / 1000).fit(trunk(x).detach(), y)
+
+
+def test_a_saturated_head_is_caught_by_transfer(digits, ned, saturated):
+    trunk, net, _, _, (test, labels) = digits
+    plainly = {"attack": "pgd", "loss": "cross_entropy", "steps": 10, "queries": 0}
+    sharp = attack_audit(saturated, test, labels, 0.1, net=trunk, proxy=net, **plainly)
+    plain = attack_audit(ned, test, labels, 0.1, net=trunk, proxy=net, **plainly)
     assert sharp.masked_gradients
     assert "masks its gradients" in str(sharp)
     assert sharp.transfer_only > 0
@@ -263,9 +277,47 @@ def test_a_saturated_head_is_caught_by_transfer(digits, ned):
     assert sharp.worst_case_accuracy < sharp.fitted_accuracy
 
 
+def test_a_saturated_head_hides_nothing_from_the_default_audit(digits, saturated):
+    """Against a long attack on the margin of all support rows, and AutoAttack where it is."""
+    trunk, _, _, _, (test, labels) = digits
+    test, labels = test[:100], labels[:100]
+    audit = attack_audit(saturated, test, labels, 0.1, net=trunk, queries=200, generator=seeded())
+    model = nn.Sequential(trunk, saturated.module(full_support=True)).eval()
+    moved = [
+        pgd(model, test, labels, 0.1, loss="margin", steps=100, restarts=3, generator=seeded(1))
+    ]
+    with contextlib.suppress(ImportError):
+        oracle = importlib.import_module("pyautoattack").AutoAttack(model, eps=0.1, seed=0)
+        moved.append(oracle.run_standard_evaluation(test, labels)[0])
+    left = torch.tensor(audit.clean)
+    for images in moved:
+        read = torch.as_tensor(saturated.predict_proba(trunk(images).detach())).argmax(1)
+        left &= read == labels
+    assert sum(audit.worst_case) <= int(left.sum()) + 2
+
+
+def test_square_finds_what_gradients_do_not(digits, ned):
+    """One step of a useless size leaves all; the attack without gradients does not care."""
+    trunk, _, _, _, (test, labels) = digits
+    weak = {"net": trunk, "attack": "pgd", "steps": 1, "restarts": 1, "loss": "cross_entropy"}
+    blind = attack_audit(ned, test[:40], labels[:40], 0.1, queries=0, generator=seeded(), **weak)
+    asked = attack_audit(ned, test[:40], labels[:40], 0.1, queries=200, generator=seeded(), **weak)
+    assert asked.square_only > 0
+    assert sum(asked.worst_case) == sum(blind.worst_case) - asked.square_only
+
+
+def test_the_warm_surrogate_does_not_follow_the_fitted_temperature(ned, saturated):
+    own, warm = _surrogates(saturated, 1.0)
+    assert own.parameters_.temperature == saturated.temperature_
+    assert warm.parameters_.temperature == _surrogates(ned, 1.0)[1].parameters_.temperature
+    scale = float(ned.loo_neighborhood().distances.mean())
+    assert warm.parameters_.temperature == pytest.approx(scale, rel=1e-4)
+    assert warm.k == len(warm.support)
+
+
 def test_without_a_proxy_transfer_is_not_tested_and_the_note_says_so(digits, ned):
     trunk, _, _, _, (test, labels) = digits
-    audit = attack_audit(ned, test[:20], labels[:20], 0.1, net=trunk, attack="fgsm")
+    audit = attack_audit(ned, test[:20], labels[:20], 0.1, net=trunk, attack="fgsm", queries=20)
     assert audit.transfer is None
     assert audit.masked_gradients is None
     assert "not tested" in str(audit)
@@ -274,7 +326,9 @@ def test_without_a_proxy_transfer_is_not_tested_and_the_note_says_so(digits, ned
 def test_a_plain_vote_is_attacked_through_its_surrogate(digits):
     trunk, net, _, (x, y), (test, labels) = digits
     knn = KNNClassifier(k=10).fit(trunk(x).detach(), y)
-    audit = attack_audit(knn, test, labels, 0.15, net=trunk, proxy=net, attack="bim", steps=10)
+    audit = attack_audit(
+        knn, test, labels, 0.15, net=trunk, proxy=net, attack="bim", steps=10, queries=0
+    )
     assert audit.clean_accuracy > 0.9
     assert audit.worst_case_accuracy < 0.6
     assert not FORBIDDEN.search(str(audit) + repr(audit))
@@ -283,7 +337,7 @@ def test_a_plain_vote_is_attacked_through_its_surrogate(digits):
 def test_a_head_is_attacked_on_embeddings_without_a_network(digits, ned):
     trunk, _, _, _, (test, labels) = digits
     rows = trunk(test).detach()
-    audit = attack_audit(ned, rows, labels, 0.5, bounds=None, norm="l2", steps=10)
+    audit = attack_audit(ned, rows, labels, 0.5, bounds=None, norm="l2", steps=10, queries=20)
     assert audit.worst_case_accuracy < audit.clean_accuracy
 
 
@@ -294,6 +348,7 @@ def test_a_head_is_attacked_on_embeddings_without_a_network(digits, ned):
         ({"attack": "cw"}, "`attack` must be one of"),
         ({"head": nn.Linear(2, 2)}, "is not fitted"),
         ({"y": torch.full((120,), 11)}, "a label that the head does not know"),
+        ({"loss": "hinge"}, "`loss` must be one of 'cross_entropy', 'margin', 'both'"),
         ({"smoothing": 0.0}, "`smoothing` must be a finite number above 0"),
     ],
 )

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from vicinal.capture import evaluating
 from vicinal.checks import InputError
-from vicinal.perturbations.attacks import differentiable
+from vicinal.perturbations.climb import differentiable
 
 
 def to_foolbox(model: Any, bounds: tuple[float, float] = (0.0, 1.0)) -> Any:

@@ -16,7 +16,8 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from vicinal.checks import InputError
-from vicinal.perturbations.attacks import Bounds, pgd
+from vicinal.perturbations.attacks import pgd
+from vicinal.perturbations.climb import Bounds
 
 Criterion = Callable[[Tensor, Tensor], Tensor]
 

@@ -13,29 +13,25 @@ again. ``model`` is any differentiable map from inputs to logits or log-probabil
 a network followed by a neighbor head, ``nn.Sequential(net, ned.module())``; a fitted head alone is
 attacked on embeddings. What is made against one model and shown to another is a transfer attack.
 
-An attack that fails proves nothing: a saturated head (a small temperature) hides its gradients. See
-``vicinal.studies.attack_audit``.
+An attack that fails proves nothing: a saturated head (a small temperature) hides its gradients.
+``apgd`` chooses its own step sizes, ``square`` needs no gradient, and
+``vicinal.studies.attack_audit`` takes the worst of them all.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
-from numbers import Real
 from typing import Any
 
 import torch
-import torch.nn.functional as F
-from jaxtyping import Float, Int
-from torch import Tensor, nn
+from torch import Tensor
 
 from vicinal.capture import evaluating
-from vicinal.checks import InputError, as_tensor, check_choice, check_finite, same_kind
-from vicinal.perturbations.balls import NORMS, ascent, check_bounds, project, random_point
-
-LOSSES = ("cross_entropy", "margin")
-Bounds = tuple[float, float] | None
+from vicinal.checks import same_kind
+from vicinal.perturbations.apgd import apgd
+from vicinal.perturbations.balls import ascent, project, random_point
+from vicinal.perturbations.climb import Bounds, check_count, check_size, checked, harm_of, slope
 
 
 def fgsm(
@@ -108,8 +104,10 @@ def bim(
     steps
         How many there are.
     """
-    climb = _Climb(epsilon, step, steps, norm, loss, bounds, rate=steps / 5)
-    net, rows, labels = _checked(model, x, y, climb)
+    net, rows, labels = checked(
+        model, x, y, epsilon, steps=steps, norm=norm, loss=loss, bounds=bounds
+    )
+    climb = _Climb(epsilon, epsilon / 5 if step is None else step, steps, norm, loss, bounds)
     with evaluating(net):
         parts = [
             climb(net, a, a, b)
@@ -148,150 +146,46 @@ def pgd(
     generator
         Draws the starts; None: torch's default generator.
     """
-    climb = _Climb(epsilon, step, steps, norm, loss, bounds, rate=2.5)
-    net, rows, labels = _checked(model, x, y, climb)
-    _check_count(restarts, "restarts")
+    net, rows, labels = checked(
+        model, x, y, epsilon, steps=steps, norm=norm, loss=loss, bounds=bounds
+    )
+    check_count(restarts, "restarts")
+    length = 2.5 * epsilon / steps if step is None else step
+    climb = _Climb(epsilon, length, steps, norm, loss, bounds)
     parts = []
     with evaluating(net):
         for a, b in zip(rows.split(batch_size), labels.split(batch_size), strict=True):
             starts = (random_point(a, epsilon, norm, bounds, generator) for _ in range(restarts))
             tries = [climb(net, a, start, b) for start in starts]
-            parts.append(tries[0] if restarts == 1 else _most_harmful(net, tries, b, loss))
+            harms = [harm_of(net, moved, b, loss) for moved in tries] if restarts > 1 else [b]
+            best = torch.stack(harms).argmax(0)
+            parts.append(torch.stack(tries)[best, torch.arange(len(b), device=b.device)])
     return same_kind(torch.cat(parts), x)
 
 
-ATTACKS: dict[str, Callable[..., Any]] = {"fgsm": fgsm, "bim": bim, "pgd": pgd}
-
-
-def attack_loss(
-    output: Float[Tensor, "n c"], labels: Int[Tensor, " n"], loss: str
-) -> Float[Tensor, " n"]:
-    r"""What is climbed: −log p_y, or the margin max_{c≠y} z_c − z_y, which no softmax flattens."""
-    if loss == "cross_entropy":
-        return F.cross_entropy(output, labels, reduction="none")
-    own = output.gather(1, labels[:, None])[:, 0]
-    others = output.scatter(1, labels[:, None], -math.inf)
-    return others.amax(1) - own
-
-
-def differentiable(model: Any) -> Callable[[Tensor], Tensor]:
-    """The model itself, or the module of a fitted head that has one."""
-    if not isinstance(model, nn.Module) and hasattr(model, "module"):
-        model = model.module()
-    if callable(model):
-        return model
-    raise InputError(
-        f"`model` must map a batch of inputs to logits by a call, got {type(model).__name__}, "
-        "a head without gradients. Pass nn.Sequential(net, NEDClassifier(...).fit(...).module())."
-    )
+ATTACKS: dict[str, Callable[..., Any]] = {"fgsm": fgsm, "bim": bim, "pgd": pgd, "apgd": apgd}
 
 
 @dataclass(frozen=True)
 class _Climb:
-    """Steps up the loss, each projected back; without a step given, ``rate`` ε/steps."""
+    """Steps of one size up the loss, each projected back."""
 
     epsilon: float
-    given_step: float | None
+    step: float
     steps: int
     norm: str
     loss: str
     bounds: Bounds
-    rate: float
 
-    @property
-    def step(self) -> float:
-        return self.rate * self.epsilon / self.steps if self.given_step is None else self.given_step
+    def __post_init__(self) -> None:
+        check_size(self.step, "step", "how far one step goes")
 
     def __call__(
         self, model: Callable[[Tensor], Tensor], x: Tensor, start: Tensor, y: Tensor
     ) -> Tensor:
         moved = start.detach()
         for _ in range(self.steps):
-            gradient = _gradient(model, moved, y, self.loss)
+            _, gradient, _ = slope(model, moved, y, self.loss)
             moved = moved + self.step * ascent(gradient, self.norm)
             moved = project(moved, x, self.epsilon, self.norm, self.bounds)
         return moved
-
-
-def _gradient(model: Callable[[Tensor], Tensor], x: Tensor, y: Tensor, loss: str) -> Tensor:
-    x = x.detach().requires_grad_()
-    with torch.enable_grad():
-        output = model(x)
-        _check_output(output, y)
-        total = attack_loss(output, y, loss).sum()
-        (gradient,) = torch.autograd.grad(total, x, allow_unused=True)
-    if gradient is None:
-        raise InputError(
-            "`model` has no gradient: its output does not depend on the input through "
-            "differentiable steps. A plain k-nearest-neighbor vote is such a head; attack through "
-            "NEDClassifier(...).module() or by transfer from another model."
-        )
-    # A class out of reach has log-probability −inf and no slope: such a row stays where it is.
-    return torch.nan_to_num(gradient, nan=0.0, posinf=0.0, neginf=0.0)
-
-
-def _most_harmful(
-    model: Callable[[Tensor], Tensor], tries: list[Tensor], y: Tensor, loss: str
-) -> Tensor:
-    """Of each example the try with the highest loss, any misread one before all others."""
-    harms = []
-    with torch.no_grad():
-        for moved in tries:
-            output = model(moved)
-            value = torch.nan_to_num(attack_loss(output, y, loss).double(), nan=0.0, posinf=1e30)
-            harms.append(value + (output.argmax(1) != y) * 1e31)
-    best = torch.stack(harms).argmax(0)
-    return torch.stack(tries)[best, torch.arange(len(y), device=y.device)]
-
-
-def _checked(
-    model: Any, x: Any, y: Any, climb: _Climb
-) -> tuple[Callable[[Tensor], Tensor], Tensor, Tensor]:
-    check_choice(climb.norm, "norm", NORMS)
-    check_choice(climb.loss, "loss", LOSSES)
-    _check_size(climb.epsilon, "epsilon", "the radius within which inputs move")
-    _check_count(climb.steps, "steps")
-    _check_size(climb.step, "step", "how far one step goes")
-    rows, labels = as_tensor(x, "x"), as_tensor(y, "y")
-    if not rows.is_floating_point() or rows.ndim < 2 or len(rows) == 0:
-        raise InputError(
-            f"`x` must be a batch of floats, got {rows.dtype} of shape {tuple(rows.shape)}. "
-            "Pass images.float() / 255 for bytes, image[None] for one image."
-        )
-    if labels.shape != rows.shape[:1] or labels.is_floating_point():
-        raise InputError(
-            f"`y` must hold one integer label for each of the {len(rows)} rows of `x`, got "
-            f"{labels.dtype} of shape {tuple(labels.shape)}."
-        )
-    check_finite(rows, "x")
-    if climb.bounds is not None:
-        check_bounds(rows, climb.bounds)
-    return differentiable(model), rows.detach(), labels.long().to(rows.device)
-
-
-def _check_count(value: int, name: str) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise InputError(f"`{name}` must be a whole number of at least 1, got {value!r}.")
-
-
-def _check_size(value: float, name: str, meaning: str) -> None:
-    if not isinstance(value, Real) or not math.isfinite(value) or value < 0:
-        raise InputError(f"`{name}` must be a finite number ≥ 0 ({meaning}), got {value!r}.")
-
-
-def _check_output(output: Any, y: Tensor) -> None:
-    if not isinstance(output, Tensor) or output.ndim != 2 or len(output) != len(y):
-        shape = tuple(output.shape) if isinstance(output, Tensor) else type(output).__name__
-        raise InputError(f"`model` must return logits (n, classes) for n={len(y)}, got {shape}.")
-    if not output.requires_grad:
-        raise InputError(
-            "`model` has no gradient: its output is cut off from the input (a head without "
-            "gradients, torch.no_grad, .detach or numpy inside). Attack through "
-            "NEDClassifier(...).module(), or by transfer from another model."
-        )
-    top = int(y.max())
-    if int(y.min()) < 0 or top >= output.shape[1]:
-        raise InputError(
-            f"`y` must hold labels 0 to {output.shape[1] - 1}, the columns of the model's output, "
-            f"got labels from {int(y.min())} to {top}."
-        )

@@ -16,8 +16,8 @@ def ascent(gradient: Tensor, norm: str) -> Tensor:
     if norm == "linf":
         return gradient.sign()
     # By its largest entry first: squares of tiny gradients vanish in float32.
-    gradient = gradient / _rows(gradient.flatten(1).abs().amax(1), gradient).clamp(min=1e-38)
-    length = _rows(gradient.flatten(1).norm(dim=1), gradient)
+    gradient = gradient / by_row(gradient.flatten(1).abs().amax(1), gradient).clamp(min=1e-38)
+    length = by_row(gradient.flatten(1).norm(dim=1), gradient)
     return torch.where(length > 0, gradient / length.clamp(min=1e-38), 0)
 
 
@@ -33,7 +33,7 @@ def project(
     if norm == "linf":
         change = change.clamp(-epsilon, epsilon)
     else:
-        length = _rows(change.flatten(1).norm(dim=1), x)
+        length = by_row(change.flatten(1).norm(dim=1), x)
         change = change * (epsilon / length.clamp(min=1e-38)).clamp(max=1)
     inside = x + change
     return inside if bounds is None else inside.clamp(*bounds)
@@ -52,7 +52,7 @@ def random_point(
     else:
         direction = ascent(normal(x.shape, x, generator), "l2")
         length = uniform((len(x),), x, generator) ** (1 / x[0].numel()) * epsilon
-        change = direction * _rows(length, x)
+        change = direction * by_row(length, x)
     return project(x + change, x, epsilon, norm, bounds)
 
 
@@ -67,5 +67,6 @@ def check_bounds(x: Tensor, bounds: tuple[float, float]) -> None:
         )
 
 
-def _rows(values: Tensor, like: Tensor) -> Tensor:
+def by_row(values: Tensor, like: Tensor) -> Tensor:
+    """One value a row, shaped to meet the rows of ``like``."""
     return values.view(-1, *[1] * (like.ndim - 1))

@@ -1,4 +1,4 @@
-r"""Blur: defocus, glass, motion and zoom (Hendrycks & Dietterich 2019, section 3).
+r"""Blur: defocus, glass, motion, zoom and Gaussian (Hendrycks & Dietterich 2019, section 3).
 
 A blur kernel is a weighted set of displacements: :math:`x'(p) = \sum_i w_i\, x(p + s\,u_i)`. The
 published displacements :math:`u_i` are pixels of the image size they were made for; on a smaller
@@ -26,11 +26,11 @@ DEFOCUS_BLUR = {  # radius of the disk, standard deviation of the Gaussian that 
     "imagenet": ((3, 0.1), (4, 0.5), (6, 0.5), (8, 0.5), (10, 0.5)),
     "cifar": ((0.3, 0.4), (0.4, 0.5), (0.5, 0.6), (1, 0.2), (1.5, 0.1)),
 }
-# CIFAR's five are in the order of the distance to the original (published: 3, 2, 1, 5, 4): a wider
-# Gaussian smooths what the swaps have roughened, and brings the image nearer again.
+# Published order. It is not that of the distance to the original: a wider Gaussian smooths what the
+# moves have roughened, and brings the image nearer again.
 GLASS_BLUR = {  # standard deviation of the Gaussian, largest move, rounds
     "imagenet": ((0.7, 1, 2), (0.9, 2, 1), (1, 2, 3), (1.1, 3, 2), (1.5, 4, 2)),
-    "cifar": ((0.4, 1, 1), (0.25, 1, 1), (0.05, 1, 1), (0.4, 1, 2), (0.25, 1, 2)),
+    "cifar": ((0.05, 1, 1), (0.25, 1, 1), (0.4, 1, 1), (0.25, 1, 2), (0.4, 1, 2)),
 }
 MOTION_BLUR = {  # radius, standard deviation along the path
     "imagenet": ((10, 3), (15, 5), (15, 8), (15, 12), (20, 15)),
@@ -40,6 +40,7 @@ ZOOM_BLUR = {  # end and step of the zoom factors, which start at 1 (np.arange's
     "imagenet": ((1.11, 0.01), (1.16, 0.01), (1.21, 0.02), (1.26, 0.02), (1.31, 0.03)),
     "cifar": ((1.06, 0.01), (1.11, 0.01), (1.16, 0.01), (1.21, 0.01), (1.26, 0.01)),
 }
+GAUSSIAN_BLUR = {"imagenet": (1.0, 2.0, 3.0, 4.0, 6.0), "cifar": (0.4, 0.6, 0.7, 0.8, 1.0)}
 BORDERS_OF_SCIPY = ("nearest", "reflect")
 
 
@@ -98,10 +99,20 @@ def smoothing_matrix(
 
 
 def zoom_matrix(size: int, factor: float, like: Tensor) -> Float[Tensor, "size size"]:
-    """Linear interpolation that magnifies one axis about its center."""
+    """Linear interpolation that magnifies one axis about its center.
+
+    From 32 pixels on in the published steps of whole pixels: the middle ⌈size/z⌉ are stretched to
+    round(z·⌈size/z⌉), of which the middle ``size`` are kept. On 32 pixels the rounding is a good
+    part of the corruption's strength. Smaller images, on which it would leave nothing of the milder
+    severities, are magnified without it.
+    """
     place = torch.arange(size, dtype=torch.float64, device=like.device)
     middle = (size - 1) / 2
     source = (middle + (place - middle) / factor).clamp(0, size - 1)
+    if size >= 32:
+        crop = math.ceil(size / factor)
+        wide = round(crop * factor)
+        source = (place + (wide - size) // 2) * (crop - 1) / (wide - 1) + (size - crop) // 2
     return (1 - (source[:, None] - place).abs()).clamp(min=0).to(like.dtype)
 
 
@@ -174,40 +185,52 @@ def zoom_blur(
 def glass_blur(
     x: Images, constants: tuple[float, float, int], scale: float, generator: Generator
 ) -> Images:
-    """Blur, swap pixels with near ones, blur: an image through frosted glass.
+    """Blur, let pixels take the values of near ones, blur: an image through frosted glass.
 
-    The published code draws a move from {−δ, …, δ−1}; here it is a uniform number from [−δs, δs],
-    rounded up or down at random so that its mean is kept: the same size of move, without the drift
-    to one side, and defined at any scale s. Pixels are swapped, as described, not copied. On scaled
-    images one round stands for all: r independent moves of reach δ spread as one of reach δ√r.
+    The published code means to swap pixels, but its swap of two views copies one over the other;
+    the strength of the published images is that of copies, and so it is here. Its moves are drawn
+    from {−δ, …, δ−1}. On scaled images a move is a uniform number from [−δs, δs], rounded up or
+    down at random so that its mean is kept, and one round stands for all: r independent moves of
+    reach δ spread as one of reach δ√r.
     """
     sigma, reach, rounds = constants
     if scale < 1:
         reach, rounds = reach * math.sqrt(rounds), 1
     softened = _gaussian(x, sigma * scale)
-    order = _swaps(x, reach * scale, rounds, generator)
-    shuffled = softened.flatten(2).gather(2, order[:, None].expand(-1, x.shape[1], -1))
-    return _gaussian(shuffled.view_as(x), sigma * scale)
+    order = _sources(x, reach * scale, rounds, scale < 1, generator)
+    moved = softened.flatten(2).gather(2, order[:, None].expand(-1, x.shape[1], -1))
+    return _gaussian(moved.view_as(x), sigma * scale)
+
+
+def gaussian_blur(x: Images, sigma: float, scale: float, generator: Generator) -> Images:
+    """The Gaussian filter."""
+    return _gaussian(x, sigma * scale)
 
 
 def _gaussian(x: Images, sigma: float) -> Images:
     return smoothing_matrix(x.shape[2], sigma, x) @ x @ smoothing_matrix(x.shape[3], sigma, x).T
 
 
-def _swaps(x: Images, reach: float, rounds: int, generator: Generator) -> Int[Tensor, "n p"]:
-    """Where each pixel's new value comes from, after swaps in reading order from the last pixel."""
+def _sources(
+    x: Images, reach: float, rounds: int, between: bool, generator: Generator
+) -> Int[Tensor, "n p"]:
+    """Where each pixel's new value comes from, after copies in reading order from the last one.
+
+    ``between``: moves that are no whole numbers, rounded at random.
+    """
     n, _, h, w = x.shape
     margin = math.ceil(reach)
     order = np.tile(np.arange(h * w)[:, None], (1, n))
     image = np.arange(n)
     for _ in range(rounds):
-        aim = (uniform((h * w, n, 2), x, generator) * 2 - 1) * reach
-        moves = (aim + uniform((h * w, n, 2), x, generator)).floor().long().cpu().numpy()
-        other = np.arange(h * w)[:, None] + moves[..., 0] * w + moves[..., 1]
-        for row in range(h - 1 - margin, margin - 1, -1):
-            for here in range(row * w + w - 1 - margin, row * w + margin - 1, -1):
-                there = other[here]
-                mine = order[here].copy()
-                order[here] = order[there, image]
-                order[there, image] = mine
+        moves = uniform((h * w, n, 2), x, generator) * 2 * reach - reach
+        if between:
+            moves = moves + uniform((h * w, n, 2), x, generator)
+        down, right = moves.floor().long().cpu().numpy().transpose(2, 0, 1)
+        other = np.arange(h * w)[:, None] + down * w + right
+        last, first = (h - 1 - margin, margin) if between else (h - margin, margin + 1)
+        side = slice(w - 1 - margin, margin - 1, -1) if between else slice(w - margin, margin, -1)
+        for row in range(last, first - 1, -1):
+            for here in range(row * w, row * w + w)[side]:
+                order[here] = order[other[here], image]
     return torch.from_numpy(order.T.copy()).to(x.device)

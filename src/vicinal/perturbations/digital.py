@@ -1,4 +1,4 @@
-"""Digital: contrast, elastic, pixelate and JPEG (Hendrycks & Dietterich 2019, section 3)."""
+"""Digital: contrast, elastic, pixelate, JPEG, saturate (Hendrycks & Dietterich 2019, section 3)."""
 
 from __future__ import annotations
 
@@ -19,25 +19,27 @@ from vicinal.perturbations.noise import Generator, Images
 CONTRAST = {"imagenet": (0.4, 0.3, 0.2, 0.1, 0.05), "cifar": (0.75, 0.5, 0.4, 0.3, 0.15)}
 # Ripple, its smoothness, corner moves, in parts of the shorter side (published as parts of 244 on
 # images of 224). The published severities are not in the order of how far they move pixels: strong
-# affine moves give way to a fine ripple. All are here, sorted by the distance to the original, so
-# that severity means what it means elsewhere; the mean corruption error, a sum over severities,
-# does not see the order.
+# affine moves give way to a fine ripple.
 _WIDE = 244 / 224
 ELASTIC_TRANSFORM = {
     "imagenet": (
-        (0.05 * _WIDE, 0.01 * _WIDE, 0.02 * _WIDE),  # published as 3
-        (0.07 * _WIDE, 0.01 * _WIDE, 0.02 * _WIDE),  # 4
-        (0.12 * _WIDE, 0.01 * _WIDE, 0.02 * _WIDE),  # 5
-        (2 * _WIDE, 0.7 * _WIDE, 0.1 * _WIDE),  # 1
-        (2 * _WIDE, 0.08 * _WIDE, 0.2 * _WIDE),  # 2
+        (2 * _WIDE, 0.7 * _WIDE, 0.1 * _WIDE),
+        (2 * _WIDE, 0.08 * _WIDE, 0.2 * _WIDE),
+        (0.05 * _WIDE, 0.01 * _WIDE, 0.02 * _WIDE),
+        (0.07 * _WIDE, 0.01 * _WIDE, 0.02 * _WIDE),
+        (0.12 * _WIDE, 0.01 * _WIDE, 0.02 * _WIDE),
     ),
     "cifar": (
-        (0.1, 0.03, 0.03),  # published as 5
-        (0.1, 0.04, 0.05),  # 4
-        (0.08, 0.06, 0.06),  # 3
-        (0.05, 0.2, 0.07),  # 2
-        (0.0, 0.0, 0.08),  # 1
+        (0.0, 0.0, 0.08),
+        (0.05, 0.2, 0.07),
+        (0.08, 0.06, 0.06),
+        (0.1, 0.04, 0.05),
+        (0.1, 0.03, 0.03),
     ),
+}
+SATURATE = {  # factor and shift of the saturation; the first two severities take color away
+    "imagenet": ((0.3, 0.0), (0.1, 0.0), (2.0, 0.0), (5.0, 0.1), (20.0, 0.2)),
+    "cifar": ((0.3, 0.0), (0.1, 0.0), (1.5, 0.0), (2.0, 0.1), (2.5, 0.2)),
 }
 PIXELATE = {"imagenet": (0.6, 0.5, 0.4, 0.3, 0.25), "cifar": (0.95, 0.9, 0.85, 0.75, 0.65)}
 JPEG_COMPRESSION = {"imagenet": (25, 18, 15, 10, 7), "cifar": (80, 65, 58, 50, 40)}
@@ -47,6 +49,26 @@ def contrast(x: Images, share: float, scale: float, generator: Generator) -> Ima
     """Each value drawn toward the mean of its channel in its image."""
     mean = x.mean((2, 3), keepdim=True)
     return (x - mean) * share + mean
+
+
+def saturate(
+    x: Images, constants: tuple[float, float], scale: float, generator: Generator
+) -> Images:
+    """The saturation of the HSV color scaled and raised; hue and value kept.
+
+    With V and m the largest and the smallest channel and S = (V − m)/V, a channel lies at
+    V·(1 − S·(V − x)/(V − m)): only S changes. Gray has no hue; it counts as red, as published, in
+    color images, and one-channel images stay as they are.
+    """
+    if x.shape[1] == 1:
+        return x
+    factor, shift = constants
+    value, least = x.amax(1, keepdim=True), x.amin(1, keepdim=True)
+    gap = value - least
+    red = torch.tensor((0.0, 1.0, 1.0), dtype=x.dtype, device=x.device).view(1, 3, 1, 1)
+    depth = torch.where(gap > 0, (value - x) / gap.clamp(min=1e-30), red)
+    saturation = torch.where(value > 0, gap / value.clamp(min=1e-30), 0)
+    return value * (1 - (factor * saturation + shift).clamp(0, 1) * depth)
 
 
 def elastic_transform(

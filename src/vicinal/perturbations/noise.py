@@ -1,4 +1,4 @@
-"""Noise: Gaussian, shot and impulse (Hendrycks & Dietterich 2019, section 3).
+"""Noise: Gaussian, shot, impulse and speckle (Hendrycks & Dietterich 2019, section 3).
 
 Each function takes float images ``(n, c, h, w)`` in [0, 1], its constant for one severity, the
 spatial scale (unused here: noise has no length) and a generator; ``corrupt`` clips the result. The
@@ -22,6 +22,10 @@ SHOT_NOISE = {"imagenet": (60.0, 25.0, 12.0, 5.0, 3.0), "cifar": (500.0, 250.0, 
 IMPULSE_NOISE = {
     "imagenet": (0.03, 0.06, 0.09, 0.17, 0.27),
     "cifar": (0.01, 0.02, 0.03, 0.05, 0.07),
+}
+SPECKLE_NOISE = {
+    "imagenet": (0.15, 0.2, 0.35, 0.45, 0.6),
+    "cifar": (0.06, 0.1, 0.12, 0.16, 0.2),
 }
 
 Images = Float[Tensor, "n c h w"]
@@ -47,3 +51,8 @@ def impulse_noise(x: Images, share: float, scale: float, generator: Generator) -
     flipped = uniform(x.shape, x, generator) < share
     salt = (uniform(x.shape, x, generator) < 0.5).to(x.dtype)
     return torch.where(flipped, salt, x)
+
+
+def speckle_noise(x: Images, sigma: float, scale: float, generator: Generator) -> Images:
+    """x·(1 + σ·N(0, 1)): noise in proportion to the light."""
+    return x + x * sigma * normal(x.shape, x, generator)

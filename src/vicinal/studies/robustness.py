@@ -161,7 +161,7 @@ def _perturb(
             check_choice(name, "attacks", tuple(ATTACKS))
             for epsilon in epsilons:
                 extra: dict[str, Any] = {}
-                if name == "pgd":
+                if name in ("pgd", "apgd"):
                     extra["generator"] = torch.Generator().manual_seed(seed % 2**63)
                 moved = ATTACKS[name](model, x, codes, epsilon, norm=norm, **extra)
                 yield _Perturbed(name, "attack", float(epsilon), source, moved)

@@ -1,0 +1,152 @@
+"""What an attack climbs: the loss of a model's answer, its slope, and the inputs it may take."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from numbers import Real
+from typing import Any
+
+import torch
+import torch.nn.functional as F
+from jaxtyping import Bool, Float, Int
+from torch import Tensor, nn
+
+from vicinal.checks import InputError, as_tensor, check_choice, check_finite
+from vicinal.perturbations.balls import NORMS, check_bounds
+
+LOSSES = ("cross_entropy", "margin")
+Bounds = tuple[float, float] | None
+Misread = Callable[[Tensor, Tensor], Tensor]  # inputs, labels -> (n,) truth values
+
+
+def attack_loss(
+    output: Float[Tensor, "n c"], labels: Int[Tensor, " n"], loss: str
+) -> Float[Tensor, " n"]:
+    r"""What is climbed: −log p_y, or the margin max_{c≠y} z_c − z_y, which no softmax flattens."""
+    if loss == "cross_entropy":
+        return F.cross_entropy(output, labels, reduction="none")
+    own = output.gather(1, labels[:, None])[:, 0]
+    others = output.scatter(1, labels[:, None], -math.inf)
+    return others.amax(1) - own
+
+
+def differentiable(model: Any) -> Callable[[Tensor], Tensor]:
+    """The model itself, or the module of a fitted head that has one."""
+    if not isinstance(model, nn.Module) and hasattr(model, "module"):
+        model = model.module()
+    if callable(model):
+        return model
+    raise InputError(
+        f"`model` must map a batch of inputs to logits by a call, got {type(model).__name__}, "
+        "a head without gradients. Pass nn.Sequential(net, NEDClassifier(...).fit(...).module())."
+    )
+
+
+def slope(
+    model: Callable[[Tensor], Tensor], x: Tensor, y: Tensor, loss: str
+) -> tuple[Float[Tensor, " n"], Tensor, Bool[Tensor, " n"]]:
+    """The loss of each row, its gradient with respect to the row, and which rows are misread."""
+    x = x.detach().requires_grad_()
+    with torch.enable_grad():
+        output = model(x)
+        _check_output(output, y)
+        values = attack_loss(output, y, loss)
+        (gradient,) = torch.autograd.grad(values.sum(), x, allow_unused=True)
+    if gradient is None:
+        raise InputError(
+            "`model` has no gradient: its output does not depend on the input through "
+            "differentiable steps. A plain k-nearest-neighbor vote is such a head; attack through "
+            "NEDClassifier(...).module() or by transfer from another model."
+        )
+    # A class out of reach has log-probability −inf and no slope: such a row stays where it is.
+    gradient = torch.nan_to_num(gradient, nan=0.0, posinf=0.0, neginf=0.0)
+    return _ranked(values), gradient, output.detach().argmax(1) != y
+
+
+def harm(values: Float[Tensor, " n"], wrong: Bool[Tensor, " n"]) -> Float[Tensor, " n"]:
+    """What orders the tries at a row: misread ones, above 1, before all others; then by the loss.
+
+    >>> harm(torch.tensor([0.0, 3.0]), torch.tensor([True, False]))
+    tensor([2.0000, 0.7500])
+    """
+    return values / (1 + values.abs()) + 2 * wrong
+
+
+@torch.no_grad()
+def harm_of(
+    model: Callable[[Tensor], Tensor],
+    x: Tensor,
+    y: Tensor,
+    loss: str,
+    misread: Misread | None = None,
+) -> Float[Tensor, " n"]:
+    """:func:`harm` without a gradient."""
+    output = model(x)
+    wrong = output.argmax(1) != y if misread is None else misread(x, y)
+    return harm(_ranked(attack_loss(output, y, loss)), wrong)
+
+
+def _ranked(values: Tensor) -> Float[Tensor, " n"]:
+    return torch.nan_to_num(values.detach().double(), nan=-1e30, posinf=1e30, neginf=-1e30)
+
+
+def checked(
+    model: Any,
+    x: Any,
+    y: Any,
+    epsilon: float,
+    *,
+    steps: int,
+    norm: str,
+    loss: str,
+    bounds: Bounds,
+) -> tuple[Callable[[Tensor], Tensor], Tensor, Tensor]:
+    """The model as a map, the rows and their labels, each in order or a sentence why not."""
+    check_choice(norm, "norm", NORMS)
+    check_choice(loss, "loss", LOSSES)
+    check_size(epsilon, "epsilon", "the radius within which inputs move")
+    check_count(steps, "steps")
+    rows, labels = as_tensor(x, "x"), as_tensor(y, "y")
+    if not rows.is_floating_point() or rows.ndim < 2 or len(rows) == 0:
+        raise InputError(
+            f"`x` must be a batch of floats, got {rows.dtype} of shape {tuple(rows.shape)}. "
+            "Pass images.float() / 255 for bytes, image[None] for one image."
+        )
+    if labels.shape != rows.shape[:1] or labels.is_floating_point():
+        raise InputError(
+            f"`y` must hold one integer label for each of the {len(rows)} rows of `x`, got "
+            f"{labels.dtype} of shape {tuple(labels.shape)}."
+        )
+    check_finite(rows, "x")
+    if bounds is not None:
+        check_bounds(rows, bounds)
+    return differentiable(model), rows.detach(), labels.long().to(rows.device)
+
+
+def check_count(value: int, name: str) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+        raise InputError(f"`{name}` must be a whole number of at least 1, got {value!r}.")
+
+
+def check_size(value: float, name: str, meaning: str) -> None:
+    if not isinstance(value, Real) or not math.isfinite(value) or value < 0:
+        raise InputError(f"`{name}` must be a finite number ≥ 0 ({meaning}), got {value!r}.")
+
+
+def _check_output(output: Any, y: Tensor) -> None:
+    if not isinstance(output, Tensor) or output.ndim != 2 or len(output) != len(y):
+        shape = tuple(output.shape) if isinstance(output, Tensor) else type(output).__name__
+        raise InputError(f"`model` must return logits (n, classes) for n={len(y)}, got {shape}.")
+    if not output.requires_grad:
+        raise InputError(
+            "`model` has no gradient: its output is cut off from the input (a head without "
+            "gradients, torch.no_grad, .detach or numpy inside). Attack through "
+            "NEDClassifier(...).module(), or by transfer from another model."
+        )
+    top = int(y.max())
+    if int(y.min()) < 0 or top >= output.shape[1]:
+        raise InputError(
+            f"`y` must hold labels 0 to {output.shape[1] - 1}, the columns of the model's output, "
+            f"got labels from {int(y.min())} to {top}."
+        )
