@@ -239,6 +239,12 @@ class SoftNearestNeighborLoss(nn.Module):
         reference_labels: Labels | None = None,
         weight: Float[Tensor, " n"] | None = None,
     ) -> Tensor:
+        """The loss of one batch.
+
+        Parameters
+        ----------
+        x, labels, reference, reference_labels, weight : as for :func:`soft_nearest_neighbor_loss`.
+        """
         with torch.autocast(x.device.type, enabled=False):
             t, references = self.current_temperature(x, labels), (reference, reference_labels)
             mean = weight is None and self.reduction == "mean"

@@ -160,6 +160,15 @@ class SetSimilarityLoss(SimilarityLoss):
     def forward(
         self, model: nn.Module, x: Tensor, groups: Tensor | None, target: Tensor | None = None
     ) -> Tensor:
+        """The loss of one batch.
+
+        Parameters
+        ----------
+        model : the network whose parameters are trained; it is not stored.
+        x : the batch.
+        groups : one integer per row, or None for one group.
+        target : labels, where the outputs compared depend on them.
+        """
         return self.of(self.gradients(model, x, target), groups)
 
     def of(self, gradients: Gradients, groups: Tensor | None) -> Tensor:
@@ -176,8 +185,9 @@ class SetSimilarityLoss(SimilarityLoss):
 class PairSimilarityLoss(SimilarityLoss):
     """``-k^C(x_i, x'_i)`` of two batches row by row: each pair is to be treated alike.
 
-    The arguments are those of :class:`SimilarityLoss`; ``target2`` are the second batch's labels,
-    if they are not the first's.
+    Parameters
+    ----------
+    outputs, params, strict, reduction : as for :class:`SimilarityLoss`.
 
     >>> model = nn.Sequential(nn.Linear(2, 4), nn.Tanh(), nn.Linear(4, 1))
     >>> x = torch.randn(3, 2)
@@ -193,6 +203,15 @@ class PairSimilarityLoss(SimilarityLoss):
         target: Tensor | None = None,
         target2: Tensor | None = None,
     ) -> Tensor:
+        """The loss of two batches.
+
+        Parameters
+        ----------
+        model : the network whose parameters are trained; it is not stored.
+        x, x2 : the two batches, pairs row by row.
+        target, target2 : their labels, where the outputs compared depend on them; without
+            ``target2`` the second batch has the first's.
+        """
         if x.shape != x2.shape:
             raise InputError(
                 f"`x` and `x2` must hold pairs row by row: x has shape {tuple(x.shape)}, x2 "
@@ -237,6 +256,15 @@ class TwoBatchSimilarityLoss(SimilarityLoss):
         target: Tensor | None = None,
         target2: Tensor | None = None,
     ) -> Tensor:
+        """The loss of two batches.
+
+        Parameters
+        ----------
+        model : the network whose parameters are trained; it is not stored.
+        x1, x2 : the two batches.
+        target, target2 : their labels, where the outputs compared depend on them; without
+            ``target2`` the second batch has the first's.
+        """
         if x1.shape[1:] != x2.shape[1:]:
             raise InputError(
                 f"the samples of `x1` and `x2` must have one shape, got {tuple(x1.shape[1:])} and "

@@ -32,9 +32,13 @@ from vicinal.similarity.outputs import OutputFunction
 class OrbitSimilarityLoss(SimilarityLoss):
     """Each sample and its images under ``transforms`` are to be treated alike (E.2).
 
-    ``transforms`` are callables from a batch to a batch of the same shape; the identity belongs to
-    every orbit. The mean over the pairs of an orbit costs time linear in the batch. The other
-    arguments are those of :class:`~vicinal.similarity.enforce.SimilarityLoss`.
+    The mean over the pairs of an orbit costs time linear in the batch.
+
+    Parameters
+    ----------
+    transforms : callables from a batch to a batch of the same shape; the identity belongs to every
+        orbit.
+    outputs, params, strict, reduction : as for :class:`~vicinal.similarity.enforce.SimilarityLoss`.
 
     >>> model = nn.Sequential(nn.Flatten(), nn.Linear(9, 4), nn.Tanh(), nn.Linear(4, 1))
     >>> flips = [lambda x: x.flip(-1), lambda x: x.flip(-2)]
@@ -179,10 +183,14 @@ def _standardized(x: Tensor, axes: tuple[int, ...], eps: float) -> Tensor:
 class TangentInvarianceLoss(SimilarityLoss):
     """``‖∂_x ∇_θ f(x) · e_k(x)‖²``: gradients are not to change along each generator e_k.
 
-    ``generators`` are callables from a batch to its tangent vectors, of the same shape: the
-    infinitesimal elements of a group. Several outputs are summed; the mean is over samples and
-    generators (``reduction="none"``: ``(n, k)``). The other arguments are those of
-    :class:`~vicinal.similarity.enforce.SimilarityLoss`.
+    Several outputs are summed; the mean is over samples and generators (``reduction="none"``:
+    ``(n, k)``).
+
+    Parameters
+    ----------
+    generators : callables from a batch to its tangent vectors, of the same shape: the infinitesimal
+        elements of a group.
+    outputs, params, strict, reduction : as for :class:`~vicinal.similarity.enforce.SimilarityLoss`.
 
     >>> model = nn.Sequential(nn.Linear(2, 4), nn.Tanh(), nn.Linear(4, 1))
     >>> rotation = lambda x: torch.stack([-x[:, 1], x[:, 0]], 1)

@@ -181,7 +181,15 @@ class GradientKernel:
     # ------------------------------------------------------ pieces to build on
 
     def blocks(self, data: Any, form: str, share: float = 0.5, name: str = "data") -> Blocks:
-        """The data's gradients in blocks, kept up to a share of the budget."""
+        """The data's gradients in blocks.
+
+        Parameters
+        ----------
+        data : anything :func:`vicinal.capture.capture` takes.
+        form : which form of the gradients a block holds.
+        share : of the memory budget, up to which blocks are kept.
+        name : what an error calls the data.
+        """
         return Blocks(self, data, form, budget=int(share * self.memory_budget), name=name)
 
     def block(self, batch: Batch) -> Block:
