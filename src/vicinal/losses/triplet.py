@@ -19,7 +19,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from vicinal.checks import check_choice, check_positive
+from vicinal.checks import check_choice, check_positive, is_traced
 from vicinal.neighbors.distances import METRICS, pairwise_distances
 
 from .conventions import REDUCTIONS, as_hard_labels, as_rows, full_precision
@@ -139,7 +139,7 @@ def _positive_columns(positives: Tensor) -> tuple[Int[Tensor, "b k"], Tensor]:
     Classes are small beside a batch: searching for the positives' thresholds alone saves half of
     the time. While tracing, k must not depend on the data: all columns.
     """
-    if torch.compiler.is_compiling():
+    if is_traced():
         every = torch.arange(positives.shape[1], device=positives.device)
         return every.expand_as(positives).contiguous(), positives
     most = max(1, int(positives.sum(1).max()))
