@@ -107,8 +107,7 @@ class _Gather(torch.autograd.Function):
     def backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor, None, None]:
         # Each process computed the whole loss: their sum is W times its gradient, and DDP's mean
         # over the W processes makes it whole again.
-        grad = upstream[0].contiguous().clone()
-        dist.all_reduce(grad, group=ctx.group)
+        grad = _AllSum.apply(upstream[0].contiguous(), ctx.group)
         first = sum(ctx.sizes[: dist.get_rank(ctx.group)])
         return grad[first : first + ctx.sizes[dist.get_rank(ctx.group)]], None, None
 
@@ -123,9 +122,7 @@ class _AllSum(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor, None]:
-        grad = upstream[0].clone()
-        dist.all_reduce(grad, group=ctx.group)
-        return grad, None
+        return _AllSum.apply(upstream[0], ctx.group), None
 
 
 def _gather_labels(labels: Any, sizes: list[int], group: Any) -> Any:

@@ -17,6 +17,7 @@ the rows go in blocks and the exponentials are computed again in the backward: m
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -73,9 +74,9 @@ class _LogPartition(torch.autograd.Function):
     def backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor | None, ...]:
         (g,) = upstream
         queries, keys, bias, *kept = ctx.saved_tensors
-        if is_derived_again():
-            inputs = [queries, keys, bias]
-            return *derived(lambda *given: _plain(*given, ctx.diagonal), inputs, [g]), None, None
+        if is_derived_again(g):
+            formula = functools.partial(_plain, diagonal=ctx.diagonal)
+            return *derived(formula, [queries, keys, bias], [g]), None, None
         wanted = ctx.needs_input_grad
         grad_q = torch.empty_like(queries) if wanted[0] else None
         grad_k = torch.zeros_like(keys) if wanted[1] else None

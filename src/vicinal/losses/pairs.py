@@ -203,7 +203,7 @@ class _Push(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor | None, None, None]:
         s, positives, negatives, gradient = ctx.saved_tensors
-        if is_derived_again():
+        if is_derived_again(upstream[0]):
             found = derived(lambda s: _plain_push(s, positives, negatives), [s], upstream)
             return found[0], None, None
         return gradient * upstream[0][:, None], None, None

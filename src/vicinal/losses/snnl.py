@@ -275,16 +275,12 @@ def _check_temperature(temperature: float | Tensor | Schedule | str) -> None:
         check_positive(float(temperature), "temperature")
 
 
-@torch.library.custom_op(
-    "vicinal::best_temperature",
-    mutates_args=(),
-    schema="(Tensor x, Tensor labels, str metric) -> Tensor",
-)
-def _best_temperature(x: Tensor, labels: Tensor, metric: str) -> Tensor:
-    """argmin over T; any T where the loss does not depend on it (no peers) or is NaN anyway.
+_SCHEMA = "(Tensor x, Tensor labels, str metric) -> Tensor"
 
-    An operator, as a search for a minimum is nothing to trace.
-    """
+
+@torch.library.custom_op("vicinal::best_temperature", mutates_args=(), schema=_SCHEMA)
+def _best_temperature(x: Tensor, labels: Tensor, metric: str) -> Tensor:
+    """argmin over T, nothing to trace; any T where the loss has no use for it or is NaN anyway."""
     t, x = 1.0, as_rows(x, "x")
     if bool(torch.isfinite(x).all()):
         try:

@@ -121,7 +121,7 @@ def smooth_labels(
     labels = as_class_targets(labels, len(labels), num_classes, "labels")
     if labels.ndim == 1:
         rows = torch.zeros(len(labels), num_classes, device=labels.device)
-        labels = rows.scatter_(1, labels[:, None], 1.0)
+        labels = rows.scatter(1, labels[:, None], 1.0)
     return _toward_noise(
         labels, epsilon, None if noise is None else as_noise(noise, num_classes, "noise")
     )

@@ -28,11 +28,13 @@ def is_functional() -> bool:
     return not torch.compiler.is_compiling() and torch._C._are_functorch_transforms_active()
 
 
-def is_derived_again() -> bool:
-    """Asked in a backward: shall what it returns be differentiable, or is it called in a batch?"""
+def is_derived_again(upstream: Tensor) -> bool:
+    """In a backward: shall its result be differentiable, or is a batch of gradients taken?"""
     if torch.compiler.is_compiling():
         return False  # torch.compile has its own sentence for double backward
-    return torch.is_grad_enabled() or torch._C._are_functorch_transforms_active()
+    if torch.is_grad_enabled() or torch._C._are_functorch_transforms_active():
+        return True
+    return torch._C._functorch.is_legacy_batchedtensor(upstream)  # autograd's is_grads_batched
 
 
 def derived(
@@ -84,10 +86,7 @@ def one_by_one(operator: Callable[..., Tensor]) -> Callable[..., tuple[Tensor, i
 
     def rule(info: Any, in_dims: tuple[int | None, ...], *args: Any) -> tuple[Tensor, int]:
         calls = (
-            [
-                a if d is None else a.select(d, sample)
-                for a, d in zip(args, in_dims, strict=True)
-            ]
+            [a if d is None else a.select(d, sample) for a, d in zip(args, in_dims, strict=True)]
             for sample in range(info.batch_size)
         )
         return torch.stack([operator(*call) for call in calls]), 0

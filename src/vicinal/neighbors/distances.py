@@ -46,7 +46,7 @@ def pairwise_distances(
         check_same_width(x, y, "x", "y")
         x, y = _same_dtype(x, y)
     x, y = compared_rows(x, metric), None if y is None else compared_rows(y, metric)
-    return plain_distances(x, y, metric) if is_functional() else _pairwise(x, y, metric)
+    return ordinary_distances(x, y, metric) if is_functional() else _pairwise(x, y, metric)
 
 
 def neighbor_distances(
@@ -87,9 +87,10 @@ def unit_rows(x: Float[Tensor, "... d"]) -> Float[Tensor, "... d"]:
     # not depend on a row's scale: as a constant it leaves the gradient exact.
     largest = x.detach().abs().amax(-1, keepdim=True)
     zero = largest == 0
-    scaled = x / largest.masked_fill(zero, 1.0)
+    # A zero row becomes one of ones, which has a length to divide by in every derivative.
+    scaled = torch.addcdiv(zero.to(x.dtype), x, largest.masked_fill(zero, 1.0))
     length = torch.linalg.vector_norm(scaled, dim=-1, keepdim=True)
-    return torch.where(zero, torch.zeros_like(x), scaled / length.masked_fill(zero, 1.0))
+    return torch.where(zero, torch.zeros_like(x), scaled / length)
 
 
 # ------------------------------------------------------------------ what a metric means
@@ -138,13 +139,13 @@ def _same_dtype(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
     return x.to(dtype), y.to(dtype)
 
 
-def plain_distances(x: Tensor, y: Tensor | None, metric: str) -> Tensor:
+def ordinary_distances(x: Tensor, y: Tensor | None, metric: str) -> Tensor:
     """Distances of compared rows by ordinary operations, for derivatives of any order.
 
     From the differences while these are few, else a product in float64. What rounding leaves of a
     length (float32 rows differ by more) counts as none: a root has no slope there.
     """
-    other, noise = x if y is None else y, 0.0
+    other, noise = x if y is None else y, x.new_zeros(())
     check_pairs(len(x), len(other))
     if x.numel() * len(other) <= _GATHER:
         d2 = (x[:, None] - other).square().sum(2)
@@ -231,8 +232,8 @@ def _remember(ctx, inputs, output) -> None:  # type: ignore[no-untyped-def]  # t
 def _gradient(ctx, grad):  # type: ignore[no-untyped-def]
     d, x, *rest = ctx.saved_tensors
     y = rest[0] if rest else None
-    if is_derived_again():
-        return *derived(lambda x, y: plain_distances(x, y, ctx.metric), [x, y], [grad]), None
+    if is_derived_again(grad):
+        return *derived(lambda x, y: ordinary_distances(x, y, ctx.metric), [x, y], [grad]), None
     gx, gy = _pairwise_backward(grad, d, x, y, ctx.metric)
     return gx, None if ctx.self_distances else gy, None
 

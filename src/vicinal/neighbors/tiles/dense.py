@@ -150,7 +150,7 @@ class _Attached(torch.autograd.Function):
     @staticmethod
     def backward(ctx, grad):  # type: ignore[no-untyped-def]
         x, t = ctx.saved_tensors
-        if is_derived_again():
+        if is_derived_again(grad):
             return *derived(ctx.plain, [x, t], [grad]), None, None, None
         gx = _gradient(ctx.pairs, grad)
         if not ctx.needs_input_grad[1]:
@@ -198,10 +198,12 @@ class _Dense(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx, *grads):  # type: ignore[no-untyped-def]
-        (x, *given), (left, right, _) = ctx.saved_tensors, ctx.problem
-        if is_derived_again():
-            gx, gy, slope = derived_log_masses(grads, x, *given, ctx.metric)
+        x, y, x_labels, y_labels, t = ctx.saved_tensors
+        if is_derived_again(grads[1]):
+            given = x, y, x_labels, y_labels, t, ctx.metric
+            gx, gy, slope = derived_log_masses(grads, *given)
             return gx, gy, None, None, slope, None
+        left, right, _ = ctx.problem
         with torch.autocast(x.device.type, enabled=False):
             upstream = Upstream.of(grads, ctx.logs, x.dtype)
             m = tile_slopes(ctx.pairs.log_weights, left, right, upstream)

@@ -69,8 +69,8 @@ def log_masses(
 ) -> LogMasses:
     """Log-masses around each row of ``x`` among the other rows, or among all rows of ``reference``.
 
-    Differentiable to any order in ``x``, ``reference`` and ``temperature``; memory grows with n, not n².
-    An empty mass is -inf and has no gradient.
+    Differentiable to any order in ``x``, ``reference`` and ``temperature``. Memory grows with n,
+    not n², but for derivatives beyond the first. An empty mass is -inf and has no gradient.
 
     Parameters
     ----------
@@ -256,7 +256,7 @@ def _remember(ctx, inputs, output) -> None:  # type: ignore[no-untyped-def]  # t
 def _backward(ctx, *grads):  # type: ignore[no-untyped-def]
     *masses, x, y, x_labels, y_labels, t = ctx.saved_tensors
     given, learned = (x, y, x_labels, y_labels, t, ctx.metric), ctx.needs_input_grad[5]
-    if is_derived_again():
+    if is_derived_again(grads[1]):
         gx, gy, slope = derived_log_masses(grads, *given)
         return None, gx, gy, None, None, slope, None
     gx, gy, slope = _tiled_backward(list(grads), masses, learned, ctx.tile, *given)

@@ -16,12 +16,17 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from vicinal.neighbors.derivatives import derived
-from vicinal.neighbors.distances import plain_distances
+from vicinal.neighbors.distances import ordinary_distances
 from vicinal.neighbors.mass import log_mass, own_log_mass
 
 
 def plain_log_masses(
-    x: Tensor, y: Tensor | None, x_labels: Tensor, y_labels: Tensor | None, t: float | Tensor, metric: str
+    x: Tensor,
+    y: Tensor | None,
+    x_labels: Tensor,
+    y_labels: Tensor | None,
+    t: float | Tensor,
+    metric: str,
 ) -> tuple[Tensor, Tensor, Tensor]:
     """(all, own, other) log-masses, float64, of rows as they are compared.
 
@@ -29,7 +34,7 @@ def plain_log_masses(
     >>> plain_log_masses(x, None, labels, None, torch.tensor(1.0), "sqeuclidean")[1].tolist()
     [-1.0, -1.0, -inf]
     """
-    s = -plain_distances(x, y, metric).double() / t
+    s = -ordinary_distances(x, y, metric).double() / t
     if y is None:
         s = s.masked_fill(torch.eye(len(x), dtype=torch.bool, device=x.device), -torch.inf)
     met = x_labels if y_labels is None else y_labels
@@ -57,9 +62,7 @@ def derived_log_masses(
     return derived(masses, [x, y, t], upstream)
 
 
-def plain_surprise(
-    x: Tensor, labels: Tensor, t: float | Tensor, metric: str, mean: bool
-) -> Tensor:
+def plain_surprise(x: Tensor, labels: Tensor, t: float | Tensor, metric: str, mean: bool) -> Tensor:
     """-log of the own class's share of each row, or its mean over the rows with a peer."""
     _, own, other = plain_log_masses(x, None, labels, None, t, metric)
     valid = own != -torch.inf
