@@ -67,6 +67,7 @@ class DistributedLoss(nn.Module):
         alone = not (dist.is_available() and dist.is_initialized())
         if alone or dist.get_world_size(self.group) == 1:
             return self.loss(x, labels)
+        _check_labels_everywhere(len(x), len(labels), self.group, x.device)
         if self.mode == "ring" and isinstance(labels, Tensor):
             return self._reduce(*_ring_losses(self.loss, x, labels, self.group))
         sizes = shard_sizes(len(x), self.group, x.device)
@@ -86,6 +87,18 @@ class DistributedLoss(nn.Module):
         if reduction == "sum":
             return total
         return total / _AllSum.apply(valid.sum().to(losses.dtype), self.group).clamp_min(1)
+
+
+def _check_labels_everywhere(rows: int, labels: int, group: Any, device: torch.device) -> None:
+    """One label for each row, on every process: all of them speak, none waits for another."""
+    sizes = [shard_sizes(count, group, device) for count in (rows, labels)]
+    wrong = [rank for rank, (a, b) in enumerate(zip(*sizes, strict=True)) if a != b]
+    if wrong:
+        a, b = (counts[wrong[0]] for counts in sizes)
+        raise InputError(
+            f"`labels` must hold one label for each row on every process: process {wrong[0]} has "
+            f"{b} for {a} rows ({len(wrong)} such processes). Cut rows and labels alike."
+        )
 
 
 def gather_rows(x: Tensor, sizes: list[int], group: dist.ProcessGroup | None = None) -> Tensor:
