@@ -9,6 +9,7 @@ import sys
 
 import pytest
 import torch
+import torch.utils.checkpoint
 from sklearn.utils.estimator_checks import check_estimator
 from torch.testing import assert_close
 
@@ -36,6 +37,48 @@ def batch(rng, dtype=torch.float64, n=9):
 def test_gradients_are_exact_in_float64(name, call, kind, rng):
     x, y = batch(rng)
     assert torch.autograd.gradcheck(lambda x: call(x, y), x.requires_grad_(), atol=1e-6)
+
+
+@EVERY
+def test_second_derivatives_are_exact_in_float64(name, call, kind, rng):
+    x, y = batch(rng)
+    assert torch.autograd.gradgradcheck(lambda x: call(x, y), x.requires_grad_(), atol=1e-6)
+
+
+@EVERY
+def test_torch_func_gives_the_gradient_and_the_hessian_of_autograd(name, call, kind, rng):
+    x, y = batch(rng)
+    draws = {"randomness": "same"}  # one of them draws labels
+    grad = torch.func.grad(call)(x, y)
+    hessian = torch.func.vmap(
+        lambda v: torch.func.vjp(torch.func.grad(lambda x: call(x, y)), x)[1](v)[0], **draws
+    )(torch.eye(x.numel(), dtype=x.dtype).view(-1, *x.shape))
+    x.requires_grad_()
+    (first,) = torch.autograd.grad(call(x, y), x, create_graph=True)
+    second = [torch.autograd.grad(g, x, retain_graph=True)[0] for g in first.flatten()]
+    assert_close(grad, first.detach(), rtol=1e-9, atol=1e-10)
+    assert_close(hessian, torch.stack(second), rtol=1e-7, atol=1e-8)
+
+
+@EVERY
+def test_vmap_over_batches_is_a_loop_over_them(name, call, kind, rng):
+    batches = [batch(rng)[0] for _ in range(3)]
+    x, y = torch.stack(batches), batch(rng)[1]
+    values = torch.func.vmap(call, (0, None), randomness="same")(x, y)
+    assert_close(values, torch.stack([call(one, y) for one in batches]))
+    grads = torch.func.vmap(torch.func.grad(call), (0, None), randomness="same")(x, y)
+    x.requires_grad_()
+    (plain,) = torch.autograd.grad(sum(call(one, y) for one in x), x)
+    assert_close(grads, plain, rtol=1e-9, atol=1e-10)
+
+
+@EVERY
+def test_activation_checkpointing_keeps_the_gradient(name, call, kind, rng):
+    x, y = batch(rng)
+    a, b = (x.clone().requires_grad_() for _ in range(2))
+    torch.utils.checkpoint.checkpoint(call, a, y, use_reentrant=False).backward()
+    call(b, y).backward()
+    assert_close(a.grad, b.grad)
 
 
 @pytest.mark.parametrize("estimator", ESTIMATORS, ids=lambda e: type(e).__name__)
@@ -115,6 +158,22 @@ def test_a_lone_anchor_does_not_dilute_the_mean(name, call, rng):
     labels = torch.tensor([0, 0, 0, 1, 1, 1, 2])
     rows = [call(lone, labels), call(x, labels[:-1])]
     assert rows[0] >= rows[1] - 1e-9  # one more neighbor to push, the same number of anchors
+
+
+@EMBEDDING
+def test_duplicates_and_zero_rows_have_finite_second_derivatives(name, call, rng):
+    x, y = batch(rng)
+    x[3] = x[0]
+    x[4] = x[0]
+    x[5] = 0
+    x[8] = 0
+    x.requires_grad_()
+    (grad,) = torch.autograd.grad(call(x, y), x, create_graph=True)
+    grad.square().sum().backward()
+    assert x.grad.isfinite().all()
+    plain = x.detach().clone().requires_grad_()
+    call(plain, y).backward()
+    assert_close(grad.detach(), plain.grad, rtol=1e-9, atol=1e-9)
 
 
 @EMBEDDING

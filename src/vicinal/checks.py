@@ -21,6 +21,11 @@ class InputError(ValueError):
     """A wrong input. The message names the argument, what was expected, what came and the fix."""
 
 
+def is_traced() -> bool:
+    """May values not be looked at? torch.compile or a transform of torch.func is at work."""
+    return torch.compiler.is_compiling() or torch._C._are_functorch_transforms_active()
+
+
 def as_tensor(value: Any, name: str) -> Tensor:
     """A tensor that shares memory with ``value`` where it can (torch, numpy, nested lists).
 
@@ -148,7 +153,7 @@ def check_choice(value: object, name: str, choices: Sequence[str]) -> None:
 def check_positive(value: float, name: str, *, infinite: bool = False) -> None:
     """A number above zero; a tensor is checked by its value unless it is being traced."""
     if isinstance(value, Tensor):
-        if torch.compiler.is_compiling():
+        if is_traced():
             return
         value = float(value.detach().min())
     if math.isnan(value) or value <= 0 or (math.isinf(value) and not infinite):

@@ -9,6 +9,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from vicinal import losses
+from vicinal.checks import InputError
 
 SHARDS = {2: [5, 3], 3: [4, 0, 5]}  # uneven; the middle one of three has no rows at all
 
@@ -74,6 +75,14 @@ def step(net, loss, name, rows, temperature_of):
     return total.detach(), own
 
 
+def penalty(loss, rows):
+    """The gradient of a gradient penalty in the whole batch's rows, of which ``rows`` are ours."""
+    x, labels = batch()
+    own = x[rows].clone().requires_grad_()
+    (grad,) = torch.autograd.grad(loss(own, labels[rows]), own, create_graph=True)
+    return torch.autograd.grad(grad.square().sum(), own)[0]
+
+
 def main(rank, world, folder):
     torch.set_num_threads(1)
     store = Path(folder, "store").as_uri()
@@ -89,5 +98,13 @@ def main(rank, world, folder):
         for grad in own:
             dist.all_reduce(grad)
             out[f"{name}/temperature"] = grad / world  # as DDP would average it
+    out["penalty"] = penalty(losses.DistributedLoss(losses.NTXentLoss()), rows)
+    x, labels = batch()
+    for mode in ("gather", "ring"):
+        wrong = labels[rows][1:] if rank == 0 else labels[rows]
+        try:
+            losses.DistributedLoss(losses.NTXentLoss(), mode=mode)(x[rows], wrong)
+        except InputError as error:
+            out[f"{mode} refused"] = torch.tensor("process 0 has" in str(error))
     save_file(out, Path(folder, f"rank{rank}.safetensors"))
     dist.destroy_process_group()

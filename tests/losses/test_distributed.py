@@ -45,6 +45,21 @@ def test_value_and_gradient_are_those_of_one_process(name, processes):
             assert_close(result[f"{name}/temperature"], grad, rtol=tolerance, atol=tolerance)
 
 
+def test_a_gradient_penalty_is_that_of_one_process(processes):
+    rows, results = processes
+    expected = worker.penalty(losses.NTXentLoss(), rows)
+    # Before DDP takes the mean, a gradient is W times its share: twice, so W².
+    world = len(results)
+    assert_close(torch.cat([r["penalty"] for r in results]) / world**2, expected)
+
+
+def test_labels_that_do_not_match_the_rows_are_refused_on_every_process(processes):
+    _, results = processes
+    for result in results:
+        assert result["gather refused"]
+        assert result["ring refused"]
+
+
 def test_without_a_group_it_is_the_loss_itself():
     x, labels = worker.batch()
     loss = losses.TripletLoss()

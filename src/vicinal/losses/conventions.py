@@ -22,6 +22,7 @@ from vicinal.checks import (
     check_choice,
     check_distributions,
     check_labels,
+    is_traced,
 )
 
 REDUCTIONS = ("mean", "sum", "none")
@@ -51,7 +52,7 @@ def as_labels(labels: Any, rows: int, name: str = "labels") -> Tensor:
     if labels.ndim == 1:
         return labels.long()
     labels = labels if labels.dtype == torch.float64 else labels.float()
-    if not torch.compiler.is_compiling():
+    if not is_traced():
         check_distributions(labels.detach(), name)
     return labels
 
@@ -81,7 +82,7 @@ def as_class_targets(targets: Any, rows: int, classes: int, name: str = "targets
 
 
 def check_class_range(labels: Int[Tensor, " n"], classes: int, name: str) -> None:
-    if torch.compiler.is_compiling() or labels.numel() == 0:
+    if is_traced() or labels.numel() == 0:
         return
     low, high = (int(v) for v in labels.aminmax())
     if low < 0 or high >= classes:
@@ -128,6 +129,6 @@ def class_ids(labels: Int[Tensor, " n"]) -> Int[Tensor, " n"]:
     tensor([2, 0, 2, 1])
     """
     ordered, order = labels.sort()
-    rank = torch.zeros_like(labels)
-    rank[1:] = (ordered[1:] != ordered[:-1]).cumsum(0)
-    return torch.empty_like(labels).scatter_(0, order, rank)
+    rank = (ordered[1:] != ordered[:-1]).cumsum(0)
+    rank = torch.cat([torch.zeros_like(labels[:1]), rank])
+    return torch.empty_like(labels).scatter(0, order, rank)

@@ -67,6 +67,7 @@ class DistributedLoss(nn.Module):
         alone = not (dist.is_available() and dist.is_initialized())
         if alone or dist.get_world_size(self.group) == 1:
             return self.loss(x, labels)
+        _check_labels_everywhere(len(x), len(labels), self.group, x.device)
         if self.mode == "ring" and isinstance(labels, Tensor):
             return self._reduce(*_ring_losses(self.loss, x, labels, self.group))
         sizes = shard_sizes(len(x), self.group, x.device)
@@ -88,6 +89,18 @@ class DistributedLoss(nn.Module):
         return total / _AllSum.apply(valid.sum().to(losses.dtype), self.group).clamp_min(1)
 
 
+def _check_labels_everywhere(rows: int, labels: int, group: Any, device: torch.device) -> None:
+    """One label for each row, on every process: all of them speak, none waits for another."""
+    sizes = [shard_sizes(count, group, device) for count in (rows, labels)]
+    wrong = [rank for rank, (a, b) in enumerate(zip(*sizes, strict=True)) if a != b]
+    if wrong:
+        a, b = (counts[wrong[0]] for counts in sizes)
+        raise InputError(
+            f"`labels` must hold one label for each row on every process: process {wrong[0]} has "
+            f"{b} for {a} rows ({len(wrong)} such processes). Cut rows and labels alike."
+        )
+
+
 def gather_rows(x: Tensor, sizes: list[int], group: dist.ProcessGroup | None = None) -> Tensor:
     """The rows of all processes in rank order, differentiable."""
     return _Gather.apply(x, sizes, group)
@@ -107,8 +120,7 @@ class _Gather(torch.autograd.Function):
     def backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor, None, None]:
         # Each process computed the whole loss: their sum is W times its gradient, and DDP's mean
         # over the W processes makes it whole again.
-        grad = upstream[0].contiguous().clone()
-        dist.all_reduce(grad, group=ctx.group)
+        grad = _AllSum.apply(upstream[0].contiguous(), ctx.group)
         first = sum(ctx.sizes[: dist.get_rank(ctx.group)])
         return grad[first : first + ctx.sizes[dist.get_rank(ctx.group)]], None, None
 
@@ -123,9 +135,7 @@ class _AllSum(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor, None]:
-        grad = upstream[0].clone()
-        dist.all_reduce(grad, group=ctx.group)
-        return grad, None
+        return _AllSum.apply(upstream[0], ctx.group), None
 
 
 def _gather_labels(labels: Any, sizes: list[int], group: Any) -> Any:

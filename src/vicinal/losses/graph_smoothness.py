@@ -20,7 +20,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from vicinal.checks import InputError, check_choice, check_positive
+from vicinal.checks import InputError, check_choice, check_positive, is_traced
+from vicinal.neighbors.derivatives import one_by_one
 from vicinal.neighbors.distances import neighbor_distances, unit_rows
 from vicinal.neighbors.search.exact import ExactSearch
 from vicinal.neighbors.tiles.masses import Labels, masses_by_tiles
@@ -86,7 +87,7 @@ def graph_smoothness_loss(
 
 
 def _as_they_are(x: Tensor) -> Tensor:
-    if not torch.compiler.is_compiling():
+    if not is_traced():
         warnings.warn(
             "graph smoothness without normalize=True is lowest with all outputs scattered to "
             "infinity. Bound the outputs yourself, or leave normalize=True.",
@@ -170,6 +171,9 @@ def _nearest_others(x: Tensor, k: int) -> Tensor:
 @_nearest_others.register_fake
 def _(x: Tensor, k: int) -> Tensor:
     return x.new_empty(x.shape[0], k, dtype=torch.long)
+
+
+_nearest_others.register_vmap(one_by_one(_nearest_others))
 
 
 class GraphSmoothnessLoss(nn.Module):

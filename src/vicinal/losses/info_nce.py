@@ -29,7 +29,7 @@ import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from vicinal.checks import InputError, as_tensor, check_positive, check_same_rows
+from vicinal.checks import InputError, as_tensor, check_positive, check_same_rows, is_traced
 
 from . import mixed_scores
 from .conventions import as_class_targets, as_rows, full_precision, reduce_rows
@@ -159,7 +159,7 @@ def _as_eta(noise: Noise, targets: Targets, logits: Tensor) -> Tensor | None:
             f"`noise` must hold one weight for each of the {logits.shape[1]} classes, got shape "
             f"{tuple(eta.shape)}."
         )
-    if not torch.compiler.is_compiling() and not bool((eta >= 0).all()):
+    if not is_traced() and not bool((eta >= 0).all()):
         raise InputError("`noise` must not be negative or NaN: it holds probabilities of classes.")
     return eta
 
@@ -175,7 +175,7 @@ def _class_weights(targets: Targets, logits: Tensor) -> Float[Tensor, " c"]:
 
 
 def _check_noise_covers(targets: Targets, eta: Tensor | None, name: str) -> None:
-    if eta is None or torch.compiler.is_compiling() or bool((eta != 0).all()):
+    if eta is None or is_traced() or bool((eta != 0).all()):
         return
     weights = _class_weights(targets, eta[None])
     bad = ((eta == 0) & (weights > 0)).nonzero().flatten().tolist()

@@ -17,6 +17,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from vicinal.neighbors.derivatives import check_pairs, derived, is_derived_again, is_functional
+from vicinal.neighbors.mass import log_sum_exp
+
 from .log_partition import BLOCK, exponentials
 from .targets import MixedTargets
 
@@ -77,6 +80,8 @@ def _log_partition(
 ) -> Float[Tensor, " n"]:
     share, rest = _shares(targets, z.dtype)
     bias = _bias(targets, eta, z.dtype)
+    if is_functional():
+        return _plain(z, targets.a, targets.b, share, rest, bias, subtract)
     rows = max(1, BLOCK // len(targets))
     return _MixedLogPartition.apply(z, targets.a, targets.b, share, rest, bias, subtract, rows)
 
@@ -111,6 +116,9 @@ class _MixedLogPartition(torch.autograd.Function):
     def backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor | None, ...]:
         (g,) = upstream
         z, a, b, share, rest, bias, *kept = ctx.saved_tensors
+        if is_derived_again(g):
+            keys = a, b, share, rest, bias, ctx.subtract
+            return *derived(lambda z: _plain(z, *keys), [z], [g]), *[None] * 7
         grad = torch.empty_like(z)
         for i in range(0, len(z), ctx.rows):
             part = z[i : i + ctx.rows]
@@ -123,6 +131,15 @@ class _MixedLogPartition(torch.autograd.Function):
             grad.scatter_add_(1, a[:, None], -(g * share)[:, None])
             grad.scatter_add_(1, b[:, None], -(g * rest)[:, None])
         return grad, None, None, None, None, None, None, None
+
+
+def _plain(
+    z: Tensor, a: Tensor, b: Tensor, share: Tensor, rest: Tensor, bias: Tensor, subtract: bool
+) -> Float[Tensor, " n"]:
+    """The same by ordinary operations, all scores at once: to be differentiated again."""
+    check_pairs(len(z), len(a))
+    scores = z.index_select(1, a) * share + z.index_select(1, b) * rest + bias
+    return log_sum_exp(scores) - (scores.diagonal() if subtract else 0.0)
 
 
 def _scores(

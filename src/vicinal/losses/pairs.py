@@ -17,6 +17,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from vicinal.checks import InputError, check_choice, check_positive, check_same_width
+from vicinal.neighbors.derivatives import check_pairs, derived, is_derived_again, is_functional
 from vicinal.neighbors.distances import METRICS, pairwise_distances, unit_rows
 from vicinal.neighbors.mass import own_log_mass
 from vicinal.neighbors.tiles.masses import check_same_kind
@@ -134,7 +135,8 @@ class Pairs:
         else:
             negatives = 1 - same
         negatives = self.without_self(negatives, start, 0)
-        return torch.stack([_Push.apply(s, same, negatives), same.sum(1, dtype=s.dtype)])
+        push = _plain_push if is_functional() else _Push.apply
+        return torch.stack([push(s, same, negatives), same.sum(1, dtype=s.dtype)])
 
     def log_mass_of_negatives(self) -> Float[Tensor, " n"]:
         """log Σ over other classes of e^s; -inf where there are none."""
@@ -195,10 +197,20 @@ class _Push(torch.autograd.Function):
         if ctx.needs_input_grad[0]:
             pulled = gap.neg_().sigmoid_().mul_(positives)
             share = pulled.sum(1, keepdim=True).div_(total.masked_fill(total == 0, 1))
-            ctx.save_for_backward(weights.mul_(share).sub_(pulled))
+            ctx.save_for_backward(s, positives, negatives, weights.mul_(share).sub_(pulled))
         return losses
 
     @staticmethod
-    def backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor, None, None]:
-        (gradient,) = ctx.saved_tensors
+    def backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor | None, None, None]:
+        s, positives, negatives, gradient = ctx.saved_tensors
+        if is_derived_again(upstream[0]):
+            found = derived(lambda s: _plain_push(s, positives, negatives), [s], upstream)
+            return found[0], None, None
         return gradient * upstream[0][:, None], None, None
+
+
+def _plain_push(s: Tensor, positives: Tensor, negatives: Tensor) -> Tensor:
+    """The same by ordinary operations: to be differentiated again."""
+    check_pairs(*s.shape)
+    gap = s - own_log_mass(s, negatives)[:, None]
+    return -(F.logsigmoid(gap) * positives).sum(1)

@@ -15,6 +15,8 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+from vicinal.checks import InputError
+
 # partial(x, labels, reference, reference_labels, *extra) -> sums of each anchor over the reference
 # (over the other anchors if it is None); "log" sums are logarithms, "add" sums plain.
 Partial = Callable[..., tuple[Tensor, ...]]
@@ -72,6 +74,11 @@ class _RingSums(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor | None, ...]:
+        if torch.is_grad_enabled():
+            raise InputError(
+                "`mode='ring'` is differentiable once: its shards are on other processes when "
+                "create_graph=True asks again. Use mode='gather'."
+            )
         x, labels, *rest = ctx.saved_tensors
         extra, totals = rest[: -len(ctx.kinds)], rest[-len(ctx.kinds) :]
         grads = [torch.zeros_like(t) for t in (x, *extra)]

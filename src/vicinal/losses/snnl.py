@@ -20,7 +20,8 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from vicinal.checks import InputError, check_choice, check_positive
+from vicinal.checks import InputError, check_choice, check_positive, is_traced
+from vicinal.neighbors.derivatives import one_by_one
 from vicinal.neighbors.distances import METRICS
 from vicinal.neighbors.temperature import optimal_temperature
 from vicinal.neighbors.tiles.dense import Surprise, small_surprise
@@ -76,7 +77,7 @@ def _surprise(
 ) -> Surprise:
     """The loss of each anchor, or its mean, and which anchors have a peer (None: every one)."""
     alone = all(reference is None for reference in references)
-    if alone and not torch.compiler.is_compiling():
+    if alone and not is_traced():
         plain = small_surprise(x, labels, temperature, metric, mean=mean)
         if plain is not None:
             return plain
@@ -141,7 +142,7 @@ def _weight(weight: Tensor | None, loss: Tensor) -> Tensor | None:
             f"`weight` must hold one number for each of the {len(loss)} rows, got shape "
             f"{tuple(weight.shape)}."
         )
-    if not torch.compiler.is_compiling() and bool((weight < 0).any()):
+    if not is_traced() and bool((weight < 0).any()):
         raise InputError("`weight` has a negative entry. Weights of anchors must be 0 or more.")
     return weight
 
@@ -222,7 +223,7 @@ class SoftNearestNeighborLoss(nn.Module):
             t = self.log_temperature.exp()
         elif t == "optimal":
             best = _best_temperature(x.detach(), labels, self.metric)
-            return best if torch.compiler.is_compiling() else float(best)
+            return best if is_traced() else float(best)
         elif callable(t) and not isinstance(t, Tensor):
             return t(float(self.epoch))
         assert isinstance(t, (int, float, Tensor))
@@ -249,7 +250,7 @@ class SoftNearestNeighborLoss(nn.Module):
             t, references = self.current_temperature(x, labels), (reference, reference_labels)
             mean = weight is None and self.reduction == "mean"
             loss, valid = _surprise(as_rows(x, "x"), labels, t, self.metric, references, mean)
-            if valid is not None and not (self._warned or torch.compiler.is_compiling()):
+            if valid is not None and not (self._warned or is_traced()):
                 self._warn_of_lone_rows(valid)
             if not mean:
                 loss = _reduced(loss, valid, _weight(weight, loss), self.reduction)
@@ -280,16 +281,12 @@ def _check_temperature(temperature: float | Tensor | Schedule | str) -> None:
         check_positive(float(temperature), "temperature")
 
 
-@torch.library.custom_op(
-    "vicinal::best_temperature",
-    mutates_args=(),
-    schema="(Tensor x, Tensor labels, str metric) -> Tensor",
-)
-def _best_temperature(x: Tensor, labels: Tensor, metric: str) -> Tensor:
-    """argmin over T; any T where the loss does not depend on it (no peers) or is NaN anyway.
+_SCHEMA = "(Tensor x, Tensor labels, str metric) -> Tensor"
 
-    An operator, as a search for a minimum is nothing to trace.
-    """
+
+@torch.library.custom_op("vicinal::best_temperature", mutates_args=(), schema=_SCHEMA)
+def _best_temperature(x: Tensor, labels: Tensor, metric: str) -> Tensor:
+    """argmin over T, nothing to trace; any T where the loss has no use for it or is NaN anyway."""
     t, x = 1.0, as_rows(x, "x")
     if bool(torch.isfinite(x).all()):
         try:
@@ -303,3 +300,6 @@ def _best_temperature(x: Tensor, labels: Tensor, metric: str) -> Tensor:
 @_best_temperature.register_fake
 def _(x: Tensor, labels: Tensor, metric: str) -> Tensor:
     return torch.empty((), dtype=torch.float64)
+
+
+_best_temperature.register_vmap(one_by_one(_best_temperature))

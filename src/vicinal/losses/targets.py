@@ -19,7 +19,14 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from vicinal.checks import InputError, as_tensor, check_labels, check_positive, check_same_rows
+from vicinal.checks import (
+    InputError,
+    as_tensor,
+    check_labels,
+    check_positive,
+    check_same_rows,
+    is_traced,
+)
 
 from .conventions import as_class_targets, check_class_range
 
@@ -63,7 +70,7 @@ class MixedTargets:
         if lam.ndim == 1:
             check_same_rows(lam, a, "lam", "a")
         check_share(self.epsilon, "epsilon")
-        if not torch.compiler.is_compiling():
+        if not is_traced():
             check_class_range(a, self.num_classes, "a")
             check_class_range(b, self.num_classes, "b")
             if not bool(((lam >= 0) & (lam <= 1)).all()):
@@ -114,7 +121,7 @@ def smooth_labels(
     labels = as_class_targets(labels, len(labels), num_classes, "labels")
     if labels.ndim == 1:
         rows = torch.zeros(len(labels), num_classes, device=labels.device)
-        labels = rows.scatter_(1, labels[:, None], 1.0)
+        labels = rows.scatter(1, labels[:, None], 1.0)
     return _toward_noise(
         labels, epsilon, None if noise is None else as_noise(noise, num_classes, "noise")
     )
@@ -240,7 +247,7 @@ def as_noise(noise: Any, classes: int, name: str) -> Float[Tensor, " c"]:
             f"`{name}` must hold one probability for each of the {classes} classes, got shape "
             f"{tuple(noise.shape)}."
         )
-    if not torch.compiler.is_compiling():
+    if not is_traced():
         total = float(noise.detach().sum(dtype=torch.float64))
         if bool((noise < 0).any()) or not abs(total - 1) < 1e-3:
             raise InputError(

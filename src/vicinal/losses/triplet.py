@@ -19,7 +19,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from vicinal.checks import check_choice, check_positive
+from vicinal.checks import check_choice, check_positive, is_traced
+from vicinal.neighbors.derivatives import is_functional
 from vicinal.neighbors.distances import METRICS, pairwise_distances
 
 from .conventions import REDUCTIONS, as_hard_labels, as_rows, full_precision
@@ -105,7 +106,8 @@ def _mine(
 ) -> Float[Tensor, "3 b"]:
     """Of each anchor: summed loss, number of active and of valid triplets."""
     if mining == "all":
-        total, active = _AllTriplets.apply(d, positives, negatives, margin)
+        every = _plain_triplets if is_functional() else _AllTriplets.apply
+        total, active = every(d, positives, negatives, margin)
         valid = positives.sum(1, dtype=d.dtype) * negatives.sum(1, dtype=d.dtype)
         return torch.stack([total, active, valid])
     if mining == "hard":
@@ -139,7 +141,7 @@ def _positive_columns(positives: Tensor) -> tuple[Int[Tensor, "b k"], Tensor]:
     Classes are small beside a batch: searching for the positives' thresholds alone saves half of
     the time. While tracing, k must not depend on the data: all columns.
     """
-    if torch.compiler.is_compiling():
+    if is_traced():
         every = torch.arange(positives.shape[1], device=positives.device)
         return every.expand_as(positives).contiguous(), positives
     most = max(1, int(positives.sum(1).max()))
@@ -158,22 +160,15 @@ class _AllTriplets(torch.autograd.Function):
     def forward(
         ctx: Any, d: Tensor, positives: Tensor, negatives: Tensor, margin: float
     ) -> tuple[Tensor, Tensor]:
-        columns, valid = _positive_columns(positives)
-        threshold = d.gather(1, columns) + margin
-        ordered, order = d.masked_fill(~negatives, float("inf")).sort(1)
-        # strictly below: a triplet whose loss is exactly 0 is not active
-        below = torch.searchsorted(ordered, threshold).mul_(valid)
+        columns, below, ordered, order = _below(d, positives, negatives, margin)
         # Sums of thousands of distances of which only differences count: float64
         prefix = ordered.masked_fill_(ordered == float("inf"), 0).cumsum(1, dtype=torch.float64)
-        last = (below - 1).clamp_min(0)
-        hinge = below * threshold.double() - prefix.gather(1, last)
+        threshold = (d.gather(1, columns) + margin).double()
+        hinge = below * threshold - prefix.gather(1, (below - 1).clamp_min(0))
         total = hinge.masked_fill(below == 0, 0).sum(1).to(d.dtype)
         active = below.sum(1).to(d.dtype)
         if ctx.needs_input_grad[0]:
-            above = torch.zeros_like(d).scatter_add_(1, last, (below > 0).to(d.dtype))
-            above = above.flip(1).cumsum(1).flip(1)  # positives with c > r
-            grad = torch.zeros_like(d).scatter_(1, order, above.neg_())
-            ctx.save_for_backward(grad.scatter_add_(1, columns, below.to(d.dtype)))
+            ctx.save_for_backward(_slopes(d, columns, below, order))
         ctx.mark_non_differentiable(active)
         return total, active
 
@@ -181,6 +176,36 @@ class _AllTriplets(torch.autograd.Function):
     def backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor, None, None, None]:
         (grad,) = ctx.saved_tensors
         return grad * upstream[0][:, None], None, None, None
+
+
+def _below(
+    d: Tensor, positives: Tensor, negatives: Tensor, margin: float
+) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+    """Columns of the positives, how many negatives lie below each one's threshold; in order."""
+    columns, valid = _positive_columns(positives)
+    ordered, order = d.masked_fill(~negatives, float("inf")).sort(1)
+    # strictly below: a triplet whose loss is exactly 0 is not active
+    below = torch.searchsorted(ordered, d.gather(1, columns) + margin) * valid
+    return columns, below, ordered, order
+
+
+def _slopes(d: Tensor, columns: Tensor, below: Tensor, order: Tensor) -> Tensor:
+    """∂/∂d of the summed hinges."""
+    last = (below - 1).clamp_min(0)
+    above = torch.zeros_like(d).scatter_add(1, last, (below > 0).to(d.dtype))
+    above = above.flip(1).cumsum(1).flip(1)  # positives with c > r
+    slopes = torch.zeros_like(d).scatter(1, order, -above)
+    return slopes.scatter_add(1, columns, below.to(d.dtype))
+
+
+def _plain_triplets(
+    d: Tensor, positives: Tensor, negatives: Tensor, margin: float
+) -> tuple[Tensor, Tensor]:
+    """The same by ordinary operations: hinges that are active are linear in the distances."""
+    columns, below, _, order = _below(d.detach(), positives, negatives, margin)
+    slopes, active = _slopes(d.detach(), columns, below, order), below.sum(1).double()
+    total = torch.linalg.vecdot(slopes.double(), d.double()) + margin * active
+    return total.to(d.dtype), active.to(d.dtype)
 
 
 class TripletLoss(nn.Module):

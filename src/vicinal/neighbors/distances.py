@@ -16,6 +16,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from vicinal.checks import InputError, as_matrix, check_choice, check_same_width
+from vicinal.neighbors.derivatives import check_pairs, derived, is_derived_again, is_functional
 
 METRICS = ("sqeuclidean", "euclidean", "cosine")
 
@@ -31,8 +32,8 @@ def pairwise_distances(
 
     ``sqeuclidean`` :math:`\|a-b\|^2`, ``euclidean`` :math:`\|a-b\|`, ``cosine``
     :math:`1-\cos(a,b)`; a zero row has cosine distance 1 to every other. Without ``y`` the diagonal
-    is exactly 0. Differentiable once, with gradient 0 where a distance is 0; half precision is
-    computed in float32; NaN stays NaN.
+    is exactly 0. Differentiable to any order, with gradient 0 where a distance is 0; half precision
+    is computed in float32; NaN stays NaN.
 
     >>> pairwise_distances(torch.tensor([[0.0, 0.0], [3.0, 4.0]]), metric="euclidean")
     tensor([[0., 5.],
@@ -44,8 +45,8 @@ def pairwise_distances(
         y = as_matrix(y, "y", finite=False)
         check_same_width(x, y, "x", "y")
         x, y = _same_dtype(x, y)
-    y = None if y is None else compared_rows(y, metric)
-    return _pairwise(compared_rows(x, metric), y, metric)
+    x, y = compared_rows(x, metric), None if y is None else compared_rows(y, metric)
+    return ordinary_distances(x, y, metric) if is_functional() else _pairwise(x, y, metric)
 
 
 def neighbor_distances(
@@ -86,9 +87,10 @@ def unit_rows(x: Float[Tensor, "... d"]) -> Float[Tensor, "... d"]:
     # not depend on a row's scale: as a constant it leaves the gradient exact.
     largest = x.detach().abs().amax(-1, keepdim=True)
     zero = largest == 0
-    scaled = x / largest.masked_fill(zero, 1.0)
+    # A zero row becomes one of ones, which has a length to divide by in every derivative.
+    scaled = torch.addcdiv(zero.to(x.dtype), x, largest.masked_fill(zero, 1.0))
     length = torch.linalg.vector_norm(scaled, dim=-1, keepdim=True)
-    return torch.where(zero, torch.zeros_like(x), scaled / length.masked_fill(zero, 1.0))
+    return torch.where(zero, torch.zeros_like(x), scaled / length)
 
 
 # ------------------------------------------------------------------ what a metric means
@@ -135,6 +137,29 @@ def plain_distances(distances: Tensor, metric: str) -> Tensor:
 def _same_dtype(x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
     dtype = torch.promote_types(torch.promote_types(x.dtype, y.dtype), torch.float32)
     return x.to(dtype), y.to(dtype)
+
+
+def ordinary_distances(x: Tensor, y: Tensor | None, metric: str) -> Tensor:
+    """Distances of compared rows by ordinary operations, for derivatives of any order.
+
+    From the differences while these are few, else a product in float64. What rounding leaves of a
+    length (float32 rows differ by more) counts as none: a root has no slope there.
+    """
+    other, noise = x if y is None else y, x.new_zeros(())
+    check_pairs(len(x), len(other))
+    if x.numel() * len(other) <= _GATHER:
+        d2 = (x[:, None] - other).square().sum(2)
+    else:
+        shift = other.detach().double().mean(0)
+        a, b = x.double() - shift, other.double() - shift
+        size = a.square().sum(1)[:, None] + b.square().sum(1)
+        d2, noise = size - 2 * a @ b.T, 64 * torch.finfo(torch.float64).eps * size.detach()
+    if metric == "cosine":
+        d2 = d2 + zero_rows(x)[:, None].to(x.dtype) + zero_rows(other)
+    none = d2 <= noise if metric == "euclidean" else torch.zeros_like(d2, dtype=torch.bool)
+    if y is None:
+        none = none | torch.eye(len(x), dtype=torch.bool, device=x.device)
+    return in_unit(d2.masked_fill(none, 1), metric).masked_fill(none, 0).to(x.dtype)
 
 
 # ------------------------------------------------------------------ the operator
@@ -206,7 +231,10 @@ def _remember(ctx, inputs, output) -> None:  # type: ignore[no-untyped-def]  # t
 
 def _gradient(ctx, grad):  # type: ignore[no-untyped-def]
     d, x, *rest = ctx.saved_tensors
-    gx, gy = _pairwise_backward(grad, d, x, rest[0] if rest else None, ctx.metric)
+    y = rest[0] if rest else None
+    if is_derived_again(grad):
+        return *derived(lambda x, y: ordinary_distances(x, y, ctx.metric), [x, y], [grad]), None
+    gx, gy = _pairwise_backward(grad, d, x, y, ctx.metric)
     return gx, None if ctx.self_distances else gy, None
 
 

@@ -17,7 +17,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from vicinal.checks import InputError
+from vicinal.checks import InputError, is_traced
 
 
 def safe_log(x: Tensor) -> Tensor:
@@ -199,7 +199,7 @@ def _check_neighbor_labels(log_weights: Tensor, labels: Tensor, num_classes: int
             f"or soft labels of shape {(*log_weights.shape, num_classes)}; got {labels.dtype} of "
             f"shape {tuple(labels.shape)}. Pass labels[neighbors.indices]."
         )
-    if soft or torch.compiler.is_compiling() or labels.numel() == 0:
+    if soft or is_traced() or labels.numel() == 0:
         return
     low, high = int(labels.min()), int(labels.max())
     if low < 0 or high >= num_classes:

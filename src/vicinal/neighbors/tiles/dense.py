@@ -23,7 +23,9 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from vicinal.neighbors.derivatives import derived, is_derived_again
 from vicinal.neighbors.distances import NEAR, compared_rows, zero_rows
+from vicinal.neighbors.tiles.plain import derived_log_masses, plain_surprise
 from vicinal.neighbors.tiles.tile import (
     Problem,
     Sums,
@@ -89,7 +91,11 @@ def small_surprise(
     if mean:
         count = len(x) if valid is None else max(int(valid.sum()), 1)
         loss, pairs = loss.sum().div_(count), pairs._replace(scale=scale / count)
-    return Surprise(_Attached.apply(x, learned, (loss,), pairs), valid)
+
+    def plain(x: Tensor, learned: Tensor | None) -> Tensor:
+        return plain_surprise(x, labels, t if learned is None else learned, metric, mean)
+
+    return Surprise(_Attached.apply(x, learned, (loss,), pairs, plain), valid)
 
 
 def _is_plain(x: Tensor, labels: object, metric: str) -> bool:
@@ -136,21 +142,22 @@ class _Attached(torch.autograd.Function):
     """Hands out what was found, and its gradient in the rows and in a learned temperature."""
 
     @staticmethod
-    def forward(ctx, x, learned, found, pairs):  # type: ignore[no-untyped-def]
-        ctx.pairs = pairs
-        ctx.save_for_backward(x, learned)  # not to be read, but to be told if they change
+    def forward(ctx, x, learned, found, pairs, plain):  # type: ignore[no-untyped-def]
+        ctx.pairs, ctx.plain = pairs, plain
+        ctx.save_for_backward(x, learned)  # also to be told if they change
         return found[0]
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
     def backward(ctx, grad):  # type: ignore[no-untyped-def]
-        _, t = ctx.saved_tensors
+        x, t = ctx.saved_tensors
+        if is_derived_again(grad):
+            return *derived(ctx.plain, [x, t], [grad]), None, None, None
         gx = _gradient(ctx.pairs, grad)
         if not ctx.needs_input_grad[1]:
-            return gx, None, None, None
+            return gx, None, None, None, None
         # A function of a/√T alone: T ∂/∂T = -½ Σ ⟨a, ∂/∂a⟩ (Euler's theorem).
         slope = (ctx.pairs.rows * gx).sum(dtype=torch.float64) * -0.5
-        return gx, slope.to(t).reshape(t.shape) / t.detach(), None, None
+        return gx, slope.to(t).reshape(t.shape) / t.detach(), None, None, None
 
 
 def _gradient(pairs: _Pairs, grad: Tensor) -> Float[Tensor, "n d"]:
@@ -185,14 +192,18 @@ class _Dense(torch.autograd.Function):
             buffers = new_buffers(len(left.rows), len(right.rows), left.rows)
             pairs = tile(left, right, kernel, buffers, "diagonal" if right is left else None)
             logs = tile_masses(pairs, left, right)
-        ctx.problem, ctx.pairs, ctx.logs = problem, pairs, logs
-        ctx.save_for_backward(x, y)  # not to be read, but to be told if they change
+        ctx.problem, ctx.pairs, ctx.logs, ctx.metric = problem, pairs, logs, metric
+        ctx.save_for_backward(x, y, x_labels, y_labels, t)  # also to be told if they change
         return logs.clone().unbind(0)
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
     def backward(ctx, *grads):  # type: ignore[no-untyped-def]
-        (x, _), (left, right, _) = ctx.saved_tensors, ctx.problem
+        x, y, x_labels, y_labels, t = ctx.saved_tensors
+        if is_derived_again(grads[1]):
+            given = x, y, x_labels, y_labels, t, ctx.metric
+            gx, gy, slope = derived_log_masses(grads, *given)
+            return gx, gy, None, None, slope, None
+        left, right, _ = ctx.problem
         with torch.autocast(x.device.type, enabled=False):
             upstream = Upstream.of(grads, ctx.logs, x.dtype)
             m = tile_slopes(ctx.pairs.log_weights, left, right, upstream)

@@ -30,9 +30,12 @@ from vicinal.checks import (
     check_labels,
     check_positive,
     check_same_width,
+    is_traced,
 )
+from vicinal.neighbors.derivatives import is_derived_again, is_functional
 from vicinal.neighbors.distances import METRICS, compared_rows
 from vicinal.neighbors.tiles.dense import SMALL, dense_log_masses
+from vicinal.neighbors.tiles.plain import derived_log_masses, plain_log_masses
 from vicinal.neighbors.tiles.tile import Problem, Upstream, gradients
 from vicinal.neighbors.tiles.walk import (
     stream_masses,
@@ -66,8 +69,8 @@ def log_masses(
 ) -> LogMasses:
     """Log-masses around each row of ``x`` among the other rows, or among all rows of ``reference``.
 
-    Differentiable (once) in ``x``, ``reference`` and ``temperature``; memory grows with n, not n².
-    An empty mass is -inf and has no gradient.
+    Differentiable to any order in ``x``, ``reference`` and ``temperature``. Memory grows with n,
+    not n², but for derivatives beyond the first. An empty mass is -inf and has no gradient.
 
     Parameters
     ----------
@@ -138,13 +141,15 @@ def masses_by_tiles(
     t = torch.as_tensor(temperature, dtype=torch.float64, device=x.device)
     if t.numel() != 1:
         raise InputError(f"`temperature` must be one number, got shape {tuple(t.shape)}.")
-    if not torch.compiler.is_compiling():
+    if not is_traced():
         check_positive(float(t.detach()), "temperature")
     x, y = compared_rows(x, metric), None if reference is None else compared_rows(reference, metric)
     if tile is None:
         tile = 0 if max(len(x), len(x if y is None else y)) <= SMALL else TILE
     given = x, y, labels, reference_labels, t.reshape(()), metric
-    if tile == 0 and not torch.compiler.is_compiling():
+    if is_functional():
+        return LogMasses(*plain_log_masses(*given))
+    if tile == 0 and not is_traced():
         return LogMasses(*dense_log_masses(*given))
     return LogMasses(*_tiled(tile or TILE, *given))
 
@@ -154,7 +159,7 @@ def _labels(labels: Tensor, name: str, x: Tensor) -> Tensor:
     check_labels(labels, name, len(x))
     if labels.ndim == 1:
         return labels.long()
-    if not torch.compiler.is_compiling():
+    if not is_traced():
         check_distributions(labels, name)
     return labels.detach().to(x.dtype)
 
@@ -251,6 +256,9 @@ def _remember(ctx, inputs, output) -> None:  # type: ignore[no-untyped-def]  # t
 def _backward(ctx, *grads):  # type: ignore[no-untyped-def]
     *masses, x, y, x_labels, y_labels, t = ctx.saved_tensors
     given, learned = (x, y, x_labels, y_labels, t, ctx.metric), ctx.needs_input_grad[5]
+    if is_derived_again(grads[1]):
+        gx, gy, slope = derived_log_masses(grads, *given)
+        return None, gx, gy, None, None, slope, None
     gx, gy, slope = _tiled_backward(list(grads), masses, learned, ctx.tile, *given)
     return None, gx, None if y is None else gy, None, None, slope if learned else None, None
 
