@@ -72,13 +72,11 @@ def threshold_for_accuracy(
 
     Parameters
     ----------
-    confidence : (n,) of held-out rows; larger is surer. Any score will do; probabilities also say
-        where to start, which gains rows where they are near the truth.
+    confidence : (n,) of held-out rows; any score, but probabilities also say where to start.
     correct : (n,) whether each of them is right.
     target : the accuracy to keep.
     delta : the chance that the promise is broken.
 
-    >>> import numpy as np
     >>> c = np.linspace(0, 1, 400)
     >>> found = threshold_for_accuracy(c, c > 0.3, target=0.9)
     >>> found.reachable, found.lower_bound >= 0.9, found.accuracy > 0.9
@@ -90,68 +88,58 @@ def threshold_for_accuracy(
     values, accepted, errors = accepted_from_the_top(c, as_correct(correct, len(c)))
     share = _shares(values.astype(float), accepted, target, delta)
     found, level = _walk(accepted, errors, share, target)
+    asked = (len(c), float(target), float(delta))
     if found < 0:
-        return AcceptanceThreshold(
-            False, math.inf, 0.0, None, None, 0, len(c), float(target), float(delta)
-        )
+        return AcceptanceThreshold(False, math.inf, 0.0, None, None, 0, *asked)
     rows, right = int(accepted[found]), int(accepted[found] - errors[found])
     lower = float(clopper_pearson_lower(np.array(right), np.array(rows), level))
     lower = max(lower, float(target))  # the test passed: below it only by rounding
-    return AcceptanceThreshold(
-        True, float(values[found]), rows / len(c), right / rows, lower, rows, len(c),
-        float(target), float(delta),
-    )  # fmt: skip
+    at = float(values[found])
+    return AcceptanceThreshold(True, at, rows / len(c), right / rows, lower, rows, *asked)
 
 
 def _shares(c: FloatArray, accepted: IntArray, target: float, delta: float) -> FloatArray:
     """What each threshold adds to the level of a walk that starts or arrives at it; mostly 0."""
     share = np.zeros(len(accepted))
     foreseen = _foreseen(c, accepted, target, FORESEEN * delta)
-    rest = delta if foreseen is None else delta * (1 - FORESEEN)
+    rest = delta * (1 - FORESEEN * len(foreseen))
     starts = _halves(int(accepted[-1]), target, rest)
     # at the first threshold that accepts so many rows, which may be one for several starts
     np.add.at(share, np.searchsorted(accepted, starts), rest / len(starts))
-    if foreseen is not None:
-        share[foreseen] += FORESEEN * delta
+    share[foreseen] += FORESEEN * delta
     return share
 
 
-def _foreseen(c: FloatArray, accepted: IntArray, target: float, level: float) -> int | None:
-    """Where a test is likeliest to pass if the confidences come true; None if they cannot say."""
+def _foreseen(c: FloatArray, accepted: IntArray, target: float, level: float) -> list[int]:
+    """Where a test is likeliest to pass if the confidences come true; none if they cannot say."""
     if c[0] > 1 or c[-1] < 0 or target ** int(accepted[-1]) > level:
-        return None
+        return []
     rows = np.diff(accepted, prepend=0)
     right, variance = np.cumsum(rows * c), np.cumsum(rows * c * (1 - c))
     needed = np.ceil(special.bdtrik(1 - level, accepted, target)) + 1  # so many right pass
     z = (right - needed) / np.sqrt(np.maximum(variance, np.finfo(float).tiny))
-    return int(np.argmax(np.where(needed <= accepted, z, -np.inf)))
+    return [int(np.argmax(np.where(needed <= accepted, z, -np.inf)))]
 
 
 def _halves(n: int, target: float, delta: float) -> list[int]:
     """n, n/2, n/4, … while a start's share of delta could be met by rows without any error."""
     starts = [n]
-    while True:
-        following = -(-starts[-1] // 2)
-        share = delta / (len(starts) + 1)
-        if following == starts[-1] or target**following > share:
-            return starts
-        starts.append(following)
+    while (m := -(-starts[-1] // 2)) < starts[-1] and target**m <= delta / (len(starts) + 1):
+        starts.append(m)
+    return starts
 
 
-def _walk(
-    accepted: IntArray, errors: IntArray, share: FloatArray, target: float
-) -> tuple[int, float]:
+def _walk(rows: IntArray, errors: IntArray, share: FloatArray, target: float) -> tuple[int, float]:
     """Position of the lowest threshold reached and the level it was tested at; -1 for none."""
     # P(at least so many right | target) <= level: the bound is above target, without inverting
-    chance = special.betainc(accepted - errors, errors + 1.0, target)  # nan where nothing is right
+    chance = special.betainc(rows - errors, errors + 1.0, target)  # nan where nothing is right
     gates = np.flatnonzero(share)
     found, found_level, level = -1, 0.0, 0.0
-    for gate, end in zip(gates, [*gates[1:], len(accepted)], strict=True):
+    for gate, end in zip(gates, [*gates[1:], len(rows)], strict=True):
         level += float(share[gate])
         failed = np.flatnonzero(~(chance[gate:end] <= level))
         passed = int(failed[0]) if len(failed) else end - gate
         if passed:
             found, found_level = int(gate) + passed - 1, level
-        if len(failed):
-            level = 0.0
+        level = 0.0 if len(failed) else level
     return found, found_level
