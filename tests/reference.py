@@ -173,6 +173,33 @@ def area_under_risk_coverage(confidences, correct):
     return total / n
 
 
+def right_at_least(right, rows, p):
+    """P(at least ``right`` of ``rows`` come true), each with chance ``p``."""
+    return sum(math.comb(rows, s) * p**s * (1 - p) ** (rows - s) for s in range(right, rows + 1))
+
+
+def walked_threshold(confidences, correct, target, shares):
+    """The lowest confidence a fallback walk reaches; ``shares``: {rows: part of delta}."""
+    level, found, tested = 0.0, math.inf, 0
+    for c in sorted(set(confidences), reverse=True):
+        taken = [bool(ok) for mine, ok in zip(confidences, correct, strict=True) if mine >= c]
+        level += sum(part for rows, part in shares.items() if tested < rows <= len(taken))
+        tested = len(taken)
+        if level and right_at_least(sum(taken), len(taken), target) <= level:
+            found = c
+        else:
+            level = 0.0
+    return found
+
+
+def halves(n, target, delta):
+    """{rows: share} of the walk that takes nothing from the confidences but their order."""
+    starts = [n]
+    while (m := -(-starts[-1] // 2)) < starts[-1] and target**m <= delta / (len(starts) + 1):
+        starts.append(m)
+    return dict.fromkeys(starts, delta / len(starts))
+
+
 def area_under_roc(low, high):
     """Share of pairs in which the one from ``high`` is larger; a tie is half."""
     won = 0.0

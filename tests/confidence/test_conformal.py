@@ -12,7 +12,7 @@ from sklearn.linear_model import LogisticRegression
 import reference
 from vicinal.checks import InputError
 from vicinal.confidence import ConformalSets
-from vicinal.confidence.conformal import Calibration, aps_scores, conformal_p_values
+from vicinal.confidence.conformal import Calibration, aps_scores, conformal_p_values, raps_scores
 
 
 class Oracle:
@@ -58,7 +58,7 @@ def test_mondrian_ranks_among_rows_of_the_candidate_class_only():
     assert sets.smallest_p_.tolist() == [1 / ((y == c).sum() + 1) for c in range(4)]
 
 
-@pytest.mark.parametrize("score", ["lac", "aps"])
+@pytest.mark.parametrize("score", ["lac", "aps", "raps"])
 @pytest.mark.parametrize("random_state", [None, 0])
 @pytest.mark.parametrize("mondrian", [False, True])
 def test_sets_hold_the_true_label_as_often_as_promised_even_from_forty_rows(
@@ -154,6 +154,61 @@ def test_aps_scores_add_up_the_labels_at_least_as_likely():
     np.testing.assert_allclose(aps_scores(torch.tensor(p), u), shrunk, atol=1e-15)
 
 
+def raps_loop(row, label, u, k_reg, lam):
+    above = sum(q for q in row if q > row[label])
+    same = sum(q for q in row if q == row[label])
+    rank = sum(q >= row[label] for q in row)
+    return above + u * same + lam * max(rank - k_reg, 0)
+
+
+@pytest.mark.parametrize("u", [None, 0.25])
+def test_crepes_ranks_regularized_scores_of_a_plain_loop_as_we_rank_ours(u):
+    rng = np.random.default_rng(0)
+    p, y = draw(rng, 60, classes=6)
+    new, _ = draw(rng, 15, classes=6)
+    new[0] = 1 / 6
+    uniform = lambda rows: None if u is None else torch.full((rows,), u, dtype=torch.float64)
+    ours = raps_scores(torch.tensor(new), uniform(15), k_reg=2, lam=0.05)
+    cal = raps_scores(torch.tensor(p), uniform(60), k_reg=2, lam=0.05)
+    cal = cal[torch.arange(60), torch.tensor(y)]
+    weight = 1.0 if u is None else u
+    loop = np.array([[raps_loop(row, c, weight, 2, 0.05) for c in range(6)] for row in new])
+    np.testing.assert_allclose(ours, loop, atol=1e-14)
+    theirs = ConformalClassifier()
+    theirs.fit(np.array([raps_loop(row, c, weight, 2, 0.05) for row, c in zip(p, y, strict=True)]))
+    got = conformal_p_values(ours, Calibration(cal, torch.tensor(y), False))
+    np.testing.assert_allclose(got, theirs.predict_p(loop, smoothing=False), atol=1e-12)
+
+
+def test_without_a_penalty_raps_is_aps_and_with_one_the_sets_of_many_classes_shrink():
+    rng = np.random.default_rng(4)
+    y = rng.integers(0, 20, 800)
+    logits = 1.5 * rng.normal(size=(800, 20)) + 4 * np.eye(20)[y]  # a long tail of noise
+    p = np.exp(logits) / np.exp(logits).sum(1, keepdims=True)
+    p, new, y = p[:400], p[400:], y[:400]
+    size = {}
+    for score, lam in (("aps", 0.0), ("raps", 0.0), ("raps", 0.1)):
+        sets = ConformalSets(Oracle(20), score, random_state=0, k_reg=2, lam=lam).calibrate(p, y)
+        size[score, lam] = sets.prediction_sets(new).sum()
+    assert size["raps", 0.0] == size["aps", 0.0]
+    assert size["raps", 0.1] < size["aps", 0.0]
+
+
+@pytest.mark.parametrize("score", ["aps", "raps"])
+@pytest.mark.parametrize("mondrian", [False, True])
+def test_the_surest_sets_hold_their_top_label_where_nothing_is_smoothed(score, mondrian):
+    rng = np.random.default_rng(5)
+    y = rng.integers(0, 3, 500)
+    sure = rng.uniform(0.6, 1, 500)[:, None]
+    p = sure * np.eye(3)[y] + (1 - sure) / 2 * (1 - np.eye(3)[y])  # every top label is right
+    sets = ConformalSets(Oracle(3), score, 0.1, mondrian=mondrian).calibrate(p[:250], y[:250])
+    inside = sets.prediction_sets(p[250:])
+    assert inside[np.arange(250), y[250:]].all()
+    # what the rule alone would have left out, and nobody else did
+    out = (sets.p_values(p[250:])[np.arange(250), y[250:]] <= 0.1).sum()
+    assert sets.forced_ == out > 0
+
+
 def test_smoothed_p_values_of_true_labels_are_uniform():
     rng = np.random.default_rng(3)
     values = []
@@ -199,5 +254,7 @@ def test_wrong_use_is_named():
         ConformalSets(Oracle(4)).calibrate(p, y + 3)
     with pytest.raises(InputError, match="alpha"):
         ConformalSets(Oracle(4), alpha=1.0).calibrate(p, y)
+    with pytest.raises(InputError, match="lam"):
+        ConformalSets(Oracle(4), "raps", lam=-1.0).calibrate(p, y)
     with pytest.raises(InputError, match="sum to 1"):
         ConformalSets(Oracle(4)).calibrate(p * 2, y)

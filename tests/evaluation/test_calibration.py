@@ -14,6 +14,7 @@ from vicinal.evaluation import (
     maximum_calibration_error,
     noise_floor,
     reliability,
+    wilson_interval,
 )
 from vicinal.evaluation.poisson_binomial import distribution, mean_absolute_deviation
 
@@ -217,3 +218,11 @@ def test_bins_are_whole_numbers(bins):
 def test_positive_mode_refuses_three_classes():
     with pytest.raises(InputError, match="two classes"):
         expected_calibration_error([[0.2, 0.3, 0.5]], [1], mode="positive")
+
+
+def test_a_bootstrap_of_nothing_is_refused_and_no_trials_leave_every_rate_open():
+    with pytest.raises(InputError, match="resamples"):
+        bootstrap_interval([0.5, 0.7], [True, False], resamples=0)
+    with pytest.raises(InputError, match="empty"):
+        bootstrap_interval([], [])
+    assert wilson_interval(0, 0) == (0.0, 1.0)

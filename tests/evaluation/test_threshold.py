@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
+import reference
 from vicinal.checks import InputError
 from vicinal.evaluation import clopper_pearson_interval, threshold_for_accuracy
 
@@ -16,6 +17,8 @@ GRID = np.linspace(1, 0, 20_001)
 SHAPES = {
     "just too low everywhere": lambda c: np.full_like(c, 0.899),
     "calibrated": lambda c: c,
+    "overconfident": lambda c: c**1.2,
+    "underconfident": lambda c: c**0.6,
     "mostly right": lambda c: c**0.2,
     "bad at the very top": lambda c: np.where(c > 0.95, 0.895, np.where(c > 0.85, 0.93, 0.86)),
     "up and down": lambda c: np.select(
@@ -47,6 +50,80 @@ def test_the_promised_accuracy_is_broken_in_at_most_delta_of_draws(shape, votes)
         broken += found.reachable and true_accuracy(right, found.threshold) < TARGET
     # at most DELTA; the limit is where a true rate of DELTA would land once in a thousand
     assert broken <= stats.binom.ppf(0.999, DRAWS, DELTA)
+
+
+def test_a_flat_accuracy_just_below_the_target_is_let_through_in_at_most_delta_of_draws():
+    # the worst there is: every threshold breaks the promise, and by next to nothing
+    rng = np.random.default_rng(1)
+    draws = 2000
+    broken = sum(
+        threshold_for_accuracy(rng.random(300), rng.random(300) < 0.899, TARGET, 0.05).reachable
+        for _ in range(draws)
+    )
+    assert broken <= stats.binom.ppf(0.999, draws, 0.05)
+
+
+def beta_draw(rng, rows):
+    """Calibrated confidences, few of them high: 0.9 is hard to promise."""
+    c = 0.2 + 0.8 * rng.beta(2.2, 1.0, rows)
+    return c, rng.random(rows) < c
+
+
+@pytest.mark.parametrize("rows", [300, 800])
+def test_confidences_that_are_true_accept_more_rows_than_their_order_alone(rows):
+    rng = np.random.default_rng(2)
+    gain = []
+    for _ in range(150):
+        c, correct = beta_draw(rng, rows)
+        # a score outside [0, 1] only ranks: the walk starts at n, n/2, n/4, … rows
+        ranked = threshold_for_accuracy(c + 1, correct, 0.9)
+        gain.append(threshold_for_accuracy(c, correct, 0.9).coverage - ranked.coverage)
+    assert np.mean(gain) > 3.1 * np.std(gain) / math.sqrt(len(gain))
+
+
+@pytest.mark.parametrize("votes", [None, 8])
+def test_a_score_that_only_ranks_is_walked_as_the_plain_loop_does(votes):
+    rng = np.random.default_rng(3)
+    for _ in range(12):
+        c, correct = beta_draw(rng, 150)
+        c = 1 + (c if votes is None else np.floor(c * votes))
+        correct |= rng.random(150) < 0.6
+        want = reference.walked_threshold(c, correct, 0.85, reference.halves(150, 0.85, 0.1))
+        assert threshold_for_accuracy(c, correct, 0.85, 0.1).threshold == want
+
+
+def foreseen_start(c, target, level):
+    """The count whose foreseen number right is the most deviations above the number that passes."""
+    best, start = -math.inf, 0
+    for rows in range(1, len(c) + 1):
+        top = sorted(c, reverse=True)[:rows]
+        passing = [s for s in range(rows + 1) if reference.right_at_least(s, rows, target) <= level]
+        z = (sum(top) - min(passing, default=math.inf)) / math.sqrt(sum(v * (1 - v) for v in top))
+        if z > best:
+            best, start = z, rows
+    return start
+
+
+def test_most_of_delta_goes_to_the_start_that_the_confidences_foresee():
+    rng = np.random.default_rng(4)
+    for _ in range(8):
+        c, correct = beta_draw(rng, 90)
+        correct |= rng.random(90) < 0.6
+        shares = reference.halves(90, 0.8, 0.03)
+        start = foreseen_start(c, 0.8, 0.07)
+        shares[start] = shares.get(start, 0) + 0.07
+        want = reference.walked_threshold(c, correct, 0.8, shares)
+        assert threshold_for_accuracy(c, correct, 0.8, 0.1).threshold == want
+
+
+def test_the_threshold_does_not_depend_on_the_order_of_the_rows():
+    rng = np.random.default_rng(5)
+    c, correct = beta_draw(rng, 500)
+    c = c.round(2).astype(np.float32)
+    order = rng.permutation(500)
+    found = threshold_for_accuracy(c, correct, 0.85)
+    assert found.reachable
+    assert threshold_for_accuracy(c[order], correct[order], 0.85) == found
 
 
 def test_picking_the_best_threshold_without_an_order_breaks_the_promise():

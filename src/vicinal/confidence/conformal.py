@@ -14,11 +14,16 @@ rows of class c only, so the promise holds within each class.
 
 Scores: ``"lac"`` 1 − p(c) (Sadinle 2019): smallest sets on average, **may be empty** where the
 classifier is torn; ``"aps"`` the probability of all labels at least as likely as c (Romano 2020),
-times-u for the last group if smoothed; ``"dknn"`` neighbors of another class, over all layers.
+times-u for the last group if smoothed; ``"raps"`` the same plus :math:`\lambda` for each label
+beyond ``k_reg`` (Angelopoulos 2021), which keeps the tail of many classes out of the sets;
+``"dknn"`` neighbors of another class, over all layers. Unsmoothed, the surest row has the largest
+score its top label can have, and the rule alone would empty just these sets: ``"aps"`` and
+``"raps"`` without ``random_state`` always hold the top label.
 """
 
 from __future__ import annotations
 
+import math
 import warnings
 from typing import Any, NamedTuple, Self
 
@@ -32,7 +37,7 @@ from torch import Tensor
 from vicinal.checks import InputError, as_tensor, check_choice, check_distributions, check_finite
 from vicinal.labels import Labels, codes_of
 
-SCORES = ("lac", "aps", "dknn")
+SCORES = ("lac", "aps", "raps", "dknn")
 
 
 class Calibration(NamedTuple):
@@ -105,6 +110,23 @@ def aps_scores(
     return torch.empty_like(score).scatter_(1, order, score)
 
 
+def raps_scores(
+    p: Float[Tensor, "n c"],
+    uniform: Float[Tensor, " n"] | None = None,
+    *,
+    k_reg: int = 5,
+    lam: float = 0.01,
+) -> Float[Tensor, "n c"]:
+    r"""APS plus :math:`\lambda\,(\#\{j : p_j \ge p_c\} - k_{reg})_+`.
+
+    >>> raps_scores(torch.tensor([[0.5, 0.25, 0.25]]), k_reg=2, lam=0.1)
+    tensor([[0.5000, 1.1000, 1.1000]], dtype=torch.float64)
+    """
+    values = (-p.double()).sort(1).values
+    rank = torch.searchsorted(values, -p.double(), right=True)
+    return aps_scores(p, uniform) + lam * (rank - k_reg).clamp(min=0)
+
+
 class ConformalSets(BaseEstimator):
     """Prediction sets around a fitted classifier: any with ``predict_proba``, or a DeepKNN.
 
@@ -113,12 +135,13 @@ class ConformalSets(BaseEstimator):
     Parameters
     ----------
     base : the fitted classifier.
-    score : ``"lac"``, ``"aps"`` or ``"dknn"`` (a DeepKNN's).
+    score : ``"lac"``, ``"aps"``, ``"raps"`` or ``"dknn"`` (a DeepKNN's).
     alpha : how often a set may miss the true label.
     mondrian : keep the promise within each class.
     empty : ``"keep"`` sets without any plausible label, or put the most plausible one there
         (``"top"``: sets only grow, the promise stays; ``forced_`` counts such rows).
     random_state : smooth scores and p-values, with this seed.
+    k_reg, lam : of ``"raps"``: how many labels are free, and what each further one costs.
 
     >>> import numpy as np
     >>> from sklearn.linear_model import LogisticRegression
@@ -138,6 +161,8 @@ class ConformalSets(BaseEstimator):
         mondrian: bool = False,
         empty: str = "keep",
         random_state: int | None = None,
+        k_reg: int = 5,
+        lam: float = 0.01,
     ) -> None:
         self.base = base
         self.score = score
@@ -145,12 +170,19 @@ class ConformalSets(BaseEstimator):
         self.mondrian = mondrian
         self.empty = empty
         self.random_state = random_state
+        self.k_reg = k_reg
+        self.lam = lam
 
     def calibrate(self, X: Any, y: Any) -> Self:
         """Remember the scores of held-out rows with their true labels."""
         check_choice(self.score, "score", SCORES)
         check_choice(self.empty, "empty", ("keep", "top"))
         check_alpha(self.alpha)
+        if self.k_reg < 0 or not 0 <= self.lam < math.inf:
+            raise InputError(
+                "`k_reg` and `lam` must be finite and not negative, "
+                f"got {self.k_reg!r} and {self.lam!r}."
+            )
         self.classes_ = np.asarray(self.base.classes_)
         scores = self._scores(X, stream=0)
         codes = codes_of(y, len(scores), Labels(self.classes_))
@@ -175,15 +207,18 @@ class ConformalSets(BaseEstimator):
         return self._kind(self._ranked(X)[0], X)
 
     def prediction_sets(self, X: Any, alpha: float | None = None) -> Any:
-        """(n, c) bool: the labels with p > alpha."""
+        """(n, c) bool: the labels with p > alpha; ``forced_`` counts rows given their top label."""
         alpha = self.alpha if alpha is None else alpha
         check_alpha(alpha)
         p, scores = self._ranked(X)
         sets: Bool[Tensor, "n c"] = p > alpha
-        nothing = ~sets.any(1)
-        self.forced_ = int(nothing.sum()) if self.empty == "top" else 0
-        if self.forced_:
-            sets[nothing, scores.argmin(1)[nothing]] = True
+        top = torch.zeros_like(sets).scatter_(1, scores.argmin(1, keepdim=True), True)
+        if self.score in ("aps", "raps") and self.random_state is None:
+            lacking = ~(sets & top).any(1)
+        else:
+            lacking = ~sets.any(1) & (self.empty == "top")
+        self.forced_ = int(lacking.sum())
+        sets |= top & lacking[:, None]
         return self._kind(sets, X)
 
     predict_set = prediction_sets
@@ -225,7 +260,10 @@ class ConformalSets(BaseEstimator):
         check_distributions(p, "probabilities")
         if self.score == "lac":
             return lac_scores(p)
-        return aps_scores(p, None if self.random_state is None else self._uniform(len(p), stream))
+        uniform = None if self.random_state is None else self._uniform(len(p), stream)
+        if self.score == "aps":
+            return aps_scores(p, uniform)
+        return raps_scores(p, uniform, k_reg=self.k_reg, lam=self.lam)
 
     def _uniform(self, n: int, stream: int) -> Float[Tensor, " n"]:
         # separate streams: calibration scores, new scores and p-values must be independent

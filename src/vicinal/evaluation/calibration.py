@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from vicinal.checks import InputError, as_tensor, check_choice
+from vicinal.checks import InputError, as_tensor, check_choice, check_positive
 from vicinal.evaluation.inputs import (
     BoolArray,
     FloatArray,
@@ -30,9 +30,7 @@ from vicinal.evaluation.inputs import (
     as_probabilities,
     exact_sum,
 )
-from vicinal.evaluation.intervals import (
-    check_fraction,
-)
+from vicinal.evaluation.intervals import check_fraction
 from vicinal.evaluation.poisson_binomial import mean_absolute_deviation
 
 SCHEMES = ("width", "mass")
@@ -85,15 +83,11 @@ def noise_floor(
     0.25
     """
     p = as_tensor(confidence, "confidence")
-    if p.ndim == 1:
-        views = [as_confidence(confidence)]
-    else:  # the classes that came true do not matter for the floor
-        views = [c for c, _ in views_of(p, np.zeros(len(p), dtype=np.int64), mode)]
+    views = [c for c, _ in views_of(p, np.zeros(len(p), dtype=np.int64), mode)]
     floors = []
     for view in views:
         c = np.sort(view)
-        slices = bin_slices(c, bins, scheme)
-        spread = [mean_absolute_deviation(c[part].astype(float)) for part in slices]
+        spread = [mean_absolute_deviation(c[s].astype(float)) for s in bin_slices(c, bins, scheme)]
         floors.append(exact_sum(np.array(spread)) / len(c))
     return float(np.mean(floors))
 
@@ -125,17 +119,14 @@ def bootstrap_interval(
         How many resamples, and the seed they are drawn with.
     """
     check_fraction(level, "level")
+    check_positive(resamples, "resamples")
     rng = np.random.default_rng(random_state)
     estimate, drawn = 0.0, np.zeros(resamples)
     views = views_of(confidence, correct, mode)
     for view in views:
         c, hit = by_confidence(*view)
-        member = np.concatenate(
-            [
-                np.full(part.stop - part.start, b)
-                for b, part in enumerate(bin_slices(c, bins, scheme))
-            ]
-        )
+        sizes = [part.stop - part.start for part in bin_slices(c, bins, scheme)]
+        member = np.repeat(np.arange(len(sizes)), sizes)
         gap = hit - c
         for r in range(resamples):
             rows = rng.integers(0, len(c), len(c))

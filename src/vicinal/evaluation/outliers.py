@@ -143,9 +143,7 @@ def mahalanobis_distance(support: Any, labels: Any, query: Any) -> Tensor:
     """
     x, rows = as_matrix(support, "support").double(), as_matrix(query, "query").double()
     y = as_classes(labels, len(x), "labels")
-    order = np.lexsort(
-        (row_order(x.numpy()), y)
-    )  # one order of summation for every order of the rows
+    order = np.lexsort((row_order(x.numpy()), y))  # one order of summation, however rows came
     x, y = x[torch.from_numpy(order)], y[order]
     _, group = np.unique(y, return_inverse=True)
     index = torch.from_numpy(group)

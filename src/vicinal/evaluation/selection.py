@@ -81,11 +81,8 @@ def risk_coverage(confidence: Any, correct: Any) -> RiskCoverage:
     best = _area(np.array([n - wrong, n])[n == wrong :], np.array([0, wrong])[n == wrong :])
     aurc = _area(accepted, errors)
     # trapezoids in integers: a group of m rows between e and e' errors has area m (e + e') / 2
-    steps = zip(
-        np.diff(accepted, prepend=0).tolist(), np.append(0, errors[:-1]).tolist(), errors.tolist(),
-        strict=True,
-    )  # fmt: skip
-    augrc = sum(m * (before + after) for m, before, after in steps) / (2 * n * n)
+    steps = np.diff(accepted, prepend=0) * (np.append(0, errors[:-1]) + errors)
+    augrc = int(steps.sum()) / (2 * n * n)
     return RiskCoverage(threshold, accepted, errors, aurc, augrc, aurc - best)
 
 

@@ -1,17 +1,17 @@
 r"""Which confidence keeps a promised accuracy on rows not yet seen?
 
-For a fixed threshold :math:`t` the accepted rows are a sample of their own, and the Clopper-Pearson
-bound says with certainty :math:`1 - \delta` what their accuracy :math:`q(t)` is at least. Choosing
-the best of many thresholds after looking spoils that. Testing in an order does not:
+For a fixed threshold :math:`t` the accepted rows are a sample of their own, and an exact binomial
+test says with certainty :math:`1 - \delta` whether their accuracy :math:`q(t)` reaches the target.
+Choosing the best of many thresholds after looking spoils that. Testing in an order does not:
 
-* Thresholds are tried from the most confident row down, each distinct confidence in turn, and the
-  walk stops at the first that fails. If :math:`t^*` is the highest threshold with
-  :math:`q(t^*) < \text{target}`, no worse one is reached without passing the test at :math:`t^*`,
-  which has chance at most its level (fixed-sequence testing; Angelopoulos et al. 2021).
-* The first few rows can prove nothing, so the walk starts at a count of rows fixed beforehand. One
-  unlucky error there would end it; it may therefore start anew at :math:`n/2^j` rows, each start
-  with an equal share of :math:`\delta`. A walk that arrives at the next start takes that share
-  along (the fallback procedure; Wiens 2003).
+* Thresholds are walked from a start down, each distinct confidence in turn, to the first that
+  fails. If :math:`t^*` is the highest with :math:`q(t^*) < \text{target}`, no worse one is reached
+  without passing at :math:`t^*`, which has chance at most the level (Angelopoulos et al. 2021).
+* A start is a count of rows that what came true has no say in. Most of :math:`\delta` goes to the
+  one that the confidences themselves foresee, where :math:`\sum c_i` exceeds what the test asks
+  for by the most standard deviations :math:`\sqrt{\sum c_i (1 - c_i)}`; the rest to
+  :math:`n, n/2, n/4, …` rows, should the confidences mislead. A walk that arrives at the next start
+  takes its share along (the fallback procedure; Wiens 2003).
 
 The chance of a broken promise is at most :math:`\delta` where accuracy falls as the threshold does.
 For other shapes the same holds for thresholds fixed beforehand, and the starts, which are counts,
@@ -27,9 +27,11 @@ from typing import Any
 import numpy as np
 from scipy import special
 
-from vicinal.evaluation.inputs import IntArray, as_correct, as_vector
+from vicinal.evaluation.inputs import FloatArray, IntArray, as_correct, as_vector
 from vicinal.evaluation.intervals import check_fraction, clopper_pearson_lower
 from vicinal.evaluation.selection import accepted_from_the_top
+
+FORESEEN = 0.7  # share of delta that goes where the confidences foresee a pass
 
 
 @dataclass(frozen=True)
@@ -70,12 +72,11 @@ def threshold_for_accuracy(
 
     Parameters
     ----------
-    confidence : (n,) of held-out rows; larger is surer.
+    confidence : (n,) of held-out rows; any score, but probabilities also say where to start.
     correct : (n,) whether each of them is right.
     target : the accuracy to keep.
     delta : the chance that the promise is broken.
 
-    >>> import numpy as np
     >>> c = np.linspace(0, 1, 400)
     >>> found = threshold_for_accuracy(c, c > 0.3, target=0.9)
     >>> found.reachable, found.lower_bound >= 0.9, found.accuracy > 0.9
@@ -85,49 +86,60 @@ def threshold_for_accuracy(
     check_fraction(delta, "delta")
     c = as_vector(confidence, "confidence")
     values, accepted, errors = accepted_from_the_top(c, as_correct(correct, len(c)))
-    starts = _starts(len(c), target, delta)
-    found, level = _walk(accepted, errors, starts, target, delta)
+    share = _shares(values.astype(float), accepted, target, delta)
+    found, level = _walk(accepted, errors, share, target)
+    asked = (len(c), float(target), float(delta))
     if found < 0:
-        return AcceptanceThreshold(
-            False, math.inf, 0.0, None, None, 0, len(c), float(target), float(delta)
-        )
+        return AcceptanceThreshold(False, math.inf, 0.0, None, None, 0, *asked)
     rows, right = int(accepted[found]), int(accepted[found] - errors[found])
     lower = float(clopper_pearson_lower(np.array(right), np.array(rows), level))
     lower = max(lower, float(target))  # the test passed: below it only by rounding
-    return AcceptanceThreshold(
-        True, float(values[found]), rows / len(c), right / rows, lower, rows, len(c),
-        float(target), float(delta),
-    )  # fmt: skip
+    at = float(values[found])
+    return AcceptanceThreshold(True, at, rows / len(c), right / rows, lower, rows, *asked)
 
 
-def _starts(n: int, target: float, delta: float) -> list[int]:
+def _shares(c: FloatArray, accepted: IntArray, target: float, delta: float) -> FloatArray:
+    """What each threshold adds to the level of a walk that starts or arrives at it; mostly 0."""
+    share = np.zeros(len(accepted))
+    foreseen = _foreseen(c, accepted, target, FORESEEN * delta)
+    rest = delta * (1 - FORESEEN * len(foreseen))
+    starts = _halves(int(accepted[-1]), target, rest)
+    # at the first threshold that accepts so many rows, which may be one for several starts
+    np.add.at(share, np.searchsorted(accepted, starts), rest / len(starts))
+    share[foreseen] += FORESEEN * delta
+    return share
+
+
+def _foreseen(c: FloatArray, accepted: IntArray, target: float, level: float) -> list[int]:
+    """Where a test is likeliest to pass if the confidences come true; none if they cannot say."""
+    if c[0] > 1 or c[-1] < 0 or target ** int(accepted[-1]) > level:
+        return []
+    rows = np.diff(accepted, prepend=0)
+    right, variance = np.cumsum(rows * c), np.cumsum(rows * c * (1 - c))
+    needed = np.ceil(special.bdtrik(1 - level, accepted, target)) + 1  # so many right pass
+    z = (right - needed) / np.sqrt(np.maximum(variance, np.finfo(float).tiny))
+    return [int(np.argmax(np.where(needed <= accepted, z, -np.inf)))]
+
+
+def _halves(n: int, target: float, delta: float) -> list[int]:
     """n, n/2, n/4, … while a start's share of delta could be met by rows without any error."""
     starts = [n]
-    while True:
-        following = -(-starts[-1] // 2)
-        share = delta / (len(starts) + 1)
-        if following == starts[-1] or target**following > share:
-            return starts[::-1]
-        starts.append(following)
+    while (m := -(-starts[-1] // 2)) < starts[-1] and target**m <= delta / (len(starts) + 1):
+        starts.append(m)
+    return starts
 
 
-def _walk(
-    accepted: IntArray, errors: IntArray, starts: list[int], target: float, delta: float
-) -> tuple[int, float]:
+def _walk(rows: IntArray, errors: IntArray, share: FloatArray, target: float) -> tuple[int, float]:
     """Position of the lowest threshold reached and the level it was tested at; -1 for none."""
-    share = delta / len(starts)
-    gates = np.searchsorted(accepted, starts)  # the first threshold that accepts so many rows
+    # P(at least so many right | target) <= level: the bound is above target, without inverting
+    chance = special.betainc(rows - errors, errors + 1.0, target)  # nan where nothing is right
+    gates = np.flatnonzero(share)
     found, found_level, level = -1, 0.0, 0.0
-    for j, gate in enumerate(gates):
-        end = gates[j + 1] if j + 1 < len(gates) else len(accepted)
-        level += share
-        group = slice(gate, end)
-        # P(at least so many right | target) <= level: the bound is above target, without inverting
-        chance = special.betainc(accepted[group] - errors[group], errors[group] + 1.0, target)
-        failed = np.flatnonzero(~(chance <= level))  # nan where nothing is right
+    for gate, end in zip(gates, [*gates[1:], len(rows)], strict=True):
+        level += float(share[gate])
+        failed = np.flatnonzero(~(chance[gate:end] <= level))
         passed = int(failed[0]) if len(failed) else end - gate
         if passed:
             found, found_level = int(gate) + passed - 1, level
-        if len(failed):
-            level = 0.0
+        level = 0.0 if len(failed) else level
     return found, found_level
