@@ -105,7 +105,8 @@ class KNNClassifier(ClassifierMixin, BaseEstimator):
 
         (scikit-learn's contract: the label is the arg max of the probabilities.)
         """
-        return named(self.classes_, self._log_probs(X).argmax(1), X)
+        best = self._log_probs(X).argmax(1)
+        return named(self.classes_, best, X)
 
     def kneighbors(self, X: Any, k: int | None = None) -> Neighborhood:
         """Distances (n, k) in the metric's unit and ids of the nearest support rows."""
