@@ -32,6 +32,7 @@ from vicinal.evaluation.intervals import check_fraction, clopper_pearson_lower
 from vicinal.evaluation.selection import accepted_from_the_top
 
 FORESEEN = 0.7  # share of delta that goes where the confidences foresee a pass
+CANDIDATES = 2000  # thresholds, evenly spread, among which that place is looked for
 
 
 @dataclass(frozen=True)
@@ -116,9 +117,10 @@ def _foreseen(c: FloatArray, accepted: IntArray, target: float, level: float) ->
         return []
     rows = np.diff(accepted, prepend=0)
     right, variance = np.cumsum(rows * c), np.cumsum(rows * c * (1 - c))
-    needed = np.ceil(special.bdtrik(1 - level, accepted, target)) + 1  # so many right pass
-    z = (right - needed) / np.sqrt(np.maximum(variance, np.finfo(float).tiny))
-    return [int(np.argmax(np.where(needed <= accepted, z, -np.inf)))]
+    some = np.unique(np.linspace(0, len(accepted) - 1, CANDIDATES).astype(int))
+    needed = np.ceil(special.bdtrik(1 - level, accepted[some], target)) + 1  # so many right pass
+    z = (right[some] - needed) / np.sqrt(np.maximum(variance[some], np.finfo(float).tiny))
+    return [int(some[np.argmax(np.where(needed <= accepted[some], z, -np.inf))])]
 
 
 def _halves(n: int, target: float, delta: float) -> list[int]:
