@@ -149,3 +149,12 @@ def test_every_room_of_the_map_exists():
     assert {p.name for p in SOURCE.iterdir() if p.is_dir() and p.name != "__pycache__"} == set(
         MAY_IMPORT
     )
+
+
+def test_the_map_names_no_file_that_is_gone():
+    """Every file of the library that ARCHITECTURE.md and CONTRIBUTING.md name is there."""
+    root = SOURCE.parents[1]
+    for page in ("ARCHITECTURE.md", "CONTRIBUTING.md"):
+        named = re.findall(r"`((?:[a-z_]+/)+[a-z_]+\.py)`", (root / page).read_text())
+        gone = [p for p in named if not (SOURCE / p).exists() and not (root / p).exists()]
+        assert [p for p in gone if not p.endswith("/name.py")] == []  # "name" stands for any name
