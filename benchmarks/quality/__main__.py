@@ -1,0 +1,30 @@
+"""``python -m benchmarks.quality [heads] [labels] [--quick] [--data DIR] [--board]``: the answers."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+from benchmarks.quality import board
+
+PARTS = ("heads", "labels")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(prog="benchmarks.quality", description=__doc__)
+    parser.add_argument("part", nargs="*", choices=[*PARTS, []], help="default: both")
+    parser.add_argument("--quick", action="store_true", help="few rows, one split, nothing written")
+    parser.add_argument("--data", type=Path, help="folder of data sets")
+    parser.add_argument("--splits", type=int, default=5)
+    parser.add_argument("--board", action="store_true", help="write docs/quality.md from the JSON")
+    args = parser.parse_args()
+    if not args.board:
+        for part in args.part or PARTS:
+            module = __import__(f"benchmarks.quality.{part}", fromlist=["main"])
+            module.main(quick=args.quick, data=args.data, splits=args.splits)
+    if not args.quick:
+        print(board.write())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,114 @@
+"""Are wrong labels found? The audit's scores and flags against cleanlab's on the same rows.
+
+Planted: 5, 10 and 20 % of the labels replaced, by any other class (even) or by the next (one way).
+Human: CIFAR-10N on features of a pretrained network, where the folder has them. cleanlab is given
+what its users give it: out-of-fold probabilities of a logistic regression with the penalty that
+cross-validation prefers, on unit rows. Average precision of the ranking, F1 of the flags.
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from cleanlab.filter import find_label_issues
+from cleanlab.rank import get_label_quality_scores
+from sklearn.linear_model import LogisticRegression
+from sklearn.metrics import average_precision_score, log_loss
+from sklearn.model_selection import cross_val_predict
+
+import vicinal
+from benchmarks.quality.sets import sets
+from benchmarks.runner import save
+
+SETS = ("digits", "FashionMNIST features", "birds 1-100 features", "CIFAR-10 features")
+SHARES = (0.05, 0.1, 0.2)
+HUMAN = ("aggre_label", "random_label1", "worse_label")
+Rows = Any
+
+
+def cases(data: Path | None, seed: int, quick: bool) -> Iterator[tuple[str, Rows, Rows, Rows]]:
+    """Name, rows, given labels, which of them are wrong."""
+    for name, x, y in sets(data):
+        if name not in SETS:
+            continue
+        rng = np.random.default_rng(seed)
+        some = rng.permutation(len(x))[: 400 if quick else 2500]
+        rows, true = x[some], np.unique(y[some], return_inverse=True)[1]
+        for share in SHARES:
+            for kind in ("even", "one way"):
+                given = planted(true, share, kind, rng)
+                yield f"{name}, {share:.0%} {kind}", rows, given, given != true
+        if data is not None and name.startswith("CIFAR"):
+            yield from human(data, x, y, rng)
+
+
+def planted(true: Rows, share: float, kind: str, rng: np.random.Generator) -> Rows:
+    count, moved = int(true.max()) + 1, rng.random(len(true)) < share
+    step = rng.integers(1, count, len(true)) if kind == "even" else 1
+    return np.where(moved, (true + step) % count, true)
+
+
+def human(data: Path, x: Rows, y: Rows, rng: np.random.Generator) -> Iterator[Any]:
+    """CIFAR-10N's labels of the packed training images, in their order."""
+    index = np.load(data / "cifar10" / "labels.npz")["train_index"]
+    noisy = np.load(data / "cifar10" / "cifar10n_full50000.npz")
+    some = rng.permutation(len(x))[:4000]
+    for name in HUMAN:
+        given = noisy[name][index][some].astype(np.int64)
+        yield f"CIFAR-10N {name}", x[some], given, given != y[some]
+
+
+def ours(x: Rows, given: Rows) -> tuple[Rows, Rows]:
+    labels = vicinal.audit(support=(x, given)).labels
+    flagged = np.zeros(len(given), bool)
+    flagged[[suspect.row for suspect in labels.suspects]] = True
+    return np.asarray(labels.scores), flagged
+
+
+def cleanlab(x: Rows, given: Rows) -> tuple[Rows, Rows]:
+    unit = x / np.linalg.norm(x, axis=1, keepdims=True).clip(1e-12)
+    unit = (unit - unit.mean(0)) / unit.std()
+    found = [
+        cross_val_predict(
+            LogisticRegression(C=c, max_iter=200, tol=1e-3),
+            unit,
+            given,
+            cv=4,
+            method="predict_proba",
+        )
+        for c in (1e-3, 1e-2, 1e-1, 1.0)
+    ]
+    p = min(found, key=lambda q: log_loss(given, q))
+    return -get_label_quality_scores(given, p), find_label_issues(given, p)
+
+
+def main(quick: bool = False, data: Path | None = None, splits: int = 5) -> None:
+    results: dict[str, dict[str, list[dict[str, float]]]] = {}
+    for seed in range(1 if quick else splits):
+        for name, x, given, wrong in cases(data, seed, quick):
+            lines = results.setdefault(name, {"vicinal": [], "cleanlab": []})
+            for who, judge in (("vicinal", ours), ("cleanlab", cleanlab)):
+                with warnings.catch_warnings():
+                    warnings.simplefilter("ignore")
+                    scores, flagged = judge(x, given)
+                hits = float((flagged & wrong).sum())
+                lines[who].append(
+                    {
+                        "ap": float(average_precision_score(wrong, scores)),
+                        "f1": 2 * hits / max(float(flagged.sum() + wrong.sum()), 1.0),
+                        "flagged": int(flagged.sum()),
+                        "wrong": int(wrong.sum()),
+                    }
+                )
+            (mine, theirs) = (lines[who][-1] for who in ("vicinal", "cleanlab"))
+            print(
+                f"{name:<40} AP {mine['ap']:.3f} / {theirs['ap']:.3f}"
+                f"   F1 {mine['f1']:.3f} / {theirs['f1']:.3f}",
+                flush=True,
+            )
+        if not quick:
+            save("quality_labels", results, splits=seed + 1)
