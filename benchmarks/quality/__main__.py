@@ -1,4 +1,4 @@
-"""``python -m benchmarks.quality [heads] [labels] [--quick] [--data DIR] [--board]``: the answers."""
+"""``python -m benchmarks.quality [heads] [labels] [--quick] [--data DIR] [--board]``."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ def page() -> str:
 
 
 def heads_table(record: dict[str, Any]) -> list[str]:
-    """A line per set: NLL of the recommended head, of NED alone, of the usual and the best rival."""
+    """A line per set: NLL of the advised head, of NED alone, of the usual rival, of the best."""
     lines, places, near, calm = [], [], 0, 0
     for name, entry in record["results"].items():
         table, shape = entry["heads"], entry["shape"]
@@ -57,10 +57,10 @@ def heads_table(record: dict[str, Any]) -> list[str]:
     won = sum(place != "behind" for place in places)
     said = (
         f"Of {count} sets the recommended head is best or within one standard error of the best on "
-        f"{won} ({100 * won / count:.0f} %); its ECE is within 1.3 × the noise floor on {calm}; NED "
+        f"{won} ({100 * won / count:.0f} %); its ECE is within 1.3 × its floor on {calm}; NED "
         f"alone is at most 10 % behind logistic regression with temperature on {near}. "
-        f"{record['splits']} splits: half of the rows vote (2,500 at most), a fifth (800) tunes, the "
-        "rest (1,500) was seen by nobody. NLL ± standard error.\n"
+        f"{record['splits']} splits: half of the rows vote (2,500 at most), a fifth (800) tunes, "
+        "the rest (1,500) was seen by nobody. NLL ± standard error.\n"
     )
     return [
         "## Heads on fresh rows\n",
