@@ -21,7 +21,14 @@ from typing import Any
 import numpy as np
 from filelock import FileLock, Timeout
 
-from vicinal.audits.files import csv_text, word, write_samples, write_summary, write_suspects
+from vicinal.audits.files import (
+    csv_text,
+    word,
+    write_labels,
+    write_samples,
+    write_summary,
+    write_suspects,
+)
 from vicinal.audits.model import as_pixels
 from vicinal.audits.record import Audit, Media, ReadLater
 from vicinal.checks import InputError
@@ -135,6 +142,7 @@ def write_run(
     write_summary(audit, folder / "summary.json")
     write_samples(audit, folder / "samples.csv")
     write_suspects(audit, folder / "suspects.csv")
+    write_labels(audit, folder / "labels.csv")
     (folder / "dropped.csv").unlink(missing_ok=True)
     if dropped:
         rows = [["id", "why"], *([word(name), why] for name, why in dropped)]
