@@ -28,6 +28,7 @@ def summary(audit: Audit) -> dict[str, Any]:
     sections = audit.to_dict(without=APART)
     heads = {head.pop("name"): head for head in sections.pop("heads")}
     labels = sections.pop("labels")
+    unsure = labels["ambiguous"] if labels else None
     if sections["network"]:
         sections["network"].pop("fit_map")
     return {
@@ -38,9 +39,7 @@ def summary(audit: Audit) -> dict[str, Any]:
         "suspects": len(audit.labels.suspects) if audit.labels else None,
         "labels_checked": labels["checked"] if labels else None,
         "labels_wrong": labels["wrong"] if labels else None,
-        "labels_ambiguous": len(labels["ambiguous"]["rows"])
-        if labels and labels["ambiguous"]
-        else None,
+        "labels_ambiguous": len(unsure["rows"]) if unsure else None,
         "classes_alike": labels["alike"] if labels else [],
         "label_effects": labels["effects"] if labels else [],
         **sections,
