@@ -110,6 +110,13 @@ def test_labels_without_a_contradiction_are_ranked_and_none_is_flagged():
     assert report.labels.scores.shape == (200,)
 
 
+def test_an_embedding_that_says_little_about_the_labels_is_warned_of():
+    rng = np.random.default_rng(0)
+    z, y = rng.normal(size=(200, 4)).astype(np.float32), np.arange(200) % 5
+    report = audit(support=(z, y), settings=AuditSettings(k=20))
+    assert any("more about the embedding than about the labels" in w for w in report.warnings)
+
+
 def _loo(ned, given):
     """Each support row's neighbors among the others, by a plain sort."""
     x = ned.support_.rows.double()

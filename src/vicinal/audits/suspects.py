@@ -16,6 +16,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from vicinal.audits.inputs import warn
 from vicinal.audits.label_records import (
     AlikeClasses,
     Ambiguous,
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
 
 SHOWN_NEIGHBORS = 20
 SHOWN_PAIRS = 50
+FEW_NAMED = 0.5  # below it a head that understands little cannot be told from wrong labels
 
 
 class ScoredLabels(NamedTuple):
@@ -48,6 +50,7 @@ class ScoredLabels(NamedTuple):
     noise: LabelNoise
     p_given: Float[Tensor, " n"]
     p_suggested: Float[Tensor, " n"]
+    named: float  # share of rows whose given label is the likeliest
 
     @property
     def suspects(self) -> Int[Tensor, " s"]:
@@ -62,12 +65,18 @@ def scored_labels(log_probs: Float[Tensor, "n c"], codes: Int[Tensor, " n"]) -> 
     """From log-probabilities that did not look at the row's own label, of whatever head."""
     noise = label_noise(log_probs, codes)
     given, suggested = log_probs.gather(1, torch.stack([codes, noise.suggested], 1)).exp().T
-    return ScoredLabels(noise, given, suggested)
+    named = float((log_probs.argmax(1) == codes).double().mean())
+    return ScoredLabels(noise, given, suggested, named)
 
 
 def label_audit(facts: Facts) -> LabelAudit:
     """Every label's score, how many are wrong, and the suspects with the effect of mending them."""
     found, how = facts.labels, facts.labels_by
+    if found.named < FEW_NAMED:
+        warn(
+            f"the neighbors name the given label of only {100 * found.named:.0f} % of the support "
+            "rows: suspects and their number say more about the embedding than about the labels."
+        )
     effects = tuple(_effects(facts)) if len(found.suspects) else ()
     return LabelAudit(
         checked=len(facts.sets.codes),
@@ -134,9 +143,9 @@ def _wrong(noise: LabelNoise) -> WrongLabels:
     places.sort(key=lambda place: -float(by_pair[*place, 0]))
     pairs = (WrongPair(j, k, *by_pair[j, k].round(decimals=2).tolist()) for j, k in places)
     how = (
-        "estimate: labels that contradict the rows least like them; from what remains if all that "
-        "fades with likeness is overlap, to every confident contradiction (confident joint), each "
-        "widened by 1.96 standard errors"
+        "from what remains if all that fades for unlike rows is overlap, to every confident "
+        "contradiction (confident joint), each widened by 1.96 standard errors; the estimate lies "
+        "between"
     )
     few = tuple(itertools.islice(pairs, SHOWN_PAIRS))
     return WrongLabels(round(count), math.floor(low), math.ceil(high), how, few)

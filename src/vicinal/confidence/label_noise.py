@@ -19,11 +19,10 @@ lower half holds :math:`\lambda/(1 + 2\lambda)` of it with
 .. math:: T_{jk} = l_{jk} - \lambda\,(u_{jk} - l_{jk})_+ .
 
 How many labels are wrong cannot be known from p alone, as a confusion that fades may be overlap or
-careless labeling of hard rows. There are three readings: the floor above, the lower half as it is
-(the estimate), and the confident joint of Northcutt et al. (2021), to which every confident
-contradiction is a wrong label (never exceeded). The first and the last, each widened by its
-standard errors, are the interval. On T cleanlab's documentation and that paper say more; the two
-halves are ours.
+careless labeling of hard rows. There are three readings: the floor above; the lower half as it is;
+and the confident joint of Northcutt et al. (2021), to which every confident contradiction is a
+wrong label. The estimate is the geometric mean of the last two (never above the last), the interval
+reaches from the first to the last, each widened by its standard errors.
 """
 
 from __future__ import annotations
@@ -201,15 +200,16 @@ def wrong_labels(
     total_variance = (sizes**2 * astray * (1 - astray) / sure[:, 0].clamp_min(1)).sum()
     middle, least = halves.lower * halves.named, halves.floor * halves.named
     least_variance = 2 * least  # a half's count, doubled
-    capped = min(1.0, float(most.sum() / middle.sum())) if middle.sum() > 0 else 1.0
-    count, low, high = middle.sum() * capped, least.sum(), most.sum()
+    ratio = float(most.sum() / middle.sum()) if middle.sum() > 0 else 1.0
+    by_pair = middle * min(math.sqrt(ratio), ratio)  # their geometric mean, and never above most
+    count, low, high = by_pair.sum(), least.sum(), most.sum()
     low = torch.minimum(low, count) - Z * least_variance.sum().sqrt()
     high = high + Z * total_variance.sqrt()
     pairs = torch.stack(
         [
-            middle * capped,
-            (torch.minimum(least, middle * capped) - Z * least_variance.sqrt()).clamp_min(0),
-            torch.maximum(most, middle * capped) + Z * most_variance.sqrt(),
+            by_pair,
+            (torch.minimum(least, by_pair) - Z * least_variance.sqrt()).clamp_min(0),
+            torch.maximum(most, by_pair) + Z * most_variance.sqrt(),
         ],
         dim=2,
     )
