@@ -375,8 +375,14 @@ def label_scores(p, given):
     rates = [sum(entries[j][k] for j in range(count)) for k in range(count)]
     logs = [math.log(1 - min(rate, 0.9)) for rate in rates]
     common = sum(v * h for v, h in zip(logs, halves, strict=True)) / sum(halves)
-    right = sum(row[g] == max(row) for row, g in zip(p, given, strict=True)) / n
-    shrink = 1 - 0.7 * right
+    chi, freedom = 0.0, 0
+    for k in range(count):
+        column = [events[j][k] for j in range(count) if j != k]
+        usual = sum(column) / (count - 1)
+        if usual > 0:
+            chi += sum((v - usual) ** 2 / usual for v in column)
+            freedom += count - 2
+    shrink = 1 - 0.7 * (max(0.0, 1 - freedom / chi) if chi > 0 else 0.0)
     scores = []
     for row, g in zip(p, given, strict=True):
         mass = []

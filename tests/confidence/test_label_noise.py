@@ -127,10 +127,10 @@ def test_where_nothing_contradicts_nothing_is_flagged_and_rows_are_ranked_still(
 
 def test_the_noise_matrix_has_distributions_as_columns_and_no_zero():
     p, true = drawn(300, 5, 3.0)
-    matrix = noise_matrix(label_halves(p.log(), true), 0.3)
+    matrix = noise_matrix(label_halves(p.log(), true))
     torch.testing.assert_close(matrix.sum(0), torch.ones(5, dtype=torch.float64))
     assert bool((matrix > 0).all())
-    alone = noise_matrix(label_halves(p.log(), p.argmax(1)), 0.3)  # no contradiction at all
+    alone = noise_matrix(label_halves(p.log(), p.argmax(1)))  # no contradiction at all
     assert bool((alone > 0).all())
     assert float(alone.diagonal().min()) > 0.99
 
