@@ -316,6 +316,84 @@ def conformal_p_value(score, calibration, u=None):
     return (above + u * (equal + 1)) / (n + 1)
 
 
+def confident_joint(p, given):
+    """C[given][k]: rows whose likeliest class among those as likely as usual is k."""
+    classes = range(len(p[0]))
+    usual = []
+    for k in classes:
+        own = [row[k] for row, g in zip(p, given, strict=True) if g == k]
+        usual.append(sum(own) / len(own) if own else math.inf)
+    joint = [[0] * len(p[0]) for _ in classes]
+    for row, g in zip(p, given, strict=True):
+        sure = [k for k in classes if row[k] >= usual[k] - 1e-6]
+        if sure:
+            joint[g][max(sure, key=lambda k: row[k])] += 1
+    return joint
+
+
+def label_halves(p, given):
+    """l[j][k], u[j][k], named[k]: shares of label j in both halves (by p_j) of rows called k."""
+    classes = range(len(p[0]))
+    called = [max(classes, key=lambda k: row[k]) for row in p]
+    lower, upper = ([[0.0] * len(classes) for _ in classes] for _ in range(2))
+    for k in classes:
+        rows = [i for i in range(len(p)) if called[i] == k]
+        size = (len(rows) + 1) // 2
+        for j in classes:
+            if j == k or not rows:
+                continue
+            middle = sorted(p[i][j] for i in rows)[size - 1]
+            below = sum(p[i][j] < middle for i in rows)
+            level = sum(p[i][j] == middle for i in rows)
+            share = {True: (size - below) / level, False: 0.0}
+            low = [
+                1.0 if p[i][j] < middle else share[p[i][j] == middle] for i in rows if given[i] == j
+            ]
+            lower[j][k] = sum(low) / size
+            upper[j][k] = (len(low) - sum(low)) / max(len(rows) - size, 1)
+    return lower, upper, [called.count(k) for k in classes]
+
+
+def label_scores(p, given):
+    """1 - P(true = given | x, given) of every row."""
+    n, count = len(p), len(p[0])
+    floor = 1 / (n + 1)
+    p = [[(1 - floor) * v + floor / count for v in row] for row in p]
+    lower, upper, named = label_halves(p, given)
+    gap = (1 - math.log(2)) / (2 * math.log(2))
+    halves = [(m + 1) // 2 for m in named]
+    events = [
+        [max(lw - gap * max(up - lw, 0), 0) * h for lw, up, h in zip(ls, us, halves, strict=True)]
+        for ls, us in zip(lower, upper, strict=True)
+    ]
+    mean = (sum(map(sum, events)) + 0.5) / (sum(halves) + 1)
+    even = lambda j, k: 0.0 if j == k else 1 / (count - 1)
+    entries = [
+        [(events[j][k] + 20 * mean * even(j, k)) / (halves[k] + 20) for k in range(count)]
+        for j in range(count)
+    ]
+    rates = [sum(entries[j][k] for j in range(count)) for k in range(count)]
+    logs = [math.log(1 - min(rate, 0.9)) for rate in rates]
+    common = sum(v * h for v, h in zip(logs, halves, strict=True)) / sum(halves)
+    chi, freedom = 0.0, 0
+    for k in range(count):
+        column = [events[j][k] for j in range(count) if j != k]
+        usual = sum(column) / (count - 1)
+        if usual > 0:
+            chi += sum((v - usual) ** 2 / usual for v in column)
+            freedom += count - 2
+    shrink = 1 - 0.7 * (max(0.0, 1 - freedom / chi) if chi > 0 else 0.0)
+    scores = []
+    for row, g in zip(p, given, strict=True):
+        mass = []
+        for k in range(count):
+            rate = 1 - math.exp((logs[k] + common) / 2)
+            direction = (1 - shrink) * entries[g][k] / rates[k] + shrink * even(g, k)
+            mass.append(row[k] * (1 - rate if g == k else direction * rate))
+        scores.append((sum(mass) - mass[g]) / sum(mass))
+    return scores
+
+
 # ---------------------------------------- perturbations
 
 

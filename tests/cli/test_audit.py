@@ -13,8 +13,8 @@ import pytest
 from vicinal.studies import Audit
 
 FILES = {
-    "audit.json", "config.json", "media.npz", "provenance.json", "report.html", "samples.csv",
-    "summary.json", "suspects.csv", "trust.vic",
+    "audit.json", "config.json", "labels.csv", "media.npz", "provenance.json", "report.html",
+    "samples.csv", "summary.json", "suspects.csv", "trust.vic",
 }  # fmt: skip
 
 
@@ -64,8 +64,25 @@ def test_the_planted_wrong_labels_lead_the_list_of_suspects(run_folder):
     assert {"id", "given", "suggested", "p_given", "p_suggested", "affected"} <= set(suspects[0])
     found = {int(row["id"]) for row in suspects[:10]}
     assert len(found & set(range(10))) >= 8
-    margins = [float(row["p_suggested"]) - float(row["p_given"]) for row in suspects]
-    assert margins == sorted(margins, reverse=True)
+    scores = [float(row["score"]) for row in suspects]
+    assert scores == sorted(scores, reverse=True)
+
+
+def test_every_support_label_is_listed_with_its_score(run_folder):
+    labels, suspects = rows(run_folder / "labels.csv"), rows(run_folder / "suspects.csv")
+    assert list(labels[0])[:7] == [
+        "id", "given", "suggested", "score", "p_given", "p_suggested", "flagged"
+    ]  # fmt: skip
+    assert [row["id"] for row in labels] == [str(i) for i in range(400)]
+    flagged = {row["id"] for row in labels if row["flagged"] == "1"}
+    assert flagged == {row["id"] for row in suspects}
+    worst = sorted(labels, key=lambda row: -float(row["score"]))[: len(suspects)]
+    assert {row["id"] for row in worst} == flagged
+    audit = Audit.from_json((run_folder / "audit.json").read_text())
+    assert audit.labels.scores.tolist() == [float(row["score"]) for row in labels]
+    wrong = json.loads((run_folder / "summary.json").read_text())["labels_wrong"]
+    assert wrong["low"] <= 10 <= wrong["high"]  # so many were planted
+    assert wrong["count"] == len(suspects)
 
 
 def test_the_recommended_head_has_the_lowest_log_loss_whoever_it_is(run_folder):
@@ -78,7 +95,7 @@ def test_the_recommended_head_has_the_lowest_log_loss_whoever_it_is(run_folder):
 def test_the_same_seed_gives_the_same_bytes_but_for_times(vicinal, files, run_folder, tmp_path):
     code, _, _ = vicinal("audit", files / "train.npz", files / "test.npz", "-o", "again", "-q")
     assert code == 0
-    for name in ("samples.csv", "suspects.csv"):
+    for name in ("samples.csv", "suspects.csv", "labels.csv"):
         assert (tmp_path / "again" / name).read_bytes() == (run_folder / name).read_bytes()
     first, second = (
         json.loads((folder / "summary.json").read_text())

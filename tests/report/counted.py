@@ -6,7 +6,7 @@ import itertools
 
 import numpy as np
 
-from vicinal.audits.record import Effect, LabelAudit, Suspect
+from vicinal.audits.label_records import Effect, LabelAudit, Suspect
 from vicinal.audits.sections import (
     Border,
     Borders,

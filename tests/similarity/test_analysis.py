@@ -160,6 +160,9 @@ def test_a_flipped_label_is_the_most_suspicious_and_its_own_is_suggested():
     assert set(found.order[:2].tolist()) == {3, 27}
     assert found.suggested[[3, 27]].tolist() == [0, 1]
     assert found.score[0] < 0.5 < found.score[3]
+    asked = suspicious_labels(GradientKernel(linear()), x, flipped)  # 50, or all there are
+    everyone = suspicious_labels(GradientKernel(linear()), x, flipped, k=min(50, len(x) - 1))
+    torch.testing.assert_close(asked.score, everyone.score)
 
 
 def test_a_sample_is_not_its_own_witness_even_among_copies():

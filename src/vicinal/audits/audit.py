@@ -151,7 +151,7 @@ def heads_of(facts: Facts) -> tuple[Head, ...]:
 
 def support_rows(facts: Facts) -> SupportRows:
     """The support rows that some list of neighbors names."""
-    suspects = facts.suspects.rows
+    suspects = facts.labels.suspects
     shown = facts.graph.rows(suspects).first(SHOWN_NEIGHBORS).indices
     named = [facts.neighborhood.first(SHOWN_NEIGHBORS).indices, suspects, shown]
     if facts.model is not None and facts.model.network is not None:

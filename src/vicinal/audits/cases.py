@@ -116,7 +116,7 @@ def class_facts(facts: Facts, entangled: NDArray[np.float64] | None) -> tuple[Cl
     """Per class: sizes, precision and recall, calibration where there are rows enough."""
     count, own = len(facts.sets.names), facts.sets.codes
     support = torch.bincount(own, minlength=count).tolist()
-    suspects = torch.bincount(own[facts.suspects.rows], minlength=count).tolist()
+    suspects = torch.bincount(own[facts.labels.suspects], minlength=count).tolist()
     given = facts.sets.query.codes
     codes = np.full(len(facts.answer.predicted), UNLABELED) if given is None else given.numpy()
     return tuple(

@@ -22,7 +22,7 @@ from vicinal.audits.heads import HEADS, RECIPES, Answer, Fold, Task, best_vote_k
 from vicinal.audits.inputs import About, AuditSettings, LabeledRows, Sets, usable_k, warn
 from vicinal.audits.model import ModelFacts
 from vicinal.audits.scoring import Scored
-from vicinal.audits.suspects import Contradictions, contradictions
+from vicinal.audits.suspects import ScoredLabels, scored_labels
 from vicinal.capture import ShardStore
 from vicinal.checks import InputError
 from vicinal.confidence.ned.classifier import NEDClassifier
@@ -148,8 +148,13 @@ class Facts:
         return ned.refit() if held_out.leave_one_out else ned.fit_on(held_out)
 
     @cached_property
-    def suspects(self) -> Contradictions:
-        return contradictions(self.ned.log_probs_of(self.graph).exp(), self.sets.codes)
+    def labels(self) -> ScoredLabels:
+        """The support's labels judged by probabilities that never saw them."""
+        return scored_labels(self.ned.log_probs_of(self.graph), self.sets.codes)
+
+    @property
+    def labels_by(self) -> str:
+        return "leave-one-out by row number, with the parameters of the shown neighbor head"
 
     @property
     def support_ids(self) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""The files of a run: ``summary.json``, ``samples.csv``, ``suspects.csv``.
+"""The files of a run: ``summary.json``, ``samples.csv``, ``suspects.csv``, ``labels.csv``.
 
 Each is written to a temporary name beside its place, synced and renamed: a reader finds the old
 file or the new one, never half of one. No cell that comes from a user becomes a formula.
@@ -28,6 +28,7 @@ def summary(audit: Audit) -> dict[str, Any]:
     sections = audit.to_dict(without=APART)
     heads = {head.pop("name"): head for head in sections.pop("heads")}
     labels = sections.pop("labels")
+    unsure = labels["ambiguous"] if labels else None
     if sections["network"]:
         sections["network"].pop("fit_map")
     return {
@@ -37,6 +38,9 @@ def summary(audit: Audit) -> dict[str, Any]:
         "verdicts": audit.verdict_counts(),
         "suspects": len(audit.labels.suspects) if audit.labels else None,
         "labels_checked": labels["checked"] if labels else None,
+        "labels_wrong": labels["wrong"] if labels else None,
+        "labels_ambiguous": len(unsure["rows"]) if unsure else None,
+        "classes_alike": labels["alike"] if labels else [],
         "label_effects": labels["effects"] if labels else [],
         **sections,
         "map_preservation": audit.map.preservation if audit.map else None,
@@ -85,7 +89,7 @@ def suspect_rows(audit: Audit) -> Iterable[list[str]]:
     ids = dict(zip(audit.support.row, map(word, audit.support.id), strict=True))
     yield [
         *("id", "given", "suggested", "p_given", "p_suggested", "affected", "depth_agreement"),
-        *("row", *(f"neighbor_{place}" for place in range(1, TOP_NEIGHBORS + 1))),
+        *("score", "row", *(f"neighbor_{place}" for place in range(1, TOP_NEIGHBORS + 1))),
     ]
     for suspect in audit.labels.suspects if audit.labels else ():
         neighbors = [ids[row] for row in suspect.neighbors[:TOP_NEIGHBORS]]
@@ -97,9 +101,32 @@ def suspect_rows(audit: Audit) -> Iterable[list[str]]:
             number(suspect.p_suggested),
             "" if suspect.affected is None else str(suspect.affected),
             number(suspect.depth_agreement),
+            number(suspect.score),
             str(suspect.row),
             *neighbors,
             *[""] * (TOP_NEIGHBORS - len(neighbors)),
+        ]
+
+
+def label_rows(audit: Audit) -> Iterable[list[str]]:
+    """``labels.csv``, the heading first: every support row in its order, with its score."""
+    yield ["id", "given", "suggested", "score", "p_given", "p_suggested", "flagged", "ambiguous"]
+    if audit.labels is None or audit.labels.rows is None:
+        return
+    found, rows = audit.labels, audit.labels.rows
+    classes = [word(name) for name in audit.classes]
+    flagged = {suspect.row for suspect in found.suspects}
+    ambiguous = set(found.ambiguous.rows if found.ambiguous else ())
+    for row, name in enumerate(rows.id):
+        yield [
+            word(name),
+            classes[rows.given[row]],
+            classes[rows.suggested[row]],
+            repr(rows.score[row]),  # in full: what is ranked by six digits has ties
+            number(rows.p_given[row]),
+            number(rows.p_suggested[row]),
+            str(int(row in flagged)),
+            str(int(row in ambiguous)),
         ]
 
 
@@ -135,3 +162,7 @@ def write_samples(audit: Audit, path: str | Path) -> None:
 
 def write_suspects(audit: Audit, path: str | Path) -> None:
     write_atomically(path, csv_text(suspect_rows(audit)))
+
+
+def write_labels(audit: Audit, path: str | Path) -> None:
+    write_atomically(path, csv_text(label_rows(audit)))

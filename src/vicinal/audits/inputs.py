@@ -148,7 +148,7 @@ def ready_sets(support: Any, query: Any, calib: Any, settings: AuditSettings, ab
     if y is None:
         raise InputError("`support` has no labels. Pass support=(Z, y).")
     labels = _support_labels(y)
-    names = _names(labels.classes, about)
+    names = class_names(labels.classes, about)
     first = _rows(z, labels.codes, "support", about.support_name, settings)
     _warn_of_small_classes(labels.codes, names)
     alone = query is None or _same_data(z, _pair(query, "query")[0])
@@ -264,7 +264,7 @@ def _warn_of_small_classes(codes: Tensor, names: Sequence[str]) -> None:
         )
 
 
-def _names(classes: NDArray[Any], about: About) -> tuple[str, ...]:
+def class_names(classes: NDArray[Any], about: About) -> tuple[str, ...]:
     if about.class_names is None:
         return tuple(str(label) for label in classes.tolist())
     if classes.dtype.kind in "iu" and len(about.class_names) > int(classes.max()):

@@ -1,9 +1,9 @@
 """What an audit found: every number of the page and of ``summary.json``, as plain frozen values.
 
-:class:`Audit` is the whole record. Its parts that name single rows, cases and suspects, are here
-too (rows are positions in their set, classes positions in ``Audit.classes``), the others in
-:mod:`vicinal.audits.sections`. A section that could not be computed is ``None``, and
-:attr:`Audit.not_checked` says why.
+:class:`Audit` is the whole record. The cases, row by row, are here too (rows are positions in their
+set, classes positions in ``Audit.classes``), what was found about the support's labels in
+:mod:`vicinal.audits.label_records`, the other parts in :mod:`vicinal.audits.sections`. A section
+that could not be computed is ``None``, and :attr:`Audit.not_checked` says why.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from vicinal.audits.label_records import LabelAudit
 from vicinal.audits.sections import (
     Borders,
     ClassFacts,
@@ -88,43 +89,6 @@ class Cases(Record):
                 )
         for verdict in set(self.verdict):
             check_choice(verdict, "Cases.verdict", VERDICTS)
-
-
-@dataclass(frozen=True)
-class Suspect(Record):
-    """A support row whose neighborhood contradicts its label."""
-
-    row: int
-    id: str
-    given: int
-    suggested: int
-    p_given: float
-    p_suggested: float
-    affected: int | None  # query predictions that change when the suggestion is accepted
-    neighbors: tuple[int, ...]
-    weights: tuple[float, ...]
-    distances: tuple[float, ...]
-    depth_agreement: float | None = None  # share of layers whose neighbors contradict the label too
-
-
-@dataclass(frozen=True)
-class Effect(Record):
-    """What accepting the first ``top`` suggestions does, exact for the neighbor head."""
-
-    top: int
-    changed: int
-    fixed: int | None
-    broken: int | None
-    accuracy_before: float | None
-    accuracy_after: float | None
-
-
-@dataclass(frozen=True)
-class LabelAudit(Record):
-    checked: int
-    how: str
-    suspects: tuple[Suspect, ...]  # most suspicious first
-    effects: tuple[Effect, ...] = ()
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,7 @@
 """The sections of an audit: one small frozen record for each thing that is measured.
 
-Those that name single rows, cases and suspects, are in :mod:`vicinal.audits.record`.
+Those that name single rows, cases and suspects, are in :mod:`vicinal.audits.record` and
+:mod:`vicinal.audits.label_records`.
 
 Vocabulary. *support*: labeled rows that vote. *query*: rows that are judged. *calib*: held-out rows
 that set temperature and thresholds. Classes are positions in ``Audit.classes``; rows are positions

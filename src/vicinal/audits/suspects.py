@@ -1,14 +1,14 @@
-"""Which support labels does the neighborhood contradict, and what would mending them change?
+"""Which support labels are wrong, how many, and what would mending them change?
 
-A row is suspect when the others, asked leave-one-out, name another class and name it as surely as
-they usually name rows of that class: p(suggested) is at least the mean leave-one-out probability
-that rows labeled so get for their own label (the class thresholds of confident learning, Northcutt
-et al. 2021). Most suspicious first: the margin p(suggested) - p(given). The rule is blind to labels
-an embedding has memorized and to a class that is wrong as a whole.
+Every row is scored by :func:`vicinal.confidence.label_noise.label_noise` from its leave-one-out
+probabilities; as many as are estimated to be wrong are suspects, most suspicious first. Labels an
+embedding has memorized and a class that is wrong as a whole stay unseen.
 """
 
 from __future__ import annotations
 
+import itertools
+import math
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -16,7 +16,19 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from vicinal.audits.record import Effect, LabelAudit, Suspect
+from vicinal.audits.inputs import warn
+from vicinal.audits.label_records import (
+    AlikeClasses,
+    Ambiguous,
+    Effect,
+    LabelAudit,
+    LabelRows,
+    Suspect,
+    WrongLabels,
+    WrongPair,
+)
+from vicinal.audits.record import significant
+from vicinal.confidence.label_noise import AMBIGUOUS, LabelNoise, label_noise
 from vicinal.confidence.ned.effects import label_effects, relabeled
 from vicinal.confidence.ned.posterior import (
     best_class,
@@ -28,64 +40,115 @@ if TYPE_CHECKING:
     from vicinal.audits.facts import Facts
 
 SHOWN_NEIGHBORS = 20
+SHOWN_PAIRS = 50
+FEW_NAMED = 0.5  # below it a head that understands little cannot be told from wrong labels
 
 
-class Contradictions(NamedTuple):
-    """Positions of suspect support rows, most suspicious first, and what speaks against them."""
+class ScoredLabels(NamedTuple):
+    """Every support label judged; ``suspects`` are rows, most suspicious first."""
 
-    rows: Int[Tensor, " s"]
-    suggested: Int[Tensor, " s"]
-    p_given: Float[Tensor, " s"]
-    p_suggested: Float[Tensor, " s"]
+    noise: LabelNoise
+    p_given: Float[Tensor, " n"]
+    p_suggested: Float[Tensor, " n"]
+    named: float  # share of rows whose given label is the likeliest
+
+    @property
+    def suspects(self) -> Int[Tensor, " s"]:
+        return self.noise.flagged
+
+    @property
+    def suggested(self) -> Int[Tensor, " s"]:
+        return self.noise.suggested[self.noise.flagged]
 
 
-def contradictions(p: Float[Tensor, "n c"], codes: Int[Tensor, " n"]) -> Contradictions:
-    """Suspect rows of a support, by its leave-one-out probabilities; not classes of one row."""
-    num_classes = p.shape[1]
-    own = p.gather(1, codes[:, None])[:, 0]
-    counts = torch.bincount(codes, minlength=num_classes)
-    usual = torch.zeros(num_classes, dtype=p.dtype).index_add_(0, codes, own)
-    usual = usual / counts.clamp_min(1)
-    others = p.scatter(1, codes[:, None], -1.0)
-    best = others.argmax(1)
-    top = others.gather(1, best[:, None])[:, 0]
-    found = (top > own) & (top >= usual[best]) & (counts[codes] > 1)
-    rows = found.nonzero().flatten()
-    order = torch.argsort(top[rows] - own[rows], descending=True, stable=True)
-    rows = rows[order]
-    return Contradictions(rows, best[rows], own[rows], top[rows])
+def scored_labels(log_probs: Float[Tensor, "n c"], codes: Int[Tensor, " n"]) -> ScoredLabels:
+    """From log-probabilities that did not look at the row's own label, of whatever head."""
+    noise = label_noise(log_probs, codes)
+    given, suggested = log_probs.gather(1, torch.stack([codes, noise.suggested], 1)).exp().T
+    named = float((log_probs.argmax(1) == codes).double().mean())
+    return ScoredLabels(noise, given, suggested, named)
 
 
 def label_audit(facts: Facts) -> LabelAudit:
-    """The suspects as a record, with the exact effect on the query of each and of the first few."""
-    found, checked = facts.suspects, len(facts.sets.codes)
-    how = "leave-one-out by row number, with the temperature of the recommended neighbor head"
-    if not len(found.rows):
-        return LabelAudit(checked, how, ())
-    near = facts.graph.rows(found.rows)
+    """Every label's score, how many are wrong, and the suspects with the effect of mending them."""
+    found, how = facts.labels, facts.labels_by
+    if found.named < FEW_NAMED:
+        warn(
+            f"the neighbors name the given label of only {100 * found.named:.0f} % of the support "
+            "rows: suspects and their number say more about the embedding than about the labels."
+        )
+    effects = tuple(_effects(facts)) if len(found.suspects) else ()
+    return LabelAudit(
+        checked=len(facts.sets.codes),
+        how=how,
+        suspects=tuple(_suspects(facts)),
+        effects=effects,
+        rows=_rows(facts),
+        wrong=_wrong(found.noise),
+        alike=tuple(AlikeClasses(a, b, round(apart, 6)) for a, b, apart in found.noise.alike),
+        ambiguous=Ambiguous(AMBIGUOUS, tuple(found.noise.ambiguous.nonzero().flatten().tolist())),
+    )
+
+
+def _suspects(facts: Facts) -> Iterator[Suspect]:
+    """The flagged rows, with the neighbors that speak against them and their effect on the query.
+
+    The effects are the neighbor head's own, exact.
+    """
+    found, rows = facts.labels, facts.labels.suspects
+    if not len(rows):
+        return
+    near = facts.graph.rows(rows)
     depth: dict[int, float] = {}
     if facts.model is not None:
         layers, count = facts.model.support_neighborhoods, len(facts.sets.classes)
-        depth = depth_agreement(layers, facts.sets.codes, found.rows, count)
+        depth = depth_agreement(layers, facts.sets.codes, rows, count)
     weights = neighbor_log_weights(near.double(), facts.ned.parameters_).softmax(1)
-    affected = label_effects(facts.ned, facts.neighborhood, found.rows, found.suggested).changed
-    rows, ids, shown = found.rows.tolist(), facts.support_ids, near.first(SHOWN_NEIGHBORS)
+    affected = label_effects(facts.ned, facts.neighborhood, rows, found.suggested).changed
+    ids, shown = facts.support_ids, near.first(SHOWN_NEIGHBORS)
     columns: dict[str, list[Any]] = {
-        "row": rows,
-        "id": [ids[row] for row in rows],
-        "given": facts.sets.codes[found.rows].tolist(),
+        "row": rows.tolist(),
+        "id": [ids[row] for row in rows.tolist()],
+        "given": facts.sets.codes[rows].tolist(),
         "suggested": found.suggested.tolist(),
-        "p_given": found.p_given.tolist(),
-        "p_suggested": found.p_suggested.tolist(),
+        "p_given": found.p_given[rows].tolist(),
+        "p_suggested": found.p_suggested[rows].tolist(),
         "affected": affected.tolist(),
         "neighbors": shown.indices.tolist(),
         "weights": weights[:, :SHOWN_NEIGHBORS].tolist(),
         "distances": shown.distances.tolist(),
-        "depth_agreement": [depth.get(row) for row in rows],
+        "depth_agreement": [depth.get(row) for row in rows.tolist()],
+        "score": found.noise.scores[rows].tolist(),
     }
-    lines = zip(*columns.values(), strict=True)
-    suspects = tuple(Suspect(**dict(zip(columns, line, strict=True))) for line in lines)
-    return LabelAudit(checked, how, suspects, tuple(_effects(facts)))
+    for line in zip(*columns.values(), strict=True):
+        yield Suspect(**dict(zip(columns, line, strict=True)))
+
+
+def _rows(facts: Facts) -> LabelRows:
+    found = facts.labels
+    return LabelRows(
+        id=facts.support_ids,
+        given=tuple(facts.sets.codes.tolist()),
+        suggested=tuple(found.noise.suggested.tolist()),
+        score=tuple(found.noise.scores.tolist()),
+        p_given=tuple(significant(found.p_given).tolist()),
+        p_suggested=tuple(significant(found.p_suggested).tolist()),
+    )
+
+
+def _wrong(noise: LabelNoise) -> WrongLabels:
+    """The estimate as whole labels; class pairs with one wrong label or more, the most first."""
+    count, low, high, by_pair = noise.wrong
+    places = (by_pair[:, :, 0] >= 0.5).nonzero().tolist()
+    places.sort(key=lambda place: -float(by_pair[*place, 0]))
+    pairs = (WrongPair(j, k, *by_pair[j, k].round(decimals=2).tolist()) for j, k in places)
+    how = (
+        "from what remains if all that fades for unlike rows is overlap, to every confident "
+        "contradiction (confident joint), each widened by 1.96 standard errors; the estimate lies "
+        "between"
+    )
+    few = tuple(itertools.islice(pairs, SHOWN_PAIRS))
+    return WrongLabels(round(count), math.floor(low), math.ceil(high), how, few)
 
 
 def _effects(facts: Facts) -> Iterator[Effect]:
@@ -94,11 +157,11 @@ def _effects(facts: Facts) -> Iterator[Effect]:
     Without a query the support's own rows are judged, each by the others (leave-one-out) and
     against the label it was given.
     """
-    found, ned, query = facts.suspects, facts.ned, facts.sets.query
-    neighborhood, total = facts.neighborhood, len(found.rows)
+    found, ned, query = facts.labels, facts.ned, facts.sets.query
+    neighborhood, total = facts.neighborhood, len(found.suspects)
     before = best_class(ned.log_probs_of(neighborhood), neighborhood)
     for top in sorted({n for n in (10, 50, 200) if n < total} | {total}):
-        edits = found.rows[:top], found.suggested[:top]
+        edits = found.suspects[:top], found.suggested[:top]
         edited = torch.zeros(len(facts.sets.codes), dtype=torch.bool)
         edited[edits[0]] = True
         rows = edited[neighborhood.indices].any(1).nonzero().flatten()  # no other row can change

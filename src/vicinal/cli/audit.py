@@ -12,11 +12,12 @@ import shutil
 import sys
 import zipfile
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from vicinal.audits import audit
+from vicinal.audits.files import word
 from vicinal.audits.inputs import About, AuditSettings
 from vicinal.audits.model import embedding_of
 from vicinal.audits.record import Audit
@@ -25,11 +26,21 @@ from vicinal.checks import InputError, check_choice, closest
 from vicinal.cli.config import as_config
 from vicinal.cli.console import Console
 from vicinal.cli.data_files import read_vectors
-from vicinal.cli.model_inputs import ModelInputs, check_fits, in_codes_of, model_inputs
+from vicinal.cli.decisions import cleaned_support
+from vicinal.cli.model_inputs import ModelInputs, check_fits, in_codes_of, model_inputs, relabeled
 from vicinal.cli.models import model_of
 from vicinal.cli.row_set import RowSet, check_same_dims
-from vicinal.cli.run_folder import WORK, locked, media_of, next_folder, write_run
+from vicinal.cli.run_folder import (
+    CLEANED,
+    DROPPED,
+    WORK,
+    locked,
+    media_of,
+    next_folder,
+    write_run,
+)
 from vicinal.cli.verbs import METRICS, AuditOptions
+from vicinal.report.facts import label_sentences
 
 ROLES = ("support", "query", "calib")
 
@@ -51,7 +62,7 @@ def run(options: AuditOptions) -> None:
                 progress=lambda _title, done, total: bar(done, total),
             )
         config = as_config(prepared.options)
-        write_run(result, folder, config, prepared.dropped, max_mb=options.max_mb)
+        write_run(result, folder, config, prepared.tables, max_mb=options.max_mb)
     print_summary(result, folder, console)
     console.result(result.summary)
 
@@ -109,6 +120,7 @@ def _findings(audit: Audit) -> Iterator[str]:
             f"  labels     {suspects:,} of {checked:,} support labels contradicted by their "
             f"neighborhood ({100 * suspects / max(checked, 1):.1f} %)"
         )
+        yield from (f"             {line}" for line in label_sentences(audit))
     for planted in audit.planted:
         missed = planted.planted - planted.found
         yield (
@@ -127,18 +139,20 @@ def _findings(audit: Audit) -> Iterator[str]:
 def _written(folder: Path) -> Iterator[str]:
     page = folder / "report.html"
     size = f"{page.stat().st_size / 1e6:.1f} MB"
-    yield f"wrote  {page} ({size}) · summary.json · samples.csv · suspects.csv · trust.vic"
+    files = "summary.json · samples.csv · suspects.csv · labels.csv · trust.vic"
+    cleaned = f" · {CLEANED}" if (folder / CLEANED).exists() else ""
+    yield f"wrote  {page} ({size}) · {files}{cleaned}"
     yield f"next   vicinal explore {folder}   |   vicinal predict {folder}/trust.vic new.npz"
 
 
 @dataclass(frozen=True)
 class Prepared:
-    """The sets as the audit takes them, what they are called, and what was left out of them."""
+    """The sets as the audit takes them, what they are called, and what was changed in them."""
 
     options: AuditOptions
     arguments: dict[str, Any]
     about: About
-    dropped: tuple[tuple[str, str], ...] = ()
+    tables: dict[str, list[list[str]]] = field(default_factory=dict)
 
 
 def prepare(options: AuditOptions, console: Console) -> Prepared:
@@ -154,14 +168,17 @@ def prepare(options: AuditOptions, console: Console) -> Prepared:
         _refuse_unlabeled(support, options.support)
     for role, rows in sets.items():
         check_same_dims(support, rows, "support", role)
+    tables = {}
+    if dropped := [pair for rows in sets.values() for pair in rows.dropped]:
+        console.warn(f"{len(dropped)} rows were dropped; they are listed in {DROPPED}.")
+        tables[DROPPED] = [["id", "why"], *([word(name), why] for name, why in dropped)]
+    about = _about(options, {"query": support, **sets})
+    if options.apply is not None:
+        sets["support"], tables[CLEANED] = cleaned_support(options.apply, support, about)
     arguments: dict[str, Any] = {role: _pair(rows) for role, rows in sets.items()}
     if "query" in sets:
         arguments["logits"] = sets["query"].logits
-    dropped = tuple(pair for rows in sets.values() for pair in rows.dropped)
-    if dropped:
-        console.warn(f"{len(dropped)} rows were dropped; they are listed in dropped.csv.")
-    about = _about(options, {"query": support, **sets})
-    return Prepared(options, arguments, about, dropped)
+    return Prepared(options, arguments, about, tables)
 
 
 def settings_of(options: AuditOptions) -> AuditSettings:
@@ -200,18 +217,23 @@ def _with_model(options: AuditOptions, spec: str, console: Console) -> Prepared:
             inputs = model_inputs(data, options, size=options.size, gray=options.gray)
             sets[role] = in_codes_of(names, inputs)
             names = names or inputs.classes
+    about = _about(options, {role: inputs.rows for role, inputs in sets.items()}, names)
+    tables = {}
+    if options.apply is not None:
+        rows, tables[CLEANED] = cleaned_support(options.apply, sets["support"].rows, about)
+        sets["support"] = relabeled(sets["support"], rows)
     train = sets["support"].data
     check_fits(loaded.model, train)
     if options.embedding is None:  # written down, so that the run can be repeated and explored
         options = replace(options, embedding=embedding_of(loaded.model, train))
+        about = replace(about, config=as_config(options))
     arguments = {
         "model": loaded.model,
         "train": train,
         "test": sets["query"].data,
         "calib": sets["calib"].data if "calib" in sets else None,
     }
-    about = _about(options, {role: inputs.rows for role, inputs in sets.items()}, names)
-    return Prepared(options, arguments, about)
+    return Prepared(options, arguments, about, tables)
 
 
 def _pair(rows: RowSet) -> Any:

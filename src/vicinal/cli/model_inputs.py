@@ -135,6 +135,16 @@ def in_codes_of(names: list[str] | None, inputs: ModelInputs) -> ModelInputs:
     return replace(inputs, data=data, classes=names)
 
 
+def relabeled(inputs: ModelInputs, rows: RowSet) -> ModelInputs:
+    """The same inputs with the labels of ``rows``, all of classes there were."""
+    place = {name: code for code, name in enumerate(inputs.classes or ())}
+    assert rows.labels is not None
+    codes = torch.tensor([place[str(label)] for label in rows.labels.tolist()])
+    if isinstance(inputs.data, tuple):
+        return replace(inputs, data=(inputs.data[0], codes), rows=rows)
+    return replace(inputs, data=inputs.data.with_codes(codes), rows=rows)
+
+
 def check_fits(model: nn.Module, data: Any) -> None:
     """One small batch, so that a model that does not fit its data says so before the work."""
     batch = next(batches(data, 2))

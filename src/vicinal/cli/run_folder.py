@@ -13,7 +13,7 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,13 @@ from typing import Any
 import numpy as np
 from filelock import FileLock, Timeout
 
-from vicinal.audits.files import csv_text, word, write_samples, write_summary, write_suspects
+from vicinal.audits.files import (
+    csv_text,
+    write_labels,
+    write_samples,
+    write_summary,
+    write_suspects,
+)
 from vicinal.audits.model import as_pixels
 from vicinal.audits.record import Audit, Media, ReadLater
 from vicinal.checks import InputError
@@ -36,6 +42,7 @@ MARKS = ("provenance.json", UNFINISHED, WORK, LOCK, "manifest.json", "summary.js
 MEDIA = "media.npz"
 CONFIG = "config.json"
 HEAD = "trust.vic"
+SOME_TABLES = (DROPPED := "dropped.csv", CLEANED := "labels_cleaned.csv")
 THUMBNAIL = 48
 
 
@@ -116,7 +123,7 @@ def write_run(
     audit: Audit,
     folder: Path,
     config: dict[str, Any],
-    dropped: Sequence[tuple[str, str]] = (),
+    tables: Mapping[str, list[list[str]]] | None = None,
     *,
     max_mb: float = 10.0,
 ) -> None:
@@ -127,7 +134,7 @@ def write_run(
     audit : the finished record.
     folder : where to write; files of an earlier run there are replaced.
     config : the settings, as ``vicinal audit --config`` reads them back.
-    dropped : ids of the rows that were left out, and why.
+    tables : what only some runs have, of ``SOME_TABLES``, each with its heading first.
     max_mb : how large the page may be.
     """
     (folder / UNFINISHED).touch()
@@ -135,10 +142,12 @@ def write_run(
     write_summary(audit, folder / "summary.json")
     write_samples(audit, folder / "samples.csv")
     write_suspects(audit, folder / "suspects.csv")
-    (folder / "dropped.csv").unlink(missing_ok=True)
-    if dropped:
-        rows = [["id", "why"], *([word(name), why] for name, why in dropped)]
-        write_atomically(folder / "dropped.csv", csv_text(rows))
+    write_labels(audit, folder / "labels.csv")
+    for name in SOME_TABLES:
+        if rows := (tables or {}).get(name):
+            write_atomically(folder / name, csv_text(rows))
+        else:
+            (folder / name).unlink(missing_ok=True)
     save_media(audit.media, folder / MEDIA)
     audit.head.save(folder / HEAD)
     write_json(folder / CONFIG, config)

@@ -152,6 +152,10 @@ class AuditOptions(
     labels: Annotated[Path | None, typer.Option("--labels", help="Class names, one per line.")] = (
         None
     )
+    apply: Annotated[
+        Path | None,
+        typer.Option("--apply", help="Decisions exported from the page: relabel first."),
+    ] = None
     drop_bad: DropBad = False
     no_images: Annotated[bool, typer.Option("--no-images", help="No thumbnails.")] = False
     hash_ids: Annotated[bool, typer.Option("--hash-ids", help="Ids as checksums.")] = False

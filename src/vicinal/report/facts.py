@@ -10,7 +10,7 @@ from collections import Counter
 
 from vicinal.audits.record import Audit
 from vicinal.audits.sections import Head
-from vicinal.report.words import count, decimal, percent, plural
+from vicinal.report.words import count, decimal, percent, plural, short
 
 AT_FLOOR = 1.3  # an ECE within this factor of its noise floor is not told apart from perfect
 NEIGHBOR_HEADS = ("ned", "knn", "1nn", "dudani", "gou", "dknn")
@@ -110,6 +110,33 @@ def attention_sentence(audit: Audit) -> str:
 def verdict_shares(audit: Audit) -> list[tuple[str, int, float]]:
     total = max(len(audit.cases.id), 1)
     return [(verdict, n, n / total) for verdict, n in audit.verdict_counts().items()]
+
+
+def label_sentences(audit: Audit) -> list[str]:
+    """How many labels are wrong, which classes may be one, how many rows could be either of two."""
+    found, lines = audit.labels, list[str]()
+    if found is None:
+        return lines
+    if (wrong := found.wrong) is not None:
+        between = f"between {count(wrong.low)} and {count(wrong.high)}"
+        line = f"Estimated wrong: about {count(wrong.count)} of {count(found.checked)} ({between})"
+        if wrong.pairs:
+            top = wrong.pairs[0]
+            given, true = (short(audit.classes[c], 32) for c in (top.given, top.true))
+            line += f"; most often {given} for {true} (about {count(round(top.count))})"
+        lines.append(line + ".")
+    for pair in found.alike[:3]:
+        a, b = (short(audit.classes[c], 32) for c in (pair.a, pair.b))
+        lines.append(
+            f"{a} and {b} may be one class: told apart {percent(max(pair.apart, 0), 0)} as well as "
+            "classes that never mix."
+        )
+    if found.ambiguous is not None and found.ambiguous.rows:
+        lines.append(
+            f"{plural(len(found.ambiguous.rows), 'label')} could be either of two: the second "
+            f"likeliest is within a factor of {found.ambiguous.factor:g}."
+        )
+    return lines
 
 
 def effect_sentences(audit: Audit) -> list[str]:

@@ -19,7 +19,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vicinal.audits.record import Audit, Media, Suspect
+from vicinal.audits.label_records import Suspect
+from vicinal.audits.record import Audit, Media
 from vicinal.report.appearance import (
     CELLS_SHOWN,
     COLUMNS,

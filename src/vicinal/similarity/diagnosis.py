@@ -160,9 +160,12 @@ def uncertainty(
 
 
 def suspicious_labels(
-    kernel: GradientKernel, data: Any, labels: Any, *, k: int = 10
+    kernel: GradientKernel, data: Any, labels: Any, *, k: int | None = None
 ) -> SuspiciousLabels:
     """Labels that disagree with those of the k samples the network treats most alike.
+
+    All n² similarities are computed: 70 CPU seconds were measured for 400 small images in a
+    convolutional network, and it grows with the square.
 
     Parameters
     ----------
@@ -173,7 +176,7 @@ def suspicious_labels(
     labels
         One integer class for each input.
     k
-        How many neighbors vote.
+        How many neighbors vote; 50, or all others where there are fewer.
 
     Examples
     --------
@@ -185,6 +188,7 @@ def suspicious_labels(
     """
     y = as_tensor(labels, "labels").long()
     n = len(y)
+    k = min(50, n - 1) if k is None else k
     check_k(k, n - 1, "k", "`data` without the sample itself")
     similarities, indices = kernel.topk(data, data, k + 1)
     if len(indices) != n:

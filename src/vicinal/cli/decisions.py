@@ -1,0 +1,148 @@
+"""``--apply``: decisions about labels, as the page exports them, carried out on the support.
+
+A file of decisions has a line per reviewed row: ``id`` or ``row``, ``decision`` (relabel, keep,
+skip or nothing) and, for a relabel, the new ``label``. A ``given`` label must still be the row's:
+decisions are about labels that somebody has looked at.
+"""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vicinal.audits.files import word
+from vicinal.audits.inputs import About, class_names
+from vicinal.checks import InputError, check_choice, closest
+from vicinal.cli.row_set import RowSet
+
+DECISIONS = ("relabel", "keep", "skip", "")
+
+
+class Cleaned(NamedTuple):
+    """Labels after the decisions, and the lines of ``labels_cleaned.csv``, the heading first."""
+
+    labels: NDArray[Any]
+    table: list[list[str]]
+
+
+def cleaned_support(path: Path, rows: RowSet, about: About) -> tuple[RowSet, list[list[str]]]:
+    """The support with the decided labels, and the lines of ``labels_cleaned.csv``."""
+    if rows.labels is None:
+        raise InputError(f"--apply needs labels that are read from a file; {rows.name} has none.")
+    classes = np.unique(rows.labels)
+    shown = dict(zip(classes.tolist(), class_names(classes, about), strict=True))
+    ids = about.support_ids or tuple(map(rows.row_id, range(len(rows))))
+    labels, table = cleaned_labels(path, ids, rows.labels, shown)
+    return replace(rows, labels=labels), table
+
+
+def cleaned_labels(
+    path: Path, ids: Sequence[str], labels: NDArray[Any], shown: Mapping[Any, str]
+) -> Cleaned:
+    """The labels with every decided relabel in them.
+
+    Parameters
+    ----------
+    path : the decisions, ``.csv`` or ``.json``.
+    ids, labels : of the support, row by row.
+    shown : what the page calls each class.
+    """
+    classes = {word(name): value for value, name in shown.items()}
+    places: dict[str, list[int]] = {}
+    for row, name in enumerate(ids):
+        places.setdefault(word(name), []).append(row)
+    after, why = labels.copy(), [""] * len(labels)
+    decided: dict[int, str] = {}
+    for at, line in enumerate(read_decisions(path), 1):
+        where = f"{path.name}, decision {at}"
+        kind = line.get("decision", "").strip()
+        check_choice(kind, f"{where}: decision", DECISIONS)
+        row = _row_of(line, places, ids, where)
+        if row in decided:
+            raise InputError(f"{where}: row {row} (id {ids[row]}) is decided twice. Keep one line.")
+        decided[row] = kind
+        was = word(shown[labels[row].item()])
+        if line.get("given", was) != was:
+            raise InputError(
+                f"{where}: {ids[row]} was {line['given']!r} when it was decided and is {was!r} in "
+                "the support. Give the support that was reviewed."
+            )
+        if kind == "relabel":
+            after[row] = _class_of(line.get("label", ""), classes, where)
+        why[row] = f"{kind} in {path.name}" if kind else ""
+    lines = zip(ids, after.tolist(), labels.tolist(), why, strict=True)
+    table = [[word(str(cell)) for cell in line] for line in lines]
+    return Cleaned(after, [["id", "label", "was", "why"], *table])
+
+
+def read_decisions(path: Path) -> list[dict[str, str]]:
+    """A dictionary of cells per decision, from the CSV or the JSON that the page exports.
+
+    A cell that a spreadsheet would run bears an apostrophe, whoever wrote the file.
+    """
+    if not path.exists():
+        raise InputError(f"no such file: {path}.")
+    try:
+        text = path.read_text("utf-8-sig")
+        if path.suffix == ".json":
+            found = json.loads(text)
+            listed = found["suspects"] if isinstance(found, dict) else found
+            lines = [dict(line) for line in listed]
+        else:
+            lines = list(csv.DictReader(io.StringIO(text, newline=""), strict=True))
+    except (ValueError, csv.Error, KeyError, AttributeError, TypeError) as error:
+        raise InputError(
+            f"cannot read {path.name}: {error}. Give decisions as the page exports them."
+        ) from None
+    for line in lines:
+        if path.suffix != ".json" and (None in line or None in line.values()):
+            raise InputError(f"{path.name}: not every line has as many cells as the first.")
+    known = set(lines[0]) if lines else set()
+    if "decision" not in known or not known & {"id", "row"}:
+        raise InputError(
+            f"{path.name} needs the columns decision and id (or row); it has "
+            f"{', '.join(sorted(known)) or 'no rows'}. Export the decisions from the page."
+        )
+    return [{key: word(str(cell)) for key, cell in line.items()} for line in lines]
+
+
+def _row_of(
+    line: dict[str, str], places: dict[str, list[int]], ids: Sequence[str], where: str
+) -> int:
+    """By row number where there is one, and then the id must be that row's; else by id."""
+    name = line.get("id")
+    if row := line.get("row", "").strip():
+        if not row.isdigit() or int(row) >= len(ids):
+            raise InputError(f"{where}: there is no row {row}; the support has {len(ids)} rows.")
+        if name is not None and name != word(ids[int(row)]):
+            raise InputError(
+                f"{where}: row {row} of the support has the id {ids[int(row)]}, not {name}. Give "
+                "the support that was reviewed."
+            )
+        return int(row)
+    found = places.get(name or "", [])
+    if not found:
+        near = closest(name or "", list(places), 1)
+        hint = f" Did you mean {near[0]}?" if near else ""
+        raise InputError(f"{where}: no row of the support has the id {name!r}.{hint}")
+    if len(found) > 1:
+        raise InputError(
+            f"{where}: {len(found)} rows have the id {name!r}. Add a column row with their numbers."
+        )
+    return found[0]
+
+
+def _class_of(name: str, classes: Mapping[str, Any], where: str) -> Any:
+    if name not in classes:
+        near = closest(name, list(classes), 1)
+        hint = f" Did you mean {near[0]!r}?" if near else ""
+        raise InputError(f"{where}: label {name!r} is no class of the support.{hint}")
+    return classes[name]

@@ -1,0 +1,285 @@
+r"""Which given labels are wrong, how many, and what is the right one: from probabilities alone.
+
+Every row has a given label g and *honest* probabilities :math:`p_k(x)`: leave-one-out or out of
+fold, its own label never looked at. Labels are given wrongly by a noise matrix
+:math:`T_{jk} = P(\text{given}=j \mid \text{true}=k)`, so
+
+.. math::
+   P(\text{true}=k \mid x, g) \propto p_k(x)\, T_{gk} \qquad
+   \text{score} = 1 - P(\text{true}=g \mid x, g).
+
+Where T is even this ranks by :math:`-p_g`; where labels go astray in one direction, that direction
+counts more. T must not take classes that overlap for labels that are wrong. Both put label j on
+rows the probabilities call k, but overlap fades as :math:`p_j` falls, and noise does not. Let
+:math:`l_{jk}` be the share of given j among the half of these rows with the lower :math:`p_j`,
+:math:`u_{jk}` among the others. If what overlap adds is spread exponentially over the rows, the
+lower half holds :math:`\lambda/(1 + 2\lambda)` of it with
+:math:`\lambda = (1-\ln 2)/(2 \ln 2)`, and what stays at the floor is
+
+.. math:: T_{jk} = l_{jk} - \lambda\,(u_{jk} - l_{jk})_+ .
+
+How many labels are wrong cannot be known from p alone, as a confusion that fades may be overlap or
+careless labeling of hard rows. There are three readings: the floor above; the lower half as it is;
+and the confident joint of Northcutt et al. (2021), to which every confident contradiction is a
+wrong label. The estimate is the geometric mean of the last two (never above the last), the interval
+reaches from the first to the last, each widened by its standard errors.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Bool, Float, Int
+from torch import Tensor
+
+from vicinal.checks import InputError
+
+OVERLAP = (1 - math.log(2)) / (2 * math.log(2))  # lambda
+SHRINK = 0.3  # of the noise's direction toward even, beside what chance explains
+PSEUDO_ROWS = 20  # of the mean noise, added to each class's rows
+AMBIGUOUS = 3.0  # two labels are plausible when their posteriors differ by less than this factor
+ALIKE = 0.25  # told apart no better than if a quarter of the labels were exchanged
+Z = 1.96
+
+
+class Halves(NamedTuple):
+    """Of the rows called k (``named``): the shares of given j in the halves of lower, upper p_j."""
+
+    named: Float[Tensor, " c"]
+    lower: Float[Tensor, "c c"]
+    upper: Float[Tensor, "c c"]
+
+    @property
+    def floor(self) -> Float[Tensor, "c c"]:
+        """What is left of ``lower`` without overlap: T, off its diagonal."""
+        return (self.lower - OVERLAP * (self.upper - self.lower).clamp_min(0)).clamp_min(0)
+
+
+class WrongLabels(NamedTuple):
+    """The estimated number, with the interval between the two extreme readings."""
+
+    total: float
+    low: float
+    high: float
+    pairs: Float[Tensor, "c c 3"]  # [given, true]: count, low, high
+
+
+class LabelNoise(NamedTuple):
+    """What :func:`label_noise` found; rows and classes are positions."""
+
+    scores: Float[Tensor, " n"]  # larger is more suspect
+    suggested: Int[Tensor, " n"]  # the most plausible other class
+    flagged: Int[Tensor, " s"]  # as many rows as are estimated to be wrong, most suspect first
+    ambiguous: Bool[Tensor, " n"]
+    wrong: WrongLabels
+    alike: list[tuple[int, int, float]]  # classes that may be one, and how far they are told apart
+    matrix: Float[Tensor, "c c"]  # T[given, true]
+
+
+def label_noise(log_probs: Float[Tensor, "n c"], codes: Int[Tensor, " n"]) -> LabelNoise:
+    """Score every label, estimate how many are wrong, and flag that many.
+
+    A label that is the only one of its class cannot be checked: it scores 0. A row is flagged only
+    if the probabilities, too, prefer what is suggested to what is given.
+
+    >>> p = torch.tensor([[0.9, 0.1]] * 40 + [[0.1, 0.9]] * 40).double()
+    >>> codes = torch.tensor([1] * 4 + [0] * 36 + [1] * 40)
+    >>> found = label_noise(p.log(), codes)
+    >>> sorted(found.flagged.tolist()), found.suggested[:4].tolist()
+    ([0, 1, 2, 3], [0, 0, 0, 0])
+    """
+    log_p = _never_zero(_checked(log_probs, codes))
+    counts = torch.bincount(codes, minlength=log_p.shape[1])
+    halves = label_halves(log_p, codes)
+    matrix = noise_matrix(halves)
+    posterior = true_label_log_posterior(log_p, codes, matrix)
+    own = _at(posterior, codes)
+    others = posterior.scatter(1, codes[:, None], -math.inf)
+    best, suggested = others.max(1)
+    checkable = counts[codes] > 1
+    scores = torch.where(checkable, others.logsumexp(1).exp().clamp_max(1), 0.0)
+    wrong = wrong_labels(log_p, codes, halves)
+    worse = checkable & (_at(log_p, suggested) > _at(log_p, codes))
+    # Ties: the greater lead of the suggestion first, then the earlier row.
+    order = torch.argsort(best - own, descending=True, stable=True)
+    order = order[torch.argsort(scores[order], descending=True, stable=True)]
+    flagged = order[worse[order]][: round(wrong.total)]
+    second, first = posterior.topk(2, dim=1).values.sort(1).values.unbind(1)
+    ambiguous = checkable & (first - second < math.log(AMBIGUOUS))
+    alike = classes_alike(log_p, codes)
+    return LabelNoise(scores, suggested, flagged, ambiguous, wrong, alike, matrix)
+
+
+def confident_joint(
+    log_probs: Float[Tensor, "n c"], codes: Int[Tensor, " n"]
+) -> Float[Tensor, "c c"]:
+    r"""Rows by given and confidently other class (Northcutt et al. 2021, eq. 1).
+
+    A row counts at the likeliest class k with :math:`p_k(x) \ge t_k`, the mean of :math:`p_k` over
+    the rows given k; a row without such a class not at all.
+    """
+    count, p = log_probs.shape[1], log_probs.exp()
+    sizes = torch.bincount(codes, minlength=count)
+    usual = p.new_zeros(count).index_add_(0, codes, _at(p, codes)) / sizes
+    # Less than rounding below the mean will do; a class without rows has no mean, and no row.
+    confident = p.masked_fill(~(p >= usual - 1e-6), -1.0)
+    top, true = confident.max(1)
+    sure = top >= 0
+    pairs = codes[sure] * count + true[sure]
+    return torch.bincount(pairs, minlength=count * count).view(count, count).to(p)
+
+
+def label_halves(log_probs: Float[Tensor, "n c"], codes: Int[Tensor, " n"]) -> Halves:
+    """Where given labels contradict what a row is called: in its unlikely half, or in the other.
+
+    Rows tied at the median are shared between the halves.
+    """
+    count, called = log_probs.shape[1], log_probs.argmax(1)
+    lower, upper = log_probs.new_zeros(2, count, count)
+    named = torch.bincount(called, minlength=count)
+    for k in named.nonzero().flatten().tolist():
+        rows = (called == k).nonzero().flatten()
+        p, given = log_probs[rows], codes[rows]
+        middle, size = p.median(0).values, (len(rows) + 1) // 2  # the lower of two middles
+        below, level = (p < middle).sum(0), (p == middle).sum(0)
+        shared = (size - below) / level
+        own, at = _at(p, given), middle[given]
+        low = torch.where(own < at, 1.0, torch.where(own == at, shared[given], 0.0).to(p))
+        lower[:, k].index_add_(0, given, low)
+        upper[:, k].index_add_(0, given, 1 - low)
+    half = ((named + 1) // 2).clamp_min(1)
+    rest = (named - half).clamp_min(1)
+    lower, upper = lower / half, upper / rest
+    return Halves(named.to(lower), lower.fill_diagonal_(0), upper.fill_diagonal_(0))
+
+
+def noise_matrix(halves: Halves) -> Float[Tensor, "c c"]:
+    """T[given, true]: every column a distribution, none of its entries 0.
+
+    Each class's rate goes half the way (in the logarithm) to the common one; its direction keeps
+    ``1 - SHRINK`` of what :func:`directedness` leaves of it, and is even for the rest.
+    """
+    rows, count = ((halves.named + 1) / 2).floor(), len(halves.named)
+    even = (1 - torch.eye(count).to(rows)) / (count - 1)
+    events = halves.floor * rows
+    mean = (events.sum() + 0.5) / (rows.sum() + 1)  # half a wrong label, where none was seen
+    entries = (events + PSEUDO_ROWS * mean * even) / (rows + PSEUDO_ROWS)
+    rate = entries.sum(0)
+    log_right = torch.log1p(-rate.clamp_max(0.9))
+    rate = -torch.expm1((log_right + (log_right * rows).sum() / rows.sum()) / 2)
+    keep = (1 - SHRINK) * directedness(events)
+    direction = keep * entries / entries.sum(0) + (1 - keep) * even
+    return direction * rate + torch.diag(1 - rate)
+
+
+def directedness(events: Float[Tensor, "c c"]) -> float:
+    r"""How far wrong labels have a direction that chance has not: :math:`(1 - df/\chi^2)_+`.
+
+    :math:`\chi^2` compares the events of each column with an even spread over the other classes;
+    the factor is James and Stein's. Of 100 classes and a few hundred rows little is left.
+
+    >>> directedness(torch.tensor([[0.0, 5, 5], [5, 0, 5], [5, 5, 0]]))
+    0.0
+    >>> round(directedness(torch.tensor([[0.0, 0, 30], [30, 0, 0], [0, 30, 0]])), 3)
+    0.967
+    """
+    count = len(events)
+    off = ~torch.eye(count, dtype=torch.bool)
+    usual = (events.sum(0, keepdim=True) / max(count - 1, 1)).expand(count, count)
+    seen = off & (usual > 0)
+    chi = float(((events - usual)[seen] ** 2 / usual[seen]).sum())
+    freedom = float(seen.sum()) - float((events.sum(0) > 0).sum())
+    return max(0.0, 1 - freedom / chi) if chi > 0 else 0.0
+
+
+def true_label_log_posterior(
+    log_probs: Float[Tensor, "n c"], codes: Int[Tensor, " n"], matrix: Float[Tensor, "c c"]
+) -> Float[Tensor, "n c"]:
+    """log P(true = k | x, given), normalized over k."""
+    return (log_probs + matrix.log()[codes]).log_softmax(1)
+
+
+def wrong_labels(
+    log_probs: Float[Tensor, "n c"], codes: Int[Tensor, " n"], halves: Halves
+) -> WrongLabels:
+    """How many, in all and by given and true class; see the three readings above.
+
+    The standard errors are analytic: counts in the halves are Poisson, the confident rows of each
+    given class multinomial.
+    """
+    joint = confident_joint(log_probs, codes)
+    sizes = torch.bincount(codes, minlength=len(joint)).to(joint)
+    sure = joint.sum(1, keepdim=True)
+    share = joint / sure.clamp_min(1)
+    scale = sizes[:, None] / sure.clamp_min(1)
+    most = (share * sizes[:, None]).fill_diagonal_(0)
+    most_variance = (scale**2 * joint * (1 - share)).fill_diagonal_(0)
+    astray = 1 - share.diagonal()
+    total_variance = (sizes**2 * astray * (1 - astray) / sure[:, 0].clamp_min(1)).sum()
+    middle, least = halves.lower * halves.named, halves.floor * halves.named
+    least_variance = 2 * least  # a half's count, doubled
+    ratio = float(most.sum() / middle.sum()) if middle.sum() > 0 else 1.0
+    by_pair = middle * min(math.sqrt(ratio), ratio)  # their geometric mean, and never above most
+    count, low, high = by_pair.sum(), least.sum(), most.sum()
+    low = torch.minimum(low, count) - Z * least_variance.sum().sqrt()
+    high = high + Z * total_variance.sqrt()
+    pairs = torch.stack(
+        [
+            by_pair,
+            (torch.minimum(least, by_pair) - Z * least_variance.sqrt()).clamp_min(0),
+            torch.maximum(most, by_pair) + Z * most_variance.sqrt(),
+        ],
+        dim=2,
+    )
+    return WrongLabels(
+        float(count), max(float(low), 0.0), min(float(high), float(len(codes))), pairs
+    )
+
+
+def classes_alike(
+    log_probs: Float[Tensor, "n c"], codes: Int[Tensor, " n"], fewest: int = 5
+) -> list[tuple[int, int, float]]:
+    r"""Pairs of classes that may be one, least told apart first.
+
+    With :math:`M_{ab}` the mean of :math:`p_b` over the rows given a, two classes are told apart by
+    :math:`\delta = M_{aa}/(M_{aa}+M_{ab}) - M_{ba}/(M_{ba}+M_{bb})`: 1 is always, 0 not at all, and
+    with a share η of their labels exchanged it is (1 - 2η)². Listed are pairs below ``ALIKE`` that
+    hold most of each other's probability, of classes of at least ``fewest`` rows.
+    """
+    count = log_probs.shape[1]
+    sizes = torch.bincount(codes, minlength=count)
+    mean = log_probs.new_zeros(count, count).index_add_(0, codes, log_probs.exp())
+    mean = mean / sizes.clamp_min(1)[:, None]
+    own = mean.diagonal()
+    both = own[:, None] + mean  # [a, b]: what rows given a have on the pair
+    apart = own[:, None] / both - mean.T / both.T
+    enough = sizes >= fewest
+    found = (apart < ALIKE) & (both > 0.5) & (both.T > 0.5) & enough & enough[:, None]
+    pairs = found.triu(1).nonzero().tolist()
+    return sorted(((a, b, float(apart[a, b])) for a, b in pairs), key=lambda pair: pair[2])
+
+
+def _never_zero(log_probs: Float[Tensor, "n c"]) -> Float[Tensor, "n c"]:
+    """No n rows can show a probability to be below 1/n: that much is spread evenly over classes."""
+    n, count = log_probs.shape
+    share = 1 / (n + 1)
+    return torch.logaddexp(
+        log_probs + math.log1p(-share), torch.full_like(log_probs, math.log(share / count))
+    )
+
+
+def _checked(log_probs: Tensor, codes: Tensor) -> Tensor:
+    if log_probs.ndim != 2 or log_probs.shape[1] < 2 or codes.shape != log_probs.shape[:1]:
+        raise InputError(
+            "`log_probs` must be (rows, classes) with two classes or more and `codes` one code per "
+            f"row: got {tuple(log_probs.shape)} and {tuple(codes.shape)}."
+        )
+    if bool(log_probs.isnan().any()):
+        raise InputError("`log_probs` holds NaN. Pass log-probabilities; an exact zero is -inf.")
+    return log_probs.double()
+
+
+def _at(values: Float[Tensor, "n c"], codes: Int[Tensor, " n"]) -> Float[Tensor, " n"]:
+    return values.gather(1, codes[:, None])[:, 0]
