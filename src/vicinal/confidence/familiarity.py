@@ -1,0 +1,245 @@
+r"""Is an input like the support at all? Several scores, one conformal p-value.
+
+Each *part* scores how foreign a row is (larger = more foreign): the distance to its 5th and to its
+last neighbor where the head searches, NED's density there, the distance in direction alone (unit
+rows, at ranks 1 and 5), Mahalanobis distance on the rows and on unit rows, relative Mahalanobis
+distance, ViM's residual. No part is best everywhere, and each is blind somewhere: raw distances
+where foreign features are short, directions where length is what tells.
+
+So parts are combined by rank. Among m held-out rows, part j gives a row
+:math:`p_j = (1 + \#\{s_j^{held} \ge s_j\}) / (m + 1)`, the combination is
+
+.. math:: t = \log \tfrac{1}{P} \sum_j \frac1{p_j}, \qquad
+   p = \frac{1 + \#\{t^{held} \ge t\}}{m + 1}
+
+the harmonic mean of the p-values (Wilson 2019): several parts in doubt add up, yet no part that
+finds a row familiar outvotes one that finds it stranger than every held-out row, as it would in a
+mean of logarithms or of normal scores. The parts depend on one another, so t is ranked again among
+held-out rows: whatever the parts, :math:`P(p \le \alpha) \le \alpha` for rows like the held-out
+ones, up to :math:`O(1/m)`.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from vicinal.checks import InputError, as_matrix, check_same_width, same_kind
+from vicinal.confidence.ned.posterior import NEDParameters, log_density
+from vicinal.evaluation.gaussians import ClassGaussians, Moments, gaussians_of, moments
+from vicinal.neighbors.distances import unit_rows
+from vicinal.neighbors.neighborhood import Neighborhood
+from vicinal.neighbors.search import ExactSearch
+
+PARTS = {  # name -> what the page calls it
+    "near": "distance to the 5th neighbor",
+    "last": "distance to the last neighbor",
+    "ned": "NED's density",
+    "direction_1": "direction: nearest neighbor",
+    "direction_5": "direction: 5th neighbor",
+    "mahalanobis": "Mahalanobis",
+    "direction_mahalanobis": "direction: Mahalanobis",
+    "relative_mahalanobis": "relative Mahalanobis",
+    "residual": "residual (ViM)",
+}
+# A distance, directions near and less near, a Gaussian, a residual: other choices that have one of
+# each kind differ by less than 0.01 in mean AUROC (benchmarks/results/are_unknowns_found.json).
+COMBINED = ("near", "direction_1", "direction_5", "direction_mahalanobis", "residual")
+ANCHORS = 2_000  # support rows that directions are compared with, and held-out rows ranked among
+GAUSSIAN_ROWS = 10_000
+FOLDS = 4
+NEAR_RANK = 5
+
+
+def combined_by_ranks(held_out: Any, scores: Any) -> Any:
+    """One conformal p-value per row from several scores, small = foreign.
+
+    ``held_out`` (m, p) and ``scores`` (n, p) have a column per part, larger = more foreign.
+
+    >>> held = torch.tensor([[0.0, 5.0], [1.0, 7.0], [2.0, 6.0]])
+    >>> combined_by_ranks(held, torch.tensor([[9.0, 9.0], [0.0, 5.5]]))
+    tensor([0.2500, 0.7500], dtype=torch.float64)
+    """
+    held, rows = as_matrix(held_out, "held_out"), as_matrix(scores, "scores")
+    check_same_width(held, rows, "held_out", "scores")
+    return same_kind(Ranks.of(held).p_values(rows), scores)
+
+
+@dataclass(frozen=True, eq=False)
+class Ranks:
+    """What held-out rows score: each part sorted, and their combination sorted."""
+
+    parts: Float[Tensor, "p m"]
+    combined: Float[Tensor, " m"]
+
+    @classmethod
+    def of(cls, held_out: Float[Tensor, "m p"]) -> Ranks:
+        parts = held_out.double().T.sort(dim=1).values.contiguous()
+        own = parts.shape[1] - _below(parts, held_out)  # itself among them, so never 0
+        return cls(parts, _strangeness(own / parts.shape[1]).sort().values)
+
+    def p_values(self, scores: Float[Tensor, "n p"]) -> Float[Tensor, " n"]:
+        m = self.parts.shape[1]
+        shares = (1 + m - _below(self.parts, scores)) / (m + 1)
+        reaching = m - torch.searchsorted(self.combined, _strangeness(shares))
+        return (1 + reaching).double() / (m + 1)
+
+
+def _strangeness(shares: Float[Tensor, "n p"]) -> Float[Tensor, " n"]:
+    """log of the mean of 1/p."""
+    return (-shares.log()).logsumexp(1) - math.log(shares.shape[1])
+
+
+def _below(parts: Float[Tensor, "p m"], scores: Float[Tensor, "n p"]) -> Float[Tensor, "n p"]:
+    """How many held-out rows score less, part by part."""
+    return torch.searchsorted(parts, scores.double().T.contiguous()).T.double()
+
+
+@dataclass(frozen=True, eq=False)
+class Surroundings:
+    """The parts, fitted on a support.
+
+    ``anchors`` are the rows that directions are compared with; ``folds`` tell which Gaussians are
+    honest about a support row. Both are drawn with a fixed seed.
+    """
+
+    support: Float[Tensor, "n d"]
+    codes: Int[Tensor, " n"]
+    folds: Int[Tensor, " n"]
+    anchors: Int[Tensor, " a"]
+    directions: ExactSearch
+    sums: tuple[Moments, Moments]  # of the rows, and of unit rows
+    centers: tuple[Tensor, Tensor]
+    gaussians: tuple[ClassGaussians, ClassGaussians]
+
+    @classmethod
+    def fit(cls, support: Float[Tensor, "n d"], codes: Int[Tensor, " n"]) -> Surroundings:
+        """From the support's rows and class codes; hard labels."""
+        x = support.detach().cpu()
+        order = np.random.default_rng(0).permutation(len(x))
+        folds = torch.empty(len(x), dtype=torch.long)
+        folds[torch.from_numpy(order)] = torch.arange(len(x)) % FOLDS
+        anchors = torch.from_numpy(np.sort(order[:ANCHORS]))
+        some = torch.from_numpy(np.sort(order[:GAUSSIAN_ROWS]))
+        count, found = int(codes.max()) + 1, []
+        for rows in (x, unit_rows(x)):
+            center = rows[some].double().mean(0)
+            found.append((moments(rows[some], codes[some], count, center), center))
+        (plain, center), (unit, unit_center) = found
+        return cls(
+            x, codes, folds, anchors, ExactSearch("cosine").build(x[anchors]), (plain, unit),
+            (center, unit_center), (gaussians_of(plain, center), gaussians_of(unit, unit_center)),
+        )  # fmt: skip
+
+    def scores(
+        self, rows: Float[Tensor, "n d"], neighborhood: Neighborhood, parameters: NEDParameters
+    ) -> Float[Tensor, "n p"]:
+        """Every part of ``PARTS``, for rows that are not in the support."""
+        near = self._directions(rows, None)
+        return _columns(neighborhood, parameters, near, _distances(self.gaussians, rows))
+
+    def left_out(
+        self, some: Int[Tensor, " m"], graph: Neighborhood, parameters: NEDParameters
+    ) -> Float[Tensor, "m p"]:
+        """The same for support rows, as if each were new.
+
+        Neighbors come from ``graph``, the leave-one-out neighborhoods of all support rows, and
+        from the other anchors; Gaussians from the other folds.
+        """
+        rows, place = self.support[some], torch.full((len(self.support),), -1)
+        place[self.anchors] = torch.arange(len(self.anchors))
+        far = torch.empty(len(some), 4, dtype=torch.float64)
+        for fold in range(FOLDS):
+            mine = self.folds[some] == fold
+            if bool(mine.any()):
+                far[mine] = _distances(self._without(fold), rows[mine])
+        near = self._directions(rows, place[some])
+        return _columns(graph.rows(some), parameters, near, far)
+
+    def held_out(self, most: int) -> Int[Tensor, " m"]:
+        """So many support rows to be left out, those that are no anchors first."""
+        order = np.random.default_rng(0).permutation(len(self.support))
+        return torch.from_numpy(np.sort(order[::-1][:most]))
+
+    def _directions(self, rows: Tensor, exclude: Tensor | None) -> Float[Tensor, "n 2"]:
+        """How far off in direction the nearest and the 5th nearest anchor are."""
+        k = min(NEAR_RANK, max(len(self.anchors) - 1, 1))
+        if len(self.anchors) == 1 and exclude is not None:
+            return torch.zeros(len(rows), 2, dtype=torch.float64)
+        found = self.directions.query(rows.to(self.support), k, exclude=exclude).distances
+        return found[:, [0, k - 1]].double()
+
+    def _without(self, fold: int) -> tuple[ClassGaussians, ClassGaussians]:
+        """The Gaussians of all rows but those of one fold."""
+        order = np.random.default_rng(0).permutation(len(self.support))[:GAUSSIAN_ROWS]
+        gone = torch.from_numpy(np.sort(order[fold::FOLDS]))
+        if len(gone) == len(order):  # a support of one row cannot be told without it
+            return self.gaussians
+        codes, count = self.codes[gone], len(self.sums[0].counts)
+        fitted = []
+        for rows, whole, center in zip(
+            (self.support[gone], unit_rows(self.support[gone])), self.sums, self.centers, strict=True
+        ):  # fmt: skip
+            rest = whole.without(moments(rows, codes, count, center))
+            fitted.append(gaussians_of(rest, center))
+        return fitted[0], fitted[1]
+
+
+def _distances(
+    gaussians: tuple[ClassGaussians, ClassGaussians], rows: Float[Tensor, "n d"]
+) -> Float[Tensor, "n 4"]:
+    """Mahalanobis on rows and on unit rows, relative Mahalanobis, residual."""
+    plain, unit = gaussians
+    nearest = plain.mahalanobis(rows)
+    columns = (nearest, unit.mahalanobis(unit_rows(rows)), nearest - plain.overall(rows))
+    return torch.stack((*columns, plain.residual(rows)), 1)
+
+
+def _columns(
+    neighborhood: Neighborhood,
+    parameters: NEDParameters,
+    directions: Float[Tensor, "n 2"],
+    distances: Float[Tensor, "n 4"],
+) -> Float[Tensor, "n p"]:
+    """All parts, in the order of ``PARTS``."""
+    exact = neighborhood.double()
+    near = exact.distances[:, min(NEAR_RANK, exact.k) - 1]
+    own = torch.stack((near, exact.distances[:, -1], -log_density(exact, parameters)), 1)
+    return torch.cat((own, directions, distances), 1)
+
+
+@dataclass(frozen=True, eq=False)
+class Familiarity:
+    """The promise: of rows like the held-out ones, at most ``rate`` have a p-value up to it."""
+
+    ranks: Ranks
+    parts: tuple[str, ...] = COMBINED
+    rate: float = 0.05
+
+    @classmethod
+    def of(
+        cls, held_out: Float[Tensor, "m p"], rate: float, parts: tuple[str, ...] = COMBINED
+    ) -> Familiarity:
+        """From held-out rows' scores in every part."""
+        if not 0 < rate < 1:
+            raise InputError(f"`unfamiliar` must lie between 0 and 1, got {rate!r}.")
+        return cls(Ranks.of(held_out[:, part_columns(parts)]), parts, rate)
+
+    def p_values(self, scores: Float[Tensor, "n p"]) -> Float[Tensor, " n"]:
+        """Of rows scored in every part; small = foreign."""
+        return self.ranks.p_values(scores[:, part_columns(self.parts)])
+
+
+def part_columns(names: tuple[str, ...]) -> list[int]:
+    """Where these parts stand among the columns of the scores."""
+    every = list(PARTS)
+    for name in names:
+        if name not in every:
+            raise InputError(f"there is no part {name!r}. Parts: {', '.join(every)}.")
+    return [every.index(name) for name in names]

@@ -1,0 +1,134 @@
+r"""Classes as Gaussians of one covariance: three ways to be far from all of them.
+
+.. math::
+    M(x) = \min_c (x-\mu_c)^\top \Sigma_w^{-1} (x-\mu_c) \qquad
+    M_0(x) = (x-\mu)^\top \Sigma_t^{-1} (x-\mu) \qquad
+    R(x) = \|(I - P P^\top)(x - \mu)\|
+
+*Mahalanobis* (Lee et al. 2018), *relative Mahalanobis* :math:`M - M_0` (Ren et al. 2021) and ViM's
+*residual* (Wang et al. 2022): what is left beside the principal directions P that carry 90 % of the
+variance. :math:`\Sigma_w` is the covariance within classes, :math:`\Sigma_t` that of all rows,
+each shrunk toward a multiple of the identity (OAS, Chen et al. 2010), so that more dimensions than
+rows and columns that never vary are no obstacle.
+
+Counts, sums and scatter add up: what rows contributed can be taken out again, which makes
+cross-fitting as cheap as one fit.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import NamedTuple
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+PRINCIPAL = 0.9  # of the variance
+LEAST = 1e-6  # shrinkage: a column that never varied stays invertible
+
+
+class Moments(NamedTuple):
+    """Of some rows, about a common center: rows per class, their sums, Σ x xᵀ."""
+
+    counts: Float[Tensor, " c"]
+    sums: Float[Tensor, "c d"]
+    scatter: Float[Tensor, "d d"]
+
+    def without(self, gone: Moments) -> Moments:
+        return Moments(*(mine - theirs for mine, theirs in zip(self, gone, strict=True)))
+
+
+@dataclass(frozen=True, eq=False)
+class ClassGaussians:
+    """Class means and the two covariances, about a common center; factored when first asked."""
+
+    center: Float[Tensor, " d"]
+    means: Float[Tensor, "c d"]
+    mean: Float[Tensor, " d"]  # of all rows
+    within: Float[Tensor, "d d"]
+    total: Float[Tensor, "d d"]
+    rows: float
+
+    @cached_property
+    def _within(self) -> Float[Tensor, "d d"]:
+        return _factor(self.within, self.rows)
+
+    @cached_property
+    def _total(self) -> Float[Tensor, "d d"]:
+        return _factor(self.total, self.rows)
+
+    @cached_property
+    def _principal(self) -> Float[Tensor, "d r"]:
+        """The fewest directions that carry the principal share of the variance."""
+        values, vectors = torch.linalg.eigh(self.total)
+        values, vectors = values.clamp_min(0).flip(0), vectors.flip(1)
+        needed = int((values.cumsum(0) < PRINCIPAL * values.sum()).sum()) + 1
+        return vectors[:, : min(needed, len(values) - 1)].contiguous()
+
+    def mahalanobis(self, rows: Float[Tensor, "n d"]) -> Float[Tensor, " n"]:
+        """Squared, to the nearest class mean."""
+        white, means = (_white(self._within, x) for x in (rows.double() - self.center, self.means))
+        gaps = torch.cdist(white, means, compute_mode="donot_use_mm_for_euclid_dist")
+        return gaps.amin(1).square()
+
+    def overall(self, rows: Float[Tensor, "n d"]) -> Float[Tensor, " n"]:
+        """Squared, to the mean of all rows under their whole covariance."""
+        return _white(self._total, rows.double() - self.center - self.mean).square().sum(1)
+
+    def residual(self, rows: Float[Tensor, "n d"]) -> Float[Tensor, " n"]:
+        """The length of what the principal directions do not explain."""
+        x = rows.double() - self.center - self.mean
+        return (x - (x @ self._principal) @ self._principal.T).norm(dim=1)
+
+
+def moments(
+    rows: Float[Tensor, "n d"], codes: Int[Tensor, " n"], classes: int, center: Float[Tensor, " d"]
+) -> Moments:
+    """What the Gaussians need of these rows."""
+    x = rows.double() - center
+    sums = torch.zeros(classes, x.shape[1], dtype=torch.float64).index_add_(0, codes, x)
+    return Moments(torch.bincount(codes, minlength=classes).double(), sums, x.T @ x)
+
+
+def gaussians_of(found: Moments, center: Float[Tensor, " d"]) -> ClassGaussians:
+    """From moments; a class without rows has no Gaussian.
+
+    >>> x, y = torch.tensor([[0.0], [2.0], [10.0], [12.0]]), torch.tensor([0, 0, 1, 1])
+    >>> fitted = gaussians_of(moments(x, y, 2, x.mean(0).double()), x.mean(0).double())
+    >>> fitted.mahalanobis(torch.tensor([[1.0], [13.0]]))
+    tensor([0., 4.], dtype=torch.float64)
+    """
+    present = found.counts > 0
+    counts, sums, n = found.counts[present], found.sums[present], float(found.counts.sum())
+    means, mean = sums / counts[:, None], sums.sum(0) / n
+    total = found.scatter / n - torch.outer(mean, mean)
+    spread = found.scatter / n - (means * (counts / n)[:, None]).T @ means
+    return ClassGaussians(center, means, mean, spread, total, n)
+
+
+def class_gaussians(
+    rows: Float[Tensor, "n d"], codes: Int[Tensor, " n"], classes: int
+) -> ClassGaussians:
+    """The Gaussians of labeled rows."""
+    center = rows.double().mean(0)
+    return gaussians_of(moments(rows, codes, classes, center), center)
+
+
+def _factor(covariance: Float[Tensor, "d d"], rows: float) -> Float[Tensor, "d d"]:
+    """The lower factor of the shrunk covariance; the identity where nothing varies at all."""
+    d, eye = len(covariance), torch.eye(len(covariance), dtype=torch.float64)
+    level = covariance.diagonal().mean()
+    if float(level) <= 0:
+        return eye
+    squares, trace = covariance.square().sum(), level * d
+    spread = (rows + 1 - 2 / d) * (squares - trace.square() / d)
+    wanted = (1 - 2 / d) * squares + trace.square()
+    share = float((wanted / spread).clamp(LEAST, 1)) if float(spread) > 0 else 1.0
+    return torch.linalg.cholesky((1 - share) * covariance + share * level * eye)
+
+
+def _white(factor: Float[Tensor, "d d"], rows: Float[Tensor, "n d"]) -> Float[Tensor, "n d"]:
+    return torch.linalg.solve_triangular(factor, rows.T, upper=False).T.contiguous()
+
