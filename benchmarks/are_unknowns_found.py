@@ -33,7 +33,7 @@ from vicinal.confidence.head import held_out_scores
 from vicinal.evaluation import auroc, fpr_at_tpr
 from vicinal.evaluation.outliers import mahalanobis_distance
 
-SUPPORT, FRESH, FOREIGN = 1500, 500, 500
+SUPPORT, FRESH, FOREIGN = 1000, 400, 400
 PROMISES = (0.01, 0.05, 0.1)
 IMAGES = {"mnist": "train", "fashion_mnist": "train", "notmnist": "t10k"}
 Rows = Any
@@ -92,7 +92,7 @@ def grouped(name: str, x: Rows, y: Rows, foreign: dict[str, Rows], rng: Any) -> 
 
 def idx(folder: Path, split: str) -> tuple[Rows, Rows]:
     def read(kind: str) -> Rows:
-        raw = gzip.open(folder / f"{split}-{kind}-ubyte.gz").read()
+        raw = gzip.decompress((folder / f"{split}-{kind}-ubyte.gz").read_bytes())
         dims = raw[3]
         shape = struct.unpack(f">{dims}I", raw[4 : 4 + 4 * dims])
         return np.frombuffer(raw, np.uint8, offset=4 + 4 * dims).reshape(shape)
@@ -128,7 +128,6 @@ def asked(group: Group) -> Iterator[tuple[str, dict[str, float]]]:
     head = TrustHead.fit((x, y), ned=NEDClassifier(sharpness="fit", background="fit"))
     rivals = {
         "kNN, k=50": lambda z: head.ned.kneighbors(z, min(50, head.ned.k_)).distances[:, -1],
-        "cosine kNN, k=5": lambda z: scores(head, z)[:, list(PARTS).index("direction_5")],
         "Mahalanobis, not shrunk": lambda z: mahalanobis_distance(x, y, z),
     }
     forest = IsolationForest(random_state=0).fit(x)
@@ -145,6 +144,7 @@ def asked(group: Group) -> Iterator[tuple[str, dict[str, float]]]:
         far, out = scores(head, z), head.predict(z)
         found = dict(rates)
         columns = {part: (inside[:, j], far[:, j]) for j, part in enumerate(PARTS)}
+        columns["cosine kNN, k=5"] = columns["direction_5"]  # the support is all anchors here
         columns["combined"] = tuple(-familiar[0.05].p_values(s) for s in (inside, far))
         columns |= {rival: (near[rival], score(z)) for rival, score in rivals.items()}
         for part, (low, high) in columns.items():
@@ -174,13 +174,20 @@ def main(quick: bool = False, data: Path | None = None) -> None:
                 for pair, found in asked(group):
                     splits.setdefault(pair, []).append(found)
                     print(f"{seed} {pair:<40} {found['AUROC combined']:.3f}", flush=True)
-    table = {pair: {k: [round(mean([f[k] for f in found]), 4), round(error([f[k] for f in found]), 4)]
-                    for k in found[0]} for pair, found in splits.items()}  # fmt: skip
+    table = {pair: summed(found) for pair, found in splits.items()}
     for column in next(iter(table.values())):
         values = [row[column][0] for row in table.values()]
-        print(f"{column:<32} mean {mean(values):.3f}  least {min(values):.3f}  most {max(values):.3f}")
+        print(
+            f"{column:<32} mean {mean(values):.3f}  least {min(values):.3f}  most {max(values):.3f}"
+        )
     if not quick:
         save("are_unknowns_found", {"pairs": table})
+
+
+def summed(found: list[dict[str, float]]) -> dict[str, list[float]]:
+    """Every number's mean over the splits, and its standard error."""
+    columns = {name: [split[name] for split in found] for name in found[0]}
+    return {name: [round(mean(v), 4), round(error(v), 4)] for name, v in columns.items()}
 
 
 def mean(values: list[float]) -> float:

@@ -113,7 +113,8 @@ def combination_of(facts: Facts) -> tuple[str, ...]:
     if scores.foreign is None or len(scores.foreign) < 4:
         return COMBINED
     inside, outside = held_out_scores(facts), scores.foreign[halves(facts)[0]]
-    usual, best, gain = _separation(inside, outside, COMBINED), COMBINED, 0.0
+    best: tuple[str, ...] = COMBINED
+    usual, gain = _separation(inside, outside, COMBINED), 0.0
     for parts in (tuple(PARTS), *((name,) for name in PARTS)):
         more = [mine - theirs for mine, theirs in zip(
             _separation(inside, outside, parts), usual, strict=True

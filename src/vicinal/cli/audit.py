@@ -31,7 +31,7 @@ from vicinal.cli.row_set import RowSet, check_same_dims
 from vicinal.cli.run_folder import WORK, locked, media_of, next_folder, write_run
 from vicinal.cli.verbs import METRICS, AuditOptions
 
-ROLES = ("support", "query", "calib")
+ROLES = ("support", "query", "calib", "foreign")
 
 
 def run(options: AuditOptions) -> None:
@@ -109,6 +109,13 @@ def _findings(audit: Audit) -> Iterator[str]:
             f"  labels     {suspects:,} of {checked:,} support labels contradicted by their "
             f"neighborhood ({100 * suspects / max(checked, 1):.1f} %)"
         )
+    if (found := audit.unknowns) is not None:
+        yield (
+            f"  unknowns   {found.foreign.name}: {found.parts[0].flagged:.0%} of "
+            f"{found.rows:,} foreign rows unfamiliar, {found.supported:.0%} supported "
+            f"(AUROC {found.parts[0].auroc:.3f}; {found.flagged:.1%} of ordinary rows flagged, "
+            f"promised {found.rate:g})"
+        )
     for planted in audit.planted:
         missed = planted.planted - planted.found
         yield (
@@ -155,6 +162,8 @@ def prepare(options: AuditOptions, console: Console) -> Prepared:
     for role, rows in sets.items():
         check_same_dims(support, rows, "support", role)
     arguments: dict[str, Any] = {role: _pair(rows) for role, rows in sets.items()}
+    if "foreign" in sets:
+        arguments["foreign"] = sets["foreign"].embeddings
     if "query" in sets:
         arguments["logits"] = sets["query"].logits
     dropped = tuple(pair for rows in sets.values() for pair in rows.dropped)
@@ -174,6 +183,7 @@ def settings_of(options: AuditOptions) -> AuditSettings:
         metric="cosine" if options.metric == "cosine" else "sqeuclidean",
         normalize=options.normalize,
         target_accuracy=options.target_accuracy,
+        unfamiliar=options.unfamiliar,
         prior=options.prior,
         unknown="unlabeled" if options.ignore_unknown else "wrong",
         force_ece=options.force_ece,
@@ -198,7 +208,7 @@ def _with_model(options: AuditOptions, spec: str, console: Console) -> Prepared:
     for role in ROLES:
         if (data := getattr(options, role)) is not None:
             inputs = model_inputs(data, options, size=options.size, gray=options.gray)
-            sets[role] = in_codes_of(names, inputs)
+            sets[role] = inputs if role == "foreign" else in_codes_of(names, inputs)
             names = names or inputs.classes
     train = sets["support"].data
     check_fits(loaded.model, train)
@@ -209,6 +219,7 @@ def _with_model(options: AuditOptions, spec: str, console: Console) -> Prepared:
         "train": train,
         "test": sets["query"].data,
         "calib": sets["calib"].data if "calib" in sets else None,
+        "foreign": sets["foreign"].data if "foreign" in sets else None,
     }
     about = _about(options, {role: inputs.rows for role, inputs in sets.items()}, names)
     return Prepared(options, arguments, about)
@@ -237,6 +248,7 @@ def _about(options: AuditOptions, sets: dict[str, Any], names: list[str] | None 
         support_name=support.name,
         query_name=query.name,
         calib_name=calib.name if calib else "calib",
+        foreign_name=sets["foreign"].name if "foreign" in sets else "foreign",
         support_ids=_ids(support, options.hash_ids),
         query_ids=_ids(query, options.hash_ids),
         class_names=names if options.labels is None else _class_names(options.labels),

@@ -32,7 +32,13 @@ from torch import Tensor
 
 from vicinal.checks import InputError, as_matrix, check_same_width, same_kind
 from vicinal.confidence.ned.posterior import NEDParameters, log_density
-from vicinal.evaluation.gaussians import ClassGaussians, Moments, gaussians_of, moments
+from vicinal.evaluation.gaussians import (
+    ClassGaussians,
+    Moments,
+    class_gaussians,
+    gaussians_of,
+    moments,
+)
 from vicinal.neighbors.distances import unit_rows
 from vicinal.neighbors.neighborhood import Neighborhood
 from vicinal.neighbors.search import ExactSearch
@@ -114,35 +120,32 @@ class Surroundings:
     folds: Int[Tensor, " n"]
     anchors: Int[Tensor, " a"]
     directions: ExactSearch
-    sums: tuple[Moments, Moments]  # of the rows, and of unit rows
-    centers: tuple[Tensor, Tensor]
-    gaussians: tuple[ClassGaussians, ClassGaussians]
+    sums: Moments
+    plain: ClassGaussians
+    unit: ClassGaussians
 
     @classmethod
     def fit(cls, support: Float[Tensor, "n d"], codes: Int[Tensor, " n"]) -> Surroundings:
         """From the support's rows and class codes; hard labels."""
         x = support.detach().cpu()
-        order = np.random.default_rng(0).permutation(len(x))
-        folds = torch.empty(len(x), dtype=torch.long)
-        folds[torch.from_numpy(order)] = torch.arange(len(x)) % FOLDS
-        anchors = torch.from_numpy(np.sort(order[:ANCHORS]))
-        some = torch.from_numpy(np.sort(order[:GAUSSIAN_ROWS]))
-        count, found = int(codes.max()) + 1, []
-        for rows in (x, unit_rows(x)):
-            center = rows[some].double().mean(0)
-            found.append((moments(rows[some], codes[some], count, center), center))
-        (plain, center), (unit, unit_center) = found
-        return cls(
-            x, codes, folds, anchors, ExactSearch("cosine").build(x[anchors]), (plain, unit),
-            (center, unit_center), (gaussians_of(plain, center), gaussians_of(unit, unit_center)),
-        )  # fmt: skip
+        order = torch.from_numpy(np.random.default_rng(0).permutation(len(x)))
+        folds = torch.full((len(x),), -1)  # not in the Gaussians
+        some, anchors = order[:GAUSSIAN_ROWS].sort().values, order[:ANCHORS].sort().values
+        folds[order[:GAUSSIAN_ROWS]] = torch.arange(len(some)) % FOLDS
+        count, center = int(codes.max()) + 1, x[some].double().mean(0)
+        sums = moments(x[some], codes[some], count, center)
+        unit = class_gaussians(unit_rows(x[some]), codes[some], count)
+        search = ExactSearch("cosine").build(x[anchors])
+        return cls(x, codes, folds, anchors, search, sums, gaussians_of(sums, center), unit)
 
     def scores(
         self, rows: Float[Tensor, "n d"], neighborhood: Neighborhood, parameters: NEDParameters
     ) -> Float[Tensor, "n p"]:
         """Every part of ``PARTS``, for rows that are not in the support."""
-        near = self._directions(rows, None)
-        return _columns(neighborhood, parameters, near, _distances(self.gaussians, rows))
+        plain, nearest = self.plain, self.plain.mahalanobis(rows)
+        turned = self.unit.mahalanobis(unit_rows(rows))
+        far = torch.stack((nearest, turned, nearest - plain.overall(rows), plain.residual(rows)), 1)
+        return _columns(neighborhood, parameters, self._directions(rows, None), far)
 
     def left_out(
         self, some: Int[Tensor, " m"], graph: Neighborhood, parameters: NEDParameters
@@ -150,17 +153,25 @@ class Surroundings:
         """The same for support rows, as if each were new.
 
         Neighbors come from ``graph``, the leave-one-out neighborhoods of all support rows, and
-        from the other anchors; Gaussians from the other folds.
+        from the other anchors; Mahalanobis distances are exact, residuals from the other folds.
         """
         rows, place = self.support[some], torch.full((len(self.support),), -1)
         place[self.anchors] = torch.arange(len(self.anchors))
-        far = torch.empty(len(some), 4, dtype=torch.float64)
-        for fold in range(FOLDS):
+        far, codes = torch.empty(len(some), 4, dtype=torch.float64), self.codes[some]
+        for fold in self.folds[some].unique().tolist():
             mine = self.folds[some] == fold
-            if bool(mine.any()):
-                far[mine] = _distances(self._without(fold), rows[mine])
-        near = self._directions(rows, place[some])
-        return _columns(graph.rows(some), parameters, near, far)
+            x, rest = rows[mine], self._without(fold)
+            nearest, turned, overall = self._as_new(x, codes[mine], fitted=fold >= 0)
+            far[mine] = torch.stack((nearest, turned, nearest - overall, rest.residual(x)), 1)
+        return _columns(graph.rows(some), parameters, self._directions(rows, place[some]), far)
+
+    def _as_new(self, x: Tensor, codes: Tensor, fitted: bool) -> tuple[Tensor, Tensor, Tensor]:
+        """Mahalanobis on rows and unit rows, and to all rows; exact for rows in the Gaussians."""
+        plain, unit, turned = self.plain, self.unit, unit_rows(x)
+        if not fitted:
+            return plain.mahalanobis(x), unit.mahalanobis(turned), plain.overall(x)
+        own = plain.left_out(x, codes), unit.left_out(turned, codes)
+        return *own, plain.left_out_overall(x)
 
     def held_out(self, most: int) -> Int[Tensor, " m"]:
         """So many support rows to be left out, those that are no anchors first."""
@@ -175,30 +186,14 @@ class Surroundings:
         found = self.directions.query(rows.to(self.support), k, exclude=exclude).distances
         return found[:, [0, k - 1]].double()
 
-    def _without(self, fold: int) -> tuple[ClassGaussians, ClassGaussians]:
+    def _without(self, fold: int) -> ClassGaussians:
         """The Gaussians of all rows but those of one fold."""
-        order = np.random.default_rng(0).permutation(len(self.support))[:GAUSSIAN_ROWS]
-        gone = torch.from_numpy(np.sort(order[fold::FOLDS]))
-        if len(gone) == len(order):  # a support of one row cannot be told without it
-            return self.gaussians
-        codes, count = self.codes[gone], len(self.sums[0].counts)
-        fitted = []
-        for rows, whole, center in zip(
-            (self.support[gone], unit_rows(self.support[gone])), self.sums, self.centers, strict=True
-        ):  # fmt: skip
-            rest = whole.without(moments(rows, codes, count, center))
-            fitted.append(gaussians_of(rest, center))
-        return fitted[0], fitted[1]
-
-
-def _distances(
-    gaussians: tuple[ClassGaussians, ClassGaussians], rows: Float[Tensor, "n d"]
-) -> Float[Tensor, "n 4"]:
-    """Mahalanobis on rows and on unit rows, relative Mahalanobis, residual."""
-    plain, unit = gaussians
-    nearest = plain.mahalanobis(rows)
-    columns = (nearest, unit.mahalanobis(unit_rows(rows)), nearest - plain.overall(rows))
-    return torch.stack((*columns, plain.residual(rows)), 1)
+        gone = (self.folds == fold).nonzero().flatten()
+        if fold < 0 or len(gone) == int(self.sums.counts.sum()):  # nothing would be left
+            return self.plain
+        center, count = self.plain.center, len(self.sums.counts)
+        part = moments(self.support[gone], self.codes[gone], count, center)
+        return gaussians_of(self.sums.without(part), center)
 
 
 def _columns(

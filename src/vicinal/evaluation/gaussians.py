@@ -19,11 +19,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
+
+from vicinal.checks import as_matrix
+from vicinal.evaluation.inputs import as_classes, row_order
 
 PRINCIPAL = 0.9  # of the variance
 LEAST = 1e-6  # shrinkage: a column that never varied stays invertible
@@ -49,14 +53,19 @@ class ClassGaussians:
     mean: Float[Tensor, " d"]  # of all rows
     within: Float[Tensor, "d d"]
     total: Float[Tensor, "d d"]
-    rows: float
+    counts: Float[Tensor, " c"]
+    classes: Int[Tensor, " c"]  # the codes that have rows
+
+    @property
+    def rows(self) -> float:
+        return float(self.counts.sum())
 
     @cached_property
-    def _within(self) -> Float[Tensor, "d d"]:
+    def _within(self) -> tuple[Float[Tensor, "d d"], float]:
         return _factor(self.within, self.rows)
 
     @cached_property
-    def _total(self) -> Float[Tensor, "d d"]:
+    def _total(self) -> tuple[Float[Tensor, "d d"], float]:
         return _factor(self.total, self.rows)
 
     @cached_property
@@ -69,13 +78,43 @@ class ClassGaussians:
 
     def mahalanobis(self, rows: Float[Tensor, "n d"]) -> Float[Tensor, " n"]:
         """Squared, to the nearest class mean."""
-        white, means = (_white(self._within, x) for x in (rows.double() - self.center, self.means))
+        return self._gaps(rows)[2].amin(1)
+
+    def _gaps(self, rows: Tensor) -> tuple[Tensor, Tensor, Float[Tensor, "n c"]]:
+        """Rows and class means whitened, and their squared distances."""
+        factor = self._within[0]
+        white, means = (_white(factor, x) for x in (rows.double() - self.center, self.means))
         gaps = torch.cdist(white, means, compute_mode="donot_use_mm_for_euclid_dist")
-        return gaps.amin(1).square()
+        return white, means, gaps.square()
+
+    def left_out(self, rows: Float[Tensor, "n d"], codes: Int[Tensor, " n"]) -> Float[Tensor, " n"]:
+        r"""``mahalanobis`` of rows that are in the fit, each as if it had not been.
+
+        Taking a row at :math:`r` from its class mean out changes the covariance by
+        :math:`b\,rr^\top`, so by Sherman and Morrison, with :math:`q = r^\top\Sigma^{-1}r`,
+        :math:`v^\top\Sigma'^{-1}v = v^\top\Sigma^{-1}v + b\,(v^\top\Sigma^{-1}r)^2/(1-bq)`.
+        """
+        white, means, gaps = self._gaps(rows)
+        at = torch.searchsorted(self.classes, codes)
+        counts, r = self.counts[at], white - means[at]
+        q, alone = r.square().sum(1), counts < 2
+        grown = torch.where(alone, 1.0, counts / (counts - 1))
+        b = (1 - self._within[1]) * grown / self.rows
+        slack = (1 - b * q).clamp_min(1e-9)
+        across = (white * r).sum(1, keepdim=True) - r @ means.T
+        gaps = gaps + across.square() * (b / slack)[:, None]
+        own = torch.where(alone, torch.inf, grown.square() * q / slack)
+        found = gaps.scatter(1, at[:, None], own[:, None]).amin(1)
+        return torch.where(found.isinf(), q, found)
+
+    def left_out_overall(self, rows: Float[Tensor, "n d"]) -> Float[Tensor, " n"]:
+        """``overall`` of rows that are in the fit, each as if it had not been."""
+        q, grown = self.overall(rows), self.rows / max(self.rows - 1, 1)
+        return grown**2 * q / (1 - (1 - self._total[1]) * grown / self.rows * q).clamp_min(1e-9)
 
     def overall(self, rows: Float[Tensor, "n d"]) -> Float[Tensor, " n"]:
         """Squared, to the mean of all rows under their whole covariance."""
-        return _white(self._total, rows.double() - self.center - self.mean).square().sum(1)
+        return _white(self._total[0], rows.double() - self.center - self.mean).square().sum(1)
 
     def residual(self, rows: Float[Tensor, "n d"]) -> Float[Tensor, " n"]:
         """The length of what the principal directions do not explain."""
@@ -105,7 +144,8 @@ def gaussians_of(found: Moments, center: Float[Tensor, " d"]) -> ClassGaussians:
     means, mean = sums / counts[:, None], sums.sum(0) / n
     total = found.scatter / n - torch.outer(mean, mean)
     spread = found.scatter / n - (means * (counts / n)[:, None]).T @ means
-    return ClassGaussians(center, means, mean, spread, total, n)
+    classes = present.nonzero().flatten()
+    return ClassGaussians(center, means, mean, spread, total, counts, classes)
 
 
 def class_gaussians(
@@ -116,19 +156,33 @@ def class_gaussians(
     return gaussians_of(moments(rows, codes, classes, center), center)
 
 
-def _factor(covariance: Float[Tensor, "d d"], rows: float) -> Float[Tensor, "d d"]:
-    """The lower factor of the shrunk covariance; the identity where nothing varies at all."""
+def gaussian_scores(support: Any, labels: Any, query: Any) -> dict[str, Tensor]:
+    """``"relative_mahalanobis"`` and ``"vim"``, its residual alone, under shrunk covariances."""
+    x, rows = as_matrix(support, "support").double(), as_matrix(query, "query").double()
+    y = as_classes(labels, len(x), "labels")
+    order = np.lexsort((row_order(x.numpy()), y))  # one order of summation, however rows came
+    names, group = np.unique(y[order], return_inverse=True)
+    fitted = class_gaussians(x[torch.from_numpy(order)], torch.from_numpy(group), len(names))
+    place = torch.from_numpy(row_order(rows.numpy()))
+    ordered = torch.empty_like(rows)
+    ordered[place] = rows
+    relative = fitted.mahalanobis(ordered) - fitted.overall(ordered)
+    return {"relative_mahalanobis": relative[place], "vim": fitted.residual(ordered)[place]}
+
+
+def _factor(covariance: Float[Tensor, "d d"], rows: float) -> tuple[Float[Tensor, "d d"], float]:
+    """The lower factor of the shrunk covariance, and how much of it is the identity's."""
     d, eye = len(covariance), torch.eye(len(covariance), dtype=torch.float64)
-    level = covariance.diagonal().mean()
-    if float(level) <= 0:
-        return eye
+    level = covariance.diagonal().mean().clamp_min(0)
     squares, trace = covariance.square().sum(), level * d
-    spread = (rows + 1 - 2 / d) * (squares - trace.square() / d)
-    wanted = (1 - 2 / d) * squares + trace.square()
+    spread = (rows + 1) * (squares - trace.square() / d)  # scikit-learn's form of the formula
+    wanted = squares + trace.square()
     share = float((wanted / spread).clamp(LEAST, 1)) if float(spread) > 0 else 1.0
-    return torch.linalg.cholesky((1 - share) * covariance + share * level * eye)
+    factor, failed = torch.linalg.cholesky_ex((1 - share) * covariance + share * level * eye)
+    if bool(failed) or not bool(factor.diagonal().gt(0).all()):  # nothing varies but by rounding
+        return eye * (level.sqrt() if float(level) > 0 else 1.0), 1.0
+    return factor, share
 
 
 def _white(factor: Float[Tensor, "d d"], rows: Float[Tensor, "n d"]) -> Float[Tensor, "n d"]:
     return torch.linalg.solve_triangular(factor, rows.T, upper=False).T.contiguous()
-
