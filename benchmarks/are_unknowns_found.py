@@ -28,12 +28,10 @@ from torch import nn
 
 from benchmarks.runner import save
 from vicinal.confidence import NEDClassifier, TrustHead
-from vicinal.confidence.familiarity import PARTS, Familiarity
-from vicinal.confidence.head import held_out_scores
+from vicinal.confidence.familiarity import PARTS
 from vicinal.evaluation import auroc, fpr_at_tpr
-from vicinal.evaluation.outliers import mahalanobis_distance
 
-SUPPORT, FRESH, FOREIGN = 1000, 400, 400
+SUPPORT, FRESH, FOREIGN = 800, 300, 300
 PROMISES = (0.01, 0.05, 0.1)
 IMAGES = {"mnist": "train", "fashion_mnist": "train", "notmnist": "t10k"}
 Rows = Any
@@ -128,24 +126,22 @@ def asked(group: Group) -> Iterator[tuple[str, dict[str, float]]]:
     head = TrustHead.fit((x, y), ned=NEDClassifier(sharpness="fit", background="fit"))
     rivals = {
         "kNN, k=50": lambda z: head.ned.kneighbors(z, min(50, head.ned.k_)).distances[:, -1],
-        "Mahalanobis, not shrunk": lambda z: mahalanobis_distance(x, y, z),
     }
     forest = IsolationForest(random_state=0).fit(x)
     local = LocalOutlierFactor(novelty=True).fit(x)
     rivals |= {"isolation forest": lambda z: -forest.score_samples(z),
                "local outlier factor": lambda z: -local.score_samples(z)}  # fmt: skip
-    held = held_out_scores(head.ned, head.ned.held_out(None))
-    familiar = {rate: Familiarity.of(held, rate) for rate in PROMISES}
-    inside = scores(head, fresh)
-    rates = {f"fresh flagged at {rate:g}": share(f.p_values(inside) <= rate)
-             for rate, f in familiar.items()}  # fmt: skip
+    familiar, inside = head.standards.familiarity, scores(head, fresh)
+    assert familiar is not None
+    p = familiar.p_values(inside)
+    rates = {f"fresh flagged at {rate:g}": share(p <= rate) for rate in PROMISES}
     near = {rival: score(fresh) for rival, score in rivals.items()}
     for other, z in foreign.items():
         far, out = scores(head, z), head.predict(z)
         found = dict(rates)
         columns = {part: (inside[:, j], far[:, j]) for j, part in enumerate(PARTS)}
         columns["cosine kNN, k=5"] = columns["direction_5"]  # the support is all anchors here
-        columns["combined"] = tuple(-familiar[0.05].p_values(s) for s in (inside, far))
+        columns["combined"] = (-p, -familiar.p_values(far))
         columns |= {rival: (near[rival], score(z)) for rival, score in rivals.items()}
         for part, (low, high) in columns.items():
             found[f"AUROC {part}"] = auroc(low, high)

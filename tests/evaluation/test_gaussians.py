@@ -66,7 +66,7 @@ def test_a_row_left_out_is_at_the_distance_that_a_fit_without_it_gives(labeled):
             share, level = getattr(whole, f"_{name}")[1], getattr(whole, name).diagonal().mean()
             matrix = getattr(alone, name) * 79 / 80
             fixed = torch.linalg.cholesky((1 - share) * matrix + share * level * torch.eye(5))
-            shrunk.__dict__[f"_{name}"] = (fixed, share)
+            shrunk.__dict__[f"_{name}"] = (torch.linalg.inv(fixed).T, share)
         one = x[row : row + 1]
         torch.testing.assert_close(found[row], shrunk.mahalanobis(one)[0])
         torch.testing.assert_close(overall[row], shrunk.overall(one)[0])

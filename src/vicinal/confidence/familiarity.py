@@ -59,7 +59,7 @@ PARTS = {  # name -> what the page calls it
 COMBINED = ("near", "direction_1", "direction_5", "direction_mahalanobis", "residual")
 ANCHORS = 2_000  # support rows that directions are compared with, and held-out rows ranked among
 GAUSSIAN_ROWS = 10_000
-FOLDS = 4
+FOLDS = 3
 NEAR_RANK = 5
 
 
