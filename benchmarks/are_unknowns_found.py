@@ -170,25 +170,27 @@ def main(quick: bool = False, data: Path | None = None) -> None:
                 for pair, found in asked(group):
                     splits.setdefault(pair, []).append(found)
                     print(f"{seed} {pair:<40} {found['AUROC combined']:.3f}", flush=True)
-    table = {pair: summed(found) for pair, found in splits.items()}
+            table = {pair: summed(found) for pair, found in splits.items()}
+            if not quick:  # after every support: a run that is stopped leaves what it measured
+                counts = {pair: len(found) for pair, found in splits.items()}
+                save("are_unknowns_found", {"pairs": table}, splits=counts)
     for column in next(iter(table.values())):
         values = [row[column][0] for row in table.values()]
-        print(
-            f"{column:<32} mean {mean(values):.3f}  least {min(values):.3f}  most {max(values):.3f}"
-        )
-    if not quick:
-        save("are_unknowns_found", {"pairs": table})
+        ends = f"least {min(values):.3f}  most {max(values):.3f}"
+        print(f"{column:<32} mean {mean(values):.3f}  {ends}")
 
 
-def summed(found: list[dict[str, float]]) -> dict[str, list[float]]:
-    """Every number's mean over the splits, and its standard error."""
+def summed(found: list[dict[str, float]]) -> dict[str, list[Any]]:
+    """Every number's mean over the splits, and its standard error; None after a single split."""
     columns = {name: [split[name] for split in found] for name in found[0]}
-    return {name: [round(mean(v), 4), round(error(v), 4)] for name, v in columns.items()}
+    return {name: [round(mean(v), 4), error(v)] for name, v in columns.items()}
 
 
 def mean(values: list[float]) -> float:
     return float(np.mean(values))
 
 
-def error(values: list[float]) -> float:
-    return float(np.std(values, ddof=1) / len(values) ** 0.5) if len(values) > 1 else 0.0
+def error(values: list[float]) -> float | None:
+    if len(values) < 2:
+        return None
+    return round(float(np.std(values, ddof=1) / len(values) ** 0.5), 4)

@@ -1,5 +1,7 @@
 """Unknown inputs in an audit: the promise, a foreign set that tests it, and what the head keeps."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 import torch
@@ -9,6 +11,8 @@ from vicinal.audits.familiarity import REFERENCE
 from vicinal.checks import InputError
 from vicinal.confidence.familiarity import COMBINED, PARTS
 from vicinal.evaluation import auroc
+from vicinal.report.facts import limits
+from vicinal.report.page import render
 
 
 def blobs(n, rng, d=12):
@@ -106,6 +110,15 @@ def test_without_a_foreign_set_the_record_says_what_experience_suggests(sets):
     assert found.unknowns is None
     assert f"{REFERENCE.pairs} reference pairs" in found.not_checked["outliers"]
     assert REFERENCE.source in found.not_checked["outliers"]
+
+
+def test_the_page_has_the_section_where_a_foreign_set_was_given_and_only_there(report):
+    page = render(report)
+    assert 'id="unknowns"' in page
+    assert "these slip through" in page
+    without = render(dataclasses.replace(report, unknowns=None))
+    assert 'id="unknowns"' not in without
+    assert any("one foreign set" in line for line in limits(report))
 
 
 def test_foreign_rows_of_another_width_nan_or_none_earn_a_sentence(sets):

@@ -161,14 +161,14 @@ def limits(audit: Audit) -> list[str]:
             "The bound on the threshold holds for data drawn like the calibration rows. It says "
             "nothing about inputs from elsewhere or about later drift."
         )
-    if audit.unknowns is None:
-        why = audit.not_checked.get("outliers", "no set of known-foreign rows was given")
-        lines.append(f"Whether unknown inputs would be caught was not tested: {why}.")
-    else:
+    if audit.unknowns is not None:
         lines.append(
             "Hit rates on foreign rows are those of one foreign set. Others may look more, or "
             "less, like the support."
         )
+    elif audit.credibility is None or not audit.credibility.detections:
+        why = audit.not_checked.get("outliers", "no set of known-foreign rows was given")
+        lines.append(f"Whether unknown inputs would be caught was not tested: {why}.")
     if audit.network is not None:
         lines.append(
             "Network-view similarity is offset and only its ranks are comparable, so percentiles "
