@@ -1,6 +1,8 @@
 """Unknown inputs in an audit: the promise, a foreign set that tests it, and what the head keeps."""
 
 import dataclasses
+import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -110,6 +112,12 @@ def test_without_a_foreign_set_the_record_says_what_experience_suggests(sets):
     assert found.unknowns is None
     assert f"{REFERENCE.pairs} reference pairs" in found.not_checked["outliers"]
     assert REFERENCE.source in found.not_checked["outliers"]
+
+
+def test_the_reference_is_the_table_that_was_measured():
+    kept = Path(__file__).parents[2] / REFERENCE.source
+    summary = json.loads(kept.read_text())["summary"]
+    assert summary == {name: getattr(REFERENCE, name) for name in summary}
 
 
 def test_the_page_has_the_section_where_a_foreign_set_was_given_and_only_there(report):
