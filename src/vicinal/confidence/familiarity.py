@@ -54,8 +54,8 @@ PARTS = {  # name -> what the page calls it
     "relative_mahalanobis": "relative Mahalanobis",
     "residual": "residual (ViM)",
 }
-# A distance, directions near and less near, a Gaussian, a residual. Ten such choices had a mean AUROC
-# of 0.935 to 0.943 on one split of 26 pairs of sets; this one 0.941.
+# A distance, directions near and less near, a Gaussian, a residual. Ten such choices had a mean
+# AUROC of 0.935 to 0.943 on one split of 26 pairs of sets; this one 0.941.
 COMBINED = ("near", "direction_1", "direction_5", "direction_mahalanobis", "residual")
 ANCHORS = 2_000  # support rows that directions are compared with, and held-out rows ranked among
 GAUSSIAN_ROWS = 10_000
