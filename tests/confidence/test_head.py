@@ -122,6 +122,12 @@ def test_the_p_value_is_kept_in_the_file_and_a_head_without_it_goes_by_distance(
     assert ((told.verdict == "unfamiliar") == (told.near_percentile >= 99).numpy()).all()
 
 
+def test_few_calibration_rows_leave_the_ranks_to_the_support(rng):
+    head = TrustHead.fit(rows(rng, 300), rows(rng, 12), ned=NEDClassifier(k=20))
+    assert len(head.standards.familiarity.ranks.combined) == 300
+    assert head.predict(torch.full((1, 3), 40.0).double()).verdict.tolist() == ["unfamiliar"]
+
+
 def test_an_edited_support_has_its_own_surroundings(head, rng):
     far = torch.full((40, 3), 30.0).double() + torch.randn(40, 3, generator=rng).double()
     assert (head.predict(far).verdict == "unfamiliar").all()

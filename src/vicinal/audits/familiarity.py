@@ -23,6 +23,7 @@ from vicinal.confidence.familiarity import (
     PARTS,
     Familiarity,
     Surroundings,
+    enough,
     part_columns,
 )
 from vicinal.confidence.ned.posterior import best_class
@@ -71,10 +72,11 @@ def foreignness(facts: Facts) -> Foreignness:
         query = parts.left_out(torch.arange(len(sets.codes)), facts.graph, parameters)
         return Foreignness(query, query[parts.held_out(ANCHORS)], foreign)
     query = parts.scores(sets.query.rows, facts.neighborhood, parameters)
-    held_out = facts.split.held_out
-    if held_out.points is not None and sets.calib is not None:
+    held_out, rate = facts.split.held_out, facts.settings.unfamiliar
+    fewest = min(len(fold.evidence) for fold in facts.split.folds)
+    if held_out.points is not None and enough(fewest, rate):
         held = parts.scores(held_out.points, held_out.neighborhood, parameters)
-    elif held_out.leave_one_out:
+    elif held_out.leave_one_out or not enough(fewest, rate):
         held = parts.left_out(parts.held_out(ANCHORS), facts.graph, parameters)
     return Foreignness(query, held, foreign)
 

@@ -59,6 +59,7 @@ PARTS = {  # name -> what the page calls it
 COMBINED = ("near", "direction_1", "direction_5", "direction_mahalanobis", "residual")
 ANCHORS = 2_000  # support rows that directions are compared with, and held-out rows ranked among
 GAUSSIAN_ROWS = 10_000
+BLOCK = 4096
 FOLDS = 3
 NEAR_RANK = 5
 
@@ -141,7 +142,13 @@ class Surroundings:
     def scores(
         self, rows: Float[Tensor, "n d"], neighborhood: Neighborhood, parameters: NEDParameters
     ) -> Float[Tensor, "n p"]:
-        """Every part of ``PARTS``, for rows that are not in the support."""
+        """Every part of ``PARTS``, for rows that are not in the support; block by block."""
+        blocks = zip(rows.split(BLOCK), neighborhood.blocks(BLOCK), strict=True)
+        return torch.cat([self._scores(part, near, parameters) for part, near in blocks])
+
+    def _scores(
+        self, rows: Float[Tensor, "b d"], neighborhood: Neighborhood, parameters: NEDParameters
+    ) -> Float[Tensor, "b p"]:
         plain, nearest = self.plain, self.plain.mahalanobis(rows)
         turned = self.unit.mahalanobis(unit_rows(rows))
         far = torch.stack((nearest, turned, nearest - plain.overall(rows), plain.residual(rows)), 1)
@@ -229,6 +236,15 @@ class Familiarity:
     def p_values(self, scores: Float[Tensor, "n p"]) -> Float[Tensor, " n"]:
         """Of rows scored in every part; small = foreign."""
         return self.ranks.p_values(scores[:, part_columns(self.parts)])
+
+
+def enough(held_out: int, rate: float) -> bool:
+    """Whether so many held-out rows can tell: with fewer no p-value would reach the rate.
+
+    >>> enough(19, 0.05), enough(40, 0.05)
+    (False, True)
+    """
+    return held_out * rate >= 2
 
 
 def part_columns(names: tuple[str, ...]) -> list[int]:

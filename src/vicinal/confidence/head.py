@@ -22,9 +22,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from vicinal.checks import InputError, as_tensor, same_kind
+from vicinal.checks import InputError, as_matrix, as_tensor, same_kind
 from vicinal.confidence.bundle import read, write
-from vicinal.confidence.familiarity import ANCHORS, Familiarity, Ranks, Surroundings
+from vicinal.confidence.familiarity import ANCHORS, Familiarity, Ranks, Surroundings, enough
 from vicinal.confidence.ned.classifier import NEDClassifier
 from vicinal.confidence.ned.file import ned_of_state, ned_state
 from vicinal.confidence.ned.fit import fit_recipe
@@ -147,7 +147,7 @@ class TrustHead:
         sure = as_tensor(prediction.confidence, "confidence").double()
         scores = None
         if self.standards.familiarity is not None:
-            rows = as_tensor(X, "X").detach().cpu()
+            rows = as_matrix(X, "X").detach().cpu().to(self.ned.support_.rows.dtype)
             scores = self.surroundings.scores(rows, neighborhood, self.ned.parameters_)
         found = judge(
             neighborhood, codes, sure, self.ned.parameters_, self.standards, crowd, scores
@@ -245,17 +245,19 @@ def measure(
     confidence = log_probs.gather(1, best[:, None])[:, 0].exp().clamp_max(1).numpy()
     right = (best == evidence.targets).numpy()
     threshold = threshold_for_accuracy(confidence, right, target_accuracy).threshold
-    familiar = Familiarity.of(held_out_scores(ned, evidence), unfamiliar)
+    familiar = Familiarity.of(held_out_scores(ned, evidence, unfamiliar), unfamiliar)
     return standards_of(evidence, ned.parameters_, threshold, target_accuracy, familiar)
 
 
-def held_out_scores(ned: NEDClassifier, evidence: Evidence) -> Tensor:
-    """Every part of familiarity (m, p) for held-out rows, or for support rows left out."""
+def held_out_scores(ned: NEDClassifier, evidence: Evidence, rate: float) -> Tensor:
+    """Every part of familiarity (m, p): of held-out rows if they are enough, or of the support."""
     support, parameters = ned.support_, ned.parameters_
     parts = Surroundings.fit(support.rows, support.labels.codes)
-    if evidence.points is not None:
+    few = len(support) > 1 and not enough(len(evidence), rate)
+    if evidence.points is not None and not few:
         return parts.scores(evidence.points.cpu(), evidence.neighborhood, parameters)
-    return parts.left_out(parts.held_out(ANCHORS), evidence.neighborhood, parameters)
+    graph = support.leave_one_out(ned.k_)
+    return parts.left_out(parts.held_out(ANCHORS), graph, parameters)
 
 
 def _out_of_fold(ned: NEDClassifier, evidence: Evidence) -> Tensor:
