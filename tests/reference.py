@@ -691,3 +691,22 @@ def apgd(slope, x, start, epsilon, steps):
                 eta, here, value, gradient = eta / 2, best, best_value, best_gradient
             rises, last, settled = 0, k, best_value
     return best
+
+
+def combined_by_ranks(held, new):
+    """p-values of the harmonic mean of conformal p-values, ranked among held-out rows."""
+    m, parts = len(held), len(held[0])
+
+    def strangeness(row, count):
+        total = 0.0
+        for j in range(parts):
+            reaching = sum(other[j] >= row[j] for other in held) + (count - m)
+            total += count / reaching
+        return total / parts
+
+    ours = [strangeness(row, m) for row in held]
+    found = []
+    for row in new:
+        mine = strangeness(row, m + 1)
+        found.append((1 + sum(other >= mine * (1 - 1e-12) for other in ours)) / (m + 1))
+    return found

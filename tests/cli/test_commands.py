@@ -88,7 +88,7 @@ def test_fit_then_predict_judges_new_rows(vicinal, files, tmp_path):
     code, out, _ = vicinal("predict", "trust.vic", files / "test.npz", "--head", "3")
     assert code == 0
     lines = (tmp_path / "predictions.csv").read_text().splitlines()
-    assert lines[0] == "id,label,confidence,credibility,near_percentile,verdict,reason"
+    assert lines[0] == "id,label,confidence,credibility,near_percentile,familiarity,verdict,reason"
     assert len(lines) == 241
     truth = np.load(files / "test.npz")["y"]
     labels = np.array([int(line.split(",")[1]) for line in lines[1:]])

@@ -1,5 +1,6 @@
 """TrustHead: verdicts, credibility, files; each number against a loop or a planted case."""
 
+import dataclasses
 import json
 from collections import Counter
 
@@ -95,10 +96,43 @@ def test_the_order_of_the_verdicts_is_unfamiliar_isolated_contested(head):
     assert told(50.0, 60.0, 0.50, 1.0) == "supported"
 
 
-def test_about_one_in_a_hundred_ordinary_rows_is_called_unfamiliar(rng):
-    head = TrustHead.fit(rows(rng, 400), rows(rng, 1000), ned=NEDClassifier(k=20))
+@pytest.mark.parametrize("rate", [0.01, 0.05, 0.1])
+@pytest.mark.parametrize("held_out", [True, False])
+def test_no_more_ordinary_rows_are_called_unfamiliar_than_promised(rng, rate, held_out):
+    calib = rows(rng, 1000) if held_out else None
+    ned = NEDClassifier(k=20)
+    head = TrustHead.fit(rows(rng, 1000), calib, ned=ned, unfamiliar=rate)
     share = (head.predict(rows(rng, 3000)[0]).verdict == "unfamiliar").mean()
-    assert 0.002 < share < 0.025
+    noise = 3 * (rate * (1 - rate) * (1 / 1000 + 1 / 3000)) ** 0.5
+    assert 0 < share < rate + noise
+
+
+def test_the_p_value_is_kept_in_the_file_and_a_head_without_it_goes_by_distance(
+    head, rng, tmp_path
+):
+    x = torch.cat([rows(rng, 30)[0], torch.full((1, 3), 9.0).double()])
+    again = load(head.save(tmp_path / "head.vic")).predict(x)
+    assert torch.equal(again.familiarity, head.predict(x).familiarity)
+    assert again.verdict[-1] == "unfamiliar"
+    assert "more foreign than" in again.reason[-1]
+    old = TrustHead(head.ned, dataclasses.replace(head.standards, familiarity=None))
+    told = load(old.save(tmp_path / "old.vic")).predict(x)
+    assert told.familiarity is None
+    assert "farther than" in told.reason[-1]
+    assert ((told.verdict == "unfamiliar") == (told.near_percentile >= 99).numpy()).all()
+
+
+def test_few_calibration_rows_leave_the_ranks_to_the_support(rng):
+    head = TrustHead.fit(rows(rng, 300), rows(rng, 12), ned=NEDClassifier(k=20))
+    assert len(head.standards.familiarity.ranks.combined) == 300
+    assert head.predict(torch.full((1, 3), 40.0).double()).verdict.tolist() == ["unfamiliar"]
+
+
+def test_an_edited_support_has_its_own_surroundings(head, rng):
+    far = torch.full((40, 3), 30.0).double() + torch.randn(40, 3, generator=rng).double()
+    assert (head.predict(far).verdict == "unfamiliar").all()
+    head.add(far[:20], torch.zeros(20, dtype=torch.long))
+    assert (head.predict(far[20:]).verdict != "unfamiliar").any()
 
 
 def test_credibility_of_right_labels_is_a_valid_p_value(rng):
@@ -137,7 +171,10 @@ def test_reasons_count_the_votes_as_a_plain_counter_would(head, rng):
 def test_a_head_judges_exactly_as_the_one_judge(head, rng):
     x = torch.randn(40, 3, generator=rng).double()
     out, near = head.predict(x), head.ned.neighborhood_of(x)
-    said = judge(near, out.label, out.confidence, head.ned.parameters_, head.standards)
+    scores = head.surroundings.scores(x, near, head.ned.parameters_)
+    said = judge(
+        near, out.label, out.confidence, head.ned.parameters_, head.standards, None, scores
+    )
     assert torch.equal(out.credibility, said.credibility)
     assert [VERDICTS[code] for code in said.codes] == out.verdict.tolist()
     names = [str(name) for name in head.classes_]

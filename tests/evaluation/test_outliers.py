@@ -8,8 +8,10 @@ from sklearn.metrics import average_precision_score, roc_auc_score
 
 import reference
 from vicinal.checks import InputError
+from vicinal.confidence import TrustScore
 from vicinal.evaluation import aupr, auroc, fpr_at_tpr, outlier_report, outlier_scores
 from vicinal.evaluation.outliers import mahalanobis_distance, ned_log_density
+from vicinal.neighbors.distances import unit_rows
 from vicinal.neighbors.search import ExactSearch
 
 
@@ -84,7 +86,8 @@ def test_every_score_follows_from_its_formula(space):
     x, y, query = space
     logits = query[:, :3]
     got = outlier_scores(x, query, labels=y, logits=logits, k=7, temperature=2.0)
-    assert set(got) == {"knn", "ned", "mahalanobis", "max_softmax", "energy"}
+    fitted = {"mahalanobis", "relative_mahalanobis", "vim", "trust_score"}
+    assert set(got) == {"knn", "ned", "max_softmax", "energy", *fitted}
     for i, q in enumerate(query):
         near = sorted(reference.distance(q, s) for s in x)[:7]
         assert got["knn"][i] == pytest.approx(near[-1])
@@ -111,6 +114,23 @@ def test_mahalanobis_leaves_out_directions_that_do_not_vary(space):
     )
     with pytest.raises(InputError, match="does not vary"):
         mahalanobis_distance(np.eye(3), [0, 1, 2], np.eye(3))
+
+
+def test_the_trust_score_is_that_of_the_class_in_confidence_and_larger_is_stranger(space):
+    x, y, query = space
+    trust = TrustScore(metric="sqeuclidean").fit(x, y)
+    got = outlier_scores(x, query, labels=y, k=5)["trust_score"]
+    np.testing.assert_allclose(got, -trust.score(query, trust.predict(query)))
+    assert "trust_score" not in outlier_scores(x, query, labels=np.zeros(90, dtype=int), k=5)
+
+
+def test_a_given_space_adds_the_distance_among_mapped_rows(space):
+    x, _, query = space
+    got = outlier_scores(x, query, k=5, space=unit_rows)["knn_space"]
+    unit = [row / np.linalg.norm(row) for row in x]
+    for q, score in zip(query, got, strict=True):
+        near = sorted(reference.distance(q / np.linalg.norm(q), s) for s in unit)
+        assert score == pytest.approx(near[4])
 
 
 @pytest.mark.parametrize("name", ["knn", "ned", "mahalanobis"])

@@ -39,6 +39,7 @@ def test_each_detector_is_scored_on_each_set_as_by_hand(rows):
         k=10,
     )
     names = ["knn", "ned", "mahalanobis", "max_softmax", "energy", "trust_score", "credibility"]
+    names += ["relative_mahalanobis", "vim"]
     assert sorted({d.detector for d in study.detectors}) == sorted(names)
     assert len(study.detectors) == 2 * len(names)
     for name, strangers in outliers.items():
@@ -80,7 +81,8 @@ def test_credibility_histograms_count_every_row_of_every_set(rows):
 def test_without_an_outlier_set_each_detector_is_listed_as_not_tested(rows):
     support, labels, inliers, _ = rows
     study = outlier_study(support, inliers, labels=labels, k=10)
-    assert {d.detector for d in study.detectors} == {"knn", "ned", "mahalanobis", "trust_score"}
+    gaussian = {"mahalanobis", "relative_mahalanobis", "vim"}
+    assert {d.detector for d in study.detectors} == {"knn", "ned", "trust_score", *gaussian}
     assert all(d.auroc is None and d.fpr95 is None for d in study.detectors)
     assert str(study).count("not tested") >= 4
     assert "outliers: no outlier set was given" in study.not_tested

@@ -31,6 +31,7 @@ from vicinal.audits import data
 from vicinal.audits.cases import SHOWN_NEIGHBORS, cases_of, class_facts, credibility_of
 from vicinal.audits.class_order import order_warning
 from vicinal.audits.facts import Facts, best_of, gather
+from vicinal.audits.familiarity import kept_standards, unknowns_of, untested
 from vicinal.audits.inputs import About, AuditSettings, AuditWarning, ready_sets, warn
 from vicinal.audits.model import ModelFacts, images_of, listen
 from vicinal.audits.record import Audit, SupportRows
@@ -43,7 +44,6 @@ from vicinal.audits.scoring import (
 from vicinal.audits.sections import Data, Duplicates, Head, PriorShift, Provenance
 from vicinal.audits.suspects import label_audit
 from vicinal.confidence.head import TrustHead
-from vicinal.confidence.verdicts import standards_of
 from vicinal.neighbors.search.resumable import Progress
 
 
@@ -55,6 +55,7 @@ def audit(
     support: Any = None,
     query: Any = None,
     calib: Any = None,
+    foreign: Any = None,
     logits: Any = None,
     settings: AuditSettings | None = None,
     about: About | None = None,
@@ -73,6 +74,8 @@ def audit(
     support : ``(Z, y)``, embeddings and their labels, where there is no model.
     query : ``(Zq, yq)``, or ``Zq`` alone; None judges the support leave-one-out.
     calib : ``(Zc, yc)``, held-out rows that set temperature and thresholds.
+    foreign : ``Z``, rows known to belong to none of the classes: how many would be caught, and
+        how many called supported. With a model, inputs for it.
     logits : a softmax head's on the query, one column per class; a model brings its own.
     settings : what decides the numbers besides the data, :class:`AuditSettings`.
     about : what the rows are called and look like, :class:`About`.
@@ -90,14 +93,14 @@ def audit(
     settings, about = settings or AuditSettings(), about or About()
     seen: ModelFacts | None = None
     if model is not None:
-        seen = listen(model, train, test, calib, settings, work, progress)
-        support, query, calib = seen.support, seen.query, seen.calib
+        seen = listen(model, train, test, calib, settings, work, progress, foreign)
+        support, query, calib, foreign = seen.support, seen.query, seen.calib, seen.foreign
         logits = seen.logits if logits is None else logits
         if about.media is None and about.show_images:
             about = dataclasses.replace(about, media=images_of(train, test))
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", UserWarning)
-        sets = ready_sets(support, query, calib, settings, about)
+        sets = ready_sets(support, query, calib, settings, about, foreign)
         facts = gather(sets, logits, seen, settings, about, work, progress)
         sections = {name: section(facts) for name, section in SECTIONS.items()}
     command = about.command or "vicinal.audit(...)"
@@ -221,15 +224,14 @@ def not_checked(facts: Facts) -> dict[str, str]:
         missing["accuracy"] = "the query has no labels"
     if facts.sets.leave_one_out:
         missing["held-out rows"] = "one set was given; everything is leave-one-out on it"
-    missing["outliers"] = "no known-foreign set was given: the detectors' hit rates are not tested"
+    if facts.sets.foreign is None:
+        missing["outliers"] = untested()
     return missing
 
 
 def trust_head(facts: Facts) -> TrustHead:
     """The head to keep: standards from all held-out rows, the audit's own threshold."""
-    held_out, target = facts.split.held_out, facts.settings.target_accuracy
-    standards = standards_of(held_out, facts.ned.parameters_, facts.threshold, target)
-    return TrustHead(facts.ned, standards)
+    return TrustHead(facts.ned, kept_standards(facts))
 
 
 # Field of the record -> what computes it from the facts. A new section is one line here, one
@@ -257,6 +259,7 @@ SECTIONS: dict[str, Callable[[Facts], Any]] = {
         f.neighborhood.indices,
         f.settings.seed,
     ),
+    "unknowns": unknowns_of,
     "duplicates": duplicates_of,
     "hubs": lambda f: data.hubs(f.neighborhood.indices, f.weights, len(f.sets.codes)),
     "prior_shift": prior_shift_of,

@@ -10,6 +10,7 @@ from jaxtyping import Float, Int
 from numpy.typing import NDArray
 from torch import Tensor
 
+from vicinal.audits.familiarity import familiarity_of
 from vicinal.audits.heads import BLOCK, Answer
 from vicinal.audits.model import ModelFacts
 from vicinal.audits.record import Cases, significant
@@ -34,6 +35,7 @@ class CaseVerdicts(NamedTuple):
     near_percentile: Float[Tensor, " m"]
     codes: Int[Tensor, " m"]
     reasons: list[str]
+    familiarity: Float[Tensor, " m"]
 
 
 def verdicts_of(facts: Facts) -> CaseVerdicts:
@@ -41,20 +43,22 @@ def verdicts_of(facts: Facts) -> CaseVerdicts:
     answer, target = facts.answer, facts.settings.target_accuracy
     m, confidence = len(answer.predicted), torch.from_numpy(answer.confidence)
     crowding = crowding_of(facts.model, m)
-    credibility, near = torch.zeros(2, m, dtype=torch.float64)
+    credibility, near, familiar = torch.zeros(3, m, dtype=torch.float64)
     codes, lines = torch.zeros(m, dtype=torch.long), [""] * m
     for fold, parameters in zip(facts.split.folds, answer.parameters, strict=True):
         rows = fold.scored
-        standards = standards_of(fold.evidence, parameters, facts.threshold, target)
+        ranked, scores = familiarity_of(facts, fold), facts.foreignness.query[rows]
+        standards = standards_of(fold.evidence, parameters, facts.threshold, target, ranked)
         part, predicted, sure = fold.neighborhood, answer.predicted[rows], confidence[rows]
         crowd = None if crowding is None else crowding[rows]
-        judged = judge(part, predicted, sure, parameters, standards, crowd)
+        judged = judge(part, predicted, sure, parameters, standards, crowd, scores)
         credibility[rows], near[rows] = judged.credibility, judged.near_percentile
+        familiar[rows] = ranked.p_values(scores)
         codes[rows] = judged.codes
         sentences = reasons(judged, part, predicted, sure, standards, facts.sets.names)
         for row, line in zip(rows.tolist(), sentences, strict=True):
             lines[row] = line
-    return CaseVerdicts(credibility, near, codes, lines)
+    return CaseVerdicts(credibility, near, codes, lines, familiar)
 
 
 def weights_of(facts: Facts) -> Float[Tensor, "m k"]:
@@ -95,6 +99,7 @@ def cases_of(facts: Facts) -> Cases:
         weights=_rows(facts.weights[:, :SHOWN_NEIGHBORS]),
         distances=_rows(shown.distances),
         head=facts.shown,
+        familiarity=tuple(verdicts.familiarity.tolist()),
         **_network_columns(facts.model, m),
     )
 

@@ -7,7 +7,7 @@ fitted is never scored on the rows it was fitted on.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,6 +18,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from vicinal.audits.cases import verdicts_of, weights_of
+from vicinal.audits.familiarity import combination_of, foreignness
 from vicinal.audits.heads import HEADS, RECIPES, Answer, Fold, Task, best_vote_k
 from vicinal.audits.inputs import About, AuditSettings, LabeledRows, Sets, usable_k, warn
 from vicinal.audits.model import ModelFacts
@@ -65,7 +66,10 @@ class Facts:
     neighborhood: Neighborhood  # of the query in the support
     split: Split
     logits: Float[Tensor, "m c"] | None
+    foreign: Neighborhood | None = None  # of the foreign rows in the support
 
+    foreignness = cached_property(foreignness)
+    combination = cached_property(combination_of)
     weights = cached_property(weights_of)
     verdicts = cached_property(verdicts_of)
 
@@ -198,8 +202,9 @@ def gather(
     support = LabeledSupport(search, Labels(sets.classes, codes), graph=kept)
     query = graph if sets.leave_one_out else nearest(sets.query, "neighbors")
     calib = None if sets.calib is None else nearest(sets.calib, "neighbors")
+    foreign = None if sets.foreign is None else nearest(sets.foreign, "neighbors")
     split = split_of(sets, query, graph, calib, settings.seed)
-    return Facts(sets, settings, about, model, support, graph, query, split, given)
+    return Facts(sets, settings, about, model, support, graph, query, split, given, foreign)
 
 
 def aligned_logits(logits: Any, sets: Sets) -> Tensor:
@@ -233,6 +238,7 @@ def split_of(
     if sets.calib is not None and calib is not None:
         assert sets.calib.codes is not None
         found = _evidence(calib, sets.calib.codes, counts)
+        found = replace(found, points=sets.calib.rows[sets.calib.codes >= 0])
         _check_some(found, "calib")
         how = f"fitted on {len(sets.calib.rows):,} calibration rows"
         return Split(found, (Fold(found, everyone, neighborhood.double()),), how)

@@ -58,7 +58,7 @@ def sample_rows(audit: Audit) -> Iterable[list[str]]:
     classes = [word(name) for name in audit.classes]
     yield [
         *("id", "label", "predicted", "confidence", "credibility", "near_percentile"),
-        *("network_percentile", "verdict", "reason"),
+        *("familiarity", "network_percentile", "verdict", "reason"),
         *(
             f"{what}_{place}"
             for place in range(1, TOP_NEIGHBORS + 1)
@@ -66,6 +66,7 @@ def sample_rows(audit: Audit) -> Iterable[list[str]]:
         ),
     ]
     crowding = cases.network_percentile or (None,) * len(cases.id)
+    familiar = cases.familiarity or (None,) * len(cases.id)
     for i, given in enumerate(cases.label):
         rows, weights = cases.neighbors[i][:TOP_NEIGHBORS], cases.weights[i][:TOP_NEIGHBORS]
         pairs = zip(rows, weights, strict=True)
@@ -76,6 +77,7 @@ def sample_rows(audit: Audit) -> Iterable[list[str]]:
             number(cases.confidence[i]),
             number(cases.credibility[i]),
             number(cases.near_percentile[i]),
+            number(familiar[i]),
             number(crowding[i]),
             cases.verdict[i],
             word(cases.reason[i]),

@@ -41,6 +41,7 @@ class AuditSettings(Record):
     k: neighbors that vote; None is 100, or the whole of a smaller support.
     unknown: query rows of a class the support lacks count as ``"wrong"``, or as ``"unlabeled"``.
     embedding, layers: which layers of a model to search in, and to tell the story of.
+    unfamiliar: the share of ordinary rows that may be called so; a promise.
     """
 
     k: int | None = None
@@ -55,12 +56,15 @@ class AuditSettings(Record):
     embedding: str | None = None
     layers: tuple[str, ...] = ()
     network_rows: int = 400
+    unfamiliar: float = 0.05
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_choice(self.metric, "metric", ("sqeuclidean", "euclidean", "cosine"))
         check_choice(self.prior, "prior", ("support", "uniform"))
         check_choice(self.unknown, "unknown", ("wrong", "unlabeled"))
+        if not 0 < self.unfamiliar < 1:
+            raise InputError(f"`unfamiliar` must be between 0 and 1, got {self.unfamiliar!r}.")
         if not 0 < self.target_accuracy < 1:
             raise InputError(
                 f"`target_accuracy` must be between 0 and 1, got {self.target_accuracy!r}."
@@ -75,6 +79,7 @@ class About:
     support_name: str = "support"
     query_name: str = "query"
     calib_name: str = "calib"
+    foreign_name: str = "foreign"
     support_ids: Sequence[str] | None = None
     query_ids: Sequence[str] | None = None
     class_names: Sequence[str] | None = None
@@ -134,6 +139,7 @@ class Sets:
     classes: NDArray[Any]
     names: tuple[str, ...]
     leave_one_out: bool  # the query is the support itself
+    foreign: LabeledRows | None = None  # rows known to belong to none of the classes
 
     @property
     def codes(self) -> Int[Tensor, " n"]:
@@ -142,7 +148,14 @@ class Sets:
         return self.support.codes
 
 
-def ready_sets(support: Any, query: Any, calib: Any, settings: AuditSettings, about: About) -> Sets:
+def ready_sets(
+    support: Any,
+    query: Any,
+    calib: Any,
+    settings: AuditSettings,
+    about: About,
+    foreign: Any = None,
+) -> Sets:
     """Rows and codes of all sets; what cannot be audited is refused with a sentence."""
     z, y = _pair(support, "support")
     if y is None:
@@ -172,7 +185,12 @@ def ready_sets(support: Any, query: Any, calib: Any, settings: AuditSettings, ab
             "query has no labels: running in predict-only mode (no accuracy, no ECE). To "
             "calibrate, pass --calib with labels."
         )
-    return Sets(first, second, third, labels.classes, names, alone)
+    fourth = None
+    if foreign is not None:
+        rows = foreign[0] if isinstance(foreign, tuple) else foreign
+        fourth = _rows(rows, None, "foreign", about.foreign_name, settings)
+        check_same_width(first.rows, fourth.rows, "support", "foreign")
+    return Sets(first, second, third, labels.classes, names, alone, fourth)
 
 
 def usable_k(settings: AuditSettings, sets: Sets) -> int:

@@ -63,6 +63,7 @@ class ModelFacts:
     layer_share: Float[Tensor, "m l"] | None = None
     support_neighborhoods: dict[str, Neighborhood] = field(default_factory=dict)
     network: NetworkFacts | None = None
+    foreign: Any = None
     not_checked: dict[str, str] = field(default_factory=dict)
 
 
@@ -74,6 +75,7 @@ def listen(
     settings: AuditSettings,
     work: str | Path | None,
     progress: Callable[[str, int, int | None], None] | None,
+    foreign: Any = None,
 ) -> ModelFacts:
     """Run the model over the sets and ask its layers and gradients; arguments as of ``audit``."""
     if train is None or test is None:
@@ -92,6 +94,7 @@ def listen(
 
     support, query = captured(train, "support"), captured(test, "query")
     held = None if calib is None else captured(calib, "calib")
+    unknown = None if foreign is None else captured(foreign, "foreign")[embedding]
     if support.labels is None:
         raise InputError("`train` has no labels. Pass (x, y), or a Dataset of pairs.")
     votes, shares, neighborhoods = _layer_votes(support, query, story, settings.seed)
@@ -110,6 +113,7 @@ def listen(
         layer_share=shares,
         support_neighborhoods=neighborhoods,
         network=network,
+        foreign=unknown,
         not_checked={} if missing is None else {"network": missing},
     )
 

@@ -35,6 +35,7 @@ from vicinal.audits.sections import (
     RiskCoverage,
     StressTable,
     Sweep,
+    Unknowns,
 )
 from vicinal.checks import InputError, check_choice
 from vicinal.confidence.verdicts import VERDICTS
@@ -75,6 +76,7 @@ class Cases(Record):
     layers: tuple[str, ...] = ()  # layer_class[i][l]: what row i's neighbors in layer l vote for
     layer_class: tuple[tuple[int, ...], ...] | None = None
     layer_share: tuple[tuple[float, ...], ...] | None = None
+    familiarity: tuple[float, ...] | None = None  # share of held-out rows at least as foreign
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -113,6 +115,7 @@ class Audit(Record):
     network: NetworkView | None = None
     map: Map | None = None
     stress: tuple[StressTable, ...] | None = None
+    unknowns: Unknowns | None = None
     duplicates: Duplicates | None = None
     hubs: Hubs | None = None
     prior_shift: PriorShift | None = None

@@ -143,6 +143,34 @@ class Credibility(Record):
 
 
 @dataclass(frozen=True)
+class UnknownPart(Record):
+    """One way to tell foreign rows, on rows that chose nothing."""
+
+    name: str
+    title: str
+    auroc: float
+    fpr95: float  # ordinary rows flagged where 95 % of the foreign ones are
+    flagged: float  # share of foreign rows, at the promised rate of ordinary ones
+    combined: bool  # whether it is in the combination
+
+
+@dataclass(frozen=True)
+class Unknowns(Record):
+    """How well a known-foreign set is told from ordinary rows; the combination first."""
+
+    rate: float  # of ordinary rows that may be called unfamiliar
+    flagged: float  # of ordinary rows that were
+    ordinary: int
+    foreign: SetFacts
+    rows: int  # foreign rows that the numbers are of
+    parts: tuple[UnknownPart, ...]
+    combination: tuple[str, ...]
+    how: str
+    verdicts: dict[str, int]  # of those foreign rows
+    supported: float  # share of them called supported: what slips through
+
+
+@dataclass(frozen=True)
 class ClassFacts(Record):
     label: int
     support: int

@@ -42,7 +42,7 @@ from vicinal.cli.run_folder import (
 from vicinal.cli.verbs import METRICS, AuditOptions
 from vicinal.report.facts import label_sentences
 
-ROLES = ("support", "query", "calib")
+ROLES = ("support", "query", "calib", "foreign")
 
 
 def run(options: AuditOptions) -> None:
@@ -121,6 +121,13 @@ def _findings(audit: Audit) -> Iterator[str]:
             f"neighborhood ({100 * suspects / max(checked, 1):.1f} %)"
         )
         yield from (f"             {line}" for line in label_sentences(audit))
+    if (found := audit.unknowns) is not None:
+        yield (
+            f"  unknowns   {found.foreign.name}: {found.parts[0].flagged:.0%} of "
+            f"{found.rows:,} foreign rows unfamiliar, {found.supported:.0%} supported "
+            f"(AUROC {found.parts[0].auroc:.3f}; {found.flagged:.1%} of ordinary rows flagged, "
+            f"promised {found.rate:g})"
+        )
     for planted in audit.planted:
         missed = planted.planted - planted.found
         yield (
@@ -176,6 +183,8 @@ def prepare(options: AuditOptions, console: Console) -> Prepared:
     if options.apply is not None:
         sets["support"], tables[CLEANED] = cleaned_support(options.apply, support, about)
     arguments: dict[str, Any] = {role: _pair(rows) for role, rows in sets.items()}
+    if "foreign" in sets:
+        arguments["foreign"] = sets["foreign"].embeddings
     if "query" in sets:
         arguments["logits"] = sets["query"].logits
     return Prepared(options, arguments, about, tables)
@@ -191,6 +200,7 @@ def settings_of(options: AuditOptions) -> AuditSettings:
         metric="cosine" if options.metric == "cosine" else "sqeuclidean",
         normalize=options.normalize,
         target_accuracy=options.target_accuracy,
+        unfamiliar=options.unfamiliar,
         prior=options.prior,
         unknown="unlabeled" if options.ignore_unknown else "wrong",
         force_ece=options.force_ece,
@@ -215,7 +225,7 @@ def _with_model(options: AuditOptions, spec: str, console: Console) -> Prepared:
     for role in ROLES:
         if (data := getattr(options, role)) is not None:
             inputs = model_inputs(data, options, size=options.size, gray=options.gray)
-            sets[role] = in_codes_of(names, inputs)
+            sets[role] = inputs if role == "foreign" else in_codes_of(names, inputs)
             names = names or inputs.classes
     about = _about(options, {role: inputs.rows for role, inputs in sets.items()}, names)
     tables = {}
@@ -232,6 +242,7 @@ def _with_model(options: AuditOptions, spec: str, console: Console) -> Prepared:
         "train": train,
         "test": sets["query"].data,
         "calib": sets["calib"].data if "calib" in sets else None,
+        "foreign": sets["foreign"].data if "foreign" in sets else None,
     }
     return Prepared(options, arguments, about, tables)
 
@@ -259,6 +270,7 @@ def _about(options: AuditOptions, sets: dict[str, Any], names: list[str] | None 
         support_name=support.name,
         query_name=query.name,
         calib_name=calib.name if calib else "calib",
+        foreign_name=sets["foreign"].name if "foreign" in sets else "foreign",
         support_ids=_ids(support, options.hash_ids),
         query_ids=_ids(query, options.hash_ids),
         class_names=names if options.labels is None else _class_names(options.labels),

@@ -10,6 +10,7 @@ from vicinal.cli.console import Console
 from vicinal.cli.data_files import read_vectors
 from vicinal.cli.verbs import METRICS, FitOptions
 from vicinal.confidence import NEDClassifier, TrustHead
+from vicinal.confidence.verdicts import Standards
 
 
 def run(options: FitOptions) -> None:
@@ -31,7 +32,13 @@ def run(options: FitOptions) -> None:
         metric="cosine" if options.metric == "cosine" else "sqeuclidean",
     )
     with console.library_warnings():
-        head = TrustHead.fit(support, calib=calib, ned=ned, target_accuracy=options.target_accuracy)
+        head = TrustHead.fit(
+            support,
+            calib=calib,
+            ned=ned,
+            target_accuracy=options.target_accuracy,
+            unfamiliar=options.unfamiliar,
+        )
     head.save(path)
     print_threshold(head, calib is not None, console)
     size = path.stat().st_size / 1e6
@@ -43,6 +50,7 @@ def run(options: FitOptions) -> None:
             "temperature": head.ned.temperature_,
             "threshold": None if not head.standards.reachable else head.standards.threshold,
             "target_accuracy": options.target_accuracy,
+            "unfamiliar": options.unfamiliar,
         }
     )
 
@@ -54,6 +62,11 @@ def _labeled(spec: str, options: FitOptions, console: Console) -> tuple[Any, Any
     for name, why in rows.dropped:
         console.warn(f"row {name} was dropped: {why}.")
     return rows.embeddings, rows.labels
+
+
+def _rate(held: Standards) -> float:
+    """The promised rate; heads of version 0.1 went by the farthest percent."""
+    return 1 - held.far_percentile / 100 if held.familiarity is None else held.familiarity.rate
 
 
 def print_threshold(head: TrustHead, held_out: bool, console: Console) -> None:
@@ -73,7 +86,7 @@ def print_threshold(head: TrustHead, held_out: bool, console: Console) -> None:
         )
     console.print(
         "the bound holds for data like these; it says nothing about unfamiliar inputs, which are "
-        f"told apart by distance (p ≥ {held.far_percentile:g})"
+        f"told apart by familiarity: about {_rate(held):.1%} of ordinary rows are called so"
     )
     if not held_out:
         console.warn(

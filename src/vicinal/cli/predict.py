@@ -13,7 +13,7 @@ from typing import Any, Self, TextIO
 
 import numpy as np
 
-from vicinal.audits.files import word
+from vicinal.audits.files import number, word
 from vicinal.checks import InputError
 from vicinal.cli.console import Console
 from vicinal.cli.data_files import read_rows
@@ -24,7 +24,16 @@ from vicinal.files import write_atomically
 
 STANDARD = "-"  # stdin or stdout
 BLOCK = 2048
-FIELDS = ("id", "label", "confidence", "credibility", "near_percentile", "verdict", "reason")
+FIELDS = (
+    "id",
+    "label",
+    "confidence",
+    "credibility",
+    "near_percentile",
+    "familiarity",
+    "verdict",
+    "reason",
+)
 
 
 def run(options: PredictOptions) -> None:
@@ -74,6 +83,7 @@ def answers(head: TrustHead, rows: RowSet) -> Iterator[dict[str, Any]]:
             "confidence": float(out.confidence[row]),
             "credibility": float(out.credibility[row]),
             "near_percentile": float(out.near_percentile[row]),
+            "familiarity": None if out.familiarity is None else float(out.familiarity[row]),
             "verdict": str(out.verdict[row]),
             "reason": out.reason[row],
             "neighbors": [int(i) for i in out.neighbors[row][:5]],
@@ -103,7 +113,7 @@ class AnswerWriter:
             self.lines.flush()
         if self.table is not None:
             cells = [answer[name] for name in FIELDS]
-            self.rows.writerow([word(c) if isinstance(c, str) else f"{c:.6g}" for c in cells])
+            self.rows.writerow([word(c) if isinstance(c, str) else number(c) for c in cells])
 
     def __exit__(self, kind: object, error: object, trace: object) -> None:
         if kind is not None:
@@ -138,7 +148,7 @@ def _blocks(options: PredictOptions) -> Iterator[RowSet]:
 
 def _lines(stream: TextIO) -> Iterator[RowSet]:
     """A row per line: a JSON list, or an object with ``embedding`` and maybe ``id``."""
-    for number, line in enumerate(stream):
+    for place, line in enumerate(stream):
         if not line.strip():
             continue
         try:
@@ -146,10 +156,10 @@ def _lines(stream: TextIO) -> Iterator[RowSet]:
             vector = value["embedding"] if isinstance(value, dict) else value
             x = np.asarray([vector], dtype=np.float64)
         except (ValueError, KeyError, TypeError) as error:
-            raise InputError(f"line {number + 1} of stdin is no row: {error}.") from None
-        ident = str(value.get("id", number)) if isinstance(value, dict) else str(number)
+            raise InputError(f"line {place + 1} of stdin is no row: {error}.") from None
+        ident = str(value.get("id", place)) if isinstance(value, dict) else str(place)
         if x.ndim != 2:
-            raise InputError(f"line {number + 1} of stdin is no row: it has shape {x.shape[1:]}.")
+            raise InputError(f"line {place + 1} of stdin is no row: it has shape {x.shape[1:]}.")
         if not np.isfinite(x).all():
-            raise InputError(f"line {number + 1} of stdin holds NaN or infinity.")
+            raise InputError(f"line {place + 1} of stdin holds NaN or infinity.")
         yield RowSet("stdin", x, ids=(ident,), source="stdin")

@@ -24,6 +24,9 @@ TargetAccuracy = Annotated[
 TrustPickle = Annotated[
     bool, typer.Option("--trust-pickle", help="Load pickled objects. They can run any code.")
 ]
+Unfamiliar = Annotated[
+    float, typer.Option("--unfamiliar", help="Share of ordinary rows that may be called so.")
+]
 METRICS = ("l2", "cosine")
 
 
@@ -125,6 +128,9 @@ class AuditOptions(
     support: Annotated[str, typer.Argument(help="Labeled reference rows: file or folder.")]
     query: Annotated[str | None, typer.Argument(help="Rows to judge.")] = None
     calib: Annotated[str | None, typer.Option("--calib", help="Held-out rows to fit on.")] = None
+    foreign: Annotated[
+        str | None, typer.Option("--foreign", help="Rows of none of the classes: would it show?")
+    ] = None
     out: Out = None
     k: Annotated[str, typer.Option("--k", help="Neighbors that vote, or auto.")] = "auto"
     metric: Metric = "l2"
@@ -132,6 +138,7 @@ class AuditOptions(
         bool, typer.Option("--normalize/--no-normalize", help="Scale every row to length 1 first.")
     ] = False
     target_accuracy: TargetAccuracy = 0.99
+    unfamiliar: Unfamiliar = 0.05
     prior: Annotated[str, typer.Option("--prior", help="Class shares: support, uniform.")] = (
         "support"
     )
@@ -200,6 +207,7 @@ class FitOptions(DataOptions, VectorOptions, ConsoleOptions):
     support: Annotated[str, typer.Argument(help="Labeled reference rows.")]
     calib: Annotated[str | None, typer.Option("--calib", help="Held-out labeled rows.")] = None
     target_accuracy: TargetAccuracy = 0.99
+    unfamiliar: Unfamiliar = 0.05
     out: Out = None
     k: Annotated[int | None, typer.Option("--k", help="Neighbors that vote.")] = None
     metric: Metric = "l2"

@@ -1,6 +1,9 @@
 from vicinal.confidence.conformal import ConformalSets as ConformalSets
 from vicinal.confidence.dknn import DeepKNN as DeepKNN
 from vicinal.confidence.dknn import DeepKNNPrediction as DeepKNNPrediction
+from vicinal.confidence.familiarity import Familiarity as Familiarity
+from vicinal.confidence.familiarity import Surroundings as Surroundings
+from vicinal.confidence.familiarity import combined_by_ranks as combined_by_ranks
 from vicinal.confidence.head import Judgement as Judgement
 from vicinal.confidence.head import TrustHead as TrustHead
 from vicinal.confidence.head import load as load

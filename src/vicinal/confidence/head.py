@@ -22,8 +22,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from vicinal.checks import InputError, as_tensor, same_kind
+from vicinal.checks import InputError, as_matrix, as_tensor, same_kind
 from vicinal.confidence.bundle import read, write
+from vicinal.confidence.familiarity import ANCHORS, Familiarity, Ranks, Surroundings, enough
 from vicinal.confidence.ned.classifier import NEDClassifier
 from vicinal.confidence.ned.file import ned_of_state, ned_state
 from vicinal.confidence.ned.fit import fit_recipe
@@ -46,6 +47,8 @@ class Judgement(Prediction):
 
     ``near_percentile``: farther from its 5th neighbor than this percent of held-out rows.
     ``density_percentile``: more mass around it than around this percent of them.
+    ``familiarity``: the share of held-out rows at least as foreign, a conformal p-value; None for
+    a head of version 0.1, which went by ``near_percentile`` alone.
     """
 
     credibility: Any  # (n,)
@@ -55,6 +58,7 @@ class Judgement(Prediction):
     standards: Standards
     _reasons: Callable[[], list[str]] = field(repr=False)
     crowding: NDArray[np.float64] | None = None
+    familiarity: Any = None  # (n,)
 
     @cached_property
     def reason(self) -> list[str]:
@@ -72,6 +76,7 @@ class TrustHead:
     def __init__(self, ned: NEDClassifier, standards: Standards) -> None:
         self.ned = ned
         self.standards = standards
+        self._seen: tuple[Any, Any, Surroundings] | None = None
 
     @classmethod
     def fit(
@@ -81,6 +86,7 @@ class TrustHead:
         *,
         ned: NEDClassifier | None = None,
         target_accuracy: float = 0.95,
+        unfamiliar: float = 0.05,
     ) -> TrustHead:
         """From labeled support rows and, better, held-out rows that set T and the standards.
 
@@ -92,11 +98,12 @@ class TrustHead:
         ned : an unfitted NED in place of the default, which fits sharpness, background and class
             bandwidths as well.
         target_accuracy : what the rows above the threshold shall keep, with certainty 0.95.
+        unfamiliar : the share of ordinary rows that may be called unfamiliar.
         """
         if ned is None:
             ned = NEDClassifier(sharpness="fit", background="fit", bandwidth="class")
         ned.fit(*support)
-        return cls.of(ned, calib, target_accuracy=target_accuracy)
+        return cls.of(ned, calib, target_accuracy=target_accuracy, unfamiliar=unfamiliar)
 
     @classmethod
     def of(
@@ -105,6 +112,7 @@ class TrustHead:
         calib: tuple[Any, Any] | None = None,
         *,
         target_accuracy: float = 0.95,
+        unfamiliar: float = 0.05,
     ) -> TrustHead:
         """A head around a fitted NED."""
         if ned.support_.labels.soft:
@@ -116,7 +124,7 @@ class TrustHead:
             raise InputError(
                 f"`target_accuracy` must lie between 0 and 1, got {target_accuracy!r}."
             )
-        return cls(ned, measure(ned, calib, target_accuracy))
+        return cls(ned, measure(ned, calib, target_accuracy, unfamiliar))
 
     @property
     def classes_(self) -> NDArray[Any]:
@@ -137,7 +145,13 @@ class TrustHead:
         codes, prediction = prediction_of(self.ned, neighborhood, X)
         crowd = None if crowding is None else as_tensor(crowding, "crowding").double()
         sure = as_tensor(prediction.confidence, "confidence").double()
-        found = judge(neighborhood, codes, sure, self.ned.parameters_, self.standards, crowd)
+        scores = None
+        if self.standards.familiarity is not None:
+            rows = as_matrix(X, "X").detach().cpu().to(self.ned.support_.rows.dtype)
+            scores = self.surroundings.scores(rows, neighborhood, self.ned.parameters_)
+        found = judge(
+            neighborhood, codes, sure, self.ned.parameters_, self.standards, crowd, scores
+        )
         names = [str(name) for name in self.classes_.tolist()]
         return Judgement(
             **{item.name: getattr(prediction, item.name) for item in fields(prediction)},
@@ -148,7 +162,16 @@ class TrustHead:
             standards=self.standards,
             _reasons=partial(reasons, found, neighborhood, codes, sure, self.standards, names),
             crowding=None if crowd is None else crowd.numpy(),
+            familiarity=None if found.familiarity is None else same_kind(found.familiarity, X),
         )
+
+    @property
+    def surroundings(self) -> Surroundings:
+        """The parts of familiarity, fitted on the support as it is now."""
+        rows, codes = self.ned.support_.rows, self.ned.support_.labels.codes
+        if self._seen is None or self._seen[0] is not rows or self._seen[1] is not codes:
+            self._seen = (rows, codes, Surroundings.fit(rows, codes))
+        return self._seen[2]
 
     def predict_proba(self, X: Any) -> Any:
         """NED's probabilities alone."""
@@ -166,13 +189,17 @@ class TrustHead:
 
     def recalibrate(self, X: Any, y: Any) -> TrustHead:
         """Set temperature and standards from held-out rows; nothing is stale after."""
-        self.standards = measure(self.ned, (X, y), self.standards.target_accuracy)
+        self.standards = measure(self.ned, (X, y), self.standards.target_accuracy, self._rate)
         return self
 
     def save(self, path: str | Path) -> Path:
         """Write a ``.vic`` file: safetensors and JSON, never pickle."""
         tensors, facts = ned_state(self.ned)
         held = {item.name: getattr(self.standards, item.name) for item in fields(Standards)}
+        familiar = held.pop("familiarity")
+        if familiar is not None:
+            held |= {"familiar_parts": familiar.ranks.parts, "familiar": familiar.ranks.combined}
+            facts["familiarity"] = {"parts": list(familiar.parts), "rate": familiar.rate}
         arrays = {f"held_{k}": v for k, v in held.items() if isinstance(v, Tensor)}
         threshold = torch.tensor([held.pop("threshold")], dtype=torch.float64)
         facts["standards"] = {k: v for k, v in held.items() if not isinstance(v, Tensor)}
@@ -180,8 +207,13 @@ class TrustHead:
 
     def _edited(self, _: NEDClassifier) -> TrustHead:
         if self.standards.source == "leave-one-out":
-            self.standards = measure(self.ned, None, self.standards.target_accuracy)
+            self.standards = measure(self.ned, None, self.standards.target_accuracy, self._rate)
         return self
+
+    @property
+    def _rate(self) -> float:
+        familiar = self.standards.familiarity
+        return Familiarity.rate if familiar is None else familiar.rate
 
 
 def load(path: str | Path) -> TrustHead | NEDClassifier:
@@ -194,10 +226,16 @@ def load(path: str | Path) -> TrustHead | NEDClassifier:
         return ned
     held: dict[str, Any] = {k[5:]: v for k, v in tensors.items() if k.startswith("held_")}
     held["threshold"] = float(held["threshold"])
+    if "familiarity" in facts:
+        ranks = Ranks(held.pop("familiar_parts"), held.pop("familiar"))
+        said = facts["familiarity"]
+        held["familiarity"] = Familiarity(ranks, tuple(said["parts"]), said["rate"])
     return TrustHead(ned, Standards(**held, **facts["standards"]))
 
 
-def measure(ned: NEDClassifier, calib: tuple[Any, Any] | None, target_accuracy: float) -> Standards:
+def measure(
+    ned: NEDClassifier, calib: tuple[Any, Any] | None, target_accuracy: float, unfamiliar: float
+) -> Standards:
     """The standards of held-out rows (also fits T on them), or of support rows left out in turn."""
     evidence = ned.held_out(calib)
     if calib is not None and ned.recipe_.names:
@@ -207,7 +245,19 @@ def measure(ned: NEDClassifier, calib: tuple[Any, Any] | None, target_accuracy: 
     confidence = log_probs.gather(1, best[:, None])[:, 0].exp().clamp_max(1).numpy()
     right = (best == evidence.targets).numpy()
     threshold = threshold_for_accuracy(confidence, right, target_accuracy).threshold
-    return standards_of(evidence, ned.parameters_, threshold, target_accuracy)
+    familiar = Familiarity.of(held_out_scores(ned, evidence, unfamiliar), unfamiliar)
+    return standards_of(evidence, ned.parameters_, threshold, target_accuracy, familiar)
+
+
+def held_out_scores(ned: NEDClassifier, evidence: Evidence, rate: float) -> Tensor:
+    """Every part of familiarity (m, p): of held-out rows if they are enough, or of the support."""
+    support, parameters = ned.support_, ned.parameters_
+    parts = Surroundings.fit(support.rows, support.labels.codes)
+    few = len(support) > 1 and not enough(len(evidence), rate)
+    if evidence.points is not None and not few:
+        return parts.scores(evidence.points.cpu(), evidence.neighborhood, parameters)
+    graph = support.leave_one_out(ned.k_)
+    return parts.left_out(parts.held_out(ANCHORS), graph, parameters)
 
 
 def _out_of_fold(ned: NEDClassifier, evidence: Evidence) -> Tensor:

@@ -45,6 +45,7 @@ class Evidence:
     targets: Int[Tensor, " n"] | Float[Tensor, "n c"]
     counts: Float[Tensor, " c"]
     leave_one_out: bool
+    points: Float[Tensor, "n d"] | None = None  # the rows themselves, where they are held out
 
     def __post_init__(self) -> None:
         distances, indices = self.neighborhood
@@ -72,7 +73,9 @@ class Evidence:
 
     def rows(self, keep: Tensor | slice) -> Evidence:
         """Of some rows only."""
-        return replace(self, neighborhood=self.neighborhood.rows(keep), targets=self.targets[keep])
+        points = None if self.points is None else self.points[keep]
+        near = self.neighborhood.rows(keep)
+        return replace(self, neighborhood=near, targets=self.targets[keep], points=points)
 
     def first(self, k: int) -> Evidence:
         """With the k nearest neighbors of each row only."""
@@ -85,6 +88,7 @@ def joined_evidence(parts: Sequence[Evidence]) -> Evidence:
         parts[0],
         neighborhood=joined([part.neighborhood for part in parts]),
         targets=torch.cat([part.targets for part in parts]),
+        points=None,
     )
 
 

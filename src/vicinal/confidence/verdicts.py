@@ -1,10 +1,11 @@
 r"""Four verdicts, each naming one measured thing. A row gets the first that holds:
 
-* **unfamiliar**: its 5th neighbor is farther than that of 99 % of held-out rows. Confidence, a
-  share of whatever mass is there, then means nothing.
-* **isolated**: less kernel mass around it than around 99 % of held-out rows (no close neighbor,
-  though the 5th is at an ordinary distance), or, where the network's own neighbor counts N_S are
-  given, fewer of those.
+* **unfamiliar**: more foreign than 95 % of held-out rows, by distances, directions and Gaussians
+  together (:mod:`vicinal.confidence.familiarity`; the rate is a promise and a setting). Confidence,
+  a share of whatever mass is there, then means nothing.
+* **isolated**: less kernel mass around it than around 99 % of held-out rows, or, where the
+  network's own neighbor counts N_S are given, fewer of those. It says that few rows carry the
+  answer, *not* that the answer is likelier to be wrong: few neighbors do not signal errors.
 * **contested**: confidence is below the level that keeps the target accuracy on held-out rows, or
   below two thirds (another class may then hold half the winner's weight), or the neighbors
   disagree with the label as in only 5 % of held-out rows (credibility).
@@ -27,13 +28,13 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from vicinal.checks import InputError
+from vicinal.confidence.familiarity import NEAR_RANK, Familiarity
 from vicinal.confidence.ned.posterior import NEDParameters, log_density
 from vicinal.confidence.support import Evidence
 from vicinal.neighbors.neighborhood import Neighborhood, NeighborLabels
 
 VERDICTS = ("supported", "contested", "unfamiliar", "isolated")
 SUPPORTED, CONTESTED, UNFAMILIAR, ISOLATED = range(4)
-NEAR_RANK = 5
 MAJORITY = 2 / 3
 _ELEMENTS = 1 << 22  # of a block of votes
 
@@ -43,7 +44,8 @@ class Standards:
     """What held-out rows look like: sorted 5th distances, log-densities and disagreements.
 
     ``threshold`` is the lowest confidence to accept (infinity: no level can be shown to keep
-    ``target_accuracy``). ``source`` is ``"held-out"`` or ``"leave-one-out"``.
+    ``target_accuracy``). ``source`` is ``"held-out"`` or ``"leave-one-out"``. Without
+    ``familiarity`` (heads saved by version 0.1) *unfamiliar* goes by the 5th distance alone.
     """
 
     near_distances: Float[Tensor, " m"]
@@ -55,6 +57,7 @@ class Standards:
     far_percentile: float = 99.0
     sparse_percentile: float = 1.0
     low_credibility: float = 0.05
+    familiarity: Familiarity | None = None
 
     @property
     def reachable(self) -> bool:
@@ -108,7 +111,11 @@ def disagreement(neighbors: NeighborLabels, codes: Int[Tensor, " n"]) -> Float[T
 
 
 def standards_of(
-    evidence: Evidence, parameters: NEDParameters, threshold: float, target_accuracy: float
+    evidence: Evidence,
+    parameters: NEDParameters,
+    threshold: float,
+    target_accuracy: float,
+    familiarity: Familiarity | None = None,
 ) -> Standards:
     """What rows that were not fitted on look like: those of ``evidence``, with their own labels.
 
@@ -118,6 +125,7 @@ def standards_of(
     parameters : NED's, for the densities.
     threshold : the lowest confidence to accept; infinity where none can be promised.
     target_accuracy : what the threshold keeps.
+    familiarity : ranks of the same rows in its parts.
     """
     return Standards(
         near_distances=near_distance(evidence.distances).sort().values,
@@ -126,6 +134,7 @@ def standards_of(
         threshold=threshold,
         target_accuracy=target_accuracy,
         source="leave-one-out" if evidence.leave_one_out else "held-out",
+        familiarity=familiarity,
     )
 
 
@@ -137,6 +146,7 @@ class Judged(NamedTuple):
     density_percentile: Float[Tensor, " n"]
     codes: Int[Tensor, " n"]
     crowding: Float[Tensor, " n"] | None = None
+    familiarity: Float[Tensor, " n"] | None = None
 
 
 def judge(
@@ -146,6 +156,7 @@ def judge(
     parameters: NEDParameters,
     standards: Standards,
     crowding: Float[Tensor, " n"] | None = None,
+    scores: Float[Tensor, "n p"] | None = None,
 ) -> Judged:
     """Rows by their labeled neighbors: how credible, how far, how dense, and the verdict.
 
@@ -157,14 +168,18 @@ def judge(
     parameters : NED's, the ones the standards were measured with.
     standards : what held-out rows look like.
     crowding : percentiles of the network's own N_S, where there are any.
+    scores : of the rows in every part of familiarity.
     """
     exact = neighborhood.double()
     doubts = disagreement(exact.labels, predicted)
     credibility = conformal_p(standards.disagreements, doubts)
     near = share_below(standards.near_distances, near_distance(exact.distances))
     density = share_below(standards.log_densities, log_density(exact, parameters))
-    codes = verdict_codes(standards, near, density, credibility, confidence, crowding)
-    return Judged(credibility, near, density, codes, crowding)
+    familiar = None
+    if standards.familiarity is not None and scores is not None:
+        familiar = standards.familiarity.p_values(scores)
+    codes = verdict_codes(standards, near, density, credibility, confidence, crowding, familiar)
+    return Judged(credibility, near, density, codes, crowding, familiar)
 
 
 def reasons(
@@ -189,10 +204,7 @@ def reasons(
     lines = {
         SUPPORTED: lambda rows: _supported(labels[rows], predicted[rows], names),
         CONTESTED: lambda rows: _contested(labels[rows], confidence[rows], standards, held, names),
-        UNFAMILIAR: lambda rows: [
-            f"farther than {p:.0f} % of {held}; confidence not meaningful"
-            for p in judged.near_percentile[rows].tolist()
-        ],
+        UNFAMILIAR: lambda rows: _unfamiliar(judged, rows, held),
         ISOLATED: lambda rows: _isolated(judged, rows, standards, held),
     }
     found = [""] * len(labels)
@@ -244,13 +256,21 @@ def _splits(labels: Int[Tensor, "n k"], names: Sequence[str], most: int = 3) -> 
     return found
 
 
+def _unfamiliar(judged: Judged, rows: Tensor, held: str) -> list[str]:
+    how, share = "farther", judged.near_percentile[rows]
+    if judged.familiarity is not None:
+        how, share = "more foreign", 100 * (1 - judged.familiarity[rows])
+    return [f"{how} than {p:.0f} % of {held}; confidence not meaningful" for p in share.tolist()]
+
+
 def _isolated(judged: Judged, rows: Tensor, standards: Standards, held: str) -> list[str]:
     sparse = (100 - judged.density_percentile[rows]).tolist()
     lines = [f"less support around it than around {p:.0f} % of {held}" for p in sparse]
     if judged.crowding is not None:
         for at, share in enumerate(judged.crowding[rows].tolist()):
             if share <= standards.sparse_percentile:
-                lines[at] = f"the network has it in its lowest {share:.1f} % of crowding"
+                few = f"the network treats few inputs like it (lowest {share:.1f} %)"
+                lines[at] = f"{few}; by itself no sign of an error"
     return lines
 
 
@@ -261,6 +281,7 @@ def verdict_codes(
     credibility: Float[Tensor, " n"],
     confidence: Float[Tensor, " n"],
     crowding: Float[Tensor, " n"] | None = None,
+    familiar: Float[Tensor, " n"] | None = None,
 ) -> Int[Tensor, " n"]:
     """Positions in ``VERDICTS``, by the first rule that holds.
 
@@ -269,6 +290,7 @@ def verdict_codes(
     standards : what held-out rows look like.
     near_percentile, density_percentile, credibility, confidence : (n,) of the rows to judge.
     crowding : percentiles of N_S, where there are any.
+    familiar : p-values of familiarity; without them *unfamiliar* goes by ``near_percentile``.
     """
     codes = torch.full(near_percentile.shape, SUPPORTED)
     doubtful = credibility <= standards.low_credibility
@@ -281,5 +303,8 @@ def verdict_codes(
                 f"{tuple(crowding.shape)}."
             )
         codes[crowding <= standards.sparse_percentile] = ISOLATED
-    codes[near_percentile >= standards.far_percentile] = UNFAMILIAR
+    if standards.familiarity is None or familiar is None:
+        codes[near_percentile >= standards.far_percentile] = UNFAMILIAR
+    else:
+        codes[familiar <= standards.familiarity.rate] = UNFAMILIAR
     return codes

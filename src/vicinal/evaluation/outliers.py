@@ -8,7 +8,9 @@ Every score says **larger = more outlying**. From one search among support rows:
     \text{ned} = -\log \tfrac1N \sum_{i \in kNN} e^{-d_i^2/T}
 
 from logits :math:`-\max_c p_c` and :math:`-\log\sum_c e^{z_c}`, from class means the smallest
-Mahalanobis distance :math:`\min_c (x-\mu_c)^\top \Sigma^{-1} (x-\mu_c)` (Lee et al. 2018).
+Mahalanobis distance :math:`\min_c (x-\mu_c)^\top \Sigma^{-1} (x-\mu_c)` (Lee et al. 2018), the
+same less the distance to all rows' Gaussian, and ViM's residual (:mod:`.gaussians`); from the
+distances to the nearest row of each class minus the trust score, second nearest over nearest.
 
 The metrics below need no probabilities: they compare ranks, count ties half and take infinities.
 """
@@ -16,6 +18,7 @@ The metrics below need no probabilities: they compare ranks, count ties half and
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -32,6 +35,7 @@ from vicinal.checks import (
     check_same_width,
     same_kind,
 )
+from vicinal.evaluation.gaussians import gaussian_scores
 from vicinal.evaluation.inputs import FloatArray, as_classes, exact_sum, row_order
 from vicinal.neighbors.mass import log_mass
 from vicinal.neighbors.search import Search, make_search
@@ -63,6 +67,7 @@ def outlier_scores(
     temperature: float | None = None,
     metric: str = "sqeuclidean",
     search: str | Search = "exact",
+    space: Callable[[Tensor], Tensor] | None = None,
 ) -> dict[str, Any]:
     """Every score the inputs allow, ``(n,)`` each, larger = more outlying; one neighbor search.
 
@@ -73,7 +78,9 @@ def outlier_scores(
     support, query:
         Rows ``(m, d)`` that are familiar, and rows ``(n, d)`` to score.
     labels:
-        Of the support: adds ``"mahalanobis"`` and, with the temperature fitted on them, ``"ned"``.
+        Of the support: adds ``"mahalanobis"``, ``"relative_mahalanobis"``, ``"vim"`` (its
+        residual), with two classes or more ``"trust_score"`` and, with the temperature fitted on
+        them, ``"ned"``.
     logits:
         Of the queries, ``(n, c)``: adds ``"max_softmax"`` and ``"energy"``.
     k:
@@ -84,6 +91,9 @@ def outlier_scores(
         ``"sqeuclidean"``, ``"euclidean"`` or ``"cosine"``.
     search:
         A name, or a search; one that already holds ``support`` is not built again.
+    space:
+        A map of rows to rows, :func:`vicinal.neighbors.distances.unit_rows` say: adds
+        ``"knn_space"``, the distance to the k-th neighbor among mapped rows.
 
     >>> support, query = torch.eye(4), torch.tensor([[1.0, 0, 0, 0], [9.0, 9, 9, 9]])
     >>> scores = outlier_scores(support, query, k=1, temperature=1.0)
@@ -107,6 +117,13 @@ def outlier_scores(
         scores["ned"] = -ned_log_density(distances, temperature, len(x))
     if labels is not None:
         scores["mahalanobis"] = mahalanobis_distance(x, labels, rows)
+        scores |= gaussian_scores(x, labels, rows)
+        if len(np.unique(as_classes(labels, len(x), "labels"))) > 1:
+            scores["trust_score"] = trust_ratio(x, labels, rows, metric)
+    if space is not None:
+        mapped = as_matrix(space(x), "space(support)")
+        other = make_search("exact", metric).build(mapped)
+        scores["knn_space"] = other.query(space(rows), k).distances[:, -1]
     if logits is not None:
         z = as_matrix(logits, "logits")
         scores |= {"max_softmax": max_softmax_score(z), "energy": energy_score(z)}
@@ -166,6 +183,20 @@ def mahalanobis_distance(support: Any, labels: Any, query: Any) -> Tensor:
         sorted_rows @ white, means @ white, compute_mode="donot_use_mm_for_euclid_dist"
     )
     return distance.amin(1).square()[place]
+
+
+def trust_ratio(support: Any, labels: Any, query: Any, metric: str = "euclidean") -> Tensor:
+    """Minus the distance to the second nearest class over that to the nearest (Jiang et al. 2018).
+
+    0/0 is 1: two classes at one point say nothing. As :class:`vicinal.confidence.TrustScore` of its
+    own prediction; squared distances keep the order.
+    """
+    x, rows = as_matrix(support, "support"), as_matrix(query, "query")
+    y = torch.from_numpy(as_classes(labels, len(x), "labels"))
+    finders = [make_search("exact", metric).build(x[y == name]) for name in y.unique()]
+    nearest = torch.cat([finder.query(rows, 1).distances for finder in finders], 1).double()
+    own, other = nearest.topk(2, 1, largest=False).values.unbind(1)
+    return -torch.where(other == 0, torch.ones_like(own), other / own)
 
 
 def auroc(inliers: Any, outliers: Any) -> float:

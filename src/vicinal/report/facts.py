@@ -19,10 +19,10 @@ MEANING = {
     "supported": "Neighbors agree on the class, and the row lies where held-out rows lie.",
     "contested": "Confidence is below the level that keeps the target accuracy, or the neighbors "
     "disagree more than they do for held-out rows.",
-    "unfamiliar": "Farther from the support than held-out rows are. Its confidence is not "
-    "meaningful.",
-    "isolated": "Less support around it than around nearly every held-out row, or, where the "
-    "network's own view is at hand, hardly anything it treats alike.",
+    "unfamiliar": "More foreign to the support than nearly all held-out rows. Its confidence is "
+    "not meaningful.",
+    "isolated": "Few support rows carry the answer, or, where the network's own view is at hand, "
+    "hardly anything is treated alike. By itself this is no sign of an error.",
 }
 
 
@@ -88,13 +88,17 @@ def threshold_sentence(audit: Audit) -> str:
 
 def attention_sentence(audit: Audit) -> str:
     counts = audit.verdict_counts()
-    strange = counts["unfamiliar"] + counts["isolated"]
+    strange = counts["unfamiliar"]
     total = len(audit.cases.id)
     rows = (
-        f"{count(strange)} of {plural(total, 'input')} lie outside what the support covers"
+        f"{count(strange)} of {plural(total, 'input')} {'is' if strange == 1 else 'are'} unfamiliar"
         if strange
-        else f"none of {plural(total, 'input')} was found to lie outside what the support covers"
+        else f"none of {plural(total, 'input')} was found to be unfamiliar"
     )
+    if audit.unknowns is not None:
+        rows += (
+            f" ({percent(audit.unknowns.supported)} of known-foreign rows would pass as supported)"
+        )
     if audit.labels is None:
         return f"{rows[0].upper()}{rows[1:]}; support labels were not checked."
     suspects, checked = len(audit.labels.suspects), audit.labels.checked
@@ -168,8 +172,7 @@ def limits(audit: Audit) -> list[str]:
     """What this report cannot tell, for the sections it has."""
     lines = [
         "Confidence is closed-set: it compares the known classes with one another and cannot say "
-        "that an input belongs to none of them. That is what the verdicts unfamiliar and isolated "
-        "are for.",
+        "that an input belongs to none of them. That is what the verdict unfamiliar is for.",
         "Neighbors are evidence, not causes. They explain the neighbor head exactly; a softmax "
         "head may decide otherwise"
         + (
@@ -185,11 +188,14 @@ def limits(audit: Audit) -> list[str]:
             "The bound on the threshold holds for data drawn like the calibration rows. It says "
             "nothing about inputs from elsewhere or about later drift."
         )
-    if audit.credibility is None or not audit.credibility.detections:
+    if audit.unknowns is not None:
         lines.append(
-            "Whether unknown inputs would be caught was not tested: no set of known-foreign rows "
-            "was given."
+            "Hit rates on foreign rows are those of one foreign set. Others may look more, or "
+            "less, like the support."
         )
+    elif audit.credibility is None or not audit.credibility.detections:
+        why = audit.not_checked.get("outliers", "no set of known-foreign rows was given")
+        lines.append(f"Whether unknown inputs would be caught was not tested: {why}.")
     if audit.network is not None:
         lines.append(
             "Network-view similarity is offset and only its ranks are comparable, so percentiles "

@@ -46,6 +46,7 @@ def contents(audit: Audit) -> list[Section]:
     return [
         Section("trust", "Trust", "How far to trust it", trust_charts(audit)),
         Section("credibility-section", "Credibility", "Credibility", credibility),
+        *([Section("unknowns", "Unknowns", "Unknown inputs")] if audit.unknowns else []),
         Section("cases", "Cases", "Look at cases"),
         Section("labels", "Labels", "Labels to review"),
         Section("classes", "Classes", "Classes and data", class_charts(audit)),

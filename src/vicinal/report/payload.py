@@ -199,6 +199,9 @@ class Builder:
             "confidence": [round(cases.confidence[i], 4) for i in rows],
             "credibility": [rounded(cases.credibility[i]) for i in rows],
             "near": [round(cases.near_percentile[i], 1) for i in rows],
+            "familiar": [
+                rounded(cases.familiarity[i]) if cases.familiarity else None for i in rows
+            ],
             "verdict": [code[cases.verdict[i]] for i in rows],
             "reason": [clean(cases.reason[i]) for i in rows],
             "neighbors": lists(shown(cases.neighbors, rows), used.searchsorted),

@@ -15,7 +15,6 @@ import numpy as np
 from torch import Tensor
 
 from vicinal.checks import InputError, as_matrix, as_tensor, check_k
-from vicinal.confidence import TrustScore
 from vicinal.evaluation import auroc, fpr_at_tpr, outlier_scores
 from vicinal.labels import labels_of
 from vicinal.neighbors import optimal_temperature
@@ -98,7 +97,8 @@ def outlier_study(
     support, inliers : rows (n, d): what is known, and new rows of the same kind. The distance to
         the k-th neighbor is always a detector.
     outliers : rows, ``{name: rows}``, or None, and then each detector is listed as not tested.
-    labels : classes of the support: add NED's density, Mahalanobis distance and trust score.
+    labels : classes of the support: add NED's density, Mahalanobis and relative Mahalanobis
+        distance, ViM's residual and trust score.
     logits : a function of the rows: adds maximum softmax and energy.
     credibility : a function of the rows: adds itself and its histograms, in ``bins`` bins.
     detectors : others by name, each a function of the rows, larger = more outlying.
@@ -151,10 +151,6 @@ class _Asked:
             logits=None if self.logits is None else self.logits(z),
             k=self.k, temperature=self.temperature, metric=self.metric,
         )  # fmt: skip
-        if self.labels is not None:
-            plain = "euclidean" if self.metric == "sqeuclidean" else self.metric
-            trust = TrustScore(metric=plain).fit(self.support, self.labels)
-            found["trust_score"] = -as_tensor(trust.score(z, trust.predict(z)), "trust_score")
         extra = {name: _column(score(z), name, len(z)) for name, score in self.detectors.items()}
         return found | extra
 
@@ -164,7 +160,7 @@ def _missing(sets: Any, logits: Any, credibility: Any, labels: Any) -> tuple[str
         "outliers: no outlier set was given": not sets,
         "max softmax and energy: no logits were given": logits is None,
         "credibility: no credibility function was given": credibility is None,
-        "NED density, Mahalanobis, trust score: no labels were given": labels is None,
+        "NED density, Mahalanobis, ViM, trust score: no labels were given": labels is None,
     }
     return tuple(words for words, missing in reasons.items() if missing)
 

@@ -148,7 +148,8 @@ class NEDClassifier(ClassifierMixin, BaseEstimator):
                 "most calibration rows are also in the support: they see themselves, and "
                 "confidence will be too high. Hold them out of the support."
             )
-        return self.support_.evidence(neighborhood, targets[known], leave_one_out=False)
+        found = self.support_.evidence(neighborhood, targets[known], leave_one_out=False)
+        return replace(found, points=x[known])
 
     def refit(self) -> NEDClassifier:
         """Fit again, leave-one-out, from the cached graph; nothing is stale after."""

@@ -1,0 +1,196 @@
+"""Are unknown inputs found: each part of familiarity, their combination and rivals, pair by pair?
+
+A support of labeled rows, fresh rows of the same kind, and foreign rows: AUROC, FPR95 (fresh rows
+flagged where 95 % of the foreign ones are), and for the head that is saved what share of foreign
+rows it calls unfamiliar and supported, and of fresh rows unfamiliar, at promises of 1, 5 and 10 %.
+Nothing is fitted on foreign rows. Three splits; means and standard errors over the splits.
+
+``--data`` has the folders of :func:`pairs`; ``features`` in it may hold 1280-d features of pictures
+by one pretrained network (``cifar_train.npz``, ``cifar_test.npz``, ``fashion.npz``,
+``notmnist.npz``, keys ``f`` and ``y``). Without it only scikit-learn's digits are asked.
+"""
+
+from __future__ import annotations
+
+import gzip
+import struct
+import warnings
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from sklearn.datasets import load_digits
+from sklearn.ensemble import IsolationForest
+from sklearn.neighbors import LocalOutlierFactor
+from torch import nn
+
+from benchmarks.runner import save
+from vicinal.confidence import NEDClassifier, TrustHead
+from vicinal.confidence.familiarity import PARTS
+from vicinal.evaluation import auroc, fpr_at_tpr
+
+SUPPORT, FRESH, FOREIGN = 800, 300, 300
+PROMISES = (0.01, 0.05, 0.1)
+IMAGES = {"mnist": "train", "fashion_mnist": "train", "notmnist": "t10k"}
+Rows = Any
+Group = tuple[str, Rows, Rows, Rows, dict[str, Rows]]  # name, support, codes, fresh, foreign sets
+
+
+def pairs(data: Path | None, seed: int) -> Iterator[Group]:
+    """Every support with its fresh rows and its foreign sets."""
+    rng = np.random.default_rng(seed)
+    digits = load_digits()
+    x, y = (digits.data / 16).astype(np.float32), digits.target
+    yield grouped("digits 0-4", x[y < 5], y[y < 5], {"digits 5-9": x[y >= 5]}, rng)
+    if data is None:
+        return
+    images = {name: idx(data / name, split) for name, split in IMAGES.items()}
+    some = {name: rng.permutation(len(y))[:5000] for name, (_, y) in images.items()}
+    images = {name: (x[some[name]], y[some[name]]) for name, (x, y) in images.items()}
+    packed = np.load(data / "omniglot" / "omniglot_28px.npz")["images"]
+    drawn = packed.reshape(len(packed), -1).astype(np.float32) / 255
+    alphabet = np.load(data / "omniglot" / "omniglot_105px.npz")["alphabet"]
+    known = np.isin(alphabet, rng.permutation(50)[:5])
+    others = {"other alphabets": drawn[~known], "notmnist": images["notmnist"][0]}
+    yield grouped("omniglot, 5 alphabets", drawn[known], alphabet[known], others, rng)
+    for name, (x, y) in images.items():
+        foreign = {n: z for n, (z, _) in images.items() if n != name} | {"omniglot": drawn}
+        yield grouped(f"{name} pixels", x, y, foreign, rng)
+        embed = trained(x[:2500], y[:2500], seed)
+        far = {n: embed(z[rng.permutation(len(z))[:FOREIGN]]) for n, z in foreign.items()}
+        yield grouped(f"{name} net", embed(x[2500:]), y[2500:], far, rng)
+    yield from features(data, rng)
+
+
+def features(data: Path, rng: np.random.Generator) -> Iterator[Group]:
+    """Birds, and where they are at hand CIFAR, clothes and letters, as one pretrained net sees."""
+    folder = data / "cub200_lite0"
+    birds, other = (np.load(folder / f"{p}_classes_1280.npz") for p in ("train", "test"))
+    x, y = birds["features"].astype(np.float32), birds["label"]
+    mine, rest = np.isin(y, rng.permutation(100)[:50]), other["features"].astype(np.float32)
+    foreign, more = {"other birds": rest}, data / "features"
+    if more.is_dir():
+        seen = {p.stem: np.load(p) for p in more.glob("*.npz")}
+        train, labels = seen["cifar_train"]["f"].astype(np.float32), seen["cifar_train"]["y"]
+        sets = {n: seen[n]["f"].astype(np.float32) for n in ("fashion", "notmnist")}
+        yield grouped("cifar features", train, labels, sets | {"birds": rest}, rng)
+        foreign["cifar"] = seen["cifar_test"]["f"].astype(np.float32)
+    yield grouped("50 birds features", x[mine], y[mine], foreign, rng)
+
+
+def grouped(name: str, x: Rows, y: Rows, foreign: dict[str, Rows], rng: Any) -> Group:
+    order = rng.permutation(len(x))
+    cut = min(SUPPORT, int(0.7 * len(x)))
+    support, fresh = order[:cut], order[cut : cut + FRESH]
+    far = {n: z[rng.permutation(len(z))[:FOREIGN]] for n, z in foreign.items()}
+    return name, x[support], np.unique(y[support], return_inverse=True)[1], x[fresh], far
+
+
+def idx(folder: Path, split: str) -> tuple[Rows, Rows]:
+    def read(kind: str) -> Rows:
+        raw = gzip.decompress((folder / f"{split}-{kind}-ubyte.gz").read_bytes())
+        dims = raw[3]
+        shape = struct.unpack(f">{dims}I", raw[4 : 4 + 4 * dims])
+        return np.frombuffer(raw, np.uint8, offset=4 + 4 * dims).reshape(shape)
+
+    images = read("images-idx3")
+    return images.reshape(len(images), -1).astype(np.float32) / 255, read("labels-idx1")
+
+
+def trained(x: Rows, y: Rows, seed: int) -> Callable[[Rows], Rows]:
+    """A small convolutional classifier's last layer but one."""
+    torch.manual_seed(seed)
+    net = nn.Sequential(nn.Conv2d(1, 16, 3, 2, 1), nn.ReLU(), nn.Conv2d(16, 32, 3, 2, 1), nn.ReLU(),
+                        nn.Flatten(), nn.Linear(32 * 49, 64))  # fmt: skip
+    head, codes = nn.Linear(64, 10), torch.from_numpy(y.astype(np.int64))
+    inputs = torch.from_numpy(x).view(-1, 1, 28, 28)
+    optimizer = torch.optim.Adam([*net.parameters(), *head.parameters()], 1e-3)
+    for _ in range(6):
+        for rows in torch.randperm(len(x)).split(64):
+            optimizer.zero_grad()
+            nn.functional.cross_entropy(head(net(inputs[rows]).relu()), codes[rows]).backward()
+            optimizer.step()
+
+    @torch.no_grad()
+    def embed(z: Rows) -> Rows:
+        return net(torch.from_numpy(np.asarray(z)).view(-1, 1, 28, 28)).numpy()
+
+    return embed
+
+
+def asked(group: Group) -> Iterator[tuple[str, dict[str, float]]]:
+    """Every number of one support, for each of its foreign sets."""
+    name, x, y, fresh, foreign = group
+    head = TrustHead.fit((x, y), ned=NEDClassifier(sharpness="fit", background="fit"))
+    rivals = {
+        "kNN, k=50": lambda z: head.ned.kneighbors(z, min(50, head.ned.k_)).distances[:, -1],
+    }
+    forest = IsolationForest(random_state=0).fit(x)
+    local = LocalOutlierFactor(novelty=True).fit(x)
+    rivals |= {"isolation forest": lambda z: -forest.score_samples(z),
+               "local outlier factor": lambda z: -local.score_samples(z)}  # fmt: skip
+    familiar, inside = head.standards.familiarity, scores(head, fresh)
+    assert familiar is not None
+    p = familiar.p_values(inside)
+    rates = {f"fresh flagged at {rate:g}": share(p <= rate) for rate in PROMISES}
+    near = {rival: score(fresh) for rival, score in rivals.items()}
+    for other, z in foreign.items():
+        far, out = scores(head, z), head.predict(z)
+        found = dict(rates)
+        columns = {part: (inside[:, j], far[:, j]) for j, part in enumerate(PARTS)}
+        columns["cosine kNN, k=5"] = columns["direction_5"]  # the support is all anchors here
+        columns["combined"] = (-p, -familiar.p_values(far))
+        columns |= {rival: (near[rival], score(z)) for rival, score in rivals.items()}
+        for part, (low, high) in columns.items():
+            found[f"AUROC {part}"] = auroc(low, high)
+            found[f"FPR95 {part}"] = fpr_at_tpr(low, high)
+        found["unfamiliar"] = share(out.verdict == "unfamiliar")
+        found["supported"] = share(out.verdict == "supported")
+        found["too far (0.1)"] = share(out.near_percentile >= 99)
+        yield f"{name} / {other}", found
+
+
+def scores(head: TrustHead, z: Rows) -> torch.Tensor:
+    rows = torch.from_numpy(z)
+    return head.surroundings.scores(rows, head.ned.neighborhood_of(rows), head.ned.parameters_)
+
+
+def share(flags: Any) -> float:
+    return float(np.asarray(flags).mean())
+
+
+def main(quick: bool = False, data: Path | None = None) -> None:
+    splits: dict[str, list[dict[str, float]]] = {}
+    for seed in range(1 if quick else 3):
+        for group in pairs(None if quick else data, seed):
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                for pair, found in asked(group):
+                    splits.setdefault(pair, []).append(found)
+                    print(f"{seed} {pair:<40} {found['AUROC combined']:.3f}", flush=True)
+            table = {pair: summed(found) for pair, found in splits.items()}
+            if not quick:  # after every support: a run that is stopped leaves what it measured
+                counts = {pair: len(found) for pair, found in splits.items()}
+                save("are_unknowns_found", {"pairs": table}, splits=counts)
+    for column in next(iter(table.values())):
+        values = [row[column][0] for row in table.values()]
+        ends = f"least {min(values):.3f}  most {max(values):.3f}"
+        print(f"{column:<32} mean {mean(values):.3f}  {ends}")
+
+
+def summed(found: list[dict[str, float]]) -> dict[str, list[Any]]:
+    """Every number's mean over the splits, and its standard error; None after a single split."""
+    columns = {name: [split[name] for split in found] for name in found[0]}
+    return {name: [round(mean(v), 4), error(v)] for name, v in columns.items()}
+
+
+def mean(values: list[float]) -> float:
+    return float(np.mean(values))
+
+
+def error(values: list[float]) -> float | None:
+    if len(values) < 2:
+        return None
+    return round(float(np.std(values, ddof=1) / len(values) ** 0.5), 4)
