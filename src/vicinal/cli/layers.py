@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+import re
+
 import torch
 from torch import nn
 
@@ -41,10 +44,11 @@ def run(options: LayersOptions) -> None:
 
 def _shapes(model: nn.Module, text: str) -> dict[str, list[int]]:
     """The output shape of each layer for one input of zeros, behind the batch dimension."""
-    try:
-        size = [int(part) for part in text.replace("x", ",").split(",")]
-    except ValueError:
-        raise InputError(f"--input must be whole numbers like 3,224,224, got {text!r}.") from None
+    if not re.fullmatch(r"[1-9][0-9]{0,5}([,x][1-9][0-9]{0,5})*", text.replace(" ", "")):
+        raise InputError(f"--input must be whole numbers like 3,224,224, got {text!r}.")
+    size = [int(part) for part in text.replace("x", ",").split(",")]
+    if math.prod(size) > 2**30:
+        raise InputError(f"--input {text} is too large: {math.prod(size):,} numbers.")
     with tracing(model) as ran:
         try:
             with evaluating(model), torch.no_grad():

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple, TypeVar
 import jinja2
 
 from vicinal.audits.record import Audit, Media
+from vicinal.checks import InputError
 from vicinal.files import write_atomically
 from vicinal.report import facts, words
 from vicinal.report.figures import structure, trust
@@ -79,8 +80,14 @@ def class_charts(audit: Audit) -> list[Figure]:
 def render(audit: Audit, media: Media | None = None, *, max_mb: float = 10.0) -> str:
     """The page as one HTML text of at most ``max_mb`` megabytes, data and thumbnails inside."""
     view = view_of(audit, media)
-    shell = page(view, Payload("{}"))
-    payload = fill(audit, media, int(max_mb * MEGABYTE) - len(shell.encode()) - 4096)
+    shell = len(page(view, Payload("{}")).encode("utf-8", "replace")) + 4096
+    payload = fill(audit, media, int(max_mb * MEGABYTE) - shell)
+    if shell + payload.size > max_mb * MEGABYTE:
+        least = (shell + payload.size) / MEGABYTE
+        raise InputError(
+            f"a page of {max_mb:g} MB has no room for this audit even without cards: it takes "
+            f"{least:.2f} MB. Give --max-mb {least + 0.1:.1f} or more."
+        )
     return page(view, payload)
 
 
