@@ -24,6 +24,7 @@ from torch import Tensor
 
 from vicinal.checks import InputError, as_tensor, same_kind
 from vicinal.confidence.bundle import read, write
+from vicinal.confidence.file_check import check_answers, check_state
 from vicinal.confidence.ned.classifier import NEDClassifier
 from vicinal.confidence.ned.file import ned_of_state, ned_state
 from vicinal.confidence.ned.fit import fit_recipe
@@ -38,6 +39,7 @@ from vicinal.confidence.verdicts import (
     standards_of,
 )
 from vicinal.evaluation import threshold_for_accuracy
+from vicinal.files import reading
 
 
 @dataclass(frozen=True, eq=False)
@@ -184,17 +186,33 @@ class TrustHead:
         return self
 
 
+DAMAGED = "Save the head again, or copy the file anew."
+
+
 def load(path: str | Path) -> TrustHead | NEDClassifier:
-    """Read a ``.vic`` file: what ``TrustHead.save`` or ``NEDClassifier.save`` wrote."""
+    """Read a ``.vic`` file: what ``TrustHead.save`` or ``NEDClassifier.save`` wrote.
+
+    The file is data and runs nothing; see ``confidence/file_check.py`` for what it must hold.
+    """
     kind, tensors, facts = read(path)
     if kind not in ("head", "ned"):
         raise InputError(f"cannot read {path}: it holds a {kind!r}, not a head. Update vicinal.")
-    ned = ned_of_state(tensors, facts)
-    if kind == "ned":
-        return ned
-    held: dict[str, Any] = {k[5:]: v for k, v in tensors.items() if k.startswith("held_")}
-    held["threshold"] = float(held["threshold"])
-    return TrustHead(ned, Standards(**held, **facts["standards"]))
+    try:
+        with reading(path, DAMAGED):
+            check_state(kind, tensors, facts)
+            ned = ned_of_state(tensors, facts)
+            check_answers(ned, ned.n_features_in_)
+            if kind == "ned":
+                return ned
+            held: dict[str, Any] = {k[5:]: v for k, v in tensors.items() if k.startswith("held_")}
+            held["threshold"] = float(held["threshold"])
+            head = TrustHead(ned, Standards(**held, **facts["standards"]))
+            head.predict(torch.ones(1, ned.n_features_in_))
+            return head
+    except InputError as error:
+        if str(error).startswith("cannot read"):
+            raise
+        raise InputError(f"cannot read {path}: {error}. {DAMAGED}") from None
 
 
 def measure(ned: NEDClassifier, calib: tuple[Any, Any] | None, target_accuracy: float) -> Standards:
