@@ -99,6 +99,19 @@ def regular_file(path: str | Path, what: str = "file", *, within: Path | None = 
     return path
 
 
+@contextmanager
+def utf8_name(path: Path) -> Iterator[Path]:
+    """The file under a name that is text: libraries that are not Python's open no other."""
+    try:
+        str(path).encode("utf-8")
+        yield path
+    except UnicodeEncodeError:
+        with tempfile.TemporaryDirectory() as folder:
+            link = Path(folder) / "file"
+            link.symlink_to(os.path.abspath(path))
+            yield link
+
+
 def check_output(path: str | Path) -> None:
     """Refuse a place where no file can be written, before anything is computed for it."""
     path = Path(path)

@@ -13,9 +13,9 @@ from safetensors.torch import save
 from vicinal.confidence.bundle import _checksum
 
 ODD = [
-    None, True, -1, 0, 1, 2**31, 2**70, 1e308, -1e308, 0.5, float("nan"), float("inf"), "", "x", "²",
-    "../../x", "/etc/passwd", "os:system", "\0", "\x1b[31m", "\ud800", "x" * 5000, [], [1], ["a"],
-    [[]], [None], {}, {"a": 1}, [[1, 2], [3]],
+    None, True, -1, 0, 1, 2**31, 2**70, 1e308, -1e308, 0.5, float("nan"), float("inf"), "", "x",
+    "²", "../../x", "/etc/passwd", "os:system", "\0", "\x1b[31m", "\ud800", "x" * 5000, [], [1],
+    ["a"], [[]], [None], {}, {"a": 1}, [[1, 2], [3]],
 ]  # fmt: skip
 
 
@@ -69,7 +69,7 @@ def json_of(value, rng):
         case 1 if isinstance(holder, dict):
             holder["odd"] = ODD[int(rng.integers(len(ODD)))]
         case 2 if len(holder) > 1:
-            other = list(holder)[0] if isinstance(holder, dict) else 0
+            other = next(iter(holder)) if isinstance(holder, dict) else 0
             holder[path[-1]], holder[other] = holder[other], holder[path[-1]]
         case _:
             holder[path[-1]] = ODD[int(rng.integers(len(ODD)))]

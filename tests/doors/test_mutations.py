@@ -120,7 +120,8 @@ HEADERS = [
     {"shape": "(3.0, 4)"}, {"shape": "(3,)*4"}, {"shape": "()"}, {"descr": "'|V4'"},
     {"descr": "'<U4'"}, {"descr": "'|O'"}, {"descr": "'<c8'"}, {"descr": "[('a', '<f4')]"},
     {"descr": "'?'"}, {"descr": "'<M8[s]'"}, {"descr": "os.system('x')"}, {"order": "2"},
-    {"version": (2, 0)}, {"version": (3, 0)}, {"version": (9, 9)}, {"body": b""}, {"body": b"\0" * 47},
+    {"version": (2, 0)}, {"version": (3, 0)}, {"version": (9, 9)}, {"body": b""},
+    {"body": b"\0" * 47},
     {"shape": "(3, 4)" + " " * 20000},
 ]  # fmt: skip
 

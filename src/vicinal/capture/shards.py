@@ -34,6 +34,7 @@ from vicinal.files import (
     reason,
     regular_file,
     sweep,
+    utf8_name,
     write_atomically,
 )
 
@@ -74,8 +75,8 @@ def write_shard(path: Path, tensors: Mapping[str, Tensor], facts: Any = None) ->
 def read_shard(path: Path) -> Shard | None:
     """The shard at ``path``; None if there is none, or it is not what was written."""
     try:
-        with safe_open(path, "pt") as file:
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        with utf8_name(path) as name, safe_open(name, "pt") as file:
+            tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
             header = json.loads((file.metadata() or {})[_HEADER])
         if header["checksum"] != fingerprint(tensors):
             return None
@@ -86,7 +87,8 @@ def read_shard(path: Path) -> Shard | None:
 
 def load_shard(path: Path) -> dict[str, Tensor]:
     """The tensors of a shard that was found whole before, without asking again."""
-    return load_file(path)
+    with utf8_name(path) as name:
+        return load_file(name)
 
 
 class ShardStore(Mapping[str, Tensor]):
@@ -168,7 +170,7 @@ class ShardStore(Mapping[str, Tensor]):
             path = regular_file(self.folder / shard["file"], "shard", within=self.folder)
             with reading(path, "Remove the folder, and make the capture again."):
                 self._check_whole(path, shard)
-                with safe_open(path, framework="pt") as file:
+                with utf8_name(path) as name, safe_open(name, framework="pt") as file:
                     part = file.get_tensor(key)
                 if len(part) != shard["rows"]:
                     raise ValueError(f"{len(part)} rows of {key!r} instead of {shard['rows']}")

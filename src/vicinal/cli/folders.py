@@ -49,7 +49,8 @@ FILES_OF_0_1 = ("audit.json", "summary.json", "samples.csv", "suspects.csv", "dr
 
 @contextmanager
 def locked(folder: Path, kind: str | None = None) -> Iterator[Path]:
-    """The folder, made if need be, for this process alone; bad input leaves nothing written.
+    """The folder, made if need be, for this process alone; bad input leaves nothing written,
+    but for the finished shards of a long capture, which the same command goes on with.
 
     ``kind``: what it may hold already, a ``"run"`` or a ``"capture"``; None: either of them.
 
@@ -61,13 +62,12 @@ def locked(folder: Path, kind: str | None = None) -> Iterator[Path]:
     lock = _taken(folder)
     before = {name for name in (WORK, NEW) if (folder / name).exists()}
     try:
-        sweep(folder)
-        settle(folder)
+        _tidy(folder)
         yield folder
     except InputError:
         for path in (folder / name for name in {WORK, NEW} - before):
-            if not (is_capture(path) and ShardStore(path).rows):  # finished shards: hours, perhaps
-                with suppress(OSError):
+            with suppress(OSError):
+                if not _is_long(path):
                     remove_tree(path)
         _remove_if_bare(made)
         raise
@@ -131,6 +131,21 @@ def settle(folder: Path) -> None:
     move_together([(source, target) for source, target in pairs if source.exists()])
     with suppress(OSError):
         remove_tree(ready)
+
+
+def _is_long(path: Path) -> bool:
+    """Whether a capture has come so far that a bad picture at its end must not cost it all."""
+    return is_capture(path) and len(ShardStore(path).manifest["shards"]) > 1
+
+
+def _tidy(folder: Path) -> None:
+    """What a process that died here left: half-written files go, a move that was decided ends."""
+    sweep(folder)
+    settle(folder)
+    with suppress(OSError):
+        if (folder / NEW).is_dir() and _is_bare(folder / NEW) and not is_capture(folder / NEW):
+            remove_tree(folder / NEW)
+        remove_tree(folder / READY)
 
 
 def listed(folder: Path) -> list[str]:

@@ -12,6 +12,7 @@ from vicinal.capture import evaluating, layer_names, tracing
 from vicinal.checks import InputError
 from vicinal.cli.console import Console
 from vicinal.cli.models import model_of
+from vicinal.cli.user_code import described
 from vicinal.cli.verbs import LayersOptions
 
 
@@ -55,8 +56,9 @@ def _shapes(model: nn.Module, text: str) -> dict[str, list[int]]:
                 model(torch.zeros(1, *size))
         except Exception as error:
             reached = ", ".join(list(ran)[-3:]) or "none"
+            shape = f"(1, {', '.join(map(str, size))})"
             raise InputError(
-                f"the model failed on an input of shape (1, {', '.join(map(str, size))}): {error}. "
+                f"the model failed on an input of shape {shape}: {described(error)}. "
                 f"Last layers reached: {reached}."
             ) from None
     return {name: list(output.shape[1:]) for name, output in ran.items()}

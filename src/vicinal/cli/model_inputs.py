@@ -156,7 +156,8 @@ def model_inputs(spec: str, options: DataOptions, *, size: int | None, gray: boo
     if ":" in spec and not Path(spec).exists():
         found = imported(spec, "data")
         with user_code(spec):
-            data_set = found() if callable(found) and not hasattr(found, "__getitem__") else found
+            is_data = hasattr(found, "__getitem__") and not isinstance(found, type)
+            data_set = found if is_data or not callable(found) else found()
         return ModelInputs(data_set, RowSet(spec.rpartition(":")[2], None))
     rows = checked_labels(read_rows(spec, options))
     codes = classes = None

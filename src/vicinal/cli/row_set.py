@@ -89,6 +89,8 @@ class RowSet:
 def vectors(rows: RowSet, *, pool: str | None = None, transpose: bool = False) -> RowSet:
     """One vector per row: pooled or transposed if asked, else a sentence that says what to do."""
     x = rows.embeddings
+    if pool is not None:
+        check_choice(pool, "--pool", POOLS)
     if x is None:
         raise InputError(f"{rows.name} has no embeddings. Add --model to embed its rows.")
     if x.dtype.kind not in "biuf":
@@ -104,7 +106,6 @@ def vectors(rows: RowSet, *, pool: str | None = None, transpose: bool = False) -
                 f"{rows.source} has shape {x.shape}. Neighbors need one vector per row: "
                 "add --pool mean (or max, flatten)."
             )
-        check_choice(pool, "--pool", POOLS)
         flat = x.reshape(*x.shape[:2], -1)
         flatten = pool == "flatten"
         x = x.reshape(len(x), -1) if flatten else flat.mean(2) if pool == "mean" else flat.max(2)

@@ -21,7 +21,7 @@ from safetensors.torch import save
 from torch import Tensor
 
 from vicinal.checks import InputError
-from vicinal.files import reading, regular_file, write_atomically
+from vicinal.files import reading, regular_file, utf8_name, write_atomically
 
 FORMAT = "vicinal-head"
 VERSION = 1
@@ -45,10 +45,10 @@ def read(path: str | Path) -> tuple[str, dict[str, Tensor], dict[str, Any]]:
     """Kind, tensors and facts of a file this version can read; a sentence for any other."""
     path = regular_file(path)
     try:
-        with safe_open(path, framework="pt") as file:
+        with utf8_name(path) as name, safe_open(name, framework="pt") as file:
             metadata = file.metadata() or {}
             _check_origin(path, metadata)
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
     except InputError:
         raise
     except Exception as error:  # of safetensors, torch or the disk
