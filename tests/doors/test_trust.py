@@ -209,8 +209,8 @@ def test_the_terminal_gets_no_control_characters(theirs):
     lines = [{"embedding": [float(i), i % 2], "label": bad + str(i % 2), "id": bad + str(i)}
              for i in range(20)]  # fmt: skip
     (theirs / "t.jsonl").write_text("\n".join(map(json.dumps, lines)))
-    for call in ("check t.jsonl", "audit t.jsonl --k 3 -o r2", "fit t.jsonl --k 3 -o b.vic",
-                 "predict b.vic t.jsonl --head 9", "compare r2 r2", "check n\x1b[31m.npz"):  # fmt: skip
+    calls = ["check t.jsonl", "audit t.jsonl --k 3 -o r2", "fit t.jsonl --k 3 -o b.vic"]
+    for call in [*calls, "predict b.vic t.jsonl --head 9", "compare r2 r2", "check n\x1b[31m.npz"]:
         answer = said(theirs, *call.split(" "))
         shown = answer.out + answer.err
         assert not set(shown) & set("\x1b\x9b\r\x07\u202e"), call
