@@ -21,6 +21,7 @@ from typing import Any, Self
 from vicinal.checks import InputError
 
 Reader = Callable[[Any, str], Any]  # a JSON value and what it is called -> the field's value
+LARGEST = 2**63 - 1  # what an array of numpy holds
 PLAIN = {str, int, bool, type(None)}  # kinds that are taken as they are; floats must be finite
 
 
@@ -170,7 +171,8 @@ def _list_reader(parts: tuple[Any, ...]) -> Reader:
         if length is not None and len(value) != length:
             raise InputError(f"`{where}` must hold {length} values, got {len(value)}.")
         if kinds is not None:  # a column of a million numbers is checked at C's speed
-            if not set(map(type, value)) <= kinds:
+            found = set(map(type, value))
+            if not found <= kinds or (int in found and _has_large(value)):
                 for item in value:
                     _of_kind(item, kinds, where)
             return value
@@ -193,7 +195,14 @@ def _of_kind(value: Any, kinds: set[type], where: str) -> Any:
     if type(value) not in kinds:
         names = " or ".join(sorted(_WORDS[kind] for kind in kinds))
         raise InputError(f"`{where}` must be {names}, got {_short(value)}.")
+    if type(value) is int and abs(value) > LARGEST:
+        raise InputError(f"`{where}` is {_short(value)}, too large for a number of ours.")
     return value
+
+
+def _has_large(values: Any) -> bool:
+    whole = [value for value in values if type(value) is int]
+    return max(whole) > LARGEST or min(whole) < -LARGEST
 
 
 _WORDS: dict[type, str] = {

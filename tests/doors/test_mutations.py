@@ -8,6 +8,9 @@ import pytest
 
 from doors import mutations
 from doors.attempts import Tally
+from vicinal.checks import InputError
+from vicinal.cli.run_folder import load_media, read_run
+from vicinal.report import live_files
 
 READERS = {  # a file of the world, and the call that reads it
     "t.npz": ["check", "t.npz"],
@@ -55,6 +58,38 @@ def test_json_whose_fields_were_changed_is_read_or_refused(copy, name, times):
         tally.attempt(copy, at, *READERS[name], written=WRITTEN)
         shutil.rmtree(copy / "cmp", ignore_errors=True)
     tally.check()
+
+
+def test_a_forged_record_is_shown_or_refused(copy, times):
+    tally, path = Tally("forged audit.json, explore"), copy / "run" / "audit.json"
+    whole = json.loads(path.read_text())
+    for at in range(40 * times):
+        rng = np.random.default_rng(mutations.seed_of("page", "run/audit.json", at))
+        path.write_text(json.dumps(mutations.json_of(whole, rng)))
+        tally.counts["tried"] += 1
+        try:
+            live_files(read_run(copy / "run"), None, token="t")
+            tally.counts["accepted"] += 1
+        except InputError:
+            tally.counts["sentences"] += 1
+        except Exception as error:
+            tally.faults.append((at, repr(error)))
+    tally.check()
+
+
+@pytest.mark.parametrize(
+    ("kind", "items"),
+    [
+        ("video", np.array(["1"])), ("images", np.array(["[1]"])), ("images", np.array(["{"])),
+        ("images", np.zeros((2, 3))), ("texts", np.array(["[1]"])), ("texts", np.zeros((2, 3))),
+        ("tables", np.array(['"a"'])), ("images", np.array([["[1]", "2"]])),
+    ],
+)  # fmt: skip
+def test_media_of_another_form_are_refused(copy, kind, items):
+    path = copy / "run" / "media.npz"
+    np.savez(path, kind=np.array(kind), columns=np.array(["a"]), query=items, support=items)
+    with pytest.raises(InputError):
+        load_media(path)
 
 
 def test_a_head_that_was_forged_with_a_right_checksum_judges_or_is_refused(copy, world, times):

@@ -191,6 +191,8 @@ class Audit(Record):
         codes |= {code for row in cases.layer_class or () for code in row}
         if any(not 0 <= code < len(self.classes) for code in codes if code is not None):
             raise InputError(f"a class of `Audit` is none of its {len(self.classes)} classes.")
+        if not all(0 <= share <= 1 + 1e-6 for share in cases.confidence):
+            raise InputError("`Audit.cases.confidence` must lie between 0 and 1.")
         lists: list[Any] = [*zip(cases.neighbors, cases.weights, cases.distances, strict=True)]
         lists += [(suspect.neighbors, suspect.weights, suspect.distances) for suspect in suspects]
         lists += [(self.support.row, self.support.id, self.support.label)]

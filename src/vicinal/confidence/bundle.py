@@ -64,7 +64,7 @@ def read(path: str | Path) -> tuple[str, dict[str, Tensor], dict[str, Any]]:
             "written. Save the head again, or copy the file anew."
         )
     with reading(path, "Save the head again, or copy the file anew."):
-        return metadata["kind"], tensors, json.loads(page)
+        return metadata["kind"], tensors, json.loads(page, parse_constant=_refuse)
 
 
 def pack_classes(classes: NDArray[Any]) -> dict[str, Any]:
@@ -102,6 +102,10 @@ def _check_origin(path: Path, metadata: dict[str, str]) -> None:
             f"cannot read {path}: it has format version {version or 'unknown'}, this vicinal reads "
             f"up to {VERSION}. Update vicinal."
         )
+
+
+def _refuse(name: str) -> None:
+    raise ValueError(f"it holds {name}, which JSON has not")
 
 
 def _checksum(kind: str, tensors: dict[str, Tensor], page: str) -> str:

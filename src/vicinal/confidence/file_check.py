@@ -17,6 +17,7 @@ from torch import Tensor
 from vicinal.checks import InputError
 
 _LISTS = ("fitted", "stale", "warnings", "features")
+_FLOATS = (torch.float32, torch.float64)
 _CURVES = ("held_near_distances", "held_log_densities", "held_disagreements")
 
 
@@ -38,6 +39,7 @@ def check_answers(head: Any, width: int) -> None:
     """Refuse a head that cannot judge one row."""
     out = head.predict_proba(torch.ones(1, width))
     _need(bool(torch.isfinite(torch.as_tensor(out)).all()), "it gives no probabilities")
+    _need(head.recipe_ is not None, "it has no recipe")  # asking for it checks the options
 
 
 def _need(holds: bool, otherwise: str) -> None:
@@ -52,7 +54,7 @@ def _check_tensors(tensors: Mapping[str, Tensor]) -> None:
         if value.is_floating_point():
             _need(not bool(value.isnan().any()), f"the tensor {name!r} holds NaN")
     support = tensors["support"]
-    _need(support.dtype in (torch.float32, torch.float64), f"its support is of {support.dtype}")
+    _need(support.dtype in _FLOATS, f"its support is of {support.dtype}")
     shaped = support.ndim == 2 and support.numel() > 0
     _need(shaped, f"its support has shape {tuple(support.shape)}")
     _need(bool(support.isfinite().all()), "its support holds infinity")
@@ -70,7 +72,7 @@ def _check_facts(facts: Mapping[str, Any]) -> None:
     _need(isinstance(names, list) and bool(names) and isinstance(dtype, str), "it has no classes")
     kinds = {type(name) for name in names or ()}
     _need(len(kinds) == 1 and kinds <= {str, int, float, bool}, "its classes are of odd kinds")
-    _need(len(set(names or ())) == len(names or ()), "it names a class twice")
+    _need(names == sorted(set(names or ())), "its classes are not sorted, or named twice")
     for name in _LISTS:
         listed = isinstance(facts[name], list) and all(isinstance(v, str) for v in facts[name])
         _need(listed, f"the field {name!r} is no list of texts")
@@ -107,7 +109,7 @@ def _check_numbers(tensors: Mapping[str, Tensor], count: int) -> None:
         value = tensors.get(name)
         if value is not None:
             _need(value.shape == (count,), f"its {name} are not one for each class")
-            _need(value.is_floating_point(), f"its {name} are of {value.dtype}")
+            _need(value.dtype in _FLOATS, f"its {name} are of {value.dtype}")
     prior, widths = tensors.get("prior"), tensors.get("log_bandwidths")
     if prior is not None:
         _need(bool((prior >= 0).all()) and bool((prior <= 1 + 1e-9).all()), "its prior is none")
@@ -119,15 +121,17 @@ def _check_standards(tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) ->
     held = facts.get("standards")
     _need(isinstance(held, dict), "its standards are missing")
     for name in _CURVES:
-        curve = tensors.get(name)
-        _need(curve is not None, f"the tensor {name!r} is missing")
-        if curve is not None:
-            flat = curve.ndim == 1 and len(curve) > 0 and curve.is_floating_point()
-            _need(
-                flat and bool((curve.diff() >= 0).all()), f"{name!r} is no sorted list of numbers"
-            )
-    threshold = tensors.get("held_threshold")
-    _need(threshold is not None and threshold.numel() == 1, "its threshold is no number")
+        _need(name in tensors, f"the tensor {name!r} is missing")
+        curve = tensors[name]
+        flat = curve.ndim == 1 and len(curve) == len(tensors[_CURVES[0]]) > 0
+        sorted_ = flat and curve.dtype in _FLOATS and bool((curve.diff() >= 0).all())
+        _need(sorted_, f"{name!r} is no sorted list of numbers")
+        _need(name == "held_log_densities" or bool((curve >= 0).all()), f"{name!r} is below zero")
+    doubts = tensors["held_disagreements"]
+    _need(bool((doubts <= len(tensors["support"])).all()), "its neighbors disagree too often")
+    threshold = tensors.get("held_threshold", torch.empty(0))
+    _need(threshold.shape == (1,), "its threshold is no number")
+    _need(0 <= float(threshold) <= 1 or float(threshold) == math.inf, "its threshold is no share")
     for name, value in (held or {}).items():
         plain = isinstance(value, (int, float, str, bool, type(None)))
         _need(plain, f"its {name} is no plain value")

@@ -20,7 +20,7 @@ import jinja2
 
 from vicinal.audits.record import Audit, Media
 from vicinal.checks import InputError
-from vicinal.files import write_atomically
+from vicinal.files import reading, write_atomically
 from vicinal.report import facts, words
 from vicinal.report.figures import structure, trust
 from vicinal.report.payload import Payload, fill
@@ -127,12 +127,15 @@ def live_files(
     token : what the page has to show the server with every request.
     max_mb : how large data and thumbnails may be together.
     """
-    payload = fill(audit, media, int(max_mb * MEGABYTE))
-    return {
-        "index.html": page(view_of(audit, media), payload, token=token).encode("utf-8", "replace"),
-        "data.json": payload.json.encode("utf-8", "replace"),
-        "sprites.css": payload.css.encode("ascii"),
-    }
+    # The record comes from a file: parts of it that do not fit together are the file's fault.
+    with reading(f"the audit {audit.name!r}", "Its parts do not fit together; run it again."):
+        payload = fill(audit, media, int(max_mb * MEGABYTE))
+        index = page(view_of(audit, media), payload, token=token)
+        return {
+            "index.html": index.encode("utf-8", "replace"),
+            "data.json": payload.json.encode("utf-8", "replace"),
+            "sprites.css": payload.css.encode("ascii"),
+        }
 
 
 def view_of(audit: Audit, media: Media | None) -> dict[str, Any]:
