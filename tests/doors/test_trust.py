@@ -129,6 +129,25 @@ def test_a_folder_of_somebody_elses_is_left_alone(theirs, names):
     tally.check()
 
 
+@pytest.mark.parametrize("name", ["compare.json", "compare.html"])
+def test_a_comparison_replaces_no_file_of_another_kind(theirs, name):
+    (theirs / "site").mkdir()
+    (theirs / "site" / name).write_text("{}")
+    answer = said(theirs, "compare", "run", "run", "-o", "site")
+    assert answer.code == 2
+    assert "not of vicinal compare" in answer.err
+    assert (theirs / "site" / name).read_text() == "{}"
+    for _ in range(2):  # its own it does
+        assert said(theirs, "compare", "run", "run", "-o", "cmp").code == 0
+
+
+def test_a_config_does_not_choose_where_pictures_may_lie(theirs):
+    configured(theirs, media_root="/")
+    answer = said(theirs, "audit", "-", "--config", "run/config.json", "-o", "new")
+    assert answer.code == 2
+    assert "no setting 'media_root'" in answer.err
+
+
 def test_fresh_removes_only_the_files_that_our_manifest_lists(theirs):
     (theirs / "capture" / "notes.txt").write_text("mine")
     (theirs / "run" / "notes.txt").write_text("mine")
@@ -209,7 +228,13 @@ def test_the_terminal_gets_no_control_characters(theirs):
     lines = [{"embedding": [float(i), i % 2], "label": bad + str(i % 2), "id": bad + str(i)}
              for i in range(20)]  # fmt: skip
     (theirs / "t.jsonl").write_text("\n".join(map(json.dumps, lines)))
-    calls = ["check t.jsonl", "audit t.jsonl --k 3 -o r2", "fit t.jsonl --k 3 -o b.vic"]
+    calls = [
+        "check t.jsonl --json",
+        "predict run/trust.vic t.jsonl --jsonl -",
+        "check t.jsonl",
+        "audit t.jsonl --k 3 -o r2",
+        "fit t.jsonl --k 3 -o b.vic",
+    ]
     for call in [*calls, "predict b.vic t.jsonl --head 9", "compare r2 r2", "check n\x1b[31m.npz"]:
         answer = said(theirs, *call.split(" "))
         shown = answer.out + answer.err

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 import sys
 import time
@@ -17,6 +18,8 @@ from vicinal.cli.run_folder import read_run
 from vicinal.cli.verbs import CompareOptions
 from vicinal.files import DiskError, reason, write_together
 from vicinal.report.two_runs import render_compare
+
+FILES = ("compare.json", "compare.html")
 
 
 def run(options: CompareOptions) -> int:
@@ -40,7 +43,7 @@ def run(options: CompareOptions) -> int:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         record = result.to_json(indent=1) + "\n"
-        write_together({folder / "compare.json": record, folder / "compare.html": page})
+        write_together(dict(zip((folder / name for name in FILES), (record, page), strict=True)))
     except OSError as error:
         for path in made:
             with suppress(OSError):
@@ -63,11 +66,26 @@ def _missing(folder: Path) -> list[Path]:
     try:
         if folder.exists() and not folder.is_dir():
             raise InputError(f"--out {folder} is a file. Give a folder.")
+        _check_ours(folder)
         return [path for path in (folder, *folder.parents) if not path.exists()]
     except (OSError, ValueError) as error:
         if isinstance(error, InputError):
             raise
         raise InputError(f"cannot write to --out {folder}: {reason(error)}.") from None
+
+
+def _check_ours(folder: Path) -> None:
+    """A comparison replaces another one, and nothing else of these names."""
+    there = [name for name in FILES if (folder / name).exists()]
+    try:
+        found = json.loads((folder / FILES[0]).read_bytes()) if there else None
+    except (OSError, ValueError, RecursionError):
+        found = None
+    ours = isinstance(found, dict) and {"deltas", "gates", "provenance"} <= set(found)
+    if there and not ours:
+        raise InputError(
+            f"{folder / there[0]} is there and not of vicinal compare. Give another --out."
+        )
 
 
 def as_table(result: Comparison, markdown: bool) -> str:

@@ -35,6 +35,16 @@ def printable(text: str) -> str:
     return _CONTROLS.sub("\ufffd", text)
 
 
+def json_text(value: Any, indent: int | None = None) -> str:
+    """JSON for a terminal or a pipe: the same characters are written as escapes, and lose nothing.
+
+    >>> json_text("a\\x9bé")
+    '"a\\\\u009bé"'
+    """
+    text = json.dumps(value, ensure_ascii=False, allow_nan=False, indent=indent)
+    return _CONTROLS.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+
+
 @dataclass
 class Console:
     """``--json`` moves words to stderr and keeps stdout for one JSON value; ``--quiet`` hides them.
@@ -63,8 +73,7 @@ class Console:
 
     def result(self, value: Any) -> None:
         if self.as_json:
-            text = json.dumps(value, ensure_ascii=False, allow_nan=False, indent=1)
-            sys.stdout.write(text.encode("utf-8", "replace").decode() + "\n")
+            sys.stdout.write(json_text(value, indent=1) + "\n")
 
     @contextmanager
     def progress(self, title: str) -> Iterator[Callable[[int, int | None], None]]:

@@ -18,8 +18,8 @@ import typer
 
 import vicinal
 
-# How a command is run, not what it computes: these fields stay out of a config.
-NOT_SETTINGS = ("config", "out", "fresh", "as_json", "quiet", "trust_folder")
+# How a command is run and whom it trusts, not what it computes: these stay out of a config.
+NOT_SETTINGS = ("config", "out", "fresh", "as_json", "quiet", "trust_folder", "media_root")
 FROM_CONFIG = "-"  # stands for an argument that is to come from --config
 Field = tuple["dataclasses.Field[Any]", Any]  # a field with its annotation
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from vicinal.audits.files import csv_text, word
 from vicinal.checks import InputError
-from vicinal.cli.console import Console
+from vicinal.cli.console import Console, json_text
 from vicinal.cli.data_files import read_rows
 from vicinal.cli.row_set import RowSet, usable, vectors
 from vicinal.cli.verbs import PredictOptions
@@ -97,8 +97,7 @@ class AnswerWriter:
 
     def write(self, answer: dict[str, Any]) -> None:
         if self.jsonl is not None or self.lines is sys.stdout:
-            line = json.dumps(answer, ensure_ascii=False) + "\n"
-            self.lines.write(line.encode("utf-8", "replace").decode())
+            self.lines.write(json_text(answer) + "\n")
             self.lines.flush()
         if self.table is not None:
             cells = [answer[name] for name in FIELDS]

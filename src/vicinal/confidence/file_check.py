@@ -68,6 +68,7 @@ def _check_facts(facts: Mapping[str, Any]) -> None:
     _need(isinstance(options.get("search"), str), "its search has no name")
     _need(options.get("metric") in ("sqeuclidean", "euclidean", "cosine"), "its metric is unknown")
     _need(type(options.get("k")) is int, "its option k is no number")
+    _need(isinstance(options.get("prior"), (str, type(None))), "its prior has no name")
     names, dtype = classes.get("names"), classes.get("dtype")
     _need(isinstance(names, list) and bool(names) and isinstance(dtype, str), "it has no classes")
     kinds = {type(name) for name in names or ()}
