@@ -20,6 +20,8 @@ from typing import Any, Self
 
 from vicinal.checks import InputError
 
+Reader = Callable[[Any, str], Any]  # a JSON value and what it is called -> the field's value
+LARGEST = 2**63 - 1  # what an array of numpy holds
 PLAIN = {str, int, bool, type(None)}  # kinds that are taken as they are; floats must be finite
 
 
@@ -54,6 +56,11 @@ class Record:
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> Self:
+        """The record of JSON values; each must be of the kind its annotation says."""
+        if not isinstance(values, dict):
+            raise InputError(
+                f"not a saved {cls.__name__}: expected an object, got {_short(values)}."
+            )
         known = _readers(cls)  # type: ignore[arg-type]  # a class is hashable; Self hides it
         unknown = sorted(set(values) - set(known))
         if unknown:
@@ -61,8 +68,11 @@ class Record:
                 f"{cls.__name__} has no field {unknown[0]!r}; it may come from another version of "
                 f"vicinal. Fields: {', '.join(known)}."
             )
+        read = {
+            name: known[name](value, f"{cls.__name__}.{name}") for name, value in values.items()
+        }
         try:
-            return cls(**{name: known[name](value) for name, value in values.items()})
+            return cls(**read)
         except (TypeError, AttributeError) as error:
             raise InputError(f"not a saved {cls.__name__}: {error}.") from error
 
@@ -70,7 +80,7 @@ class Record:
     def from_json(cls, text: str) -> Self:
         try:
             values = json.loads(text)
-        except json.JSONDecodeError as error:
+        except (ValueError, RecursionError) as error:
             raise InputError(
                 f"not a saved {cls.__name__}: no valid JSON ({error}). Was the file cut short?"
             ) from error
@@ -120,7 +130,7 @@ def _open(value: Any) -> Any:
 
 
 @functools.cache
-def _readers(cls: type[Record]) -> dict[str, Callable[[Any], Any]]:
+def _readers(cls: type[Record]) -> dict[str, Reader]:
     hints = typing.get_type_hints(cls)
     return {
         field.name: _reader(hints[field.name])
@@ -129,22 +139,83 @@ def _readers(cls: type[Record]) -> dict[str, Callable[[Any], Any]]:
     }
 
 
-def _reader(hint: Any) -> Callable[[Any], Any]:
-    """How a JSON value of this annotation is read; what holds no record needs no reading."""
+def _reader(hint: Any) -> Reader:
+    """How a JSON value of this annotation is read, and what it is called if it is another."""
     if isinstance(hint, type) and issubclass(hint, Record):
-        return hint.from_dict
+        return lambda value, _: hint.from_dict(value)
+    origin, parts = typing.get_origin(hint), typing.get_args(hint)
     if isinstance(hint, types.UnionType):
-        inner = [_reader(part) for part in hint.__args__ if part is not type(None)]
-        reader = inner[0]
-        return (
-            _as_is if reader is _as_is else lambda value: None if value is None else reader(value)
-        )
-    if typing.get_origin(hint) is tuple:
-        reader = _reader(typing.get_args(hint)[0])
-        return _as_is if reader is _as_is else lambda value: [reader(item) for item in value]
-    return _as_is
+        inner = [_reader(part) for part in parts if part is not type(None)]
+        if len(inner) == 1:
+            return lambda value, where: None if value is None else inner[0](value, where)
+        return _as_is
+    if origin is tuple:
+        return _list_reader(parts)
+    if origin is dict:
+        reader = _reader(parts[1])
+        return lambda value, where: {
+            key: reader(item, f"{where}[{key!r}]")
+            for key, item in _of_kind(value, {dict}, where).items()
+        }
+    kinds = _kinds(hint)
+    return _as_is if kinds is None else lambda value, where: _of_kind(value, kinds, where)
 
 
-def _as_is(value: Any) -> Any:
+def _list_reader(parts: tuple[Any, ...]) -> Reader:
+    """Lists of one kind, of any length or as long as the annotation says."""
+    inner, kinds = _reader(parts[0]), _kinds(parts[0])
+    length = None if parts[-1] is Ellipsis else len(parts)
+
+    def read(value: Any, where: str) -> Any:
+        _of_kind(value, {list, tuple}, where)
+        if length is not None and len(value) != length:
+            raise InputError(f"`{where}` must hold {length} values, got {len(value)}.")
+        if kinds is not None:  # a column of a million numbers is checked at C's speed
+            found = set(map(type, value))
+            if not found <= kinds or (int in found and _has_large(value)):
+                for item in value:
+                    _of_kind(item, kinds, where)
+            return value
+        return [inner(item, where) for item in value]
+
+    return read
+
+
+def _kinds(hint: Any) -> set[type] | None:
+    """The kinds of plain values an annotation allows; None: it is not about plain values."""
+    if isinstance(hint, types.UnionType):
+        found = [_kinds(part) for part in hint.__args__]
+        return None if None in found else set[type]().union(*(f for f in found if f is not None))
+    if hint is float:
+        return {float, int}
+    return {hint} if hint in PLAIN else None
+
+
+def _of_kind(value: Any, kinds: set[type], where: str) -> Any:
+    if type(value) not in kinds:
+        names = " or ".join(sorted(_WORDS[kind] for kind in kinds))
+        raise InputError(f"`{where}` must be {names}, got {_short(value)}.")
+    if type(value) is int and abs(value) > LARGEST:
+        raise InputError(f"`{where}` is {_short(value)}, too large for a number of ours.")
+    return value
+
+
+def _has_large(values: Any) -> bool:
+    whole = [value for value in values if type(value) is int]
+    return max(whole) > LARGEST or min(whole) < -LARGEST
+
+
+_WORDS: dict[type, str] = {
+    str: "text", int: "a whole number", float: "a number", bool: "true or false",
+    type(None): "null", list: "a list", tuple: "a list", dict: "an object",
+}  # fmt: skip
+
+
+def _short(value: Any) -> str:
+    text = str(value) if type(value) in PLAIN else type(value).__name__
+    return text[:40]
+
+
+def _as_is(value: Any, where: str) -> Any:
     """Lists become tuples where the record is made, see :func:`plain`."""
     return value

@@ -16,7 +16,8 @@ import vicinal as package
 from vicinal.cli.__main__ import main
 from vicinal.cli.explore import bound, judge_of
 from vicinal.cli.explore_server import application
-from vicinal.cli.run_folder import locked, read_run
+from vicinal.cli.folders import locked
+from vicinal.cli.run_folder import read_run
 from vicinal.cli.verbs import VERBS
 
 
@@ -261,9 +262,10 @@ def test_out_of_memory_is_answered_with_a_smaller_batch(vicinal, photos, monkeyp
     )
 
 
-def served(folder, token):
+def served(folder, token, *, trust_folder=False):
     audit = read_run(folder)
-    return TestClient(application(folder, audit, judge_of(folder, audit), token))
+    judge = judge_of(folder, audit, trust_folder=trust_folder)
+    return TestClient(application(folder, audit, judge, token))
 
 
 def test_explore_serves_the_page_to_those_who_have_the_token(run_folder, files):
@@ -311,9 +313,13 @@ def test_an_image_is_judged_by_the_model_of_the_run(photos, vicinal):
         "--k",
         "10",
     )
-    client = served(photos / "run", "t")
     data = (photos / "test" / "cat" / "0.png").read_bytes()
-    answer = client.post("/predict?token=t", files={"file": ("cat.png", data, "image/png")})
+    upload = {"file": ("cat.png", data, "image/png")}
+    refused = served(photos / "run", "t").post("/predict?token=t", files=upload)
+    assert refused.status_code == 400
+    assert "--trust-folder" in refused.json()["error"]
+    client = served(photos / "run", "t", trust_folder=True)
+    answer = client.post("/predict?token=t", files=upload)
     assert answer.status_code == 200, answer.text
     assert answer.json()["rows"][0]["label"] in ("cat", "dog", "owl", "0", "1", "2")
 

@@ -6,8 +6,6 @@ file or the new one, never half of one. No cell that comes from a user becomes a
 
 from __future__ import annotations
 
-import csv
-import io
 import json
 import re
 from collections.abc import Iterable
@@ -18,6 +16,9 @@ from vicinal.audits.record import Audit
 from vicinal.files import write_atomically
 
 TOP_NEIGHBORS = 5
+DOUBLE = '"'
+# Commas, quotes and every character that some reader takes for the end of a line.
+_QUOTED = re.compile('[,"\\r\\n\\v\\f\\x1c-\\x1e\\x85\u2028\u2029]')
 # What summary.json leaves out, because it grows with the rows, or has in a form of its own.
 APART = ("name", "cases", "support", "map", "recommended", "warnings", "not_checked", "data",
          "provenance")  # fmt: skip
@@ -138,7 +139,7 @@ def word(cell: str) -> str:
     >>> word("=cmd()"), word("-1"), word("cat")
     ("'=cmd()", '-1', 'cat')
     """
-    if not cell.startswith(("=", "+", "-", "@", "\t", "\r", "\n")):
+    if not cell.lstrip(" \0").startswith(("=", "+", "-", "@", "\t", "\r", "\n", *"＝＋－＠")):
         return cell
     return cell if re.fullmatch(r"[+-]?\d+(\.\d+)?", cell) else f"'{cell}"
 
@@ -148,9 +149,18 @@ def number(value: float | None) -> str:
 
 
 def csv_text(rows: Iterable[list[str]]) -> str:
-    buffer = io.StringIO()
-    csv.writer(buffer, lineterminator="\n").writerows(rows)
-    return buffer.getvalue()
+    r"""Lines of cells, quoted wherever a reader could see an end of a cell or a line.
+
+    Python's own writer leaves a lone carriage return bare, which other readers take for a new line.
+
+    >>> csv_text([["a", "b,c", "row\r=1+1"]])
+    'a,"b,c","row\r=1+1"\n'
+    """
+    lines = []
+    for row in rows:
+        cells = [f'"{c.replace(DOUBLE, DOUBLE * 2)}"' if _QUOTED.search(c) else c for c in row]
+        lines.append(",".join(cells) + "\n" if cells != [""] else '""\n')
+    return "".join(lines)
 
 
 def write_summary(audit: Audit, path: str | Path) -> None:

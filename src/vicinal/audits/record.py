@@ -142,6 +142,33 @@ class Audit(Record):
                 f"{len(self.map.x)} points."
             )
 
+        self._check_codes()
+
+    def _check_codes(self) -> None:
+        """Classes are positions in ``classes``; every neighbor has a weight and a distance."""
+        cases, suspects = self.cases, self.labels.suspects if self.labels else ()
+        codes = {*cases.predicted, *self.support.label, *cases.label} - {None}
+        codes |= {code for suspect in suspects for code in (suspect.given, suspect.suggested)}
+        codes |= {facts.label for facts in self.class_facts}
+        codes |= (
+            {code for pair in self.borders.pairs for code in (pair.a, pair.b)}
+            if self.borders
+            else set()
+        )
+        codes |= {code for row in cases.layer_class or () for code in row}
+        if any(not 0 <= code < len(self.classes) for code in codes if code is not None):
+            raise InputError(f"a class of `Audit` is none of its {len(self.classes)} classes.")
+        if not all(0 <= share <= 1 + 1e-6 for share in cases.confidence):
+            raise InputError("`Audit.cases.confidence` must lie between 0 and 1.")
+        lists: list[Any] = [*zip(cases.neighbors, cases.weights, cases.distances, strict=True)]
+        lists += [(suspect.neighbors, suspect.weights, suspect.distances) for suspect in suspects]
+        lists += [(self.support.row, self.support.id, self.support.label)]
+        if self.map is not None:
+            lists += [(self.map.x, self.map.y, self.map.x)]
+            lists += [(self.map.support_row, self.map.support_x, self.map.support_y)]
+        if any(len({len(part) for part in parts}) > 1 for parts in lists):
+            raise InputError("lists of `Audit` that belong together have different lengths.")
+
     def __repr__(self) -> str:
         return f"Audit({self.name!r}, {len(self.cases.id)} cases, {self.verdict_counts()})"
 

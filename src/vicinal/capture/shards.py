@@ -5,26 +5,41 @@ at all, and one that was cut off or changed is known by its fingerprint and made
 
 A :class:`ShardStore` is a folder of shards in the order of rows with a manifest, written after each
 shard: at any moment the manifest is true of the shards it names, and work that stopped goes on
-behind the last of them. Where shards are found by what they were made from (gradients, sketches),
-their names are fingerprints and no manifest is needed.
+behind the last of them. The manifest carries our own mark, and is checked before it is believed: a
+folder of somebody else's is left alone, a shard lies in its folder and nowhere else, and what is
+read from it has the checksum that was written down. Where shards are found by what they were made
+from (gradients, sketches), their names are fingerprints and no manifest is needed.
 """
 
 from __future__ import annotations
 
+import hashlib
 import json
+import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from safetensors import SafetensorError, safe_open
-from safetensors.torch import load_file, save_file
+from safetensors import safe_open
+from safetensors.torch import load_file, save
 from torch import Tensor
 
 from vicinal.checks import InputError
-from vicinal.files import PARTIAL, atomically, fingerprint, write_atomically
+from vicinal.files import (
+    PARTIAL,
+    DiskError,
+    fingerprint,
+    reading,
+    reason,
+    regular_file,
+    sweep,
+    utf8_name,
+    write_atomically,
+)
 
 MANIFEST = "manifest.json"
+FORMAT = "vicinal-capture"  # our mark: other programs have a manifest.json too
 VERSION = 2
 _READABLE = (1, VERSION)  # version 1 had its checksums in the manifest alone
 _LABELS = "labels"  # stored beside the layers as "labels"; layers are stored as "layer:<name>"
@@ -53,27 +68,27 @@ def write_shard(path: Path, tensors: Mapping[str, Tensor], facts: Any = None) ->
     owned = {name: t.detach().cpu().contiguous().clone() for name, t in tensors.items()}
     checksum = fingerprint(owned)
     header = json.dumps({"checksum": checksum, "facts": facts})
-    with atomically(path) as partial:
-        save_file(owned, partial, {_HEADER: header})
+    write_atomically(path, save(owned, {_HEADER: header}))
     return checksum
 
 
 def read_shard(path: Path) -> Shard | None:
     """The shard at ``path``; None if there is none, or it is not what was written."""
     try:
-        with safe_open(path, "pt") as file:
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        with utf8_name(path) as name, safe_open(name, "pt") as file:
+            tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
             header = json.loads((file.metadata() or {})[_HEADER])
-    except (OSError, SafetensorError, KeyError, ValueError):
+        if header["checksum"] != fingerprint(tensors):
+            return None
+        return Shard(tensors, header["facts"], header["checksum"])
+    except Exception:  # whatever it is, it is not what was written
         return None
-    if header["checksum"] != fingerprint(tensors):
-        return None
-    return Shard(tensors, header["facts"], header["checksum"])
 
 
 def load_shard(path: Path) -> dict[str, Tensor]:
     """The tensors of a shard that was found whole before, without asking again."""
-    return load_file(path)
+    with utf8_name(path) as name:
+        return load_file(name)
 
 
 class ShardStore(Mapping[str, Tensor]):
@@ -82,6 +97,7 @@ class ShardStore(Mapping[str, Tensor]):
     def __init__(self, folder: str | Path):
         self.folder = Path(folder)
         self.manifest = _read_manifest(self.folder)
+        self._whole: set[str] = set()  # shards whose checksum was found right
 
     @classmethod
     def open_for_writing(cls, folder: str | Path, settings: Mapping[str, Any]) -> ShardStore:
@@ -94,11 +110,14 @@ class ShardStore(Mapping[str, Tensor]):
                 raise InputError(
                     f"folder {str(path)!r} is not empty and holds no capture. Pass another folder."
                 )
-            path.mkdir(parents=True, exist_ok=True)
-            _write_manifest(
-                path, {"version": VERSION, "settings": settings, "shards": [], "complete": False}
-            )
+            try:
+                path.mkdir(parents=True, exist_ok=True)
+            except OSError as error:
+                raise DiskError(f"cannot write to folder {path}: {reason(error)}.") from error
+            start = {"format": FORMAT, "version": VERSION, "settings": settings}
+            _write_manifest(path, {**start, "shards": [], "complete": False})
         store = cls(path)
+        sweep(path)
         if store.manifest["version"] != VERSION:
             raise InputError(
                 f"folder {str(path)!r} holds a capture of an older version of vicinal, which can "
@@ -148,9 +167,29 @@ class ShardStore(Mapping[str, Tensor]):
     def _column(self, key: str) -> Tensor:
         parts = []
         for shard in self.manifest["shards"]:
-            with safe_open(self.folder / shard["file"], framework="pt") as file:
-                parts.append(file.get_tensor(key))
-        return torch.cat(parts) if parts else torch.empty(0)
+            path = regular_file(self.folder / shard["file"], "shard", within=self.folder)
+            with reading(path, "Remove the folder, and make the capture again."):
+                self._check_whole(path, shard)
+                with utf8_name(path) as name, safe_open(name, framework="pt") as file:
+                    part = file.get_tensor(key)
+                if len(part) != shard["rows"]:
+                    raise ValueError(f"{len(part)} rows of {key!r} instead of {shard['rows']}")
+                parts.append(part)
+        with reading(self.folder, "Remove the folder, and make the capture again."):
+            return torch.cat(parts) if parts else torch.empty(0)
+
+    def _check_whole(self, path: Path, shard: Mapping[str, Any]) -> None:
+        """Once for each shard: is it what was written?"""
+        if shard["file"] in self._whole:
+            return
+        if "sha256" in shard:  # version 1
+            right = hashlib.sha256(path.read_bytes()).hexdigest() == shard["sha256"]
+        else:
+            found = read_shard(path)
+            right = found is not None and found.checksum == shard["checksum"]
+        if not right:
+            raise ValueError("it was damaged or changed after it was written")
+        self._whole.add(shard["file"])
 
     def _drop_damaged(self) -> None:
         """Keep the shards up to the first whose file is missing or has another checksum."""
@@ -178,17 +217,58 @@ def _check_same_settings(kept: dict[str, Any], asked: dict[str, Any], folder: Pa
         )
 
 
+def is_capture(folder: Path) -> bool:
+    """Whether the folder holds a capture of ours, finished or not."""
+    try:
+        _read_manifest(folder)
+    except InputError:
+        return False
+    return True
+
+
 def _read_manifest(folder: Path) -> dict[str, Any]:
     path = folder / MANIFEST
+    if not path.exists():
+        raise InputError(f"no capture in {str(folder)!r}: {MANIFEST} is missing.")
+    regular_file(path, within=folder)
     try:
-        manifest = json.loads(path.read_text())
-    except FileNotFoundError:
-        raise InputError(f"no capture in {str(folder)!r}: {MANIFEST} is missing.") from None
-    except (json.JSONDecodeError, UnicodeDecodeError) as error:
-        raise InputError(f"{str(path)!r} is damaged ({error}). Remove the folder.") from None
-    if not isinstance(manifest, dict) or manifest.get("version") not in _READABLE:
-        raise InputError(f"{str(path)!r} is not a capture this version of vicinal can read.")
+        manifest = json.loads(path.read_bytes())
+    except (ValueError, RecursionError, OSError) as error:
+        raise InputError(
+            f"{str(path)!r} is damaged ({reason(error)}). Remove the folder."
+        ) from None
+    wrong = _fault_of(manifest)
+    if wrong:
+        raise InputError(
+            f"{str(path)!r} is not a capture this version of vicinal can read: {wrong}. "
+            "Give a folder of `vicinal embed` or capture(to=...)."
+        )
     return manifest
+
+
+def _fault_of(manifest: Any) -> str | None:
+    """What is wrong with a manifest before it is believed; None: nothing."""
+    if not isinstance(manifest, dict):
+        return "it is no JSON object"
+    if manifest.get("format", FORMAT) != FORMAT or manifest.get("version") not in _READABLE:
+        return "it bears another mark or version"
+    settings, shards = manifest.get("settings"), manifest.get("shards")
+    if not isinstance(settings, dict) or not _are(settings.get("layers"), str):
+        return "its settings name no layers"
+    if not isinstance(manifest.get("complete"), bool) or not _are(shards, dict):
+        return "it lists no shards"
+    for at, shard in enumerate(shards or ()):
+        if not re.fullmatch(r"shard-\d{5,}\.safetensors", str(shard.get("file"))):
+            return f"shard {at} has a name that we do not give"
+        if type(shard.get("rows")) is not int or shard["rows"] < 1:
+            return f"shard {at} has no number of rows"
+        if not isinstance(shard.get("checksum", shard.get("sha256")), str):
+            return f"shard {at} has no checksum"
+    return None
+
+
+def _are(values: Any, kind: type) -> bool:
+    return isinstance(values, list) and all(isinstance(value, kind) for value in values)
 
 
 def _write_manifest(folder: Path, manifest: Mapping[str, Any]) -> None:

@@ -1,7 +1,7 @@
 """``vicinal``: the table of commands, and what becomes of an error.
 
-Exit codes: 0 fine, 1 a gate failed, 2 bad input and nothing written, 3 an error of ours, 130
-interrupted (run the same command again to go on).
+Exit codes: 0 fine, 1 a gate failed, 2 bad input, a disk that refuses or an error in the user's own
+code, and nothing written, 3 an error of ours, 130 interrupted (the same command goes on).
 """
 
 from __future__ import annotations
@@ -64,13 +64,20 @@ def main(argv: Sequence[str] | None = None) -> int:
     # Read when torch is loaded: idle threads sleep instead of spinning, which on a shared machine
     # is the difference between seconds and minutes.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):  # a terminal that lacks a letter shows its number
+            stream.reconfigure(errors="backslashreplace")
     try:
         result = app(args=None if argv is None else list(argv), standalone_mode=False)
+        sys.stdout.flush()
         code = result if isinstance(result, int) else 0
     except typer.Exit as stop:
         code = int(stop.exit_code)
     except (KeyboardInterrupt, typer.Abort):
         code = 130
+    except BrokenPipeError:  # who read our output has seen enough
+        sys.stdout = open(os.devnull, "w")  # noqa: SIM115  # for what is still in the buffer
+        return 0
     except Exception as error:
         return _report(error)
     if code == 130:
@@ -80,20 +87,44 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _report(error: Exception) -> int:
     """Bad input is a sentence and exit code 2; anything else is ours, its traceback in a log."""
-    if hasattr(error, "format_message"):  # the parser's own: an unknown option, a bad value
-        typer.echo(f"error: {error.format_message()}", err=True)
+    from vicinal.cli.console import printable  # late: help needs none of this
+
+    sentence = _sentence(error)
+    if sentence is not None:
+        typer.echo(f"error: {' '.join(printable(sentence).split())}", err=True)
         return 2
-    if isinstance(error, vicinal.InputError):
-        typer.echo(f"error: {error}", err=True)
-        return 2
-    log = Path("vicinal-error.log")
-    log.write_text("".join(traceback.format_exception(error)))
+    log: Path | None = Path("vicinal-error.log")
+    try:
+        text = "".join(traceback.format_exception(error))
+        Path("vicinal-error.log").write_text(text, "utf-8", "replace")
+    except OSError:
+        log = None
+    where = f"The traceback is in {log}." if log else "No log of it could be written here."
     typer.echo(
-        f"internal error: {type(error).__name__}: {error}\nThis is a fault of vicinal, not yours. "
-        f"The traceback is in {log}.",
+        f"internal error: {type(error).__name__}: {printable(str(error))}\n"
+        f"This is a fault of vicinal, not yours. {where}",
         err=True,
     )
     return 3
+
+
+def _sentence(error: Exception) -> str | None:
+    """What to say of an error that is not ours; None: it is."""
+    if hasattr(error, "format_message"):  # the parser's own: an unknown option, a bad value
+        return str(error.format_message())
+    if isinstance(error, vicinal.InputError):
+        return str(error)
+    from vicinal.cli.user_code import described, is_theirs
+    from vicinal.files import reason
+
+    if is_theirs(error):
+        return f"your code failed: {described(error)}."
+    if isinstance(error, MemoryError):
+        return "there is not enough memory for this. Give fewer rows."
+    if isinstance(error, OSError):
+        what = f" {error.filename}" if error.filename else ""
+        return f"the system refused{what}: {reason(error)}."
+    return None
 
 
 def entry() -> None:

@@ -7,10 +7,9 @@ terminal's version of the page's first screen.
 from __future__ import annotations
 
 import hashlib
+import re
 import shlex
-import shutil
 import sys
-import zipfile
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -23,23 +22,18 @@ from vicinal.audits.model import embedding_of
 from vicinal.audits.record import Audit
 from vicinal.audits.sections import Head
 from vicinal.checks import InputError, check_choice, closest
+from vicinal.cli.arrays import read_npz
 from vicinal.cli.config import as_config
 from vicinal.cli.console import Console
 from vicinal.cli.data_files import read_vectors
 from vicinal.cli.decisions import cleaned_support
+from vicinal.cli.folders import WORK, locked
 from vicinal.cli.model_inputs import ModelInputs, check_fits, in_codes_of, model_inputs, relabeled
 from vicinal.cli.models import model_of
 from vicinal.cli.row_set import RowSet, check_same_dims
-from vicinal.cli.run_folder import (
-    CLEANED,
-    DROPPED,
-    WORK,
-    locked,
-    media_of,
-    next_folder,
-    write_run,
-)
+from vicinal.cli.run_folder import CLEANED, DROPPED, media_of, next_folder, write_run
 from vicinal.cli.verbs import METRICS, AuditOptions
+from vicinal.files import reading, regular_file, remove_tree
 from vicinal.report.facts import label_sentences
 
 ROLES = ("support", "query", "calib", "foreign")
@@ -50,9 +44,9 @@ def run(options: AuditOptions) -> None:
     console = Console(options.as_json, options.quiet)
     prepared = prepare(options, console)
     folder = options.out or next_folder(Path("runs"), "audit")
-    with locked(folder):
+    with locked(folder, "run"):
         if options.fresh:
-            shutil.rmtree(folder / WORK, ignore_errors=True)
+            remove_tree(folder / WORK)
         with console.progress("audit") as bar:  # one for each of its long steps
             result = audit(
                 **prepared.arguments,
@@ -193,7 +187,7 @@ def prepare(options: AuditOptions, console: Console) -> Prepared:
 def settings_of(options: AuditOptions) -> AuditSettings:
     """All that decides the numbers, as the library takes it."""
     check_choice(options.metric, "--metric", METRICS)
-    if options.k != "auto" and not options.k.isdigit():
+    if options.k != "auto" and not re.fullmatch("[0-9]{1,9}", options.k):
         raise InputError(f"--k must be a whole number or auto, got {options.k!r}.")
     return AuditSettings(
         k=None if options.k == "auto" else int(options.k),
@@ -252,10 +246,7 @@ def _pair(rows: RowSet) -> Any:
 
 
 def _refuse_unlabeled(rows: RowSet, spec: str) -> None:
-    keys: list[str] = []
-    if spec.endswith(".npz"):
-        with zipfile.ZipFile(spec) as file:
-            keys = [name.removesuffix(".npy") for name in file.namelist()]
+    keys = list(read_npz(spec)) if spec.endswith(".npz") else []
     near = closest("target", keys, 1) or closest("labels", keys, 1) or closest("y", keys, 1)
     hint = f" Did you mean --label-key {near[0]}?" if near else ""
     listed = f" (keys: {', '.join(keys)})" if keys else ""
@@ -265,6 +256,8 @@ def _refuse_unlabeled(rows: RowSet, spec: str) -> None:
 def _about(options: AuditOptions, sets: dict[str, Any], names: list[str] | None = None) -> About:
     """What the sets are called and look like."""
     support, query, calib = sets["support"], sets["query"], sets.get("calib")
+    wanted = not options.no_images
+    media, notes = media_of(support, query, options.media_root) if wanted else (None, ())
     return About(
         name=Path(options.query or options.support).stem,
         support_name=support.name,
@@ -277,21 +270,22 @@ def _about(options: AuditOptions, sets: dict[str, Any], names: list[str] | None 
         model=options.model,
         command=shlex.join(["vicinal", *sys.argv[1:]]),
         reproduce="vicinal audit - --config config.json",
-        media=None if options.no_images else media_of(support, query),
+        media=media,
+        warnings=notes,
         show_images=not options.no_images,
         config=as_config(options),
     )
 
 
 def _class_names(path: Path) -> list[str]:
-    if not path.exists():
-        raise InputError(f"no such file: {path}.")
-    return [line for line in path.read_text("utf-8").splitlines() if line.strip()]
+    with reading(path):
+        lines = regular_file(path).read_text("utf-8").splitlines()
+    return [line for line in lines if line.strip()]
 
 
 def _ids(rows: RowSet, hashed: bool) -> tuple[str, ...] | None:
     """As given; or the plain SHA-256 of each, which whoever has the ids can make as well."""
     if not hashed:
         return rows.ids
-    names = [rows.row_id(row).encode() for row in range(len(rows))]
+    names = [rows.row_id(row).encode("utf-8", "replace") for row in range(len(rows))]
     return tuple(hashlib.sha256(name).hexdigest()[:12] for name in names)

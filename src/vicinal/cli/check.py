@@ -10,6 +10,7 @@ from vicinal.cli.data_files import read_rows
 from vicinal.cli.row_set import RowSet, check_same_dims, checked_labels, usable, vectors
 from vicinal.cli.verbs import METRICS, CheckOptions
 from vicinal.confidence import load
+from vicinal.files import reading
 
 
 def run(options: CheckOptions) -> None:
@@ -33,11 +34,13 @@ def run(options: CheckOptions) -> None:
 
 
 def _checked(spec: str, options: CheckOptions) -> RowSet:
-    rows = checked_labels(read_rows(spec, options))
-    if rows.embeddings is None:
-        return rows
-    rows = vectors(rows, pool=options.pool, transpose=options.transpose)
-    return usable(rows, drop_bad=False, zero_rows=options.metric == "cosine")
+    rows = read_rows(spec, options)
+    with reading(spec):
+        rows = checked_labels(rows)
+        if rows.embeddings is None:
+            return rows
+        rows = vectors(rows, pool=options.pool, transpose=options.transpose)
+        return usable(rows, drop_bad=False, zero_rows=options.metric == "cosine")
 
 
 def _row_facts(spec: str, rows: RowSet) -> dict[str, Any]:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 import sys
 import time
+from contextlib import suppress
+from pathlib import Path
 
 from vicinal.audits import compare_audits
 from vicinal.audits.audit import provenance_of
@@ -13,8 +16,10 @@ from vicinal.checks import InputError
 from vicinal.cli.console import Console
 from vicinal.cli.run_folder import read_run
 from vicinal.cli.verbs import CompareOptions
-from vicinal.files import write_atomically
-from vicinal.report import save_compare
+from vicinal.files import DiskError, reason, write_together
+from vicinal.report.two_runs import render_compare
+
+FILES = ("compare.json", "compare.html")
 
 
 def run(options: CompareOptions) -> int:
@@ -23,8 +28,7 @@ def run(options: CompareOptions) -> int:
     console = Console(options.as_json, options.quiet)
     first, second, gates = read_run(options.a), read_run(options.b), list(options.fail_if or [])
     folder = options.out or (options.b if options.b.is_dir() else options.b.parent)
-    if folder.exists() and not folder.is_dir():
-        raise InputError(f"--out {folder} is a file. Give a folder.")
+    made = _missing(folder)
     provenance = provenance_of(
         options.seed,
         shlex.join(["vicinal", "compare", *sys.argv[2:]]),
@@ -35,10 +39,17 @@ def run(options: CompareOptions) -> int:
     result = compare_audits(first, second, provenance, gates=gates, seed=options.seed)
     for text in result.warnings:
         console.warn(text)
+    page = render_compare(result)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        record = result.to_json(indent=1) + "\n"
+        write_together(dict(zip((folder / name for name in FILES), (record, page), strict=True)))
+    except OSError as error:
+        for path in made:
+            with suppress(OSError):
+                path.rmdir()
+        raise DiskError(f"cannot write to {folder}: {reason(error)}.") from error
     console.print(as_table(result, options.markdown))
-    folder.mkdir(parents=True, exist_ok=True)
-    write_atomically(folder / "compare.json", result.to_json(indent=1) + "\n")
-    save_compare(result, folder / "compare.html")
     console.print(f"wrote  {folder / 'compare.html'} · compare.json")
     console.result(result.to_dict())
     failed = [gate for gate in result.gates if not gate.passed]
@@ -48,6 +59,33 @@ def run(options: CompareOptions) -> int:
     if result.gates and not failed:
         console.print("gate: passed")
     return 1 if failed else 0
+
+
+def _missing(folder: Path) -> list[Path]:
+    """The folders that will have to be made, innermost first; a file in the way is refused."""
+    try:
+        if folder.exists() and not folder.is_dir():
+            raise InputError(f"--out {folder} is a file. Give a folder.")
+        _check_ours(folder)
+        return [path for path in (folder, *folder.parents) if not path.exists()]
+    except (OSError, ValueError) as error:
+        if isinstance(error, InputError):
+            raise
+        raise InputError(f"cannot write to --out {folder}: {reason(error)}.") from None
+
+
+def _check_ours(folder: Path) -> None:
+    """A comparison replaces another one, and nothing else of these names."""
+    there = [name for name in FILES if (folder / name).exists()]
+    try:
+        found = json.loads((folder / FILES[0]).read_bytes()) if there else None
+    except (OSError, ValueError, RecursionError):
+        found = None
+    ours = isinstance(found, dict) and {"deltas", "gates", "provenance"} <= set(found)
+    if there and not ours:
+        raise InputError(
+            f"{folder / there[0]} is there and not of vicinal compare. Give another --out."
+        )
 
 
 def as_table(result: Comparison, markdown: bool) -> str:

@@ -1,4 +1,8 @@
-"""Settings of a command as a file, written beside a run and read back with ``--config``."""
+"""Settings of a command as a file, written beside a run and read back with ``--config``.
+
+A file may name a model, but never runs one: code comes from the command line of this invocation.
+What a file says that would run code has to be typed, or trusted as a whole with --trust-folder.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +11,13 @@ import math
 import tomllib
 import types
 import typing
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from vicinal.checks import InputError, closest
 from vicinal.cli.flags import settings_in
+from vicinal.files import reading, regular_file
 
 EXPECTED = {
     bool: "true or false",
@@ -31,15 +37,12 @@ def as_config(options: Any) -> dict[str, Any]:
 
 def read_config(path: Path, kind: type) -> dict[str, Any]:
     """Settings of a record from JSON or TOML: every name and the type of every value checked."""
-    if not path.exists():
-        raise InputError(f"no such file: {path}.")
-    try:
+    regular_file(path)
+    with reading(path):
         text = path.read_text("utf-8")
         values = tomllib.loads(text) if path.suffix == ".toml" else json.loads(text)
-    except ValueError as error:
-        raise InputError(f"cannot read {path}: {error}.") from None
     if not isinstance(values, dict):
-        raise InputError(f"{path.name} must hold settings by name, got {json.dumps(values)[:40]}.")
+        raise InputError(f"{path.name} must hold settings by name, got {str(values)[:40]}.")
     hints = {field.name: typing.get_args(hint)[0] for field, hint in settings_in(kind)}
     checked = {}
     for name, value in values.items():
@@ -54,6 +57,30 @@ def read_config(path: Path, kind: type) -> dict[str, Any]:
     return checked
 
 
+OWN_MODEL = "vicinal.audits.demo:network"  # what the demo's folder names: our own code
+
+
+def runs_code(values: Mapping[str, Any]) -> str | None:
+    """The setting among ``values`` that would run code; None: there is none."""
+    if values.get("trust_pickle"):
+        return "trust_pickle"
+    for name in ("model", "support", "query", "calib", "data"):
+        spec = values.get(name)
+        if isinstance(spec, str) and spec != OWN_MODEL and (name == "model" or ":" in spec):
+            return name
+    return None
+
+
+def check_no_code(found: Mapping[str, Any], typed: Mapping[str, Any], path: Path) -> None:
+    """Refuse settings of a file that would run code, unless they were typed as well."""
+    name = runs_code({name: value for name, value in found.items() if name not in typed})
+    if name is not None:
+        raise InputError(
+            f"{path.name} sets {name!r} to {str(found[name])!r}, which would run code of whoever "
+            "wrote the file. If you trust it, type that setting yourself, or add --trust-folder."
+        )
+
+
 def _checked(value: Any, hint: Any, name: str) -> Any:
     """A value as its field's type says; whole numbers pass as floats and, like k, as text."""
     choices = typing.get_args(hint) if isinstance(hint, types.UnionType) else (hint,)
@@ -63,7 +90,7 @@ def _checked(value: Any, hint: Any, name: str) -> Any:
     if type(value) is kind and (kind is not list or all(isinstance(v, str) for v in value)):
         if kind is not float or math.isfinite(value):
             return value
-    elif type(value) is int and kind in (float, str):
+    elif type(value) is int and kind in (float, str) and abs(value) < 2**53:
         return kind(value)
     elif type(value) is str and kind is Path:
         return Path(value)

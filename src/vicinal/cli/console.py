@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import sys
 import warnings
 from collections.abc import Callable, Iterator
@@ -19,6 +20,29 @@ from rich.progress import (
     TimeElapsedColumn,
     TimeRemainingColumn,
 )
+
+# What moves a terminal's cursor, colors or order of letters: C0 but for the line break and the tab,
+# C1, and the marks of direction. Lone surrogates stand for bytes of a name that are no UTF-8.
+_CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
+
+
+def printable(text: str) -> str:
+    """Text as a terminal may have it: ids and names of others control nothing.
+
+    >>> printable("a\\x1b[31mb\\rc")
+    'a�[31mb�c'
+    """
+    return _CONTROLS.sub("\ufffd", text)
+
+
+def json_text(value: Any, indent: int | None = None) -> str:
+    """JSON for a terminal or a pipe: the same characters are written as escapes, and lose nothing.
+
+    >>> json_text("a\\x9bé")
+    '"a\\\\u009bé"'
+    """
+    text = json.dumps(value, ensure_ascii=False, allow_nan=False, indent=indent)
+    return _CONTROLS.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
 @dataclass
@@ -39,19 +63,17 @@ class Console:
 
     def print(self, text: str = "") -> None:
         if not self.quiet:
-            self.out.print(text, markup=False)
+            self.out.print(printable(text), markup=False)
 
     def warn(self, text: str) -> None:
         """Once each, even under ``--quiet``: a warning is never hidden."""
         if text not in self.warned:
             self.warned.append(text)
-            self.err.print(f"! {text}", markup=False, style="yellow")
+            self.err.print(f"! {printable(text)}", markup=False, style="yellow")
 
     def result(self, value: Any) -> None:
         if self.as_json:
-            sys.stdout.write(
-                json.dumps(value, ensure_ascii=False, allow_nan=False, indent=1) + "\n"
-            )
+            sys.stdout.write(json_text(value, indent=1) + "\n")
 
     @contextmanager
     def progress(self, title: str) -> Iterator[Callable[[int, int | None], None]]:

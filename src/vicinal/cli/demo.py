@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import time
 from pathlib import Path
 
@@ -12,9 +13,9 @@ from vicinal.cli.audit import print_summary
 from vicinal.cli.config import as_config
 from vicinal.cli.console import Console
 from vicinal.cli.flags import FROM_CONFIG
-from vicinal.cli.run_folder import locked, write_run
+from vicinal.cli.folders import locked
+from vicinal.cli.run_folder import write_run
 from vicinal.cli.verbs import AuditOptions, DemoOptions
-from vicinal.files import atomically
 
 
 def run(options: DemoOptions) -> None:
@@ -22,26 +23,25 @@ def run(options: DemoOptions) -> None:
     start = time.time()
     console = Console(options.as_json, options.quiet)
     folder = options.out or Path("vicinal-demo")
-    weights = folder / "weights.pt"
-    with locked(folder):
+    with locked(folder, "run"):
         console.print("training a small network on bundled digits …")
         planted = demonstration(options.seed)
         with console.progress("audit") as bar:
             audit = audited(
                 planted, options.seed, progress=lambda _title, done, total: bar(done, total)
             )
-        with atomically(weights) as partial:
-            torch.save(planted.model.state_dict(), partial)
+        weights = io.BytesIO()
+        torch.save(planted.model.state_dict(), weights)
         settings = AuditOptions(
             support=FROM_CONFIG,
             model="vicinal.audits.demo:network",
-            weights=str(weights),
+            weights=str(folder / "weights.pt"),
             embedding="embedding",
             size=8,
             gray=True,
             seed=options.seed,
         )
-        write_run(audit, folder, as_config(settings))
+        write_run(audit, folder, as_config(settings), weights=weights.getvalue())
     print_summary(audit, folder, console)
     page = (folder / "report.html").resolve()
     console.print(f"\ntook {time.time() - start:.0f} s. Open the report:\n{page}")

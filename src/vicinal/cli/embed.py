@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +11,15 @@ from torch import nn
 
 from vicinal.capture import Activations, ShardStore, capture
 from vicinal.capture.hooks import POOLS
+from vicinal.capture.shards import is_capture
 from vicinal.checks import InputError, check_choice
 from vicinal.cli.console import Console
+from vicinal.cli.folders import DESCRIBED, NEW, forget, locked, swap, write_json
 from vicinal.cli.model_inputs import ModelInputs, model_inputs
 from vicinal.cli.models import model_of
-from vicinal.cli.run_folder import emptied, locked, write_json
+from vicinal.cli.user_code import place_of
 from vicinal.cli.verbs import EmbedOptions
+from vicinal.files import remove_tree
 
 
 def run(options: EmbedOptions) -> None:
@@ -25,15 +29,13 @@ def run(options: EmbedOptions) -> None:
     loaded = model_of(options.model, options, console)
     inputs = model_inputs(options.data, options, size=options.size, gray=options.gray)
     folder = options.out or Path(f"{inputs.rows.name.split('.')[0]}-embeddings")
-    with locked(folder):
-        if options.fresh:
-            _forget(folder)
-        try:
-            acts = _captured(loaded.model, inputs.data, options, folder, console)
-        except InputError:
-            _forget(folder, only_if_bare=True)
-            raise
-        _describe(folder, inputs, options.model)
+    with locked(folder, "capture"):
+        place = _place(folder, options.fresh)
+        acts: Any = _captured(loaded.model, inputs.data, options, place, console)
+        _describe(place, inputs, options.model)
+        if place != folder:
+            swap(folder)
+            acts = ShardStore(folder)
     shapes = {name: list(acts[name].shape) for name in acts}
     for name, shape in shapes.items():
         console.print(f"{name}: {shape[0]} x {shape[1]}")
@@ -47,8 +49,8 @@ def chosen_device(device: str) -> str | None:
         return "cuda" if torch.cuda.is_available() else None
     try:
         torch.zeros(1, device=device)
-    except (RuntimeError, AssertionError) as error:
-        first = str(error).splitlines()[0]
+    except Exception as error:
+        first = (str(error).splitlines() or [type(error).__name__])[0]
         raise InputError(f"--device {device} cannot be used here: {first}") from None
     return device
 
@@ -71,26 +73,35 @@ def _captured(
                     to=folder,
                     progress=progress,
                 )
-            except (MemoryError, RuntimeError) as error:
+            except InputError:
+                raise
+            except Exception as error:
                 short = isinstance(error, MemoryError) or "out of memory" in str(error).lower()
-                if not short:
-                    first = str(error).strip().splitlines()[0]
-                    raise InputError(f"the model failed on its inputs: {first}") from error
-                if batch_size == 1:
-                    raise
+                if not short or batch_size == 1:
+                    raise _failed(error) from error
                 console.warn(
                     f"out of memory at batch {batch_size} → retrying at {batch_size // 2} "
                     "(result is identical)."
                 )
                 batch_size //= 2
-                _forget(folder)
+                forget(folder)
 
 
-def _forget(folder: Path, *, only_if_bare: bool = False) -> None:
-    """Remove a capture, or only one without finished shards; any other folder is left alone."""
-    captured = (folder / "manifest.json").exists()
-    if captured and not (only_if_bare and ShardStore(folder).rows > 0):
-        emptied(folder)
+def _failed(error: Exception) -> InputError:
+    """The model's answer, or the data set's, as theirs."""
+    first = (str(error).strip().splitlines() or [type(error).__name__])[0]
+    kind = "" if isinstance(error, RuntimeError) else f"{type(error).__name__}: "
+    place = place_of(error)
+    where = "" if place is None else f" ({place})"
+    return InputError(f"the model failed on its inputs: {kind}{first[:300]}{where}")
+
+
+def _place(folder: Path, fresh: bool) -> Path:
+    """Where to capture: beside what is there, so that it stays whole until the new one is."""
+    new = folder / NEW
+    if fresh or (is_capture(new) and ShardStore(new).rows == 0):
+        remove_tree(new)
+    return folder if is_capture(folder) and not fresh else new
 
 
 def _describe(folder: Path, inputs: ModelInputs, model: str) -> None:
@@ -102,6 +113,6 @@ def _describe(folder: Path, inputs: ModelInputs, model: str) -> None:
         "data": rows.name,
         "classes": inputs.classes,
         "ids": list(rows.ids) if rows.ids else None,
-        "images": None if paths is None else list(paths),
+        "images": None if paths is None else [os.path.abspath(path) for path in paths],
     }
-    write_json(folder / "embed.json", facts)
+    write_json(folder / DESCRIBED, facts)

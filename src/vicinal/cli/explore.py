@@ -19,7 +19,7 @@ from vicinal.audits.model import compact
 from vicinal.audits.record import Audit
 from vicinal.capture import capture
 from vicinal.checks import InputError
-from vicinal.cli.config import read_config
+from vicinal.cli.config import OWN_MODEL, read_config
 from vicinal.cli.console import Console
 from vicinal.cli.data_files import IMAGE_SUFFIXES, read_rows
 from vicinal.cli.flags import FROM_CONFIG
@@ -45,7 +45,8 @@ def run(options: ExploreOptions) -> None:
     console = Console(quiet=options.quiet)
     token = secrets.token_urlsafe(16)
     audit = read_run(options.folder)
-    judge = judge_of(options.folder, audit, trust_pickle=options.trust_pickle)
+    trust = {"trust_pickle": options.trust_pickle, "trust_folder": options.trust_folder}
+    judge = judge_of(options.folder, audit, **trust)
     app = application(options.folder, audit, judge, token)
     listening = bound(options.port)
     address = f"http://127.0.0.1:{listening.getsockname()[1]}/?token={token}"
@@ -56,11 +57,13 @@ def run(options: ExploreOptions) -> None:
     uvicorn.Server(config).run(sockets=[listening])
 
 
-def judge_of(folder: Path, audit: Audit, *, trust_pickle: bool = False) -> Judge:
+def judge_of(
+    folder: Path, audit: Audit, *, trust_pickle: bool = False, trust_folder: bool = False
+) -> Judge:
     """A function from an upload to answers, with the run's own head (and model, for images)."""
     head = load(folder / HEAD)
     names = dict(zip(audit.support.row, audit.support.id, strict=True))
-    embed = _embedder(folder, trust_pickle)
+    embed = _embedder(folder, trust_pickle, trust_folder)
 
     def judge(name: str, data: bytes) -> list[dict[str, Any]]:
         if not name.lower().endswith(IMAGE_SUFFIXES):
@@ -107,10 +110,22 @@ def _typed_rows(text: str) -> NDArray[Any]:
     return np.array([[float(v) for v in line.split(",")] for line in lines])
 
 
-def _embedder(folder: Path, trust_pickle: bool) -> Callable[[bytes], NDArray[Any]] | None:
+def _embedder(
+    folder: Path, trust_pickle: bool, trust_folder: bool
+) -> Callable[[bytes], NDArray[Any]] | None:
     """From the bytes of an image to its embedding by the model the run was made with."""
     config = folder / CONFIG
     given = read_config(config, AuditOptions) if config.exists() else {}
+    if not trust_folder and given.get("model") not in (None, OWN_MODEL):
+        name = given["model"]
+
+        def refuse(_: bytes) -> NDArray[Any]:
+            raise InputError(
+                f"this run was made with the model {name}, which is code of whoever made the "
+                "folder. If you trust it: vicinal explore --trust-folder."
+            )
+
+        return refuse
     settings = AuditOptions(**{"support": FROM_CONFIG, **given, "trust_pickle": trust_pickle})
     if not settings.model:
         return None

@@ -11,6 +11,7 @@ from vicinal.cli.data_files import read_vectors
 from vicinal.cli.verbs import METRICS, FitOptions
 from vicinal.confidence import NEDClassifier, TrustHead
 from vicinal.confidence.verdicts import Standards
+from vicinal.files import check_output
 
 
 def run(options: FitOptions) -> None:
@@ -20,8 +21,9 @@ def run(options: FitOptions) -> None:
     path = options.out or Path("trust.vic")
     if path.suffix != ".vic":
         raise InputError(f"--out {path} must end in .vic.")
-    if not path.parent.is_dir():
-        raise InputError(f"cannot write {path}: the folder {path.parent} does not exist.")
+    check_output(path)
+    if not 0 < options.target_accuracy < 1:
+        raise InputError(f"--target-accuracy must be between 0 and 1: {options.target_accuracy!r}.")
     support = _labeled(options.support, options, console)
     calib = None if options.calib is None else _labeled(options.calib, options, console)
     ned = NEDClassifier(

@@ -10,13 +10,16 @@ import dataclasses
 import importlib
 import inspect
 import typing
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import typer
 
-# How a command is run, not what it computes: these fields stay out of a config.
-NOT_SETTINGS = ("config", "out", "fresh", "as_json", "quiet")
+import vicinal
+
+# How a command is run and whom it trusts, not what it computes: these stay out of a config.
+NOT_SETTINGS = ("config", "out", "fresh", "as_json", "quiet", "trust_folder", "media_root")
 FROM_CONFIG = "-"  # stands for an argument that is to come from --config
 Field = tuple["dataclasses.Field[Any]", Any]  # a field with its annotation
 
@@ -33,7 +36,11 @@ def command(verb: str, kind: type) -> Callable[..., int | None]:
         if values.get("config") is not None:
             config = importlib.import_module("vicinal.cli.config")
             typed = {name: value for name, value in values.items() if _typed(context, name, value)}
-            values |= config.read_config(values["config"], kind) | typed
+            found = config.read_config(values["config"], kind)
+            if not values.get("trust_folder"):
+                config.check_no_code(found, typed, values["config"])
+            values |= found | typed
+        check_ranges(kind, values)
         return module.run(kind(**values))
 
     keyword, required = inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.empty
@@ -49,6 +56,21 @@ def command(verb: str, kind: type) -> Callable[..., int | None]:
 def _typed(context: typer.Context, name: str, value: Any) -> bool:
     source = context.get_parameter_source(name)
     return source is not None and source.name == "COMMANDLINE" and value != FROM_CONFIG
+
+
+def check_ranges(kind: type, values: Mapping[str, Any]) -> None:
+    """Every number within the range that its flag names, wherever it comes from."""
+    for field, hint in _fields(kind):
+        value, option = values.get(field.name, field.default), typing.get_args(hint)[-1]
+        name = option.param_decls[0] if option.param_decls else field.name
+        if isinstance(value, (str, Path)) and "\0" in str(value):
+            raise vicinal.InputError(f"{name} holds a null character.")
+        if isinstance(value, bool) or not isinstance(value, (int, float)):
+            continue
+        low, high = option.min, option.max
+        if not (low is None or value >= low) or not (high is None or value <= high):
+            most = "" if high is None else f" and at most {high:g}"
+            raise vicinal.InputError(f"{name} must be at least {low:g}{most}, got {value!r}.")
 
 
 def settings_in(kind: type) -> Iterator[Field]:

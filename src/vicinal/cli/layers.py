@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+import re
+
 import torch
 from torch import nn
 
@@ -9,6 +12,7 @@ from vicinal.capture import evaluating, layer_names, tracing
 from vicinal.checks import InputError
 from vicinal.cli.console import Console
 from vicinal.cli.models import model_of
+from vicinal.cli.user_code import described
 from vicinal.cli.verbs import LayersOptions
 
 
@@ -41,18 +45,20 @@ def run(options: LayersOptions) -> None:
 
 def _shapes(model: nn.Module, text: str) -> dict[str, list[int]]:
     """The output shape of each layer for one input of zeros, behind the batch dimension."""
-    try:
-        size = [int(part) for part in text.replace("x", ",").split(",")]
-    except ValueError:
-        raise InputError(f"--input must be whole numbers like 3,224,224, got {text!r}.") from None
+    if not re.fullmatch(r"[1-9][0-9]{0,5}([,x][1-9][0-9]{0,5})*", text.replace(" ", "")):
+        raise InputError(f"--input must be whole numbers like 3,224,224, got {text!r}.")
+    size = [int(part) for part in text.replace("x", ",").split(",")]
+    if math.prod(size) > 2**30:
+        raise InputError(f"--input {text} is too large: {math.prod(size):,} numbers.")
     with tracing(model) as ran:
         try:
             with evaluating(model), torch.no_grad():
                 model(torch.zeros(1, *size))
         except Exception as error:
             reached = ", ".join(list(ran)[-3:]) or "none"
+            shape = f"(1, {', '.join(map(str, size))})"
             raise InputError(
-                f"the model failed on an input of shape (1, {', '.join(map(str, size))}): {error}. "
+                f"the model failed on an input of shape {shape}: {described(error)}. "
                 f"Last layers reached: {reached}."
             ) from None
     return {name: list(output.shape[1:]) for name, output in ran.items()}

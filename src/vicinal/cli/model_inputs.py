@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -11,7 +13,7 @@ import numpy as np
 import torch
 from jaxtyping import Int
 from numpy.typing import NDArray
-from PIL import Image, UnidentifiedImageError
+from PIL import Image
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
@@ -20,24 +22,70 @@ from vicinal.checks import InputError
 from vicinal.cli.data_files import read_rows
 from vicinal.cli.models import check_output, imported
 from vicinal.cli.row_set import RowSet, checked_labels
+from vicinal.cli.user_code import user_code
 from vicinal.cli.verbs import DataOptions
+from vicinal.files import reading, regular_file
 from vicinal.labels import labels_of
+
+PIXELS = 100_000_000  # of the largest picture that is decoded
 
 
 def read_image(
     path: str | Path | BinaryIO, *, size: int | None = None, gray: bool = False
 ) -> NDArray[Any]:
     """uint8 ``(h, w)`` or ``(h, w, 3)``, resized to a square of ``size`` if asked."""
-    try:
+    if isinstance(path, (str, Path)):
+        regular_file(path, "image")
+    name = path if isinstance(path, (str, Path)) else "the picture"
+    with reading(f"image {name}", "Replace it or leave it out."), warnings.catch_warnings():
+        warnings.simplefilter("ignore", Image.DecompressionBombWarning)  # our own limit is below
         with Image.open(path) as file:
+            if file.width * file.height > PIXELS:
+                raise InputError(
+                    f"image {name} claims {file.width} x {file.height} pixels. Make it smaller."
+                )
             image = file.convert("L" if gray else "RGB")
-    except FileNotFoundError:
-        raise InputError(f"no such image: {path}.") from None
-    except (UnidentifiedImageError, OSError) as error:
-        raise InputError(f"cannot read image {path}: {error}.") from None
-    if size is not None:
-        image = image.resize((size, size), Image.Resampling.BILINEAR)
-    return np.asarray(image)
+        if size is not None:
+            image = image.resize((size, size), Image.Resampling.BILINEAR)
+        return np.asarray(image)
+
+
+def pictures(rows: RowSet, media_root: Path | None) -> tuple[Sequence[Any] | None, str | None]:
+    """The pictures of the rows and, if they may not be shown, a sentence that says why.
+
+    Paths in a data file are read below that file's folder or ``media_root``, and nowhere else:
+    whoever wrote the file may not choose what of this machine is put on a page.
+    """
+    images = rows.images
+    if images is None or not len(images):
+        return None, None
+    if not isinstance(images[0], (str, np.str_)):
+        for at, item in enumerate(images):
+            _check_pixels(np.asarray(item), f"{rows.name}: the picture of row {at}")
+        return images, None
+    root = media_root or rows.root
+    if root is None:
+        return [str(regular_file(str(path), "image")) for path in images], None
+    found = []
+    for path in map(str, images):
+        place = next((p for p in (root / path, Path(path)) if os.path.lexists(p)), root / path)
+        if not place.resolve().is_relative_to(root.resolve()):
+            return None, (
+                f"{rows.name} names pictures outside {root} (like {path}); they are not shown. "
+                "If you trust the file, give their folder with --media-root."
+            )
+        found.append(str(regular_file(place, "image", within=root)))
+    return found, None
+
+
+def _check_pixels(pixels: NDArray[Any], what: str) -> None:
+    channels = {1, 3} & {pixels.shape[0], pixels.shape[-1]} if pixels.ndim == 3 else {1}
+    shaped = pixels.ndim in (2, 3) and pixels.size and channels
+    if not shaped or pixels.dtype.kind not in "biuf" or not np.isfinite(pixels).all():
+        raise InputError(
+            f"{what} is no picture: shape {pixels.shape} of {pixels.dtype}. Save (h, w) or "
+            "(h, w, 3), name another key with --image-col, or add --no-images."
+        )
 
 
 def as_input(pixels: NDArray[Any]) -> Tensor:
@@ -107,17 +155,23 @@ def model_inputs(spec: str, options: DataOptions, *, size: int | None, gray: boo
     """
     if ":" in spec and not Path(spec).exists():
         found = imported(spec, "data")
-        data_set = found() if callable(found) and not hasattr(found, "__getitem__") else found
+        with user_code(spec):
+            is_data = hasattr(found, "__getitem__") and not isinstance(found, type)
+            data_set = found if is_data or not callable(found) else found()
         return ModelInputs(data_set, RowSet(spec.rpartition(":")[2], None))
     rows = checked_labels(read_rows(spec, options))
     codes = classes = None
-    if rows.labels is not None:
-        labels = labels_of(rows.labels, len(rows.labels))
-        codes, classes = labels.codes, [str(name) for name in labels.classes.tolist()]
-    if rows.embeddings is None:
-        images = ImageFiles(rows.images or [], codes, size=size, gray=gray)
-        return ModelInputs(images, rows, classes)
-    x = torch.from_numpy(np.ascontiguousarray(rows.embeddings)).float()
+    with reading(spec):
+        if rows.labels is not None:
+            labels = labels_of(rows.labels, len(rows))
+            codes, classes = labels.codes, [str(name) for name in labels.classes.tolist()]
+        if rows.embeddings is None:
+            paths = [str(regular_file(str(path), "image")) for path in rows.images or ()]
+            return ModelInputs(ImageFiles(paths, codes, size=size, gray=gray), rows, classes)
+        if rows.embeddings.dtype.kind not in "biuf" or rows.embeddings.ndim < 1 or not len(rows):
+            shape = f"shape {rows.embeddings.shape} of {rows.embeddings.dtype}"
+            raise InputError(f"{rows.source} must hold rows of numbers for the model, got {shape}.")
+        x = torch.from_numpy(np.ascontiguousarray(rows.embeddings).astype(np.float32))
     return ModelInputs(x if codes is None else (x, codes), rows, classes)
 
 
@@ -147,13 +201,11 @@ def relabeled(inputs: ModelInputs, rows: RowSet) -> ModelInputs:
 
 def check_fits(model: nn.Module, data: Any) -> None:
     """One small batch, so that a model that does not fit its data says so before the work."""
-    batch = next(batches(data, 2))
-    with evaluating(model, None), torch.no_grad():
-        try:
-            result = batch.call(model, None)
-        except InputError:
-            raise
-        except Exception as error:
-            shape = tuple(getattr(batch.inputs[0], "shape", ()))
-            raise InputError(f"the model failed on inputs of shape {shape}: {error}") from None
+    with user_code("the data"):
+        batch = next(batches(data, 2), None)
+    if batch is None:
+        raise InputError("the data set has no rows.")
+    shape = tuple(getattr(batch.inputs[0], "shape", ()))
+    with evaluating(model, None), torch.no_grad(), user_code(f"the model on inputs of {shape}"):
+        result = batch.call(model, None)
     check_output(result)

@@ -1,15 +1,18 @@
-"""Models named on the command line: a factory and its weights, TorchScript, ``torch.export``."""
+"""Models named on the command line: a factory and its weights, TorchScript, ``torch.export``.
+
+A model is code, and code comes from the command line of this invocation alone; see
+``cli/config.py`` for what a file may say about models.
+"""
 
 from __future__ import annotations
 
 import importlib
 import importlib.util
+import inspect
 import sys
-import zipfile
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from pickle import UnpicklingError
 from typing import Any
 
 import torch
@@ -18,10 +21,13 @@ from torch import Tensor, nn
 
 from vicinal.checks import InputError, closest
 from vicinal.cli.console import Console
+from vicinal.cli.user_code import remember, user_code
 from vicinal.cli.verbs import ModelOptions
+from vicinal.files import reading, reason, regular_file
 
 WRAPPERS = ("state_dict", "model_state_dict", "model", "ema", "net")
 PREFIXES = ("module.", "_orig_mod.", "model.")
+EXECUTES = "{} is a program: to load it is to run what it holds. Load only files you trust."
 
 
 @dataclass(frozen=True)
@@ -69,6 +75,8 @@ def load_model(
 
 def model_of(spec: str, options: ModelOptions, console: Console) -> LoadedModel:
     """The model that a command was given; what there is to say about its weights is printed."""
+    if spec.endswith(".pt2"):
+        console.warn(EXECUTES.format(spec))
     loaded = load_model(
         spec,
         weights=options.weights,
@@ -136,6 +144,7 @@ def imported(spec: str, what: str) -> Any:
     """The object that ``pkg.module:name`` or ``file.py:name`` names."""
     where, _, name = spec.rpartition(":")
     module = _module_from_file(Path(where)) if where.endswith(".py") else _module(where, what)
+    remember(getattr(module, "__file__", None))
     if not hasattr(module, name):
         public = [n for n in vars(module) if not n.startswith("_")]
         near = ", ".join(closest(name, public)) or ", ".join(public[:5])
@@ -153,36 +162,53 @@ def _factory(spec: str) -> Callable[..., Any]:
 
 
 def _module(name: str, what: str) -> Any:
+    sys.path.insert(0, "")
+    fix = "Give pkg.module:name or file.py:name."
     try:
-        sys.path.insert(0, "")
-        return importlib.import_module(name)
-    except ModuleNotFoundError as error:
-        raise InputError(
-            f"{what}: cannot import {name!r} ({error}). Give pkg.module:name or file.py:name."
-        ) from None
+        with user_code(f"{what}: importing {name!r}", fix):
+            try:
+                return importlib.import_module(name)
+            except ModuleNotFoundError as error:
+                if f"{name}.".startswith(f"{error.name}."):  # itself, not what it imports
+                    raise InputError(f"{what}: cannot import {name!r} ({error}). {fix}") from None
+                raise
     finally:
-        sys.path.remove("")
+        if "" in sys.path:
+            sys.path.remove("")
 
 
 def _module_from_file(path: Path) -> Any:
-    if not path.exists():
-        raise InputError(f"no such file: {path}.")
+    regular_file(path)
     spec = importlib.util.spec_from_file_location(path.stem, path)
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
+    before = sys.modules.get(path.stem)
     sys.modules[path.stem] = module
-    spec.loader.exec_module(module)
+    try:
+        with user_code(f"importing {path}"):
+            spec.loader.exec_module(module)
+    except InputError:
+        if before is None:
+            del sys.modules[path.stem]
+        else:  # a file named like a module of somebody else's
+            sys.modules[path.stem] = before
+        raise
     return module
 
 
 def _called(factory: Callable[..., Any], spec: str, arguments: dict[str, str]) -> nn.Module:
+    given = {key: _value(text) for key, text in arguments.items()}
     try:
-        model = factory(**{key: _value(text) for key, text in arguments.items()})
+        inspect.signature(factory).bind(**given)
+    except ValueError:  # some classes of C tell no signature
+        pass
     except TypeError as error:
         raise InputError(
             f"{spec} cannot be called so: {error}. Use --model-arg name=value."
         ) from None
+    with user_code(f"calling {spec}", "Its arguments are given with --model-arg name=value."):
+        model = factory(**given)
     if not isinstance(model, nn.Module):
         raise InputError(f"{spec} returned a {type(model).__name__}, not a torch.nn.Module.")
     return model
@@ -204,33 +230,28 @@ def _load_program(spec: str) -> LoadedModel:
             f"no model {spec!r}: give file.py:factory, pkg.module:factory, a TorchScript file or "
             "a .pt2 file."
         )
+    regular_file(path)
     try:
         if path.suffix == ".pt2":
             return LoadedModel(torch.export.load(path).module(), path.name, hooks=False)
         return LoadedModel(torch.jit.load(str(path), map_location="cpu"), path.name, hooks=False)
-    except (RuntimeError, zipfile.BadZipFile, ValueError, OSError) as error:
-        first = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
+    except Exception as error:
         raise InputError(
-            f"{path.name} is neither TorchScript nor an exported program ({first}). For a "
+            f"{path.name} is neither TorchScript nor an exported program ({reason(error)}). For a "
             "checkpoint give the factory as --model and the file as --weights."
         ) from None
 
 
 def _load_weights(model: nn.Module, path: Path, trust_pickle: bool) -> tuple[str, ...]:
-    if not path.exists():
-        raise InputError(f"no such file: {path}.")
-    if path.suffix == ".safetensors":
-        found: Any = load_file(path)
-    else:
-        try:
+    regular_file(path)
+    fix = "If it holds a whole pickled model that you trust, add --trust-pickle."
+    with reading(f"weights from {path.name}", fix):
+        if path.suffix == ".safetensors":
+            found: Any = load_file(path)
+        else:
             found = torch.load(path, map_location="cpu", weights_only=not trust_pickle)
-        except (UnpicklingError, RuntimeError, EOFError, zipfile.BadZipFile) as error:
-            first = str(error).strip().splitlines()[0][:160]
-            raise InputError(
-                f"cannot read weights from {path.name}: {first}. If it holds a whole pickled "
-                "model that you trust, add --trust-pickle."
-            ) from None
-    return _fitted(model, found.state_dict() if isinstance(found, nn.Module) else found, path.name)
+        whole = isinstance(found, nn.Module)
+        return _fitted(model, found.state_dict() if whole else found, path.name)
 
 
 def _fitted(model: nn.Module, found: Any, name: str) -> tuple[str, ...]:

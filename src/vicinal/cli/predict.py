@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import csv
 import io
 import json
 import sys
@@ -13,14 +12,14 @@ from typing import Any, Self, TextIO
 
 import numpy as np
 
-from vicinal.audits.files import number, word
+from vicinal.audits.files import csv_text, number, word
 from vicinal.checks import InputError
-from vicinal.cli.console import Console
+from vicinal.cli.console import Console, json_text
 from vicinal.cli.data_files import read_rows
 from vicinal.cli.row_set import RowSet, usable, vectors
 from vicinal.cli.verbs import PredictOptions
 from vicinal.confidence import TrustHead, load
-from vicinal.files import write_atomically
+from vicinal.files import check_output, reading, reason, regular_file, write_together
 
 STANDARD = "-"  # stdin or stdout
 BLOCK = 2048
@@ -98,36 +97,36 @@ class AnswerWriter:
         self.jsonl = None if jsonl in (None, STANDARD) else Path(str(jsonl))
         self.lines = sys.stdout if jsonl == STANDARD else io.StringIO()
         self.cells = io.StringIO()
-        self.rows = csv.writer(self.cells, lineterminator="\n")
 
     def __enter__(self) -> Self:
         for path in (self.table, self.jsonl):
-            if path is not None and not path.parent.is_dir():
-                raise InputError(f"cannot write {path}: the folder {path.parent} does not exist.")
-        self.rows.writerow(FIELDS)
+            if path is not None:
+                check_output(path)
+        self.cells.write(csv_text([list(FIELDS)]))
         return self
 
     def write(self, answer: dict[str, Any]) -> None:
         if self.jsonl is not None or self.lines is sys.stdout:
-            self.lines.write(json.dumps(answer, ensure_ascii=False) + "\n")
+            self.lines.write(json_text(answer) + "\n")
             self.lines.flush()
         if self.table is not None:
             cells = [answer[name] for name in FIELDS]
-            self.rows.writerow([word(c) if isinstance(c, str) else number(c) for c in cells])
+            row = [word(c) if isinstance(c, str) else number(c) for c in cells]
+            self.cells.write(csv_text([row]))
 
     def __exit__(self, kind: object, error: object, trace: object) -> None:
         if kind is not None:
             return
+        contents: dict[Path, str | bytes] = {}
         if self.table is not None:
-            write_atomically(self.table, self.cells.getvalue())
+            contents[self.table] = self.cells.getvalue()
         if self.jsonl is not None and isinstance(self.lines, io.StringIO):
-            write_atomically(self.jsonl, self.lines.getvalue())
+            contents[self.jsonl] = self.lines.getvalue()
+        write_together(contents)
 
 
 def _trust_head(path: Path) -> TrustHead:
-    if not path.exists():
-        raise InputError(f"no such file: {path}.")
-    head = load(path)
+    head = load(regular_file(path))
     if not isinstance(head, TrustHead):
         raise InputError(f"{path} holds a bare NED head without standards. Make one with fit.")
     return head
@@ -138,28 +137,38 @@ def _blocks(options: PredictOptions) -> Iterator[RowSet]:
     if options.query == STANDARD:
         yield from _lines(sys.stdin)
         return
-    rows = vectors(
-        read_rows(options.query, options), pool=options.pool, transpose=options.transpose
-    )
-    rows = usable(rows, drop_bad=False, zero_rows=False)
+    with reading(options.query):
+        rows = read_rows(options.query, options)
+        rows = vectors(rows, pool=options.pool, transpose=options.transpose)
+        rows = usable(rows, drop_bad=False, zero_rows=False)
     for at in range(0, len(rows), BLOCK):
         yield rows.take(np.arange(at, min(at + BLOCK, len(rows))))
 
 
 def _lines(stream: TextIO) -> Iterator[RowSet]:
     """A row per line: a JSON list, or an object with ``embedding`` and maybe ``id``."""
-    for place, line in enumerate(stream):
+    for place, line in enumerate(_text_of(stream)):
         if not line.strip():
             continue
         try:
             value = json.loads(line)
             vector = value["embedding"] if isinstance(value, dict) else value
-            x = np.asarray([vector], dtype=np.float64)
-        except (ValueError, KeyError, TypeError) as error:
-            raise InputError(f"line {place + 1} of stdin is no row: {error}.") from None
+            x = np.asarray([vector])
+            if x.dtype.kind not in "iuf":
+                raise ValueError(f"{line.strip()[:40]!r} is no list of numbers")
+        except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
+            raise InputError(f"line {place + 1} of stdin is no row: {reason(error)}.") from None
         ident = str(value.get("id", place)) if isinstance(value, dict) else str(place)
-        if x.ndim != 2:
+        if x.ndim != 2 or not x.size:
             raise InputError(f"line {place + 1} of stdin is no row: it has shape {x.shape[1:]}.")
         if not np.isfinite(x).all():
             raise InputError(f"line {place + 1} of stdin holds NaN or infinity.")
-        yield RowSet("stdin", x, ids=(ident,), source="stdin")
+        yield RowSet("stdin", x.astype(np.float64), ids=(ident,), source="stdin")
+
+
+def _text_of(stream: TextIO) -> Iterator[str]:
+    """The lines of a stream; bytes that are no text are bad input."""
+    try:
+        yield from stream
+    except UnicodeDecodeError as error:
+        raise InputError(f"stdin is no UTF-8 text: {error}.") from None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -51,6 +52,7 @@ class RowSet:
     logits: NDArray[Any] | None = None
     source: str = ""  # "train.npz:Z": what the messages call the embeddings
     dropped: tuple[tuple[str, str], ...] = field(default=())  # (id, why)
+    root: Path | None = None  # the folder that paths of pictures must stay in; None: given by hand
 
     def __len__(self) -> int:
         if self.embeddings is not None:
@@ -87,8 +89,15 @@ class RowSet:
 def vectors(rows: RowSet, *, pool: str | None = None, transpose: bool = False) -> RowSet:
     """One vector per row: pooled or transposed if asked, else a sentence that says what to do."""
     x = rows.embeddings
+    if pool is not None:
+        check_choice(pool, "--pool", POOLS)
     if x is None:
         raise InputError(f"{rows.name} has no embeddings. Add --model to embed its rows.")
+    if x.dtype.kind not in "biuf":
+        raise InputError(
+            f"{rows.source} holds {_kind_of(x)}, not numbers. Name the embeddings with "
+            "--embedding-key, or save them as floats."
+        )
     if transpose:
         x = x.T
     if x.ndim > 2:
@@ -97,7 +106,6 @@ def vectors(rows: RowSet, *, pool: str | None = None, transpose: bool = False) -
                 f"{rows.source} has shape {x.shape}. Neighbors need one vector per row: "
                 "add --pool mean (or max, flatten)."
             )
-        check_choice(pool, "--pool", POOLS)
         flat = x.reshape(*x.shape[:2], -1)
         flatten = pool == "flatten"
         x = x.reshape(len(x), -1) if flatten else flat.mean(2) if pool == "mean" else flat.max(2)
@@ -116,10 +124,33 @@ def vectors(rows: RowSet, *, pool: str | None = None, transpose: bool = False) -
             f"{rows.name}: {len(x)} embeddings but {len(labels)} labels. Rows must match one to "
             "one; give an 'ids' key in both and use --align ids."
         )
-    if rows.ids is not None and len(rows.ids) != len(x):
-        raise InputError(f"{rows.name}: {len(x)} embeddings but {len(rows.ids)} ids.")
+    for name in ("ids", "images", "texts", "table", "logits"):
+        column = getattr(rows, name)
+        if column is not None and len(column) != len(x):
+            raise InputError(f"{rows.name}: {len(x)} embeddings but {len(column)} {name}.")
+    _check_logits(rows)
     kind = np.float64 if x.dtype == np.float64 else np.float32
     return replace(rows, embeddings=np.ascontiguousarray(x, dtype=kind))
+
+
+def _kind_of(array: NDArray[Any]) -> str:
+    kinds = {
+        "U": "text",
+        "S": "text",
+        "O": "Python objects",
+        "c": "complex numbers",
+        "V": "records",
+    }
+    return kinds.get(array.dtype.kind, f"values of dtype {array.dtype}")
+
+
+def _check_logits(rows: RowSet) -> None:
+    z = rows.logits
+    if z is not None and (z.ndim != 2 or z.dtype.kind not in "iuf" or not np.isfinite(z).all()):
+        raise InputError(
+            f"{rows.name}: its logits must be one row of finite numbers per sample, got shape "
+            f"{z.shape} of {z.dtype}. Remove or rename them."
+        )
 
 
 def usable(rows: RowSet, *, drop_bad: bool, zero_rows: bool) -> RowSet:
@@ -170,6 +201,8 @@ def checked_labels(rows: RowSet) -> RowSet:
             f"{rows.name}: labels have shape {y.shape}; they must be one class per row. "
             "For one-hot labels save y.argmax(1)."
         )
+    if y.dtype.kind not in "biufUSOM":
+        raise InputError(f"{rows.name}: its labels are {_kind_of(y)}. Save whole numbers or text.")
     if y.dtype.kind == "f":
         whole = np.isfinite(y).all() and (y == np.round(y)).all()
         if not whole:
@@ -177,6 +210,8 @@ def checked_labels(rows: RowSet) -> RowSet:
                 f"labels are float with {len(np.unique(y)):,} distinct values — regression is not "
                 "supported by audit. For classes use integers or strings."
             )
+        if np.abs(y).max(initial=0) > 2**53:
+            raise InputError(f"{rows.name}: its labels are too large for whole numbers. Save text.")
     if y.dtype.kind in "fb":
         y = y.astype(np.int64)
     if y.dtype.kind == "S":

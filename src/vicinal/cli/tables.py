@@ -1,9 +1,14 @@
-"""Tables of rows: CSV, TSV, JSON lines and Parquet."""
+"""Tables of rows: CSV, TSV, JSON lines and Parquet.
+
+Every complaint names the line, and the column where there is one.
+"""
 
 from __future__ import annotations
 
 import csv
 import json
+import re
+from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -22,25 +27,25 @@ from vicinal.cli.row_set import (
     pick,
 )
 from vicinal.cli.verbs import DataOptions
+from vicinal.files import reading, reason, regular_file
 
 TABLES = (".csv", ".tsv", ".jsonl", ".parquet")
 
 
 def read_table(path: Path, options: DataOptions) -> RowSet:
-    try:
+    """The rows of a table; ``path`` is also what the messages call it."""
+    regular_file(path)
+    with reading(path.name):
         table = _columns_of(path)
-    except InputError:
-        raise
-    except (UnicodeDecodeError, json.JSONDecodeError, csv.Error, OSError, ValueError) as error:
-        raise InputError(f"cannot read {path.name}: {error}. Nothing was written.") from None
-    if not table or not next(iter(table.values())):
-        raise InputError(f"{path.name} has no rows.")
-    return _from_table(path.name, table, options)
+        if not table or not next(iter(table.values())):
+            raise InputError(f"{path.name} has no rows.")
+        return _from_table(path, table, options)
 
 
 def _columns_of(path: Path) -> dict[str, list[Any]]:
     """Columns by name, values as they are written."""
-    if path.suffix == ".parquet":
+    ending = path.suffix.lower()
+    if ending == ".parquet":
         try:
             import pyarrow.parquet as parquet  # an extra
         except ImportError:
@@ -48,37 +53,61 @@ def _columns_of(path: Path) -> dict[str, list[Any]]:
                 "reading .parquet needs pyarrow: pip install 'vicinal[parquet]'."
             ) from None
         table = parquet.read_table(path)
+        _check_unique(table.column_names)
         return {name: table[name].to_pylist() for name in table.column_names}
-    if path.suffix == ".jsonl":
-        lines = [json.loads(line) for line in path.read_text("utf-8").splitlines() if line.strip()]
-        names = list(dict.fromkeys(key for line in lines for key in line))
-        return {name: [line.get(name) for line in lines] for name in names}
+    if ending == ".jsonl":
+        return _json_lines(path)
     with path.open(newline="", encoding="utf-8-sig") as file:
-        rows = list(csv.reader(file, delimiter="\t" if path.suffix == ".tsv" else ","))
+        rows = list(csv.reader(file, delimiter="\t" if ending == ".tsv" else ",", strict=True))
+    if not rows:
+        raise InputError(f"{path.name} is empty. Write a heading and one line per row.")
     ragged = [at for at, row in enumerate(rows, 1) if len(row) != len(rows[0])]
     if ragged:
         raise ValueError(
             f"line {ragged[0]} has {len(rows[ragged[0] - 1])} cells, the heading has {len(rows[0])}"
         )
+    _check_unique(rows[0])
     return {name: [row[at] for row in rows[1:]] for at, name in enumerate(rows[0])}
 
 
-def _from_table(name: str, table: Mapping[str, list[Any]], options: DataOptions) -> RowSet:
+def _json_lines(path: Path) -> dict[str, list[Any]]:
+    objects = []
+    for number, line in enumerate(path.read_text("utf-8").split("\n"), 1):
+        if line.strip():
+            try:
+                found = json.loads(line)
+            except (ValueError, RecursionError) as error:
+                raise ValueError(f"line {number} is no JSON ({reason(error)})") from None
+            if not isinstance(found, dict):
+                kind = type(found).__name__
+                raise ValueError(f'line {number} is a {kind}, not an object {{"embedding": […]}}')
+            objects.append(found)
+    names = list(dict.fromkeys(key for item in objects for key in item))
+    return {name: [item.get(name) for item in objects] for name in names}
+
+
+def _check_unique(names: list[str]) -> None:
+    twice = [name for name, count in Counter(names).items() if count > 1]
+    if twice:
+        raise ValueError(f"its heading names {twice[0]!r} twice")
+
+
+def _from_table(path: Path, table: Mapping[str, list[Any]], options: DataOptions) -> RowSet:
     """The embedding list column, or all numeric columns that are nothing else."""
+    name = path.name
     label = pick(table, options.label_key, LABEL_KEYS, name, "--label-key")
     ident = pick(table, options.id_col, ID_KEYS, name, "--id-col")
     image = pick(table, options.image_col, PATH_KEYS, name, "--image-col")
     text = pick(table, options.text_col, TEXT_KEYS, name, "--text-col")
     taken = {label, ident, image, text}
-    vector = options.embedding_key or next(
-        (key for key in EMBEDDING_KEYS if key in table and _is_vector(table[key][0])), None
-    )
+    usual = [key for key in EMBEDDING_KEYS if key in table and _is_vector(table[key][0])]
+    vector = pick(table, options.embedding_key, usual, name, "--embedding-key")
     numeric = [key for key in table if key not in taken and _is_numeric(table[key])]
     if vector:
         embeddings = _stacked(table[vector], f"{name}:{vector}")
         shown = [key for key in table if key not in taken and key != vector]
     elif numeric:
-        embeddings = np.array([[float(v) for v in table[key]] for key in numeric]).T
+        embeddings = np.array([_numbers(table[key], key) for key in numeric]).T
         shown = numeric
     else:
         raise InputError(
@@ -91,11 +120,12 @@ def _from_table(name: str, table: Mapping[str, list[Any]], options: DataOptions)
         embeddings,
         None if label is None else _labels_of(table[label]),
         None if ident is None else tuple(map(str, table[ident])),
-        images=None if image is None else list(table[image]),
+        images=None if image is None else [str(v) for v in table[image]],
         texts=None if text is None else [str(v) for v in table[text]],
         table=table_rows if shown and text is None and image is None else None,
         columns=tuple(shown) if text is None and image is None else (),
         source=f"{name}:{vector or 'columns'}",
+        root=path.parent,
     )
 
 
@@ -104,27 +134,62 @@ def _is_vector(value: Any) -> bool:
 
 
 def _is_numeric(values: list[Any]) -> bool:
+    """Whether most of a column are numbers; a word among them is then a mistake."""
+    return 2 * sum(map(_is_number, values[:200])) > len(values[:200])
+
+
+def _is_number(value: Any) -> bool:
     try:
-        [float(v) for v in values[:200]]
-    except (TypeError, ValueError):
+        float(value)
+    except (TypeError, ValueError, OverflowError):
         return False
-    return True
+    return not isinstance(value, bool)
+
+
+def _numbers(values: list[Any], column: str) -> list[float]:
+    for at, value in enumerate(values):
+        if not _is_number(value):
+            raise InputError(
+                f"row {at} of column {column!r} is {value!r}, not a number. Correct it, or leave "
+                "the column or the row out."
+            )
+    return [float(value) for value in values]
 
 
 def _stacked(values: list[Any], name: str) -> NDArray[Any]:
-    rows = [json.loads(v) if isinstance(v, str) else v for v in values]
-    widths = {len(row) if row is not None else 0 for row in rows}
-    if len(widths) != 1:
-        raise InputError(f"{name}: embeddings have different lengths: {sorted(widths)[:5]}.")
-    return np.array(rows, dtype=np.float64)
+    """Lists of numbers as one matrix; the first row that is none, or of another length, is named.
+
+    >>> _stacked(["[1, 2]", [3, 4]], "x").tolist()
+    [[1.0, 2.0], [3.0, 4.0]]
+    """
+    rows: list[Any] = []
+    for at, value in enumerate(values):
+        with reading(f"row {at} of {name}", "Write a list of numbers like [0.1, 2]."):
+            row = np.asarray(json.loads(value) if isinstance(value, str) else value)
+            if row.dtype.kind not in "iuf" or row.ndim < 1:
+                raise ValueError(f"{str(value)[:40]!r} is no list of numbers")
+            if rows and row.shape != rows[0].shape:
+                raise InputError(
+                    f"{name}: embeddings have different lengths: row 0 has {rows[0].shape}, row "
+                    f"{at} has {row.shape}."
+                )
+            rows.append(row.astype(np.float64))
+    return np.stack(rows)
 
 
 def _labels_of(values: list[Any]) -> NDArray[Any]:
-    """Strings that are all whole numbers become integers; anything else stays text."""
-    if any(v is None or v == "" for v in values):
-        at = next(at for at, v in enumerate(values) if v is None or v == "")
-        raise InputError(f"row {at} has no label. Fill it in or leave the row out.")
-    if all(isinstance(v, str) for v in values):
-        digits = all(v.lstrip("-").isdigit() for v in values)
-        return np.array(values, dtype=np.int64) if digits else np.array(values)
+    """Whole numbers if all are written as such (``01`` is a name); anything else stays as it is."""
+    for at, value in enumerate(values):
+        if value is None or value == "":
+            raise InputError(f"row {at} has no label. Fill it in or leave the row out.")
+        if not isinstance(value, (str, int, float)):
+            kind = type(value).__name__
+            raise InputError(f"the label of row {at} is a {kind}. Write a name or a whole number.")
+    kinds = {type(value) for value in values}
+    if len(kinds - {int, float}) + bool(kinds & {int, float}) > 1:
+        examples = ", ".join(repr(next(v for v in values if type(v) is kind)) for kind in kinds)
+        raise InputError(f"its labels are of several kinds ({examples}). Write all in one way.")
+    if kinds == {str}:
+        whole = all(re.fullmatch(r"0|-?[1-9][0-9]{0,17}", v) for v in values)
+        return np.array(values, dtype=np.int64) if whole else np.array(values)
     return np.array(values)

@@ -13,19 +13,27 @@ from typing import Annotated, Any, ClassVar
 import typer
 
 Out = Annotated[Path | None, typer.Option("--out", "-o", help="Where to write.")]
-Seed = Annotated[int, typer.Option("--seed", help="The same seed gives the same numbers.")]
+Seed = Annotated[
+    int,
+    typer.Option("--seed", help="The same seed gives the same numbers.", min=0, max=2**32 - 1),
+]
 Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Say nothing but warnings.")]
 Fresh = Annotated[bool, typer.Option("--fresh", help="Start anew; ignore what a stopped run left.")]
 Metric = Annotated[str, typer.Option("--metric", help="l2 or cosine.")]
 DropBad = Annotated[bool, typer.Option("--drop-bad", help="Skip rows with NaN/Inf; list them.")]
 TargetAccuracy = Annotated[
-    float, typer.Option("--target-accuracy", help="Accuracy the accepted rows must keep.")
+    float, typer.Option("--target-accuracy", help="Accuracy the accepted rows keep, below 1.")
 ]
 TrustPickle = Annotated[
     bool, typer.Option("--trust-pickle", help="Load pickled objects. They can run any code.")
 ]
 Unfamiliar = Annotated[
-    float, typer.Option("--unfamiliar", help="Share of ordinary rows that may be called so.")
+    float,
+    typer.Option("--unfamiliar", help="Share of ordinary rows that may be called so."),
+]
+TrustFolder = Annotated[
+    bool,
+    typer.Option("--trust-folder", help="Run the model that config.json names. It is code."),
 ]
 METRICS = ("l2", "cosine")
 
@@ -46,6 +54,10 @@ class DataOptions:
     ] = None
     text_col: Annotated[
         str | None, typer.Option("--text-col", help="Key or column of the texts.")
+    ] = None
+    media_root: Annotated[
+        Path | None,
+        typer.Option("--media-root", help="Folder that paths of pictures in data files may name."),
     ] = None
     align: Annotated[
         str | None, typer.Option("--align", help="'ids': match labels to rows by id.")
@@ -85,7 +97,7 @@ class ImageOptions:
     """How images are read for a model."""
 
     size: Annotated[
-        int | None, typer.Option("--size", help="Resize images to this square.", min=1)
+        int | None, typer.Option("--size", help="Resize images to this square.", min=1, max=4096)
     ] = None
     gray: Annotated[bool, typer.Option("--gray", help="Read images with one channel.")] = False
 
@@ -166,11 +178,14 @@ class AuditOptions(
     drop_bad: DropBad = False
     no_images: Annotated[bool, typer.Option("--no-images", help="No thumbnails.")] = False
     hash_ids: Annotated[bool, typer.Option("--hash-ids", help="Ids as checksums.")] = False
-    max_mb: Annotated[float, typer.Option("--max-mb", help="Size of the page.")] = 10.0
+    max_mb: Annotated[
+        float, typer.Option("--max-mb", help="Size of the page.", min=0.1, max=1000.0)
+    ] = 10.0
     seed: Seed = 0
     config: Annotated[
         Path | None, typer.Option("--config", help="Settings of an earlier run (config.json).")
     ] = None
+    trust_folder: TrustFolder = False
     fresh: Fresh = False
 
 
@@ -190,7 +205,7 @@ class EmbedOptions(ModelOptions, ImageOptions, DataOptions, ConsoleOptions):
     out: Out = None
     pool: Annotated[str, typer.Option("--pool", help="flatten, mean, max or first.")] = "flatten"
     batch_size: Annotated[
-        int, typer.Option("--batch-size", help="Rows per forward pass.", min=1)
+        int, typer.Option("--batch-size", help="Rows per forward pass.", min=1, max=2**20)
     ] = 256
     device: Annotated[str, typer.Option("--device", help="auto, cpu, cuda, cuda:1, mps.")] = "auto"
     fresh: Fresh = False
@@ -209,7 +224,7 @@ class FitOptions(DataOptions, VectorOptions, ConsoleOptions):
     target_accuracy: TargetAccuracy = 0.99
     unfamiliar: Unfamiliar = 0.05
     out: Out = None
-    k: Annotated[int | None, typer.Option("--k", help="Neighbors that vote.")] = None
+    k: Annotated[int | None, typer.Option("--k", help="Neighbors that vote.", min=1)] = None
     metric: Metric = "l2"
     drop_bad: DropBad = False
 
@@ -229,7 +244,7 @@ class PredictOptions(DataOptions, VectorOptions, ConsoleOptions):
     jsonl: Annotated[
         str | None, typer.Option("--jsonl", help="Write JSON lines to this file, or - for stdout.")
     ] = None
-    show: Annotated[int, typer.Option("--head", help="Print this many rows.")] = 0
+    show: Annotated[int, typer.Option("--head", help="Print this many rows.", min=0)] = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -280,12 +295,13 @@ class ExploreOptions:
     EXAMPLE: ClassVar[str] = "vicinal explore runs/audit-0001"
 
     folder: Annotated[Path, typer.Argument(help="Folder of an audit.")]
-    port: Annotated[int, typer.Option("--port", help="0: any free port.")] = 0
+    port: Annotated[int, typer.Option("--port", help="0: any free port.", min=0, max=65535)] = 0
     browser: Annotated[
         bool,
         typer.Option("--browser/--no-browser", help="Open the page, or only print its address."),
     ] = False
     trust_pickle: TrustPickle = False
+    trust_folder: TrustFolder = False
     quiet: Quiet = False
 
 

@@ -9,18 +9,19 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from safetensors import SafetensorError, safe_open
+from safetensors import safe_open
 from safetensors.torch import save
 from torch import Tensor
 
 from vicinal.checks import InputError
-from vicinal.files import write_atomically
+from vicinal.files import reading, regular_file, utf8_name, write_atomically
 
 FORMAT = "vicinal-head"
 VERSION = 1
@@ -42,15 +43,15 @@ def write(path: str | Path, kind: str, tensors: dict[str, Tensor], facts: dict[s
 
 def read(path: str | Path) -> tuple[str, dict[str, Tensor], dict[str, Any]]:
     """Kind, tensors and facts of a file this version can read; a sentence for any other."""
-    path = Path(path)
-    if not path.is_file():
-        raise InputError(f"cannot read {path}: there is no such file.")
+    path = regular_file(path)
     try:
-        with safe_open(path, framework="pt") as file:
+        with utf8_name(path) as name, safe_open(name, framework="pt") as file:
             metadata = file.metadata() or {}
             _check_origin(path, metadata)
-            tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    except SafetensorError as error:
+            tensors = {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
+    except InputError:
+        raise
+    except Exception as error:  # of safetensors, torch or the disk
         size = path.stat().st_size
         raise InputError(
             f"cannot read {path}: it is not a whole .vic file ({error}; {size:,} bytes). It may be "
@@ -62,7 +63,8 @@ def read(path: str | Path) -> tuple[str, dict[str, Tensor], dict[str, Any]]:
             f"cannot read {path}: its checksum does not match, so it was damaged after it was "
             "written. Save the head again, or copy the file anew."
         )
-    return metadata["kind"], tensors, json.loads(page)
+    with reading(path, "Save the head again, or copy the file anew."):
+        return metadata["kind"], tensors, json.loads(page, parse_constant=_refuse)
 
 
 def pack_classes(classes: NDArray[Any]) -> dict[str, Any]:
@@ -81,7 +83,11 @@ def pack_classes(classes: NDArray[Any]) -> dict[str, Any]:
 
 
 def unpack_classes(packed: dict[str, Any]) -> NDArray[Any]:
-    return np.array(packed["names"], dtype=np.dtype(packed["dtype"]))
+    """The class names; a dtype that would change them is refused."""
+    classes = np.array(packed["names"], dtype=np.dtype(packed["dtype"]))
+    if classes.dtype.kind not in "OUiufb" or classes.tolist() != packed["names"]:
+        raise InputError(f"its classes are not of the dtype {packed['dtype']!r}")
+    return classes
 
 
 def _check_origin(path: Path, metadata: dict[str, str]) -> None:
@@ -91,11 +97,15 @@ def _check_origin(path: Path, metadata: dict[str, str]) -> None:
             "Pass a file written by save()."
         )
     version = metadata.get("version", "")
-    if not version.isdigit() or int(version) > VERSION:
+    if not re.fullmatch("[0-9]{1,6}", version) or int(version) > VERSION:
         raise InputError(
             f"cannot read {path}: it has format version {version or 'unknown'}, this vicinal reads "
             f"up to {VERSION}. Update vicinal."
         )
+
+
+def _refuse(name: str) -> None:
+    raise ValueError(f"it holds {name}, which JSON has not")
 
 
 def _checksum(kind: str, tensors: dict[str, Tensor], page: str) -> str:

@@ -25,6 +25,7 @@ from torch import Tensor
 from vicinal.checks import InputError, as_matrix, as_tensor, same_kind
 from vicinal.confidence.bundle import read, write
 from vicinal.confidence.familiarity import ANCHORS, Familiarity, Ranks, Surroundings, enough
+from vicinal.confidence.file_check import check_answers, check_state
 from vicinal.confidence.ned.classifier import NEDClassifier
 from vicinal.confidence.ned.file import ned_of_state, ned_state
 from vicinal.confidence.ned.fit import fit_recipe
@@ -39,6 +40,7 @@ from vicinal.confidence.verdicts import (
     standards_of,
 )
 from vicinal.evaluation import threshold_for_accuracy
+from vicinal.files import reading
 
 
 @dataclass(frozen=True, eq=False)
@@ -216,21 +218,42 @@ class TrustHead:
         return Familiarity.rate if familiar is None else familiar.rate
 
 
+DAMAGED = "Save the head again, or copy the file anew."
+
+
 def load(path: str | Path) -> TrustHead | NEDClassifier:
-    """Read a ``.vic`` file: what ``TrustHead.save`` or ``NEDClassifier.save`` wrote."""
+    """Read a ``.vic`` file: what ``TrustHead.save`` or ``NEDClassifier.save`` wrote.
+
+    The file is data and runs nothing; see ``confidence/file_check.py`` for what it must hold.
+    """
     kind, tensors, facts = read(path)
     if kind not in ("head", "ned"):
         raise InputError(f"cannot read {path}: it holds a {kind!r}, not a head. Update vicinal.")
-    ned = ned_of_state(tensors, facts)
-    if kind == "ned":
-        return ned
+    try:
+        with reading(path, DAMAGED):
+            check_state(kind, tensors, facts)
+            ned = ned_of_state(tensors, facts)
+            check_answers(ned, ned.n_features_in_)
+            if kind == "ned":
+                return ned
+            head = TrustHead(ned, _standards_of_state(tensors, facts))
+            head.predict(torch.ones(1, ned.n_features_in_))
+            return head
+    except InputError as error:
+        if str(error).startswith("cannot read"):
+            raise
+        raise InputError(f"cannot read {path}: {error}. {DAMAGED}") from None
+
+
+def _standards_of_state(tensors: dict[str, Tensor], facts: dict[str, Any]) -> Standards:
+    """What was held out; heads of before there was familiarity go by the 5th distance."""
     held: dict[str, Any] = {k[5:]: v for k, v in tensors.items() if k.startswith("held_")}
     held["threshold"] = float(held["threshold"])
     if "familiarity" in facts:
         ranks = Ranks(held.pop("familiar_parts"), held.pop("familiar"))
         said = facts["familiarity"]
         held["familiarity"] = Familiarity(ranks, tuple(said["parts"]), said["rate"])
-    return TrustHead(ned, Standards(**held, **facts["standards"]))
+    return Standards(**held, **facts["standards"])
 
 
 def measure(

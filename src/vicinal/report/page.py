@@ -19,7 +19,8 @@ from typing import Any, NamedTuple, TypeVar
 import jinja2
 
 from vicinal.audits.record import Audit, Media
-from vicinal.files import write_atomically
+from vicinal.checks import InputError
+from vicinal.files import reading, write_atomically
 from vicinal.report import facts, words
 from vicinal.report.figures import structure, trust
 from vicinal.report.payload import Payload, fill
@@ -80,8 +81,14 @@ def class_charts(audit: Audit) -> list[Figure]:
 def render(audit: Audit, media: Media | None = None, *, max_mb: float = 10.0) -> str:
     """The page as one HTML text of at most ``max_mb`` megabytes, data and thumbnails inside."""
     view = view_of(audit, media)
-    shell = page(view, Payload("{}"))
-    payload = fill(audit, media, int(max_mb * MEGABYTE) - len(shell.encode()) - 4096)
+    shell = len(page(view, Payload("{}")).encode("utf-8", "replace")) + 4096
+    payload = fill(audit, media, int(max_mb * MEGABYTE) - shell)
+    if shell + payload.size > max_mb * MEGABYTE:
+        least = (shell + payload.size) / MEGABYTE
+        raise InputError(
+            f"a page of {max_mb:g} MB has no room for this audit even without cards: it takes "
+            f"{least:.2f} MB. Give --max-mb {least + 0.1:.1f} or more."
+        )
     return page(view, payload)
 
 
@@ -121,12 +128,15 @@ def live_files(
     token : what the page has to show the server with every request.
     max_mb : how large data and thumbnails may be together.
     """
-    payload = fill(audit, media, int(max_mb * MEGABYTE))
-    return {
-        "index.html": page(view_of(audit, media), payload, token=token).encode("utf-8", "replace"),
-        "data.json": payload.json.encode("utf-8", "replace"),
-        "sprites.css": payload.css.encode("ascii"),
-    }
+    # The record comes from a file: parts of it that do not fit together are the file's fault.
+    with reading(f"the audit {audit.name!r}", "Its parts do not fit together; run it again."):
+        payload = fill(audit, media, int(max_mb * MEGABYTE))
+        index = page(view_of(audit, media), payload, token=token)
+        return {
+            "index.html": index.encode("utf-8", "replace"),
+            "data.json": payload.json.encode("utf-8", "replace"),
+            "sprites.css": payload.css.encode("ascii"),
+        }
 
 
 def view_of(audit: Audit, media: Media | None) -> dict[str, Any]:

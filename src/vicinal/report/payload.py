@@ -79,7 +79,7 @@ def fill(audit: Audit, media: Media | None, budget: int) -> Payload:
         payload = builder.build(order[:keep])
         if payload.size <= budget or keep == 0:
             return payload
-        keep = min(keep - 1, int(keep * 0.97 * budget / payload.size))
+        keep = max(0, min(keep - 1, int(keep * 0.97 * budget / payload.size)))
 
 
 def card_order(audit: Audit) -> list[Entry]:

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -26,7 +27,7 @@ from torch import Tensor
 from vicinal.capture.batches import Batch
 from vicinal.capture.shards import load_shard, read_shard, write_shard
 from vicinal.checks import InputError, check_k
-from vicinal.files import fingerprint, write_atomically
+from vicinal.files import fingerprint, reading, write_atomically
 from vicinal.similarity.blocks import Block, batch_key, engine_key
 from vicinal.similarity.density import TopK, best_of, joined_topk
 from vicinal.similarity.factors import Dense, Factor
@@ -150,10 +151,13 @@ class SketchedIndex:
         path = Path(folder) / "index.json"
         if not path.exists():
             raise InputError(f"`folder` holds no finished index: {path} is missing. Build it.")
-        found = json.loads(path.read_text())
-        index = cls(kernel, dim=found["dim"])
-        index.seed, index._count, index._shards = found["seed"], found["count"], found["shards"]
-        index.error, index._folder = SketchError(*found["error"]), Path(folder)
+        with reading(path, "Build the index again."):
+            found = json.loads(path.read_text())
+            index = cls(kernel, dim=found["dim"])
+            index.seed, index._count, index._shards = found["seed"], found["count"], found["shards"]
+            index.error, index._folder = SketchError(*found["error"]), Path(folder)
+            if not all(re.fullmatch(r"rows-[0-9a-f]{24}\.safetensors", n) for n in index._shards):
+                raise ValueError("a shard has a name that we do not give")
         if found["model"] != engine_key(kernel.engine):
             raise InputError(
                 "the index was built from other weights, parameters or outputs than the kernel's. "

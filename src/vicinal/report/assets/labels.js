@@ -43,7 +43,7 @@ function drawSuspects() {
 // A spreadsheet runs a cell that starts with = + - @; an apostrophe stops it. Numbers stay numbers.
 function cell(value) {
   const plain = String(value ?? '');
-  const safe = typeof value === 'string' && /^[=+\-@\t\r\n]/.test(plain) && !/^[+-]?\d+(\.\d+)?$/.test(plain) ? `'${plain}` : plain;
+  const safe = typeof value === 'string' && /^[ \0]*[=+\-@\t\r\n＝＋－＠]/.test(plain) && !/^[+-]?\d+(\.\d+)?$/.test(plain) ? `'${plain}` : plain;
   return /[",\n\r]/.test(safe) ? `"${safe.replaceAll('"', '""')}"` : safe;
 }
 

@@ -1,0 +1,88 @@
+"""Array files of numpy, read without believing them: no pickle, no claim larger than the file."""
+
+from __future__ import annotations
+
+import math
+import os
+import zipfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import IO, Any
+
+import numpy as np
+from numpy.lib import format as npy
+from numpy.typing import NDArray
+
+from vicinal.checks import InputError
+from vicinal.files import reading, regular_file
+
+PICKLED = (
+    "{} holds Python objects (pickle). Refused for safety; save strings with dtype '<U', or "
+    "--trust-pickle."
+)
+
+
+def read_npz(path: str | Path, *, trust_pickle: bool = False) -> dict[str, NDArray[Any]]:
+    """Every array of an archive by its key."""
+    path = regular_file(path)
+    with _explained(path.name, path), open_npz(path, trust_pickle=trust_pickle) as file:
+        arrays = {}
+        for key in file.files:
+            with _explained(f"{path.name}:{key}", path):
+                arrays[key] = np.asarray(file[key])
+        return arrays
+
+
+def read_npy(path: str | Path, *, trust_pickle: bool = False) -> NDArray[Any]:
+    """The array of a file."""
+    path = regular_file(path)
+    with _explained(path.name, path), path.open("rb") as file:
+        _check_claim(file, os.path.getsize(path))
+        file.seek(0)
+        return np.asarray(np.load(file, allow_pickle=trust_pickle))
+
+
+@contextmanager
+def open_npz(path: Path, *, trust_pickle: bool = False) -> Iterator[Any]:
+    """``numpy.load`` of an archive whose parts are no larger than they claim to be."""
+    with zipfile.ZipFile(path) as archive:
+        for item in archive.infolist():
+            if item.filename.endswith(".npy"):
+                with archive.open(item) as part:
+                    _check_claim(part, item.file_size)
+    with np.load(path, allow_pickle=trust_pickle) as file:
+        yield file
+
+
+def _check_claim(file: IO[bytes], size: int) -> None:
+    """A header may claim terabytes: numpy would make room for them before it reads."""
+    magic = file.read(len(npy.MAGIC_PREFIX) + 2)
+    if len(magic) < 8 or not magic.startswith(npy.MAGIC_PREFIX):
+        return  # for numpy to say
+    read = npy.read_array_header_1_0 if magic[6] == 1 else npy.read_array_header_2_0
+    shape, _, dtype = read(file)
+    if any(type(side) is not int or side < 0 for side in shape):
+        raise ValueError(f"its shape {shape} is none")
+    claimed = math.prod(shape) * dtype.itemsize
+    if not dtype.hasobject and claimed > size:
+        raise ValueError(f"it claims {claimed:,} bytes but holds {size:,}; was it cut short?")
+
+
+@contextmanager
+def _explained(name: str, path: Path) -> Iterator[None]:
+    """What numpy refuses to load, as a sentence."""
+    try:
+        with reading(name):
+            yield
+    except InputError as error:
+        cause = str(error.__cause__)
+        if "Object arrays" in cause:
+            raise InputError(PICKLED.format(name)) from None
+        if "pickle" in cause or isinstance(error.__cause__, zipfile.BadZipFile):
+            size = f"{path.stat().st_size / 1e6:.1f} MB"
+            why = "it is no file of numpy.save or numpy.savez"
+            raise InputError(
+                f"cannot read {name}: {why} (truncated? it is {size}). Nothing was written."
+            ) from None
+        raise

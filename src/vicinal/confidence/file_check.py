@@ -1,0 +1,148 @@
+"""What a ``.vic`` file must hold before a head is made of it.
+
+Whoever changes a file can mend its checksum too. So nothing in it is believed: every field has its
+kind, shape and range, and a head that cannot judge a row is refused where it is loaded, not where
+it is first used.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from vicinal.checks import InputError
+
+_LISTS = ("fitted", "stale", "warnings", "features")
+_FLOATS = (torch.float32, torch.float64)
+_CURVES = ("held_near_distances", "held_log_densities", "held_disagreements")
+
+
+def check_state(kind: str, tensors: Mapping[str, Tensor], facts: Any) -> None:
+    """Refuse tensors and facts that no saved head has."""
+    _need(isinstance(facts, dict), "its facts are no JSON object")
+    _check_tensors(tensors)
+    _check_facts(facts)
+    count, rows = len(facts["classes"]["names"]), len(tensors["support"])
+    _check_labels(tensors["labels"], rows, count)
+    _check_ids(tensors["ids"], rows)
+    _check_numbers(tensors, count)
+    _need(type(facts["k"]) is int and 1 <= facts["k"] <= rows, f"k={facts['k']!r} of {rows} rows")
+    if kind == "head":
+        _check_standards(tensors, facts)
+
+
+def check_answers(head: Any, width: int) -> None:
+    """Refuse a head that cannot judge one row."""
+    out = head.predict_proba(torch.ones(1, width))
+    _need(bool(torch.isfinite(torch.as_tensor(out)).all()), "it gives no probabilities")
+    _need(head.recipe_ is not None, "it has no recipe")  # asking for it checks the options
+
+
+def _need(holds: bool, otherwise: str) -> None:
+    if not holds:
+        raise InputError(otherwise)
+
+
+def _check_tensors(tensors: Mapping[str, Tensor]) -> None:
+    for name in ("support", "labels", "ids", "numbers"):
+        _need(name in tensors, f"the tensor {name!r} is missing")
+    for name, value in tensors.items():
+        if value.is_floating_point():
+            _need(not bool(value.isnan().any()), f"the tensor {name!r} holds NaN")
+    support = tensors["support"]
+    _need(support.dtype in _FLOATS, f"its support is of {support.dtype}")
+    shaped = support.ndim == 2 and support.numel() > 0
+    _need(shaped, f"its support has shape {tuple(support.shape)}")
+    _need(bool(support.isfinite().all()), "its support holds infinity")
+
+
+def _check_facts(facts: Mapping[str, Any]) -> None:
+    for name in ("options", "classes", "k", "fitted_on", "torch", *_LISTS):
+        _need(name in facts, f"the field {name!r} is missing")
+    options, classes = facts["options"], facts["classes"]
+    _need(isinstance(options, dict) and isinstance(classes, dict), "its fields are no objects")
+    _need(isinstance(options.get("search"), str), "its search has no name")
+    _need(options.get("metric") in ("sqeuclidean", "euclidean", "cosine"), "its metric is unknown")
+    _need(type(options.get("k")) is int, "its option k is no number")
+    _need(isinstance(options.get("prior"), (str, type(None))), "its prior has no name")
+    names, dtype = classes.get("names"), classes.get("dtype")
+    _need(isinstance(names, list) and bool(names) and isinstance(dtype, str), "it has no classes")
+    kinds = {type(name) for name in names or ()}
+    _need(len(kinds) == 1 and kinds <= {str, int, float, bool}, "its classes are of odd kinds")
+    _need(names == sorted(set(names or ())), "its classes are not sorted, or named twice")
+    for name in _LISTS:
+        listed = isinstance(facts[name], list) and all(isinstance(v, str) for v in facts[name])
+        _need(listed, f"the field {name!r} is no list of texts")
+    _need(facts["fitted_on"] in ("leave-one-out", "held-out"), "it was fitted on nothing known")
+    _need(type(facts["torch"]) is bool, "the field 'torch' is not true or false")
+
+
+def _check_labels(labels: Tensor, rows: int, count: int) -> None:
+    _need(len(labels) == rows if labels.ndim else False, f"it has {rows} rows, other labels")
+    if labels.is_floating_point():
+        _need(labels.ndim == 2 and labels.shape[1] == count, "its soft labels have other classes")
+        even = (labels.sum(1) - 1).abs().max() < 1e-3
+        _need(bool((labels >= 0).all()) and bool(even), "its soft labels are no distributions")
+    else:
+        _need(labels.dtype == torch.int64 and labels.ndim == 1, f"its labels are {labels.dtype}")
+        inside = bool((labels >= 0).all()) and bool((labels < count).all())
+        _need(inside, f"a label is none of its {count} classes")
+
+
+def _check_ids(ids: Tensor, rows: int) -> None:
+    _need(ids.dtype == torch.int64 and ids.shape == (rows,), "its ids are not one for each row")
+    _need(bool((ids >= 0).all()) and len(ids.unique()) == rows, "its ids are not unique")
+
+
+def _check_numbers(tensors: Mapping[str, Tensor], count: int) -> None:
+    numbers = tensors["numbers"]
+    _need(numbers.dtype == torch.float64 and numbers.shape == (4,), "its numbers are not four")
+    temperature, sharpness, background, dimension = numbers.tolist()
+    _need(temperature >= 0, f"its temperature is {temperature}")
+    _need(0 < sharpness < math.inf, f"its sharpness is {sharpness}")
+    _need(0 <= background < 1, f"its background is {background}")
+    _need(0 <= dimension < math.inf, f"its dimension is {dimension}")
+    for name in ("log_bandwidths", "prior", "log_prior_shift"):
+        value = tensors.get(name)
+        if value is not None:
+            _need(value.shape == (count,), f"its {name} are not one for each class")
+            _need(value.dtype in _FLOATS, f"its {name} are of {value.dtype}")
+    prior, widths = tensors.get("prior"), tensors.get("log_bandwidths")
+    if prior is not None:
+        _need(bool((prior >= 0).all()) and bool((prior <= 1 + 1e-9).all()), "its prior is none")
+    if widths is not None:
+        _need(bool(widths.isfinite().all()), "its bandwidths are infinite")
+
+
+def _check_standards(tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
+    held = facts.get("standards")
+    _need(isinstance(held, dict), "its standards are missing")
+    for name in _CURVES:
+        _need(name in tensors, f"the tensor {name!r} is missing")
+        curve = tensors[name]
+        flat = curve.ndim == 1 and len(curve) == len(tensors[_CURVES[0]]) > 0
+        sorted_ = flat and curve.dtype in _FLOATS and bool((curve.diff() >= 0).all())
+        _need(sorted_, f"{name!r} is no sorted list of numbers")
+        _need(name == "held_log_densities" or bool((curve >= 0).all()), f"{name!r} is below zero")
+    doubts = tensors["held_disagreements"]
+    _need(bool((doubts <= len(tensors["support"])).all()), "its neighbors disagree too often")
+    threshold = tensors.get("held_threshold", torch.empty(0))
+    _need(threshold.shape == (1,), "its threshold is no number")
+    _need(0 <= float(threshold) <= 1 or float(threshold) == math.inf, "its threshold is no share")
+    for name, value in (held or {}).items():
+        plain = isinstance(value, (int, float, str, bool, type(None)))
+        _need(plain, f"its {name} is no plain value")
+    _check_levels(held or {})
+
+
+def _check_levels(held: Mapping[str, Any]) -> None:
+    limits = {"target_accuracy": 1, "low_credibility": 1, "far_percentile": 100}
+    for name, most in {**limits, "sparse_percentile": 100}.items():
+        value = held.get(name, 0)
+        numeric = type(value) in (int, float)
+        _need(numeric and 0 <= value <= most, f"its {name} is {value!r}")
+    _need(held.get("source") in ("held-out", "leave-one-out"), "its standards have no source")
