@@ -5,6 +5,7 @@ from vicinal.confidence.head import Judgement as Judgement
 from vicinal.confidence.head import TrustHead as TrustHead
 from vicinal.confidence.head import load as load
 from vicinal.confidence.knn import KNNClassifier as KNNClassifier
+from vicinal.confidence.linear import LinearClassifier as LinearClassifier
 from vicinal.confidence.ned.classifier import NEDClassifier as NEDClassifier
 from vicinal.confidence.ned.effects import JointEffect as JointEffect
 from vicinal.confidence.ned.effects import LabelEffects as LabelEffects
