@@ -10,6 +10,9 @@ from vicinal.confidence.ned.classifier import NEDClassifier as NEDClassifier
 from vicinal.confidence.ned.effects import JointEffect as JointEffect
 from vicinal.confidence.ned.effects import LabelEffects as LabelEffects
 from vicinal.confidence.ned.onnx import export_onnx as export_onnx
+from vicinal.confidence.ned_linear import BlendedEffects as BlendedEffects
+from vicinal.confidence.ned_linear import BlendedPrediction as BlendedPrediction
+from vicinal.confidence.ned_linear import NEDLinear as NEDLinear
 from vicinal.confidence.prediction import Prediction as Prediction
 from vicinal.confidence.softmax import TemperatureScaling as TemperatureScaling
 from vicinal.confidence.softmax import energy as energy

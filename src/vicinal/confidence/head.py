@@ -24,10 +24,13 @@ from torch import Tensor
 
 from vicinal.checks import InputError, as_tensor, same_kind
 from vicinal.confidence.bundle import read, write
+from vicinal.confidence.linear import LinearClassifier
+from vicinal.confidence.linear_file import linear_of_state, ned_linear_of_state
 from vicinal.confidence.ned.classifier import NEDClassifier
 from vicinal.confidence.ned.file import ned_of_state, ned_state
 from vicinal.confidence.ned.fit import fit_recipe
 from vicinal.confidence.ned.posterior import best_class, ned_log_probs
+from vicinal.confidence.ned_linear import NEDLinear
 from vicinal.confidence.prediction import Prediction, prediction_of
 from vicinal.confidence.support import Evidence
 from vicinal.confidence.verdicts import (
@@ -184,9 +187,13 @@ class TrustHead:
         return self
 
 
-def load(path: str | Path) -> TrustHead | NEDClassifier:
-    """Read a ``.vic`` file: what ``TrustHead.save`` or ``NEDClassifier.save`` wrote."""
+def load(path: str | Path) -> TrustHead | NEDClassifier | NEDLinear | LinearClassifier:
+    """Read a ``.vic`` file: what the ``save`` of a head wrote."""
     kind, tensors, facts = read(path)
+    if kind == "linear":
+        return linear_of_state(tensors, facts)
+    if kind == "ned_linear":
+        return ned_linear_of_state(tensors, facts)
     if kind not in ("head", "ned"):
         raise InputError(f"cannot read {path}: it holds a {kind!r}, not a head. Update vicinal.")
     ned = ned_of_state(tensors, facts)

@@ -20,6 +20,7 @@ each step starting where the last one ended, until held-out rows object.
 from __future__ import annotations
 
 import math
+from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -32,6 +33,7 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from vicinal.checks import InputError, as_tensor, check_positive, same_kind
+from vicinal.confidence.bundle import write
 from vicinal.confidence.support import rows_of
 from vicinal.labels import Labels, labels_of, named
 
@@ -221,7 +223,7 @@ class LinearClassifier(ClassifierMixin, BaseEstimator):
         coef = coordinates.basis @ weights[:-1]
         self.classes_: NDArray[Any] = labels.classes
         self.l2_, self.temperature_, self.folds_ = path.l2, path.temperature, fold.numpy()
-        self.coef_: Vector = coef.T.numpy()
+        self.coef_: Vector = coef.T.contiguous().numpy()
         self.intercept_: Vector = (weights[-1] - coordinates.center @ coef).numpy()
         self.oof_log_proba_: Vector = (path.log_probs / path.temperature).log_softmax(1).numpy()
         return self
@@ -246,6 +248,13 @@ class LinearClassifier(ClassifierMixin, BaseEstimator):
         """The most probable class; the temperature has no say in it."""
         best = as_tensor(self.logits(X), "logits").argmax(1)
         return named(self.classes_, best, X)
+
+    def save(self, path: str | Path) -> Path:
+        """Write a ``.vic`` file (safetensors and JSON, never pickle); ``vicinal.load`` reads it."""
+        from vicinal.confidence.linear_file import linear_state  # it imports this file
+
+        check_is_fitted(self)
+        return write(path, "linear", *linear_state(self))
 
     def _checked(self, labels: Labels) -> Labels:
         if labels.soft:
