@@ -34,6 +34,8 @@ from numpy.typing import NDArray
 from scipy.optimize import minimize
 from torch import Tensor
 
+from vicinal.labels import log_class_shares
+
 USUAL_LOGIT = -6.0  # of the background: ε = 0.0025
 
 
@@ -112,14 +114,6 @@ def fit_blend(
     )  # fmt: skip
     a, b, logit = map(float, found.x)
     return Blend(a, b, 1 / (1 + math.exp(-logit)) if background is None else background)
-
-
-def log_class_shares(codes: Tensor, classes: int, *, leave_one_out: bool = False) -> Tensor:
-    """Log class shares with one pseudo-row of all classes; ``leave_one_out``: less each own row."""
-    counts = torch.bincount(codes, minlength=classes).double() + 1 / classes
-    if leave_one_out:
-        counts = counts - torch.nn.functional.one_hot(codes, classes)
-    return (counts / counts.sum(-1, keepdim=True)).log()
 
 
 def linear_share(

@@ -20,7 +20,6 @@ from vicinal.confidence.blend import (
     blended_log_probs,
     fit_blend,
     linear_share,
-    log_class_shares,
 )
 from vicinal.confidence.bundle import write
 from vicinal.confidence.linear import LinearClassifier
@@ -28,7 +27,7 @@ from vicinal.confidence.ned.classifier import NEDClassifier
 from vicinal.confidence.ned.effects import LabelEffects
 from vicinal.confidence.ned.posterior import best_class
 from vicinal.confidence.prediction import Prediction, prediction_of
-from vicinal.labels import named
+from vicinal.labels import log_class_shares, named
 from vicinal.neighbors.neighborhood import Neighborhood
 
 MAX_ROWS = 3_000  # three numbers need no more (20 per class at least)
