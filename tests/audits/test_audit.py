@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 import torch
 from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
 
 from vicinal import audit as top_level_audit
 from vicinal.audits.data import borders, duplicates, hubs, map_of, prior_shift
@@ -231,7 +232,7 @@ def test_a_model_brings_layers_its_own_view_and_pictures(seen):
     net, report = seen
     assert net.training  # it comes back as it was
     names = [layer.name for layer in report.layers]
-    assert names[-1] == "output"
+    assert names == ["0", "1", "3", "4", "output"]  # as they run; "2" repeats "1", "5" the output
     assert all(layer.entanglement <= layer.chance + 1e-6 for layer in report.layers)
     assert report.cases.layers == ("0", "1", "2", "3", "5")
     assert len(report.cases.layer_class) == 50
@@ -246,6 +247,48 @@ def test_a_model_brings_layers_its_own_view_and_pictures(seen):
     assert len(asked) == 40
     assert report.media.get("query", 0).shape == (6, 6)
     assert "&lt;html" in report._repr_html_()
+
+
+class Backwards(nn.Module):
+    """Defines its layers in another order than it runs them."""
+
+    def __init__(self):
+        super().__init__()
+        self.classes = nn.Linear(8, 3)
+        self.embedding = nn.Sequential(nn.Flatten(), nn.Linear(36, 8), nn.ReLU())
+
+    def forward(self, x):
+        return self.classes(self.embedding(x))
+
+
+def test_layers_come_in_the_order_in_which_they_run(pictures):
+    settings = AuditSettings(
+        k=10, network_rows=0, embedding="embedding", layers=("classes", "embedding.1")
+    )
+    report = audit(Backwards(), *pictures, settings=settings)
+    assert [layer.name for layer in report.layers] == ["embedding.1", "embedding", "output"]
+    assert report.cases.layers == ("embedding.1", "classes")
+
+
+def test_a_loader_that_shuffles_is_audited_in_the_order_of_its_data_set(pictures, seen):
+    (x, y), test = pictures
+    loader = DataLoader(TensorDataset(x, y), batch_size=16, shuffle=True)
+    report = audit(seen[0], loader, test, settings=AuditSettings(k=10, network_rows=40))
+    assert report.cases == seen[1].cases
+    assert np.array_equal(report.media.get("support", 7), seen[1].media.get("support", 7))
+
+
+def test_logits_in_another_order_than_the_labels_are_told_apart_from_a_bad_model(sets):
+    support, (zq, yq) = sets
+    own = np.eye(3)[np.asarray(yq)] * 4
+    fine = audit(support=support, query=(zq, yq), logits=own, settings=AuditSettings(k=15))
+    turned = own[:, [1, 2, 0]]
+    wrong = audit(support=support, query=(zq, yq), logits=turned, settings=AuditSettings(k=15))
+    bad = np.random.default_rng(0).normal(size=own.shape)
+    noise = audit(support=support, query=(zq, yq), logits=bad, settings=AuditSettings(k=15))
+    said = [any("another order" in w for w in r.warnings) for r in (fine, wrong, noise)]
+    assert said == [False, True, False]
+    assert any("columns read as 1, 2, 0 on 100.0%" in w for w in wrong.warnings)
 
 
 def test_a_model_that_has_no_gradients_to_compare_says_so(pictures):

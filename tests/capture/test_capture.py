@@ -9,7 +9,13 @@ import pytest
 import torch
 from safetensors.torch import save
 from torch import nn
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import (
+    DataLoader,
+    DistributedSampler,
+    SubsetRandomSampler,
+    TensorDataset,
+    WeightedRandomSampler,
+)
 
 from vicinal.capture import (
     ShardStore,
@@ -26,6 +32,7 @@ from vicinal.capture import (
 )
 from vicinal.capture.shards import read_shard, write_shard
 from vicinal.checks import InputError
+from vicinal.losses import ClassBalancedBatchSampler
 
 
 class Net(nn.Module):
@@ -74,15 +81,39 @@ def test_capture_keeps_what_each_layer_says_whatever_holds_the_data(net, data, k
     }
     acts = capture(net, sources[kind], ["conv", "output"], batch_size=8)
     want = by_hand(net, x)
-    order = torch.arange(21)
-    if kind == "shuffled":  # the labels come in the loader's order, beside their rows
-        assert sorted(acts.labels.tolist()) == sorted(y.tolist())
-        order = torch.stack(
-            [(want["output"] - row).abs().sum(1).argmin() for row in acts["output"]]
+    torch.testing.assert_close(acts["conv"], want["conv"].flatten(1))
+    torch.testing.assert_close(acts["output"], want["output"])
+    assert torch.equal(acts.labels, y)
+
+
+def test_a_loader_that_draws_at_random_is_read_in_the_order_of_its_data_set():
+    rows = TensorDataset(torch.arange(12), torch.arange(12) % 3)
+    weighted = WeightedRandomSampler(torch.ones(12), 40)
+    balanced = ClassBalancedBatchSampler(rows.tensors[1], 2, 2)
+    for loader in (
+        DataLoader(rows, batch_size=5, shuffle=True, drop_last=True),
+        DataLoader(rows, batch_size=5, sampler=weighted),
+        DataLoader(rows, batch_sampler=balanced),
+    ):
+        assert row_count(loader) == 12
+        for _ in range(2):
+            read = torch.cat([batch.inputs[0] for batch in batches(loader, 4)])
+            assert torch.equal(read, torch.arange(12))
+    subset = DataLoader(rows, batch_size=2, sampler=SubsetRandomSampler([7, 3, 5]))
+    assert torch.cat([b.inputs[0] for b in batches(subset, 4)]).tolist() == [7, 3, 5]
+    assert row_count(subset) == 3
+
+
+def test_a_sampler_nobody_knows_is_refused_by_name():
+    rows = TensorDataset(torch.arange(12))
+    with pytest.raises(InputError, match="`train` is a DataLoader whose DistributedSampler"):
+        next(
+            batches(
+                DataLoader(rows, sampler=DistributedSampler(rows, num_replicas=2, rank=0)),
+                4,
+                name="train",
+            )
         )
-    torch.testing.assert_close(acts["conv"], want["conv"].flatten(1)[order])
-    torch.testing.assert_close(acts["output"], want["output"][order])
-    assert torch.equal(acts.labels, y[order])
 
 
 def test_an_in_place_activation_does_not_change_what_the_layer_before_it_said(net, data):
@@ -273,9 +304,6 @@ def test_a_folder_that_is_not_ours_is_left_alone(net, data, tmp_path):
     with pytest.raises(InputError, match="is not empty and holds no capture"):
         capture(net, data, ["conv"], to=tmp_path)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["notes.txt"]
-    loader = DataLoader(TensorDataset(*data), shuffle=True)
-    with pytest.raises(InputError, match="shuffled DataLoader"):
-        capture(net, loader, ["conv"], to=tmp_path / "new")
     (tmp_path / "broken").mkdir()
     (tmp_path / "broken" / "manifest.json").write_text("{")
     with pytest.raises(InputError, match="is damaged"):

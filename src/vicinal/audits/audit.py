@@ -29,6 +29,7 @@ from torch import nn
 from vicinal import __version__
 from vicinal.audits import data
 from vicinal.audits.cases import SHOWN_NEIGHBORS, cases_of, class_facts, credibility_of
+from vicinal.audits.class_order import order_warning
 from vicinal.audits.facts import Facts, best_of, gather
 from vicinal.audits.inputs import About, AuditSettings, AuditWarning, ready_sets, warn
 from vicinal.audits.model import ModelFacts, images_of, listen
@@ -196,9 +197,11 @@ def prior_shift_of(facts: Facts) -> PriorShift | None:
 
 def agreement_of(facts: Facts) -> float | None:
     """How often the neighbor head and the given softmax head agree."""
-    given = facts.answers.get("softmax")
+    given, codes = facts.answers.get("softmax"), facts.sets.query.codes
     if given is None:
         return None
+    if codes is not None and (sentence := order_warning(given.predicted, codes, facts.sets.names)):
+        warn(sentence)
     return float((given.predicted == facts.answer.predicted).double().mean())
 
 

@@ -25,10 +25,12 @@ from vicinal.audits.record import Media, ReadLater
 from vicinal.audits.sections import Layer
 from vicinal.capture import (
     Activations,
+    LayerOutput,
     batches,
     capture,
     device_of,
     evaluating,
+    in_order,
     row_count,
     tracing,
 )
@@ -76,10 +78,12 @@ def listen(
     """Run the model over the sets and ask its layers and gradients; arguments as of ``audit``."""
     if train is None or test is None:
         raise InputError("a model is audited on data: audit(model, train, test).")
-    order = executed(model, train)
+    train, test, calib = in_order(train, "train"), in_order(test, "test"), in_order(calib, "calib")
+    ran = traced(model, train)
+    order = leaves_of(model, ran)
     embedding = settings.embedding or default_embedding(model, order)
     story = tuple(settings.layers) or spread([name for name in order if name != embedding])
-    names = list(dict.fromkeys([*story, embedding, "output"]))
+    story, names = by_execution(story, ran), by_execution([*story, embedding, "output"], ran)
 
     def captured(data: Any, title: str) -> Activations:
         report = None if progress is None else lambda d, t: progress(f"embed {title}", d, t)
@@ -100,7 +104,7 @@ def listen(
         query=(query[embedding], query.labels) if query.labels is not None else query[embedding],
         calib=None if held is None else (held[embedding], held.labels),
         logits=_logits(query["output"], support.labels),
-        layers=_entangled(support, names, settings.seed),
+        layers=_entangled(support, distinct(support, names), settings.seed),
         story=story,
         layer_class=votes,
         layer_share=shares,
@@ -110,13 +114,36 @@ def listen(
     )
 
 
-def executed(model: nn.Module, data: Any) -> list[str]:
-    """Names of the leaf layers that put out rows for the first batch, in order, each once."""
-    leaves = {name for name, module in model.named_modules() if not list(module.children())}
+def traced(model: nn.Module, data: Any) -> dict[str, LayerOutput]:
+    """What the layers put out for the first rows, in the order in which they finish."""
     with tracing(model) as ran, evaluating(model), torch.no_grad():
         next(batches(data, 8)).call(model, device_of(model))
+    return ran
+
+
+def leaves_of(model: nn.Module, ran: dict[str, LayerOutput]) -> list[str]:
+    """Names of the leaf layers that put out rows, in order of execution, each once."""
+    leaves = {name for name, module in model.named_modules() if not list(module.children())}
     rows = [name for name, output in ran.items() if output.alone and len(output.shape) >= 2]
     return [name for name in rows if name in leaves]
+
+
+def by_execution(names: Sequence[str], ran: dict[str, LayerOutput]) -> tuple[str, ...]:
+    """The names in the order in which the layers ran, each once; the output comes last."""
+    place = {name: at for at, name in enumerate(ran)}
+    return tuple(sorted(dict.fromkeys(names), key=lambda name: place.get(name, len(place))))
+
+
+def distinct(acts: Activations, names: Sequence[str]) -> tuple[str, ...]:
+    """Without layers that repeat the one before (a flattening); the last layer is the output."""
+    kept: list[str] = []
+    for name in names:
+        same = bool(kept) and torch.equal(acts[kept[-1]], acts[name])
+        if same and name == "output":
+            kept[-1] = name
+        elif not same:
+            kept.append(name)
+    return tuple(kept)
 
 
 def default_embedding(model: nn.Module, order: Sequence[str]) -> str:
@@ -130,7 +157,7 @@ def default_embedding(model: nn.Module, order: Sequence[str]) -> str:
 
 def embedding_of(model: nn.Module, data: Any) -> str:
     """The layer an audit of this model searches in, unless another is named."""
-    return default_embedding(model, executed(model, data))
+    return default_embedding(model, leaves_of(model, traced(model, data)))
 
 
 def spread(names: Sequence[str]) -> tuple[str, ...]:
@@ -226,7 +253,7 @@ def _inputs(data: Any) -> ReadLater | None:
     if isinstance(data, (tuple, list)) and data and isinstance(data[0], (Tensor, np.ndarray)):
         data = data[0]
     if isinstance(data, torch.utils.data.DataLoader):
-        data = data.dataset
+        data = in_order(data).dataset
     count = row_count(data)
     by_row = isinstance(data, (Tensor, np.ndarray, Dataset))
     if not count or not by_row or isinstance(data, IterableDataset):

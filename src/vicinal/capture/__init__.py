@@ -1,7 +1,7 @@
 """What does the network put out? Layers by name, over any data, to memory or to disk."""
 
 from vicinal.capture.activations import Activations, capture
-from vicinal.capture.batches import Batch, batches, row_count, samples
+from vicinal.capture.batches import Batch, batches, in_order, row_count, samples
 from vicinal.capture.hooks import (
     LayerCall,
     LayerOutput,
@@ -27,6 +27,7 @@ __all__ = [
     "device_of",
     "evaluating",
     "hooked",
+    "in_order",
     "layer_names",
     "listening",
     "pooled",

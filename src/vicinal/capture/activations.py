@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from vicinal.capture.batches import Batch, batches, is_shuffled, row_count
+from vicinal.capture.batches import Batch, batches, row_count
 from vicinal.capture.hooks import Pool, device_of, evaluating, listening, pooled
 from vicinal.capture.shards import ShardStore
 from vicinal.checks import InputError, check_k
@@ -146,11 +146,6 @@ def _outputs(
 
 
 def _first_batch(data: Any, batch_size: int) -> Batch:
-    if is_shuffled(data):
-        raise InputError(
-            "`data` is a shuffled DataLoader: a stopped capture could not go on in the same order. "
-            "Pass the data set itself, or a loader with shuffle=False."
-        )
     first = next(batches(data, batch_size), None)
     if first is None:
         raise InputError("`data` has no rows.")

@@ -9,11 +9,22 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset, IterableDataset, RandomSampler, Subset
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    Dataset,
+    IterableDataset,
+    RandomSampler,
+    SequentialSampler,
+    Subset,
+    SubsetRandomSampler,
+    WeightedRandomSampler,
+)
 
 from vicinal.checks import InputError, as_tensor, check_finite
 
 _LABEL_KEYS = ("labels", "label", "targets", "target", "y")
+_OWN_BATCH = 256  # rows, where a batch sampler decided how many
 
 
 @dataclass(frozen=True)
@@ -61,9 +72,9 @@ def batches(data: Any, batch_size: int, *, start: int = 0, name: str = "data") -
     ----------
     data
         A tensor or array; a tuple whose last entry is the labels, ``(x, y)``; a ``Dataset``; a
-        ``DataLoader`` or any iterable of batches. A batch is a tensor, a tuple or list whose last
-        of several entries is the labels, or a mapping (its ``labels`` taken out, the rest passed
-        by name).
+        ``DataLoader`` (:func:`in_order`) or any iterable of batches. A batch is a tensor, a tuple
+        or list whose last of several entries is the labels, or a mapping (its ``labels`` taken out,
+        the rest passed by name).
     batch_size
         Rows per batch, where ``data`` does not come in batches of its own.
     start
@@ -76,6 +87,7 @@ def batches(data: Any, batch_size: int, *, start: int = 0, name: str = "data") -
     >>> [b.rows for b in batches(torch.zeros(5, 2), 2)]
     [2, 2, 1]
     """
+    data = in_order(data, name)
     columns = _columns(data, name)
     if columns is not None:
         yield from _slices(columns, batch_size, start, name)
@@ -107,11 +119,6 @@ def samples(data: Any, rows: int, name: str = "data") -> Iterator[Batch]:
     >>> [batch.start for batch in samples(torch.zeros(5, 2), 2)]
     [0, 2, 4]
     """
-    if is_shuffled(data):  # two passes must meet the same rows
-        raise InputError(
-            f"`{name}` is a DataLoader that shuffles, so the rows of the result would have no "
-            "order. Pass DataLoader(..., shuffle=False) or the data set itself."
-        )
     waiting: list[Batch] = []
     held = 0
     for piece in batches(data, rows, name=name):
@@ -136,13 +143,43 @@ def row_count(data: Any) -> int | None:
         return len(columns[0])
     if not isinstance(data, (DataLoader, Dataset)):
         return None
-    source = data.dataset if isinstance(data, DataLoader) else data
+    source = in_order(data).dataset if isinstance(data, DataLoader) else data
     return len(source) if hasattr(source, "__len__") else None
 
 
-def is_shuffled(data: Any) -> bool:
-    """Whether a second pass would come in another order."""
-    return isinstance(data, DataLoader) and isinstance(data.sampler, RandomSampler)
+def in_order(data: Any, name: str = "data") -> Any:
+    """``data`` such that row i of what follows is row i of the data set, at every pass.
+
+    A loader that draws rows at random (``shuffle=True``, by weight, a batch sampler) becomes one
+    over its data set in order, one that draws from a subset becomes one over that subset as listed;
+    batch size, collation and workers stay. Any other sampler is refused: nobody could say which row
+    a number of the result means.
+
+    >>> from torch.utils.data import TensorDataset
+    >>> loader = DataLoader(TensorDataset(torch.arange(4)), batch_size=4, shuffle=True)
+    >>> next(iter(in_order(loader)))
+    [tensor([0, 1, 2, 3])]
+    """
+    if not isinstance(data, DataLoader) or isinstance(data.dataset, IterableDataset):
+        return data
+    own_batches = data.batch_sampler is not None and type(data.batch_sampler) is not BatchSampler
+    if not own_batches and isinstance(data.sampler, SequentialSampler):
+        return data
+    source: Dataset[Any] = data.dataset
+    if not own_batches and isinstance(data.sampler, SubsetRandomSampler):
+        source = Subset(source, [int(row) for row in data.sampler.indices])
+    elif not own_batches and not isinstance(data.sampler, (RandomSampler, WeightedRandomSampler)):
+        raise InputError(
+            f"`{name}` is a DataLoader whose {type(data.sampler).__name__} chooses the rows, so "
+            "the row numbers of the result would mean nothing. Pass the data set itself, or "
+            "DataLoader(Subset(dataset, rows)) without a sampler."
+        )
+    return DataLoader(
+        source,
+        batch_size=data.batch_size or _OWN_BATCH,
+        collate_fn=data.collate_fn,
+        num_workers=data.num_workers,
+    )
 
 
 def _columns(data: Any, name: str) -> Sequence[Any] | None:
