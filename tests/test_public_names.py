@@ -64,7 +64,8 @@ NAMES = {
     ],
     "vicinal.confidence": [
         "NEDClassifier(k=100, temperature=None, sharpness=1.0, background=0.0, "
-        "bandwidth='shared', prior='support', metric='sqeuclidean', search='exact')",
+        "bandwidth='shared', prior='support', metric='sqeuclidean', search='exact', "
+        "space='raw')",
         "KNNClassifier(k=10, weights='uniform')",
         "TrustScore(k=1)",
         "TemperatureScaling()",
