@@ -5,7 +5,7 @@ features of birds the leave-one-out loss of the whitened space is 0.54 where new
 the rows are dealt into folds; a candidate is fitted without a fold, and its rows are searched
 among the others. The lowest mean loss wins, but a simpler space within one standard error of it (of
 the paired difference) is taken instead. What the choice costs does not grow with the support: about
-1,200 rows are scored, whatever its size.
+900 rows are scored, whatever its size.
 
 The chosen space is then fitted to all rows. Where it looks at labels, it is also fitted without
 each fold in turn (:class:`vicinal.confidence.support.CrossFit`), and everything that is fitted or
@@ -28,7 +28,7 @@ from vicinal.checks import InputError, check_choice
 from vicinal.confidence.ned.fit import coarse, descend, fit_mask, reachable, row_losses
 from vicinal.confidence.support import CrossFit, Evidence
 from vicinal.labels import Labels
-from vicinal.neighbors.learned import learned_space
+from vicinal.neighbors.learned import best_steps, learned_space
 from vicinal.neighbors.neighborhood import Neighborhood
 from vicinal.neighbors.search import ExactSearch
 from vicinal.neighbors.spaces import (
@@ -42,9 +42,8 @@ from vicinal.neighbors.spaces import (
 )
 
 FOLDS = 5
-SCORED = 1_200  # rows, at most
+SCORED = 900  # rows, at most
 FORMS = (Whitening(0.3, "sphere"), Whitening(0.3, "columns"))  # the better one goes on
-SHRINKAGES = (0.1, 0.6, 0.9)
 FEW = 10  # rows with which nothing can be chosen
 Fit = Callable[[Tensor, Tensor], Space]  # rows, codes -> space
 
@@ -91,7 +90,7 @@ def fit_space(
     k, metric : how its neighbors will be found.
     temperature : where it is given; None is fitted.
     """
-    few = len(x) < FEW or len(labels.classes) < 2
+    few = len(x) < FEW or int((labels.counts() > 1).sum()) < 2
     if name == "raw" or (name == "fit" and few):
         return SpaceFit()
     if name not in (*LABELED, "fit"):
@@ -134,8 +133,8 @@ def whitening(form: Whitening) -> Fit:
     return lambda x, codes: whitened_space(x, codes, form)
 
 
-def learning(form: Whitening) -> Fit:
-    return lambda x, codes: learned_space(x, codes, form)
+def learning(form: Whitening, steps: int) -> Fit:
+    return lambda x, codes: learned_space(x, codes, form, steps=steps)
 
 
 def _plain(name: str) -> Fit:
@@ -143,21 +142,41 @@ def _plain(name: str) -> Fit:
 
 
 def _candidates(name: str, task: Task) -> Iterator[tuple[str, tuple[Fit, Tensor]]]:
-    """Each with its losses, in order of simplicity; the shrinkage is the best of its grid."""
+    """Each with its losses, in order of simplicity; a learned one where whitening was no loss."""
+    lowest = math.inf
     if name == "fit":
         for plain in (known for known in SPACES if known not in LABELED):
             try:
-                yield plain, (_plain(plain), held_out_losses(_plain(plain), task))
+                loss = held_out_losses(_plain(plain), task)
             except InputError:
                 continue  # rows of one column, or none that varies: no such space
+            lowest = min(lowest, float(loss.mean()))
+            yield plain, (_plain(plain), loss)
+    best, loss = _best_whitening(task)
+    yield "whitened", (whitening(best), loss)
+    if name != "whitened" and (name == "learned" or bool(loss.mean() < lowest)):
+        rest = task.fold != 0
+        steps = best_steps(task.x[rest], task.labels.codes[rest], best)
+        yield "learned", (learning(best, steps), held_out_losses(learning(best, steps), task))
+
+
+def _best_whitening(task: Task) -> tuple[Whitening, Tensor]:
+    """The better form, then more shrinkage where that helps, or else less."""
     grid = {form: held_out_losses(whitening(form), task) for form in FORMS}
-    toward = min(grid, key=lambda form: float(grid[form].mean())).toward
-    for form in (Whitening(s, toward) for s in SHRINKAGES):
-        grid[form] = held_out_losses(whitening(form), task)
-    best = min(grid, key=lambda form: float(grid[form].mean()))
-    yield "whitened", (whitening(best), grid[best])
-    if name != "whitened":
-        yield "learned", (learning(best), held_out_losses(learning(best), task))
+
+    def best() -> Whitening:
+        return min(grid, key=lambda form: float(grid[form].mean()))
+
+    form = best()
+    for shrinkage in (0.6, 0.9):
+        more = form._replace(shrinkage=shrinkage)
+        grid[more] = held_out_losses(whitening(more), task)
+        if best() != more:
+            break
+    if best() == form:
+        less = form._replace(shrinkage=0.1)
+        grid[less] = held_out_losses(whitening(less), task)
+    return best(), grid[best()]
 
 
 def held_out_losses(fit: Fit, task: Task) -> Float[Tensor, " m"]:
@@ -197,12 +216,12 @@ def _losses_at_best(
     count = len(evidence.counts)
     v = np.zeros(count + 4)
     v[-1] = -math.log(len(evidence))
-    usable = evidence.rows(reachable(evidence, True))
-    v = coarse(v, usable)
+    usable = evidence.rows(reachable(evidence, True))  # the same rows in every space
+    v = coarse(v, usable.rows(torch.linspace(0, len(usable) - 1, min(len(usable), 200)).long()))
     if temperature is not None:
         v[0] = math.log(temperature) if 0 < temperature < math.inf else v[0]
     free = fit_mask(count, temperature is None, False, True, True)
-    return row_losses(descend(v, usable, free, dimensions, steps=15)[0], evidence)
+    return row_losses(descend(v, usable, free, dimensions, steps=15)[0], usable)
 
 
 def _cross_fitted(fit: Fit, task: Task, losses: dict[str, float]) -> SpaceFit:
