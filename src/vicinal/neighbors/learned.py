@@ -18,7 +18,7 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from vicinal.neighbors.distances import unit_rows
@@ -73,7 +73,7 @@ def learned_space(
 
 def best_steps(x: Float[Tensor, "n d"], labels: Labels, whitening: Whitening) -> int:
     """After how many steps rows that were set aside have the lowest loss among the others."""
-    aside = torch.arange(len(x), device=x.device) % SET_ASIDE == 0
+    aside = set_aside(len(x)).to(x.device)
     if len(x) < 4 * SET_ASIDE:
         return 0
     start = start_of(x[~aside], labels[~aside], whitening)
@@ -89,6 +89,11 @@ def best_steps(x: Float[Tensor, "n d"], labels: Labels, whitening: Whitening) ->
         elif step >= best + 2 * CHECK:
             break
     return best
+
+
+def set_aside(n: int) -> Bool[Tensor, " n"]:
+    """One row in five, drawn: rows may come in an order that has to do with their class."""
+    return _deck(n) % SET_ASIDE == 0
 
 
 def start_of(x: Float[Tensor, "n d"], labels: Labels, whitening: Whitening) -> Start:
@@ -170,8 +175,11 @@ def _batch(n: int, step: int) -> Int[Tensor, " m"]:
     """All rows where they are few, else the next ones of a shuffled deck."""
     if n <= BATCH:
         return torch.arange(n)
-    deck = torch.randperm(n, generator=torch.Generator().manual_seed(0))
-    return deck[(torch.arange(BATCH) + step * BATCH) % n]
+    return _deck(n)[(torch.arange(BATCH) + step * BATCH) % n]
+
+
+def _deck(n: int) -> Int[Tensor, " n"]:
+    return torch.randperm(n, generator=torch.Generator().manual_seed(0))
 
 
 def _temperature(z: Tensor, labels: Labels) -> float:
