@@ -1,4 +1,4 @@
-"""NEDClassifier in a fitted space: chosen on held-out rows, kept everywhere, honest about itself."""
+"""NEDClassifier in a fitted space: chosen on held-out rows, kept everywhere, and honest."""
 
 import numpy as np
 import pytest
@@ -36,9 +36,9 @@ def nll(ned, x, y):
 
 
 def test_the_default_is_equation_3_on_the_rows_as_they_are(loud):
-    (x, y), (q, _) = loud
+    (x, y), _ = loud
     ned = NEDClassifier(k=20).fit(x, y)
-    assert ned.space_.name == "raw" and ned.support_.rows is not None
+    assert ned.space_.name == "raw"
     assert_close(ned.support_.rows, x, rtol=0, atol=0)
     assert ned.space_losses_ == {}
 
@@ -100,7 +100,7 @@ def test_the_space_is_in_the_file(loud, tmp_path, space):
     (x, y), (q, _) = loud
     ned = NEDClassifier(k=20, space=space).fit(x, y)
     back = vicinal.load(ned.save(tmp_path / "ned.vic"))
-    assert back.space_.name == space and back.n_features_in_ == 20
+    assert (back.space_.name, back.n_features_in_) == (space, 20)
     assert_close(back.predict_proba(q), ned.predict_proba(q), rtol=0, atol=0)
     assert_close(torch.as_tensor(back.loo_proba_), torch.as_tensor(ned.loo_proba_))
 
@@ -125,7 +125,8 @@ def test_effects_and_edits_are_those_of_the_map_that_stays(loud, space):
     assert_close(torch.as_tensor(told.probabilities_after), ned.predict_proba(q))
     matrix = ned.space_
     ned.add(q[:30], [0] * 30).remove([5, 6])
-    assert ned.space_ is matrix and "space_" in ned.stale_
+    assert ned.space_ is matrix
+    assert "space_" in ned.stale_
     assert len(ned.loo_proba_) == 328
     assert ned.fit(x, y).stale_ == ()
 

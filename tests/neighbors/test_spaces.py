@@ -50,6 +50,24 @@ def test_soft_labels_that_are_one_hot_whiten_as_hard_ones_do(stretched):
     assert_close(hard.matrix, soft.matrix)
 
 
+def test_soft_labels_count_each_row_in_every_class_by_its_share(stretched, rng):
+    x, _ = stretched
+    shares = torch.rand(90, 3, generator=rng).double()
+    shares /= shares.sum(1, keepdim=True)
+    told = torch.zeros(5, 5, dtype=torch.float64)
+    for c in range(3):
+        center = (shares[:, c, None] * x).sum(0) / shares[:, c].sum()
+        for row, share in zip(x, shares[:, c], strict=True):
+            told += share * torch.outer(row - center, row - center) / len(x)
+    assert_close(within_covariance(x, shares)[1], told)
+
+
+def test_collapsed_classes_far_apart_are_whitened_all_the_same(rng):
+    y = torch.arange(60) % 3
+    x = 100 * torch.eye(3)[y] + 1e-2 * torch.randn(60, 3, generator=rng)
+    assert torch.isfinite(whitened_space(x, y, Whitening(0.1)).matrix).all()
+
+
 @pytest.mark.parametrize("toward", ["sphere", "columns"])
 def test_the_whitened_covariance_is_a_sphere_up_to_its_shrinkage(stretched, toward):
     x, y = stretched
@@ -64,7 +82,7 @@ def test_whitening_toward_the_columns_does_not_depend_on_their_units(stretched):
     units = torch.tensor([1.0, 1e3, 1e-3, 5.0, 0.2]).double()
     a = whitened_space(x, y, Whitening(0.3, "columns"))(x)
     b = whitened_space(x * units, y, Whitening(0.3, "columns"))(x * units)
-    assert_close(torch.cdist(a, a), torch.cdist(b, b))
+    assert_close((a[:, None] - a).norm(dim=2), (b[:, None] - b).norm(dim=2))
 
 
 def test_more_columns_than_rows_can_be_whitened(rng):

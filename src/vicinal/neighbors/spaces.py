@@ -132,7 +132,8 @@ def whitened_space(x: Float[Tensor, "n d"], labels: Labels, whitening: Whitening
     mean, within = within_covariance(x, labels)
     own, s = within.diagonal(), whitening.shrinkage
     unit = whitening.toward == "sphere" and len(mean) > 1
-    if float(own.mean()) <= 0:  # classes of one row each, or of equal rows: no direction is noisier
+    rounding = (16 * torch.finfo(x.dtype).eps * x.abs().max().double()).square()
+    if float(own.mean()) <= float(rounding):  # classes of one row, or equal ones: nothing is noise
         return Space("whitened", mean.to(x), torch.eye(len(mean)).to(x), unit)
     target = own.mean().expand(len(own))
     if whitening.toward == "columns":
@@ -154,9 +155,15 @@ def within_covariance(
     mean = x.mean(0, dtype=torch.float64)
     rows = x - mean.to(x)
     counts, sums = class_sums(rows, labels)
-    total = (rows.T @ rows).double()
-    within = (total - (sums / counts[:, None]).T @ sums) / len(x)
-    return mean, (within + within.T) / 2
+    means = sums / counts[:, None]
+    # From residuals, not as total less between: collapsed classes would drown in the rounding.
+    if labels.ndim == 1:
+        residual = rows - means.to(rows)[labels.unique(return_inverse=True)[1]]
+        return mean, (residual.T @ residual).double() / len(x)
+    shares = labels[:, labels.sum(0) > 0].double()
+    residual = rows - (shares @ means).to(rows)
+    between = means.T @ (counts.diag() - shares.T @ shares) @ means
+    return mean, ((residual.T @ residual).double() + (between + between.T) / 2) / len(x)
 
 
 def class_sums(

@@ -43,12 +43,12 @@ from vicinal.confidence.ned.posterior import (
     ned_log_probs,
     with_prior,
 )
-from vicinal.confidence.ned.space import check_space, fit_space
+from vicinal.confidence.ned.space import check_space, support_in_space
 from vicinal.confidence.prediction import Prediction, prediction_of
 from vicinal.confidence.support import Evidence, LabeledSupport, rows_of
-from vicinal.labels import Labels, codes_of, labels_of, named, without_empty_classes
+from vicinal.labels import codes_of, labels_of, named, without_empty_classes
 from vicinal.neighbors.neighborhood import Neighborhood
-from vicinal.neighbors.search import Search, make_search
+from vicinal.neighbors.search import Search
 from vicinal.neighbors.spaces import Space
 
 DEFAULT_K = 100
@@ -112,7 +112,7 @@ class NEDClassifier(ClassifierMixin, BaseEstimator):
     def fit(self, X: Any, y: Any) -> NEDClassifier:
         """Take rows with labels (n,), or soft labels (n, c), as the support; fit the rest."""
         recipe, x = self.recipe_, rows_of(self, X, reset=True)
-        support = self._in_space(recipe, x, labels_of(y, len(x)), None)
+        support = support_in_space(self, x, labels_of(y, len(x)))
         return self._fit(recipe, support, isinstance(X, Tensor))
 
     def fit_support(self, support: LabeledSupport) -> NEDClassifier:
@@ -120,7 +120,7 @@ class NEDClassifier(ClassifierMixin, BaseEstimator):
         recipe, self.n_features_in_ = self.recipe_, support.rows.shape[1]
         self.space_losses_: dict[str, float] = {}
         if self.space != "raw":
-            support = self._in_space(recipe, support.rows, support.labels, support.ids)
+            support = support_in_space(self, support.rows, support.labels, support.ids)
         return self._fit(recipe, support, True)
 
     def fit_on(self, held_out: Evidence) -> NEDClassifier:
@@ -231,8 +231,7 @@ class NEDClassifier(ClassifierMixin, BaseEstimator):
         x, (rows, new) = self._rows(X), edits_of(self.support_, ids, new_labels)
         if new is None and len(self.support_) == 1:
             raise InputError("the support has a single row; without it nothing can be predicted.")
-        one_more = min(self.k_ + (new is None), len(self.support_))
-        neighborhood = self.support_.query(x, one_more)
+        neighborhood = self.support_.query(x, min(self.k_ + (new is None), len(self.support_)))
         return label_effects(self, neighborhood, rows, new, probabilities=probabilities)
 
     def joint_effect(self, X: Any, ids: Any, new_labels: Any = None) -> JointEffect:
@@ -335,19 +334,6 @@ class NEDClassifier(ClassifierMixin, BaseEstimator):
             self._warn(f"{fewer}: all of them vote. Pass k={rows} or fewer to choose.")
         return rows
 
-    def _in_space(
-        self, recipe: Recipe, x: Tensor, labels: Labels, ids: Tensor | None
-    ) -> LabeledSupport:
-        """The rows in the space that ``space`` names or chooses, ready to be searched."""
-        k = min(self.k, len(x)) if self.k == DEFAULT_K else self.k
-        check_k(k, len(x), "k", "the support")
-        fit = fit_space(
-            self.space, x, labels, k=k, metric=self.metric, temperature=recipe.temperature
-        )
-        self.space_losses_ = fit.losses
-        search = make_search(self.search, self.metric).build(fit.space(x))
-        return LabeledSupport(search, labels, ids, space=fit.space, crossed=fit.crossed)
-
     def _fit(self, recipe: Recipe, support: LabeledSupport, as_torch: bool) -> NEDClassifier:
         self.warnings_: list[str] = []
         self.stale_: tuple[str, ...] = ()
@@ -384,8 +370,9 @@ class NEDClassifier(ClassifierMixin, BaseEstimator):
         """Rows that no neighbor could set right do not speak against a collapse."""
         best = best_class(self.log_probs_of(evidence.neighborhood), evidence.neighborhood)
         bound_to_be_wrong = len(self.support_.unreachable(self.k_))
-        right = float((best == evidence.targets).sum())
-        accuracy = right / max(len(evidence) - bound_to_be_wrong, 1)
+        accuracy = float((best == evidence.targets).sum()) / max(
+            len(evidence) - bound_to_be_wrong, 1
+        )
         if len(self.classes_) > 1 and accuracy > 0.999:
             self._warn(
                 f"leave-one-out accuracy is {accuracy:.4f}: either the task is easy, or the "
@@ -396,8 +383,7 @@ class NEDClassifier(ClassifierMixin, BaseEstimator):
 
     def _edited(self, refit: bool) -> NEDClassifier:
         self.k_ = self._usable_k(before=self.k_)
-        recipe, map_stays = self.recipe_, ("space_",) * self.space_.fitted
-        self.stale_ = map_stays
+        recipe, self.stale_ = self.recipe_, ("space_",) * self.space_.fitted
         if refit and (self.fitted_on_ == "leave-one-out" or not recipe.names):
             return self.refit()
         prior, counts = self.parameters_.prior, self.support_.labels.counts()
@@ -405,7 +391,7 @@ class NEDClassifier(ClassifierMixin, BaseEstimator):
             # New classes count by their rows and take the common bandwidth until the next fit.
             shared = replace(self.parameters_, log_bandwidths=None)
             self._use(with_prior(shared, counts, self.prior))
-        self.stale_ = (*recipe.names, "prior_", *map_stays)
+        self.stale_ = (*recipe.names, "prior_", *self.stale_)
         if self.fitted_on_ == "held-out":
             self._warn("the support has changed since calibration: call calibrate(X, y) again.")
         return self

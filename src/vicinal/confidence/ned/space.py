@@ -17,20 +17,20 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from vicinal.checks import InputError, check_choice
+from vicinal.checks import InputError, check_choice, check_k
 from vicinal.confidence.ned.fit import coarse, descend, fit_mask, reachable, row_losses
-from vicinal.confidence.support import CrossFit, Evidence
+from vicinal.confidence.support import CrossFit, Evidence, LabeledSupport
 from vicinal.labels import Labels
 from vicinal.neighbors.learned import best_steps, learned_space
 from vicinal.neighbors.neighborhood import Neighborhood
-from vicinal.neighbors.search import ExactSearch
+from vicinal.neighbors.search import ExactSearch, make_search
 from vicinal.neighbors.spaces import (
     LABELED,
     RAW,
@@ -41,9 +41,13 @@ from vicinal.neighbors.spaces import (
     whitened_space,
 )
 
+if TYPE_CHECKING:
+    from vicinal.confidence.ned.classifier import NEDClassifier
+
 FOLDS = 5
 SCORED = 900  # rows, at most
 FORMS = (Whitening(0.3, "sphere"), Whitening(0.3, "columns"))  # the better one goes on
+AT_MOST = 100  # k by default: as many, or the whole support
 FEW = 10  # rows with which nothing can be chosen
 Fit = Callable[[Tensor, Tensor], Space]  # rows, codes -> space
 
@@ -103,6 +107,19 @@ def fit_space(
     chosen = simplest_of_the_best(losses) if name == "fit" else name
     means = {title: float(loss.mean()) for title, loss in losses.items()}
     return _cross_fitted(scored[chosen][0], task, means)
+
+
+def support_in_space(
+    ned: NEDClassifier, x: Float[Tensor, "n d"], labels: Labels, ids: Tensor | None = None
+) -> LabeledSupport:
+    """The rows in the space that ``ned.space`` names or chooses, ready to be searched."""
+    k = min(ned.k, len(x)) if ned.k == AT_MOST else ned.k
+    check_k(k, len(x), "k", "the support")
+    given = ned.recipe_.temperature
+    fit = fit_space(ned.space, x, labels, k=k, metric=ned.metric, temperature=given)
+    ned.space_losses_ = fit.losses
+    search = make_search(ned.search, ned.metric).build(fit.space(x))
+    return LabeledSupport(search, labels, ids, space=fit.space, crossed=fit.crossed)
 
 
 def simplest_of_the_best(losses: dict[str, Float[Tensor, " m"]]) -> str:
