@@ -64,7 +64,7 @@ NAMES = {
     ],
     "vicinal.confidence": [
         "NEDClassifier(k=100, temperature=None, sharpness=1.0, background=0.0, "
-        "bandwidth='shared', prior='support', metric='sqeuclidean', search='exact')",
+        "bandwidth='shared', prior='support', metric='sqeuclidean', search='exact', space='raw')",
         "KNNClassifier(k=10, weights='uniform', metric='sqeuclidean', search='exact', "
         "smoothing=0.0)",
         "LinearClassifier(l2=None, folds=5)",
