@@ -31,6 +31,7 @@ from vicinal.audits.sections import (
     Planted,
     PriorShift,
     Provenance,
+    Recommendation,
     RiskCoverage,
     StressTable,
     Sweep,
@@ -74,6 +75,7 @@ class Cases(Record):
     layers: tuple[str, ...] = ()  # layer_class[i][l]: what row i's neighbors in layer l vote for
     layer_class: tuple[tuple[int, ...], ...] | None = None
     layer_share: tuple[tuple[float, ...], ...] | None = None
+    linear_share: tuple[float, ...] | None = None  # of the answer's lead, where a part is linear
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -140,6 +142,7 @@ class Audit(Record):
     support: SupportRows
     labels: LabelAudit | None
     provenance: Provenance
+    recommendation: Recommendation | None = None
     class_facts: tuple[ClassFacts, ...] = ()
     risk_coverage: RiskCoverage | None = None
     sweep: Sweep | None = None

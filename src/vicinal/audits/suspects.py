@@ -59,7 +59,7 @@ def contradictions(p: Float[Tensor, "n c"], codes: Int[Tensor, " n"]) -> Contrad
 def label_audit(facts: Facts) -> LabelAudit:
     """The suspects as a record, with the exact effect on the query of each and of the first few."""
     found, checked = facts.suspects, len(facts.sets.codes)
-    how = "leave-one-out by row number, with the temperature of the recommended neighbor head"
+    how = facts.labels_by
     if not len(found.rows):
         return LabelAudit(checked, how, ())
     near = facts.graph.rows(found.rows)

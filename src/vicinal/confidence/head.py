@@ -1,4 +1,4 @@
-"""A head to keep: NED, what held-out rows look like, and a verdict with its reason for every row.
+"""A head to keep: NED, alone or with a linear part, and a verdict with its reason for every row.
 
     head = TrustHead.fit((Z, y), calib=(Z_cal, y_cal))
     head.save("trust.vic")
@@ -25,7 +25,11 @@ from torch import Tensor
 from vicinal.checks import InputError, as_tensor, same_kind
 from vicinal.confidence.bundle import read, write
 from vicinal.confidence.linear import LinearClassifier
-from vicinal.confidence.linear_file import linear_of_state, ned_linear_of_state
+from vicinal.confidence.linear_file import (
+    linear_of_state,
+    ned_linear_of_state,
+    ned_linear_state,
+)
 from vicinal.confidence.ned.classifier import NEDClassifier
 from vicinal.confidence.ned.file import ned_of_state, ned_state
 from vicinal.confidence.ned.fit import fit_recipe
@@ -58,6 +62,7 @@ class Judgement(Prediction):
     standards: Standards
     _reasons: Callable[[], list[str]] = field(repr=False)
     crowding: NDArray[np.float64] | None = None
+    linear_share: Any = None  # (n,): of the answer's lead, where a part of the head is linear
 
     @cached_property
     def reason(self) -> list[str]:
@@ -70,11 +75,17 @@ class Judgement(Prediction):
 
 
 class TrustHead:
-    """NED with the standards of held-out rows; ``fit`` makes one, ``predict`` judges new rows."""
+    """NED with the standards of held-out rows; ``fit`` makes one, ``predict`` judges new rows.
 
-    def __init__(self, ned: NEDClassifier, standards: Standards) -> None:
-        self.ned = ned
+    ``model`` is a NED, or a NED and a linear part together; ``ned`` is the one whose neighbors are
+    shown.
+    """
+
+    def __init__(self, model: NEDClassifier | NEDLinear, standards: Standards) -> None:
+        self.model = model
+        self.ned = model.ned_ if isinstance(model, NEDLinear) else model
         self.standards = standards
+        self._linear_stale: tuple[str, ...] = ()
 
     @classmethod
     def fit(
@@ -82,7 +93,7 @@ class TrustHead:
         support: tuple[Any, Any],
         calib: tuple[Any, Any] | None = None,
         *,
-        ned: NEDClassifier | None = None,
+        ned: NEDClassifier | NEDLinear | None = None,
         target_accuracy: float = 0.95,
     ) -> TrustHead:
         """From labeled support rows and, better, held-out rows that set T and the standards.
@@ -93,7 +104,7 @@ class TrustHead:
         calib : ``(Z, y)`` held out. Without, the support's own rows, each left out in turn, set the
             standards: too kind where the embedding was trained on these rows.
         ned : an unfitted NED in place of the default, which fits sharpness, background and class
-            bandwidths as well.
+            bandwidths as well; or an unfitted :class:`NEDLinear`.
         target_accuracy : what the rows above the threshold shall keep, with certainty 0.95.
         """
         if ned is None:
@@ -104,13 +115,14 @@ class TrustHead:
     @classmethod
     def of(
         cls,
-        ned: NEDClassifier,
+        ned: NEDClassifier | NEDLinear,
         calib: tuple[Any, Any] | None = None,
         *,
         target_accuracy: float = 0.95,
     ) -> TrustHead:
-        """A head around a fitted NED."""
-        if ned.support_.labels.soft:
+        """A head around a fitted NED, or a fitted NED with its linear part."""
+        near = ned.ned_ if isinstance(ned, NEDLinear) else ned
+        if near.support_.labels.soft:
             raise InputError(
                 "a head gives verdicts about labels, so the support's must be hard. "
                 "Pass y.argmax(1)."
@@ -128,7 +140,7 @@ class TrustHead:
     @property
     def stale_(self) -> tuple[str, ...]:
         """What edits have outdated; empty when all is fresh."""
-        return self.ned.stale_
+        return (*self.ned.stale_, *self._linear_stale)
 
     @property
     def warnings_(self) -> list[str]:
@@ -136,12 +148,19 @@ class TrustHead:
 
     def predict(self, X: Any, crowding: Any = None) -> Judgement:
         """Judge new rows; ``crowding``: percentiles of the network's own N_S, if there are any."""
-        neighborhood = self.ned.neighborhood_of(X)
-        codes, prediction = prediction_of(self.ned, neighborhood, X)
+        neighborhood, share = self.ned.neighborhood_of(X), None
+        prediction: Prediction
+        if isinstance(self.model, NEDLinear):
+            codes, both = self.model.prediction_of(neighborhood, X)
+            share, prediction = as_tensor(both.linear_share, "linear_share"), both
+        else:
+            codes, prediction = prediction_of(self.ned, neighborhood, X)
         crowd = None if crowding is None else as_tensor(crowding, "crowding").double()
         sure = as_tensor(prediction.confidence, "confidence").double()
         found = judge(neighborhood, codes, sure, self.ned.parameters_, self.standards, crowd)
         names = [str(name) for name in self.classes_.tolist()]
+        weights = as_tensor(prediction.weights, "weights")
+        said = (found, neighborhood, codes, sure, self.standards, names, weights, share)
         return Judgement(
             **{item.name: getattr(prediction, item.name) for item in fields(prediction)},
             credibility=same_kind(found.credibility, X),
@@ -149,41 +168,68 @@ class TrustHead:
             density_percentile=same_kind(found.density_percentile, X),
             verdict=np.array(VERDICTS)[found.codes.numpy()],
             standards=self.standards,
-            _reasons=partial(reasons, found, neighborhood, codes, sure, self.standards, names),
+            _reasons=partial(reasons, *said),
             crowding=None if crowd is None else crowd.numpy(),
         )
 
     def predict_proba(self, X: Any) -> Any:
-        """NED's probabilities alone."""
-        return self.ned.predict_proba(X)
+        """The model's probabilities alone."""
+        return self.model.predict_proba(X)
 
     def add(self, X: Any, y: Any) -> TrustHead:
         """Add labeled rows, a new class perhaps; what that outdates is in ``stale_``."""
+        self._check_known(y)
         return self._edited(self.ned.add(X, y))
 
     def remove(self, ids: Any) -> TrustHead:
         return self._edited(self.ned.remove(ids))
 
     def relabel(self, ids: Any, y: Any) -> TrustHead:
+        self._check_known(y)
         return self._edited(self.ned.relabel(ids, y))
 
     def recalibrate(self, X: Any, y: Any) -> TrustHead:
         """Set temperature and standards from held-out rows; nothing is stale after."""
-        self.standards = measure(self.ned, (X, y), self.standards.target_accuracy)
+        self.standards = measure(self.model, (X, y), self.standards.target_accuracy)
+        self._linear_stale = ()
         return self
 
     def save(self, path: str | Path) -> Path:
         """Write a ``.vic`` file: safetensors and JSON, never pickle."""
-        tensors, facts = ned_state(self.ned)
+        kind, (tensors, facts) = "head", ned_state(self.ned)
+        if isinstance(self.model, NEDLinear):
+            kind, (tensors, facts) = "head_linear", ned_linear_state(self.model)
+            facts["linear_stale"] = list(self._linear_stale)
         held = {item.name: getattr(self.standards, item.name) for item in fields(Standards)}
         arrays = {f"held_{k}": v for k, v in held.items() if isinstance(v, Tensor)}
         threshold = torch.tensor([held.pop("threshold")], dtype=torch.float64)
         facts["standards"] = {k: v for k, v in held.items() if not isinstance(v, Tensor)}
-        return write(path, "head", {**tensors, **arrays, "held_threshold": threshold}, facts)
+        return write(path, kind, {**tensors, **arrays, "held_threshold": threshold}, facts)
+
+    def _check_known(self, y: Any) -> None:
+        """A linear part has a column for each class it was fitted to, and no other."""
+        if isinstance(self.model, NEDLinear):
+            new = set(np.unique(np.asarray(y)).tolist()) - set(self.classes_.tolist())
+            if new:
+                raise InputError(
+                    f"`y` holds {sorted(new, key=str)[0]!r}, a class the linear part of this head "
+                    "does not know. Fit a new head, or make one of the neighbors alone: "
+                    "TrustHead.of(head.ned)."
+                )
 
     def _edited(self, _: NEDClassifier) -> TrustHead:
-        if self.standards.source == "leave-one-out":
-            self.standards = measure(self.ned, None, self.standards.target_accuracy)
+        """The neighbors follow an edit; a linear part stays as it was fitted, and is stale."""
+        held, blended = self.standards, isinstance(self.model, NEDLinear)
+        if isinstance(self.model, NEDLinear):
+            self.model.follow()
+            self._linear_stale = ("linear_", "blend_", "threshold")
+        if held.source == "leave-one-out" and not blended:
+            self.standards = measure(self.ned, None, held.target_accuracy)
+        elif held.source == "leave-one-out":
+            evidence, parameters = self.ned.held_out(None), self.ned.parameters_
+            self.standards = standards_of(
+                evidence, parameters, held.threshold, held.target_accuracy
+            )
         return self
 
 
@@ -194,22 +240,31 @@ def load(path: str | Path) -> TrustHead | NEDClassifier | NEDLinear | LinearClas
         return linear_of_state(tensors, facts)
     if kind == "ned_linear":
         return ned_linear_of_state(tensors, facts)
-    if kind not in ("head", "ned"):
+    if kind not in ("head", "head_linear", "ned"):
         raise InputError(f"cannot read {path}: it holds a {kind!r}, not a head. Update vicinal.")
-    ned = ned_of_state(tensors, facts)
     if kind == "ned":
-        return ned
+        return ned_of_state(tensors, facts)
     held: dict[str, Any] = {k[5:]: v for k, v in tensors.items() if k.startswith("held_")}
     held["threshold"] = float(held["threshold"])
-    return TrustHead(ned, Standards(**held, **facts["standards"]))
+    standards = Standards(**held, **facts["standards"])
+    if kind == "head":
+        return TrustHead(ned_of_state(tensors, facts), standards)
+    head = TrustHead(ned_linear_of_state(tensors, facts), standards)
+    head._linear_stale = tuple(facts["linear_stale"])
+    return head
 
 
-def measure(ned: NEDClassifier, calib: tuple[Any, Any] | None, target_accuracy: float) -> Standards:
+def measure(
+    model: NEDClassifier | NEDLinear, calib: tuple[Any, Any] | None, target_accuracy: float
+) -> Standards:
     """The standards of held-out rows (also fits T on them), or of support rows left out in turn."""
+    ned = model.ned_ if isinstance(model, NEDLinear) else model
     evidence = ned.held_out(calib)
     if calib is not None and ned.recipe_.names:
         ned.fit_on(evidence)
     log_probs = _out_of_fold(ned, evidence)
+    if isinstance(model, NEDLinear):
+        log_probs = model.out_of_fold(log_probs, evidence.targets, calib)
     best = best_class(log_probs, evidence.neighborhood)
     confidence = log_probs.gather(1, best[:, None])[:, 0].exp().clamp_max(1).numpy()
     right = (best == evidence.targets).numpy()

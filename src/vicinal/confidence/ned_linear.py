@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from copy import copy
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, ClassifierMixin, clone
 from sklearn.utils.validation import check_is_fitted
@@ -27,7 +28,7 @@ from vicinal.confidence.ned.classifier import NEDClassifier
 from vicinal.confidence.ned.effects import LabelEffects
 from vicinal.confidence.ned.posterior import best_class
 from vicinal.confidence.prediction import Prediction, prediction_of
-from vicinal.labels import log_class_shares, named
+from vicinal.labels import codes_of, log_class_shares, named
 from vicinal.neighbors.neighborhood import Neighborhood
 
 MAX_ROWS = 3_000  # three numbers need no more (20 per class at least)
@@ -145,7 +146,12 @@ class NEDLinear(ClassifierMixin, BaseEstimator):
 
     def judge(self, X: Any) -> BlendedPrediction:
         """Everything one search and the linear part say."""
-        neighborhood = self.neighborhood_of(X)
+        return self.prediction_of(self.neighborhood_of(X), X)[1]
+
+    def prediction_of(
+        self, neighborhood: Neighborhood, X: Any
+    ) -> tuple[Int[Tensor, " n"], BlendedPrediction]:
+        """The same of rows whose neighbors were found before, with the codes of the answers."""
         log_ned, log_linear = self._parts(neighborhood, X)
         log_p = blended_log_probs(log_ned, log_linear, self.log_prior_, self.blend_)
         best = best_class(log_p, neighborhood)
@@ -158,7 +164,54 @@ class NEDLinear(ClassifierMixin, BaseEstimator):
         )
         share = linear_share(log_ned, log_linear, self.log_prior_, self.blend_, best)
         kept = {item.name: getattr(near, item.name) for item in fields(near)}
-        return BlendedPrediction(**kept, linear_share=same_kind(share, X))
+        return best, BlendedPrediction(**kept, linear_share=same_kind(share, X))
+
+    def out_of_fold(
+        self,
+        log_ned: Float[Tensor, "n c"],
+        targets: Int[Tensor, " n"],
+        calib: tuple[Any, Any] | None,
+    ) -> Float[Tensor, "n c"]:
+        """What each half of held-out rows gets by the blend of the other half; ``blend_`` is all's.
+
+        Parameters
+        ----------
+        log_ned : what the neighbors say of the rows.
+        targets : their codes.
+        calib : the rows and labels themselves; None: the support's own rows, left out in turn.
+        """
+        (weights, background), log_prior = self._given(), self.log_prior_
+        if calib is None:
+            log_linear = torch.from_numpy(self.linear_.oof_log_proba_)
+        else:
+            known = codes_of(calib[1], len(calib[0]), self.ned_.support_.labels) >= 0
+            log_linear = as_tensor(self.linear_.predict_log_proba(calib[0]), "X").cpu()[known]
+
+        def fit(rows: Tensor) -> Blend:
+            parts = log_ned[rows], log_linear[rows], targets[rows]
+            return fit_blend(*parts, weights=weights, background=background)
+
+        every, found = torch.ones(len(targets), dtype=torch.bool), torch.zeros_like(log_ned)
+        if weights is None or background is None:
+            self.blend_ = fit(every)
+        half = torch.arange(len(targets)) % 2 == 0
+        for part in (half, ~half):
+            blend = self.blend_
+            if len(targets) >= 4 and (weights is None or background is None):
+                blend = fit(~part)
+            found[part] = blended_log_probs(log_ned[part], log_linear[part], log_prior, blend)
+        return found
+
+    def follow(self) -> None:
+        """Take over what an edit of the neighbors' support changed: class shares, lost classes."""
+        labels = self.ned_.support_.labels
+        keep = np.isin(self.linear_.classes_, labels.classes)
+        if not keep.all():
+            self.linear_ = copy(self.linear_)
+            for name in ("classes_", "coef_", "intercept_"):
+                setattr(self.linear_, name, getattr(self.linear_, name)[keep])
+        self.classes_ = labels.classes
+        self.log_prior_ = log_class_shares(labels.codes, len(labels.classes))
 
     def label_effects(self, X: Any, ids: Any = None, new_labels: Any = None) -> BlendedEffects:
         """What would be said of queries with a support row relabeled, or (None) removed.

@@ -10,7 +10,7 @@ column counts, sparse and complex input refused); the sentence about NaN rows is
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -30,6 +30,8 @@ from vicinal.neighbors.neighborhood import Neighborhood, NeighborLabels, joined
 from vicinal.neighbors.search import ExactSearch, Search
 from vicinal.neighbors.spaces import RAW, Space
 from vicinal.neighbors.surprise import TemperatureFit, fit_temperature
+
+Ask = Callable[[Tensor, Tensor, int, int], Neighborhood]
 
 
 @dataclass(frozen=True, eq=False)
@@ -101,8 +103,11 @@ class CrossFit:
     fold: Int[Tensor, " n"]
     spaces: tuple[Space, ...]
 
-    def neighborhood(self, k: int, metric: str) -> Neighborhood:
-        """Each row's k nearest of the other folds (fewer where these have fewer rows)."""
+    def neighborhood(self, k: int, metric: str, ask: Ask | None = None) -> Neighborhood:
+        """Each row's k nearest of the other folds (fewer where these have fewer rows).
+
+        ``ask(support, rows, k, fold)`` takes the place of an exact search.
+        """
         own = [(self.fold == f).nonzero()[:, 0] for f in range(len(self.spaces))]
         k = min(k, len(self.fold) - max(map(len, own)))
         distances = self.rows.new_empty(len(self.fold), k)
@@ -110,7 +115,10 @@ class CrossFit:
         for f, mine in enumerate(own):
             if len(mine):
                 rest, x = (self.fold != f).nonzero()[:, 0], self.spaces[f](self.rows)
-                found = ExactSearch(metric).build(x[rest]).query(x[mine], k).cpu()
+                if ask is None:
+                    found = ExactSearch(metric).build(x[rest]).query(x[mine], k).cpu()
+                else:
+                    found = ask(x[rest], x[mine], k, f).cpu()
                 distances[mine], indices[mine] = found.distances, rest[found.indices]
         return Neighborhood(distances, indices)
 
@@ -138,11 +146,12 @@ class LabeledSupport:
         graph: NeighborGraph | None = None,
         space: Space = RAW,
         crossed: CrossFit | None = None,
+        honest: Neighborhood | None = None,
     ) -> None:
         self.search = search
         self.space = space
         self.crossed = crossed
-        self._honest: Neighborhood | None = None  # of ``crossed``
+        self._honest = honest  # of ``crossed``
         self.labels = labels
         self.ids = torch.arange(len(labels.codes)) if ids is None else ids
         self._next_id = int(self.ids.max()) + 1
