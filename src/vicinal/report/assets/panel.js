@@ -75,6 +75,7 @@ function casePanel(i) {
       unfamiliar && ['', 'confidence not meaningful', 'quiet'],
       ['credibility', decimal(c.credibility[i])],
       ['farther than', `${c.near[i].toFixed(0)} % of held-out rows`],
+      c.linear && ['linear part', `${percent(c.linear[i], 0)} of the lead`],
       c.crowding && ['N_S percentile', c.crowding[i] === null ? '–' : c.crowding[i].toFixed(0)],
     ]),
     viewSwitch(network),
