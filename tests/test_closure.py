@@ -14,15 +14,16 @@ REACH = {  # name, methods that are called -> files, lines
     "InfoNCE": (("vicinal.losses", "info_nce"), 8, 491),
     "NED": (
         ("vicinal.confidence", "NEDClassifier", ("fit", "predict_proba", "predict")),
-        14,
-        1706,
+        24,
+        3101,
     ),
-    "kNN": (("vicinal.confidence", "KNNClassifier", ("fit", "predict_proba")), 10, 953),
+    "kNN": (("vicinal.confidence", "KNNClassifier", ("fit", "predict_proba")), 12, 1095),
+    "linear": (("vicinal.confidence", "LinearClassifier", ("fit", "predict_proba")), 4, 422),
     "DkNN": (("vicinal.confidence", "DeepKNN", ("fit", "calibrate", "credibility")), 9, 1002),
     "k^C": (("vicinal.similarity", "GradientKernel", ("gram",)), 15, 1897),
     "ECE": (("vicinal.evaluation", "expected_calibration_error"), 3, 208),
-    "page": (("vicinal.report", "save_report"), 11, 1212),
-    "audit": (("vicinal.audits", "audit"), 67, 8984),
+    "page": (("vicinal.report", "save_report"), 11, 1214),
+    "audit": (("vicinal.audits", "audit"), 83, 11240),
 }
 
 
@@ -37,4 +38,4 @@ def test_what_a_method_reaches_only_shrinks(method):
 def test_the_whole_library_stays_small_enough_to_know():
     from closure import SOURCE
 
-    assert sum(len(path.read_text().splitlines()) for path in SOURCE.rglob("*.py")) <= 31_969
+    assert sum(len(path.read_text().splitlines()) for path in SOURCE.rglob("*.py")) <= 34_504

@@ -14,9 +14,16 @@ from sklearn.utils.estimator_checks import check_estimator
 from torch.testing import assert_close
 
 from losses.catalog import CATALOG
-from vicinal.confidence import KNNClassifier, NEDClassifier, TrustScore
+from vicinal.confidence import (
+    KNNClassifier,
+    LinearClassifier,
+    NEDClassifier,
+    NEDLinear,
+    TrustScore,
+)
 
-ESTIMATORS = [NEDClassifier(), KNNClassifier(), TrustScore()]
+HEADS = [NEDClassifier(), KNNClassifier(), LinearClassifier(), NEDLinear()]
+ESTIMATORS = [*HEADS, TrustScore()]
 # These draw by position or pair rows with the batch reversed: a reordered batch is another draw.
 BY_POSITION = {"soft_distribution_info_nce", "info_nce_mixed", "mixed_cross_entropy"}
 # These average over triplets or sum over pairs: no anchor counts as such.

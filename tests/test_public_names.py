@@ -64,8 +64,11 @@ NAMES = {
     ],
     "vicinal.confidence": [
         "NEDClassifier(k=100, temperature=None, sharpness=1.0, background=0.0, "
-        "bandwidth='shared', prior='support', metric='sqeuclidean', search='exact')",
-        "KNNClassifier(k=10, weights='uniform')",
+        "bandwidth='shared', prior='support', metric='sqeuclidean', search='exact', space='raw')",
+        "KNNClassifier(k=10, weights='uniform', metric='sqeuclidean', search='exact', "
+        "smoothing=0.0)",
+        "LinearClassifier(l2=None, folds=5)",
+        "NEDLinear(ned=None, linear=None, weights='fit', background='fit')",
         "TrustScore(k=1)",
         "TemperatureScaling()",
         "ConformalSets(base, score='lac', alpha=0.1)",
@@ -104,6 +107,10 @@ NAMES = {
 METHODS = {
     "vicinal.confidence.NEDClassifier": "fit calibrate predict predict_proba predict_log_proba "
     "kneighbors add remove save module",
+    "vicinal.confidence.LinearClassifier": "fit logits predict predict_proba predict_log_proba "
+    "save",
+    "vicinal.confidence.NEDLinear": "fit fit_parts predict predict_proba predict_log_proba judge "
+    "neighborhood_of log_probs_of label_effects module save",
     "vicinal.confidence.DeepKNN": "fit calibrate predict credibility confidence p_values "
     "prediction_sets",
     "vicinal.similarity.GradientKernel": "gram topk histogram neighbors explain",

@@ -131,6 +131,24 @@ def without_empty_classes(labels: Labels) -> Labels:
     return Labels(labels.classes[used.numpy()], codes)
 
 
+def log_class_shares(
+    codes: Int[Tensor, " n"] | Float[Tensor, "n c"], classes: int, *, leave_one_out: bool = False
+) -> Float[Tensor, " c"] | Float[Tensor, "n c"]:
+    """Log shares of the classes, one pseudo-row of all of them added: none is -inf.
+
+    ``leave_one_out``: (n, c), for each row what the others and the pseudo-row say.
+
+    >>> log_class_shares(torch.tensor([0, 0, 0]), 2).exp()
+    tensor([0.8750, 0.1250], dtype=torch.float64)
+    """
+    soft = codes.ndim == 2
+    counts = codes.sum(0) if soft else torch.bincount(codes, minlength=classes)
+    counts = counts.double() + 1 / classes
+    if leave_one_out:
+        counts = counts - (codes if soft else torch.nn.functional.one_hot(codes, classes))
+    return (counts / counts.sum(-1, keepdim=True)).log()
+
+
 def named(classes: NDArray[Any], codes: Tensor, like: Any) -> Any:
     """Class names of codes: a tensor if ``like`` is one and the names are numbers."""
     names = classes[codes.cpu().numpy()]

@@ -139,7 +139,7 @@ def test_the_svc_is_a_fair_rival_its_confidence_ranks_and_two_classes_work(digit
 
 def test_a_support_too_large_to_train_on_is_sampled_and_says_so(digits, monkeypatch):
     x, y = digits
-    monkeypatch.setattr("vicinal.audits.heads.LOGISTIC_ROWS", 150)
+    monkeypatch.setattr("vicinal.audits.linear_view.LOGISTIC_ROWS", 150)
     table = compare_heads((x[:400], y[:400]), (x[400:], y[400:]), k=9, heads=["logistic"])
     assert "fitted on 150 of 400 support rows" in table.notes[0]
 

@@ -66,7 +66,8 @@ def test_each_verdict_is_told_on_the_row_it_was_planted_for(head, rng):
     assert float(out.confidence[2]) > 0.9  # shares of next to nothing: why the verdict is needed
     assert "confidence not meaningful" in out.reason[2]
     votes = out.neighbor_labels[0]
-    assert out.reason[0] == f"{int((votes == 0).sum())}/20 neighbors 0"
+    share = float(out.weights[0][votes == 0].sum())
+    assert out.reason[0].startswith(f"neighbors 0 {100 * share:.0f} %")
     assert sum(out.counts().values()) == 3
     crowded = head.predict(deep, crowding=[0.4])
     assert crowded.verdict.tolist() == ["isolated"]
@@ -155,16 +156,21 @@ def test_fit_and_evaluation_promise_the_same_threshold_on_the_same_rows(rng):
     assert head.standards.threshold == said.threshold
 
 
-def test_reasons_count_the_votes_as_a_plain_counter_would(head, rng):
+def test_reasons_sum_the_weights_as_a_plain_counter_would_and_never_contradict_the_answer(
+    head, rng
+):
     x = torch.randn(60, 3, generator=rng).double() * 1.5
     out = head.predict(x, crowding=np.linspace(0, 100, 60))
     assert set(out.verdict) == set(VERDICTS)
     for row, verdict in enumerate(out.verdict):
-        votes = Counter(out.neighbor_labels[row].tolist()).most_common(3)
-        split = " · ".join(f"{name} {count}" for name, count in votes)
-        own = int((out.neighbor_labels[row] == out.label[row]).sum())
-        starts = {"contested": f"{split}; ", "supported": f"{own}/20 neighbors {out.label[row]}"}
-        assert out.reason[row].startswith(starts.get(verdict, ""))
+        votes = Counter()
+        for label, weight in zip(out.neighbor_labels[row], out.weights[row], strict=True):
+            votes[int(label)] += float(weight)
+        some = [(name, share) for name, share in votes.most_common(3) if share >= 5e-3]
+        split = " · ".join(f"{name} {100 * share:.0f} %" for name, share in some)
+        if verdict in ("contested", "supported"):
+            assert out.reason[row].startswith(f"neighbors {split}")
+            assert out.reason[row].split()[1] == str(int(out.label[row]))
         assert out.reason[row]
 
 
@@ -178,7 +184,8 @@ def test_a_head_judges_exactly_as_the_one_judge(head, rng):
     assert torch.equal(out.credibility, said.credibility)
     assert [VERDICTS[code] for code in said.codes] == out.verdict.tolist()
     names = [str(name) for name in head.classes_]
-    assert out.reason == reasons(said, near, out.label, out.confidence, head.standards, names)
+    asked = said, near, out.label, out.confidence, head.standards, names, out.weights
+    assert out.reason == reasons(*asked)
 
 
 def test_a_row_without_a_clear_majority_is_contested_however_low_the_threshold(head):

@@ -69,6 +69,56 @@ def test_leave_one_out_leaves_the_row_out(cloud):
         assert_close(told[i].tolist(), reference.weighted_knn(near, y, 3, "uniform"))
 
 
+def test_smoothing_adds_votes_cast_by_the_class_shares(cloud):
+    x, y, queries = cloud
+    plain = KNNClassifier(k=5).fit(x, y).predict_proba(queries)
+    smooth = KNNClassifier(k=5, smoothing=2.0).fit(x, y).predict_proba(queries)
+    shares = (torch.bincount(y).double() + 1 / 3) / 61
+    for p, q in zip(plain, smooth, strict=True):
+        assert_close(q, (5 * p + 2 * shares) / 7)
+
+
+def test_fitted_smoothing_has_the_lowest_leave_one_out_loss_and_a_finite_one(cloud):
+    x, y, _ = cloud
+    strength = KNNClassifier(k=5, smoothing="fit").fit(x, y).smoothing_
+    plain = KNNClassifier(k=5).fit(x, y).loo_proba_
+    assert (plain[np.arange(60), y] == 0).any()
+
+    def loss(s):
+        total = 0.0
+        for i in range(60):
+            counts = [sum(int(y[j]) == c for j in range(60) if j != i) + 1 / 3 for c in range(3)]
+            own = int(y[i])
+            total -= np.log((5 * plain[i, own] + s * counts[own] / 60) / (5 + s)) / 60
+        return total
+
+    assert np.isfinite(loss(strength))
+    assert loss(strength) <= min(loss(s) for s in np.geomspace(5 / 60, 500, 200)) + 1e-6
+
+
+def test_the_label_that_smoothing_gives_is_the_plain_one_where_classes_are_even():
+    x = torch.randn(90, 2, generator=torch.Generator().manual_seed(3)).double()
+    y = torch.arange(90) % 3
+    plain, smooth = (KNNClassifier(k=7, smoothing=s).fit(x, y) for s in (0.0, "fit"))
+    tied = (plain.predict_proba(x).sort(1).values[:, -2:].diff(dim=1) == 0)[:, 0]
+    assert plain.predict(x)[~tied].tolist() == smooth.predict(x)[~tied].tolist()
+
+
+def test_rows_that_were_all_right_leave_smoothing_at_its_floor():
+    x = np.r_[np.zeros(20), np.ones(20)][:, None] + np.linspace(0, 0.1, 40)[:, None]
+    knn = KNNClassifier(k=5, smoothing="fit").fit(x, np.repeat([0, 1], 20))
+    assert knn.smoothing_ == pytest.approx(5 / 40, rel=1e-3)
+    assert np.isfinite(knn.predict_log_proba(x)).all()
+
+
+def test_soft_labels_are_smoothed_like_hard_ones(cloud):
+    x, y, queries = cloud
+    hard = KNNClassifier(k=9, smoothing="fit").fit(x, y)
+    soft = KNNClassifier(k=9, smoothing="fit").fit(x, torch.eye(3).double()[y])
+    assert soft.smoothing_ == pytest.approx(hard.smoothing_)
+    assert_close(soft.predict_proba(queries), hard.predict_proba(queries))
+
+
 def test_wrong_input_is_named(cloud):
     x, y, _ = cloud
     with pytest.raises(InputError, match="`k`=61"):
@@ -77,3 +127,5 @@ def test_wrong_input_is_named(cloud):
         KNNClassifier(weights="dudan").fit(x, y)
     with pytest.raises(InputError, match="only 60 rows"):
         KNNClassifier(k=3).fit(x, y).kneighbors(x, k=100)
+    with pytest.raises(InputError, match="`smoothing` must be"):
+        KNNClassifier(k=3, smoothing=-1.0).fit(x, y)

@@ -30,10 +30,11 @@ from vicinal import __version__
 from vicinal.audits import data
 from vicinal.audits.cases import SHOWN_NEIGHBORS, cases_of, class_facts, credibility_of
 from vicinal.audits.class_order import order_warning
-from vicinal.audits.facts import Facts, best_of, gather
+from vicinal.audits.facts import Facts, gather
 from vicinal.audits.familiarity import kept_standards, unknowns_of, untested
 from vicinal.audits.inputs import About, AuditSettings, AuditWarning, ready_sets, warn
 from vicinal.audits.model import ModelFacts, images_of, listen
+from vicinal.audits.recommend import recommendation_of, warn_of_seen_support
 from vicinal.audits.record import Audit, SupportRows
 from vicinal.audits.scoring import (
     MIN_ECE_ROWS,
@@ -122,10 +123,11 @@ def data_of(facts: Facts) -> Data:
         calib=None if sets.calib is None else sets.calib.facts(),
         split=facts.split.how,
         metric=settings.metric,
-        k=facts.graph.k,
+        k=facts.neighborhood.k,
         temperature=temperature if math.isfinite(temperature) else None,
         model=facts.about.model or (model.name if model else None),
         model_fingerprint=model.fingerprint if model else None,
+        space=facts.space,
     )
 
 
@@ -136,14 +138,8 @@ def heads_of(facts: Facts) -> tuple[Head, ...]:
             Head(name, answer.title, None, None, None, None, None, None)
             for name, answer in facts.answers.items()
         )
-    force = facts.settings.force_ece
-    for name, scored in facts.scored.items():
-        if scored.loss.infinite and name != "1nn":
-            warn(
-                f"{scored.answer.title} gives probability 0 to the true class of "
-                f"{scored.loss.infinite} rows: its NLL is infinite."
-            )
-    n = facts.scored[facts.shown].count
+    force, n = facts.settings.force_ece, facts.scored[facts.shown].count
+    warn_of_seen_support(facts)
     if n < MIN_ECE_ROWS and not force:
         warn(
             f"query has {n} scored rows: ECE of a perfectly calibrated model would already read "
@@ -172,7 +168,7 @@ def support_rows(facts: Facts) -> SupportRows:
 def duplicates_of(facts: Facts) -> Duplicates:
     codes = facts.sets.query.codes
     correct = None if codes is None else (facts.answer.predicted == codes).numpy()
-    twins = data.duplicates(facts.neighborhood, facts.graph, correct)
+    twins = data.duplicates(*data.as_given(facts), correct)
     if twins.exact and not facts.sets.leave_one_out:
         share, rest = 100 * twins.exact / facts.neighborhood.size, ""
         if twins.accuracy_without is not None:
@@ -231,7 +227,7 @@ def not_checked(facts: Facts) -> dict[str, str]:
 
 def trust_head(facts: Facts) -> TrustHead:
     """The head to keep: standards from all held-out rows, the audit's own threshold."""
-    return TrustHead(facts.ned, kept_standards(facts))
+    return TrustHead(facts.kept, kept_standards(facts))
 
 
 # Field of the record -> what computes it from the facts. A new section is one line here, one
@@ -241,7 +237,8 @@ SECTIONS: dict[str, Callable[[Facts], Any]] = {
     "classes": lambda f: f.sets.names,
     "data": data_of,
     "heads": heads_of,
-    "recommended": lambda f: best_of(f.scored),
+    "recommended": lambda f: f.choice.head,
+    "recommendation": recommendation_of,
     "cases": cases_of,
     "support": support_rows,
     "labels": label_audit,

@@ -42,7 +42,7 @@ def verdicts_of(facts: Facts) -> CaseVerdicts:
     """Each row against the held-out rows of the fold it was not fitted in."""
     answer, target = facts.answer, facts.settings.target_accuracy
     m, confidence = len(answer.predicted), torch.from_numpy(answer.confidence)
-    crowding = crowding_of(facts.model, m)
+    crowding, linear = crowding_of(facts.model, m), answer.linear_share
     credibility, near, familiar = torch.zeros(3, m, dtype=torch.float64)
     codes, lines = torch.zeros(m, dtype=torch.long), [""] * m
     for fold, parameters in zip(facts.split.folds, answer.parameters, strict=True):
@@ -55,7 +55,8 @@ def verdicts_of(facts: Facts) -> CaseVerdicts:
         credibility[rows], near[rows] = judged.credibility, judged.near_percentile
         familiar[rows] = ranked.p_values(scores)
         codes[rows] = judged.codes
-        sentences = reasons(judged, part, predicted, sure, standards, facts.sets.names)
+        votes = facts.weights[rows], None if linear is None else linear[rows]
+        sentences = reasons(judged, part, predicted, sure, standards, facts.sets.names, *votes)
         for row, line in zip(rows.tolist(), sentences, strict=True):
             lines[row] = line
     return CaseVerdicts(credibility, near, codes, lines, familiar)
@@ -100,6 +101,7 @@ def cases_of(facts: Facts) -> Cases:
         distances=_rows(shown.distances),
         head=facts.shown,
         familiarity=tuple(verdicts.familiarity.tolist()),
+        linear_share=None if answer.linear_share is None else tuple(answer.linear_share.tolist()),
         **_network_columns(facts.model, m),
     )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
@@ -14,6 +15,9 @@ from vicinal.audits.record import significant
 from vicinal.audits.sections import Border, Borders, Duplicates, Hub, Hubs, Map, PriorShift
 from vicinal.neighbors.mass import exponential, log_mass, own_log_mass
 from vicinal.neighbors.neighborhood import Neighborhood
+
+if TYPE_CHECKING:
+    from vicinal.audits.facts import Facts
 
 NEAR = 1e-6  # a squared distance below this share of the mean squared norm is a near-duplicate
 MAP_ROWS = 4000
@@ -42,6 +46,23 @@ def duplicates(
         accuracy_without=without,
         within_support=int((graph.distances[:, 0] == 0).sum()),
     )
+
+
+def as_given(facts: Facts) -> tuple[Neighborhood, Neighborhood]:
+    """First and last neighbors of query and support rows, at their distances before any map.
+
+    A map may make rows equal that are not (unit rows), and rounding may part equal ones.
+    """
+    if facts.space.name == "raw":
+        return facts.neighborhood, facts.graph
+    own, query = facts.sets.support.as_given, facts.sets.query.as_given
+
+    def ends(near: Neighborhood, rows: Tensor) -> Neighborhood:
+        indices = near.indices[:, [0, -1]]
+        gaps = [(rows - own[column]).square().sum(1) for column in indices.T]
+        return Neighborhood(torch.stack(gaps, 1), indices)
+
+    return ends(facts.neighborhood, query), ends(facts.graph, own)
 
 
 def hubs(

@@ -19,23 +19,28 @@ from torch import Tensor
 
 from vicinal.audits.cases import verdicts_of, weights_of
 from vicinal.audits.familiarity import combination_of, foreignness
-from vicinal.audits.heads import HEADS, RECIPES, Answer, Fold, Task, best_vote_k
+from vicinal.audits.fitted_space import most_neighbors, space_facts, space_of
+from vicinal.audits.heads import HEADS, RECIPES, Answer, Fold, Task, best_vote_k, held_out_view
 from vicinal.audits.inputs import About, AuditSettings, LabeledRows, Sets, usable_k, warn
+from vicinal.audits.linear_view import LinearView, linear_view
 from vicinal.audits.model import ModelFacts
+from vicinal.audits.recommend import Choice, choice_of, keepable, kept_blend
 from vicinal.audits.scoring import Scored
+from vicinal.audits.sections import SpaceFacts
 from vicinal.audits.suspects import ScoredLabels, scored_labels
 from vicinal.capture import ShardStore
 from vicinal.checks import InputError
 from vicinal.confidence.ned.classifier import NEDClassifier
+from vicinal.confidence.ned_linear import NEDLinear
 from vicinal.confidence.support import Evidence, LabeledSupport
 from vicinal.files import fingerprint
 from vicinal.labels import UNKNOWN, Labels
 from vicinal.neighbors.graph import NeighborGraph
 from vicinal.neighbors.neighborhood import Neighborhood
-from vicinal.neighbors.search import make_search
+from vicinal.neighbors.search import Search, make_search
 from vicinal.neighbors.search.resumable import Progress, resumable_query
 
-MIN_FOLD_ROWS = 50  # labeled rows; with fewer the fit is said to be weak
+MIN_FOLD_ROWS = 50  # labeled; with fewer the support's own rows, left out in turn, are fitted on
 
 
 class Split(NamedTuple):
@@ -53,8 +58,9 @@ class Split(NamedTuple):
 class Facts:
     """Everything a section may read; what follows from the searches is made when first read.
 
-    ``shown`` names the NED form whose neighbors are the evidence on the page; ``weights`` and
-    ``verdicts`` are its, out of fold. ``ned`` is the same form fitted on all held-out rows.
+    ``shown`` names the head that is kept: ``answer``, ``verdicts`` and threshold are its, out of
+    fold. Its neighbors, and their ``weights``, are those of NED: ``ned`` is the same form fitted on
+    all held-out rows. Rows of ``sets`` are in the ``space`` they are compared in.
     """
 
     sets: Sets
@@ -66,6 +72,7 @@ class Facts:
     neighborhood: Neighborhood  # of the query in the support
     split: Split
     logits: Float[Tensor, "m c"] | None
+    space: SpaceFacts
     foreign: Neighborhood | None = None  # of the foreign rows in the support
 
     foreignness = cached_property(foreignness)
@@ -80,13 +87,13 @@ class Facts:
         scaling = []
         for fold in self.split.folds:
             if logits is not None and codes is not None and fold.fitted_on is not None:
-                known = fold.fitted_on[codes[fold.fitted_on] >= 0]
+                known = fold.fitted_on
                 scaling.append((fold.scored, logits[known], codes[known]))
         vote_k = best_vote_k(self.graph, sets.codes, len(sets.classes))
         return Task(
-            support=sets.support.rows,
+            support=sets.support.as_given,
             codes=sets.codes,
-            query=sets.query.rows,
+            query=sets.query.as_given,
             neighborhood=self.neighborhood,
             folds=self.split.folds,
             num_classes=len(sets.classes),
@@ -97,15 +104,28 @@ class Facts:
             logits=logits,
             scaling=tuple(scaling),
             seed=self.settings.seed,
+            linear=self.linear,
+            alone=sets.leave_one_out,
         )
 
     @cached_property
+    def linear(self) -> LinearView:
+        """The linear view, fitted once; it serves every head that has a linear part."""
+        sets, calib = self.sets, None
+        if sets.calib is not None and sets.calib.codes is not None:
+            calib = sets.calib.as_given[sets.calib.codes >= 0]
+        query = None if sets.leave_one_out else sets.query.as_given
+        support = sets.support.as_given, sets.codes
+        return linear_view(support, query, calib, space=self.support.space, seed=self.settings.seed)
+
+    @cached_property
     def answers(self) -> dict[str, Answer]:
-        """Of every head that can be asked; a linear one has no leave-one-out that is cheap."""
+        """Of every head that can be asked."""
         names = ["softmax"] if self.logits is not None else []
         names += ["softmax_scaled"] if self.task.scaling else []
-        names += ["1nn", "knn", "dudani", "gou", *RECIPES]
-        names += [] if self.sets.leave_one_out else ["linear"]
+        names += ["1nn", "knn", "knn_smoothed", "dudani", "gou", *RECIPES]
+        names += ["logistic", "logistic_scaled"]
+        names += ["ned_linear"] if self.settings.prior == "support" else []
         answers = {}
         for name in names:
             try:
@@ -123,8 +143,25 @@ class Facts:
         return {name: Scored(a, codes.numpy(), target) for name, a in self.answers.items()}
 
     @cached_property
+    def choice(self) -> Choice:
+        """The recommended head; without labels in the query, what the rows to fit on say."""
+        if any(score.nll is not None for score in self.scored.values()):
+            return choice_of(self.scored, self.settings.prior)
+        held_out = self.split.folds[0]
+        everyone = torch.arange(len(held_out.evidence))
+        view = replace(self.linear, query=held_out_view(self.task, held_out))
+        fold = held_out._replace(scored=everyone, neighborhood=held_out.evidence.neighborhood)
+        task = replace(
+            self.task, folds=(fold,), neighborhood=fold.neighborhood, linear=view,
+            alone=fold.evidence.leave_one_out,
+        )  # fmt: skip
+        names, codes = keepable(self.settings.prior), fold.evidence.targets.numpy()
+        answers = {name: HEADS[name](task) for name in names}
+        return choice_of({n: Scored(a, codes, 0.5) for n, a in answers.items()}, task.prior)
+
+    @property
     def shown(self) -> str:
-        return best_of({name: self.scored[name] for name in RECIPES if name in self.scored})
+        return self.choice.kept
 
     @property
     def answer(self) -> Answer:
@@ -141,34 +178,46 @@ class Facts:
 
     @cached_property
     def ned(self) -> NEDClassifier:
-        """The head to keep: fitted on all held-out rows there are, in the form that did better."""
+        """The neighbors of the head to keep, fitted on all held-out rows there are."""
         settings, held_out = self.settings, self.split.held_out
         ned = NEDClassifier(
-            k=self.graph.k, prior=settings.prior, metric=settings.metric, search=settings.search
-        )
+            k=self.neighborhood.k, prior=settings.prior, metric=settings.metric,
+            search=settings.search,
+        )  # fmt: skip
         ned.fit_support(self.support)  # leave-one-out: says so where the classes have collapsed
-        if self.shown == "ned_fitted":
+        if self.shown != "ned":
             ned.set_params(sharpness="fit", background="fit", bandwidth="class")
         return ned.refit() if held_out.leave_one_out else ned.fit_on(held_out)
 
     @cached_property
-    def labels(self) -> ScoredLabels:
-        """The support's labels judged by probabilities that never saw them."""
-        return scored_labels(self.ned.log_probs_of(self.graph), self.sets.codes)
+    def kept(self) -> NEDClassifier | NEDLinear:
+        """The head to keep: NED, or NED with the linear part at its weights."""
+        return self.ned if self.shown in RECIPES else kept_blend(self)
+
+    @cached_property
+    def support_log_probs(self) -> Float[Tensor, "n c"]:
+        """What is said of each support row by parts that have not seen it (or its label)."""
+        if self.settings.prior != "support":
+            return self.ned.log_probs_of(self.graph)
+        return torch.from_numpy(NEDLinear().fit_parts(self.ned, self.linear.head).oof_log_proba_)
 
     @property
     def labels_by(self) -> str:
-        return "leave-one-out by row number, with the parameters of the shown neighbor head"
+        """How the support's rows were judged, in words."""
+        how = "leave-one-out by row number"
+        if self.space.cross_fitted:
+            how = "each fifth of the rows among the others, in a space fitted without it"
+        both = " and a linear head out of fold" if self.settings.prior == "support" else ""
+        return f"{how}, by the neighbors of the kept head{both}"
+
+    @cached_property
+    def labels(self) -> ScoredLabels:
+        """The support's labels judged by probabilities that never saw them."""
+        return scored_labels(self.support_log_probs, self.sets.codes)
 
     @property
     def support_ids(self) -> tuple[str, ...]:
         return tuple(self.about.support_ids or map(str, range(len(self.sets.codes))))
-
-
-def best_of(scored: dict[str, Scored]) -> str:
-    """The lowest out-of-fold NLL; NED where none is finite, or nothing is scored."""
-    losses = {name: score.nll for name, score in scored.items() if score.nll is not None}
-    return min(losses, key=lambda name: losses[name]) if losses else "ned"
 
 
 def gather(
@@ -180,31 +229,51 @@ def gather(
     work: str | Path | None,
     progress: Progress | None,
 ) -> Facts:
-    """Search and split; with ``work``, finished blocks stay there and a stopped search goes on."""
+    """Choose the space, search and split; ``work`` keeps finished blocks of a stopped search."""
     k, codes = usable_k(settings, sets), sets.codes
     given = None if logits is None else aligned_logits(logits, sets)
+    fit = space_of(settings, sets, k)
+    sets = sets.mapped(fit.space)
+    if fit.crossed is not None and settings.k is None:
+        k = min(k, most_neighbors(fit.crossed))
     search = make_search(settings.search, settings.metric).build(sets.support.rows)
 
-    def nearest(rows: LabeledRows, title: str, exclude: Tensor | None = None) -> Neighborhood:
-        store = None
+    def asked(
+        where: Search, rows: Tensor, k: int, question: str, exclude: Any = None
+    ) -> Neighborhood:
+        store, title = None, "label audit" if question.startswith("support") else "neighbors"
         if work is not None:
-            both = (sets.support.fingerprint, rows.fingerprint)
-            key = fingerprint(settings.metric, settings.search, *both, k, exclude is None)
-            facts = {"layers": ["distances", "indices"], "rows": len(rows.rows), "k": k}
+            key = fingerprint(sets.support.fingerprint, question, *settings.searched, k)
+            facts = {"layers": ["distances", "indices"], "rows": len(rows), "k": k}
             store = ShardStore.open_for_writing(Path(work) / key[:16], facts)
-        found = resumable_query(
-            search, rows.rows, k, exclude=exclude, store=store, progress=progress, title=title
+        return resumable_query(
+            where, rows, k, exclude=exclude, store=store, progress=progress, title=title
         )
-        return found.cpu().labeled(codes)
 
-    graph = nearest(sets.support, "label audit", torch.arange(len(codes)))
-    kept = NeighborGraph(search, graph.distances, graph.indices)
-    support = LabeledSupport(search, Labels(sets.classes, codes), graph=kept)
-    query = graph if sets.leave_one_out else nearest(sets.query, "neighbors")
-    calib = None if sets.calib is None else nearest(sets.calib, "neighbors")
-    foreign = None if sets.foreign is None else nearest(sets.foreign, "neighbors")
+    def nearest(rows: LabeledRows) -> Neighborhood:
+        return asked(search, rows.rows, k, rows.fingerprint).cpu().labeled(codes)
+
+    def in_fold(others: Tensor, rows: Tensor, k: int, fold: int) -> Neighborhood:
+        where = make_search(settings.search, settings.metric).build(others)
+        return asked(where, rows, k, f"support {fold}")
+
+    kept: NeighborGraph | None = None
+    if fit.crossed is not None:
+        graph = fit.crossed.neighborhood(k, settings.metric, in_fold).labeled(codes)
+    else:
+        own = torch.arange(len(codes))
+        graph = asked(search, sets.support.rows, k, "support", own).cpu().labeled(codes)
+        kept = NeighborGraph(search, graph.distances, graph.indices)
+    support = LabeledSupport(
+        search, Labels(sets.classes, codes), graph=kept, space=fit.space, crossed=fit.crossed,
+        honest=None if fit.crossed is None else graph,
+    )  # fmt: skip
+    query = graph if sets.leave_one_out else nearest(sets.query)
+    calib = None if sets.calib is None else nearest(sets.calib)
+    foreign = None if sets.foreign is None else nearest(sets.foreign)
     split = split_of(sets, query, graph, calib, settings.seed)
-    return Facts(sets, settings, about, model, support, graph, query, split, given, foreign)
+    said = space_facts(settings, fit)
+    return Facts(sets, settings, about, model, support, graph, query, split, given, said, foreign)
 
 
 def aligned_logits(logits: Any, sets: Sets) -> Tensor:
@@ -243,9 +312,17 @@ def split_of(
         how = f"fitted on {len(sets.calib.rows):,} calibration rows"
         return Split(found, (Fold(found, everyone, neighborhood.double()),), how)
     codes = sets.query.codes
-    if sets.leave_one_out or codes is None or int((codes >= 0).sum()) < 4:
+    labeled = 0 if codes is None else int((codes >= 0).sum())
+    few = labeled < min(2 * MIN_FOLD_ROWS, len(sets.codes))
+    if sets.leave_one_out or codes is None or few:
         found = Evidence(graph, sets.codes, counts, leave_one_out=True)
         whole = Fold(found, everyone, neighborhood.double())
+        if labeled and not sets.leave_one_out:
+            warn(
+                f"the query has only {labeled} labeled rows: too few to fit on one half and score "
+                "the other, so everything is fitted leave-one-out on the support. Pass a larger "
+                "query or --calib."
+            )
         return Split(found, (whole,), "leave-one-out on the support")
     order = torch.from_numpy(np.random.default_rng(seed).permutation(len(everyone)))
     halves = (order[: len(order) // 2].sort().values, order[len(order) // 2 :].sort().values)
@@ -254,18 +331,12 @@ def split_of(
             _evidence(neighborhood.rows(fit), codes[fit], counts),
             score,
             neighborhood.rows(score).double(),
-            fitted_on=fit,
+            fitted_on=fit[codes[fit] >= 0],
         )
         for fit, score in (halves, halves[::-1])
     )
     for fold in folds:
         _check_some(fold.evidence, "one half of the query")
-    smallest = min(len(fold.evidence) for fold in folds)
-    if smallest < MIN_FOLD_ROWS:
-        warn(
-            f"each half of the query has only about {smallest} labeled rows to fit on: pass a "
-            "larger query or --calib."
-        )
     sizes = " + ".join(f"{len(half):,}" for half in halves)
     held_out = _evidence(neighborhood, codes, counts)
     return Split(held_out, folds, f"2-fold cross-fit on query ({sizes})")

@@ -27,6 +27,7 @@ from vicinal.confidence.familiarity import (
     part_columns,
 )
 from vicinal.confidence.ned.posterior import best_class
+from vicinal.confidence.ned_linear import NEDLinear
 from vicinal.confidence.verdicts import SUPPORTED, VERDICTS, judge, standards_of
 from vicinal.evaluation import auroc, fpr_at_tpr
 
@@ -198,7 +199,11 @@ def foreign_verdicts(facts: Facts, standards: Standards) -> Int[Tensor, " f"]:
     """What the head to keep says of the foreign rows."""
     assert facts.foreign is not None
     near = facts.foreign.double()
-    log_probs = facts.ned.log_probs_of(near)
+    if isinstance(facts.kept, NEDLinear):
+        assert facts.sets.foreign is not None
+        log_probs = facts.kept.log_probs_of(near, facts.sets.foreign.as_given)
+    else:
+        log_probs = facts.kept.log_probs_of(near)
     best = best_class(log_probs, near)
     sure = log_probs.gather(1, best[:, None])[:, 0].exp()
     scores = facts.foreignness.foreign

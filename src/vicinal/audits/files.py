@@ -59,7 +59,7 @@ def sample_rows(audit: Audit) -> Iterable[list[str]]:
     classes = [word(name) for name in audit.classes]
     yield [
         *("id", "label", "predicted", "confidence", "credibility", "near_percentile"),
-        *("familiarity", "network_percentile", "verdict", "reason"),
+        *("familiarity", "network_percentile", "linear_share", "verdict", "reason"),
         *(
             f"{what}_{place}"
             for place in range(1, TOP_NEIGHBORS + 1)
@@ -68,6 +68,7 @@ def sample_rows(audit: Audit) -> Iterable[list[str]]:
     ]
     crowding = cases.network_percentile or (None,) * len(cases.id)
     familiar = cases.familiarity or (None,) * len(cases.id)
+    linear = cases.linear_share or (None,) * len(cases.id)
     for i, given in enumerate(cases.label):
         rows, weights = cases.neighbors[i][:TOP_NEIGHBORS], cases.weights[i][:TOP_NEIGHBORS]
         pairs = zip(rows, weights, strict=True)
@@ -80,6 +81,7 @@ def sample_rows(audit: Audit) -> Iterable[list[str]]:
             number(cases.near_percentile[i]),
             number(familiar[i]),
             number(crowding[i]),
+            number(linear[i]),
             cases.verdict[i],
             word(cases.reason[i]),
             *(cell for row, weight in pairs for cell in (ids[row], number(weight))),

@@ -3,8 +3,9 @@
 Every head sees the same support and is judged on the same queries: accuracy with its standard
 error, ECE next to the noise floor it would have if it were perfectly calibrated, log loss with the
 rows where it is infinite, and the share of queries that can be accepted at a target accuracy. The
-neighbor heads share one search. Logistic regression and an RBF-SVC stand beside them because on
-some embeddings they win; a softmax head joins where its logits are given.
+neighbor heads share one search. Logistic regression (λ cross-validated; raw and calibrated), its
+product with NED and an RBF-SVC stand beside them because on some embeddings they win; a softmax
+head joins where its logits are given. An audit reads the same table (:mod:`vicinal.audits.heads`).
 """
 
 from __future__ import annotations
@@ -19,9 +20,11 @@ from jaxtyping import Int
 from torch import Tensor
 
 from vicinal.audits.heads import HEADS, RECIPES, Answer, Fold, Task
+from vicinal.audits.linear_view import linear_view
 from vicinal.audits.scoring import Scored
 from vicinal.checks import InputError, as_matrix, check_choice, check_k, check_same_width
 from vicinal.confidence.ned.classifier import NEDClassifier
+from vicinal.confidence.ned.space import check_space, fit_space
 from vicinal.confidence.support import Evidence, LabeledSupport
 from vicinal.labels import Labels, codes_of, labels_of
 from vicinal.neighbors.search import Search, make_search
@@ -29,16 +32,21 @@ from vicinal.records import Record
 
 TITLES = {
     "1nn": "1-NN",
-    "knn": "kNN",
+    "knn": "kNN, raw votes",
+    "knn_smoothed": "kNN, smoothed",
     "dudani": "weighted kNN (Dudani)",
     "gou": "weighted kNN (Gou)",
     "ned": "NED (eq. 3)",
     "ned_fitted": "NED, everything fitted",
+    "logistic": "logistic regression, raw",
+    "logistic_scaled": "logistic regression, scaled",
+    "ned_linear": "NED × linear",
     "svc": "RBF-SVC",
-    "logistic": "logistic regression",
     "softmax": "softmax (given)",
     "softmax_scaled": "softmax, temperature-scaled",
 }
+LINEAR = {"logistic", "logistic_scaled", "ned_linear"}
+FITTED = LINEAR | RECIPES.keys() | {"knn_smoothed"}
 _UNKNOWN = "{} queries have a class the support lacks: wrong and infinite for every head."
 
 
@@ -113,6 +121,7 @@ def compare_heads(
     target: float = 0.95,
     delta: float = 0.05,
     search: str | Search = "exact",
+    space: str = "raw",
     random_state: int = 0,
 ) -> HeadComparison:
     """Judge every head on ``query = (rows, labels)`` with ``support = (rows, labels)``.
@@ -126,7 +135,7 @@ def compare_heads(
     calib_logits : ``(logits, labels)`` of other rows: its temperature-scaled form.
     heads : names from ``TITLES``; None is every head there is input for.
     k : neighbors, shared by all neighbor heads, as in the paper.
-    metric, search : as of :class:`vicinal.confidence.NEDClassifier`.
+    metric, search, space : as of :class:`vicinal.confidence.NEDClassifier`.
     target, delta : the accuracy to keep on accepted rows, and the chance of missing it.
     random_state : of the sample that slow heads are trained on where the support is large.
 
@@ -146,12 +155,15 @@ def compare_heads(
     names = list(TITLES) if heads is None else list(heads)
     for name in names:
         check_choice(name, "heads", tuple(TITLES))
-    made = make_search(search, metric).build(x)
+    check_space(space)
+    fit = fit_space(space, x, labels, k=k, metric=metric, temperature=None)
+    made = make_search(search, metric).build(fit.space(x))
+    rows = LabeledSupport(made, labels, space=fit.space, crossed=fit.crossed)
     task = Task(
         support=x,
         codes=labels.codes,
         query=q,
-        neighborhood=made.query(q, k).cpu().labeled(labels.codes),
+        neighborhood=rows.query(q, k),
         folds=(),
         num_classes=len(labels.classes),
         metric=metric,
@@ -163,10 +175,14 @@ def compare_heads(
     )
     names = _possible(names, task, asked=heads is not None)
     unknown, warned = int((codes < 0).sum()), list[str]()
-    if not RECIPES.keys().isdisjoint(names):
-        evidence, warned = _evidence(LabeledSupport(made, labels), calib, k, metric)
+    if not FITTED.isdisjoint(names):
+        evidence, warned = _evidence(rows, calib, k, metric)
         fold = Fold(evidence, torch.arange(len(q)), task.neighborhood.double())
         task = replace(task, folds=(fold,))
+    if not LINEAR.isdisjoint(names) and len(labels.classes) > 1:
+        held = None if calib is None else _known(calib, labels)
+        view = linear_view((x, labels.codes), q, held, space=fit.space, seed=random_state)
+        task = replace(task, linear=view)
     answers, notes = _answers(names, task, warned)
     scores = [_line(name, Scored(a, codes.numpy(), target, delta)) for name, a in answers.items()]
     temperature = answers["ned"].parameters[0].temperature if "ned" in answers else None
@@ -229,6 +245,12 @@ def _evidence(
         ned = NEDClassifier(k, metric=metric).fit_support(support)
         evidence = ned.held_out(calib)
     return evidence, [str(warning.message) for warning in caught]
+
+
+def _known(calib: Any, labels: Labels) -> Tensor:
+    """The calibration rows whose class the support has: those NED is fitted on."""
+    rows, codes = _coded(calib, "calib", labels)
+    return rows[codes >= 0]
 
 
 def _answers(

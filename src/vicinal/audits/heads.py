@@ -11,20 +11,20 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 from jaxtyping import Float, Int
 from numpy.typing import NDArray
-from sklearn.linear_model import LogisticRegression
-from sklearn.model_selection import cross_val_predict
-from sklearn.multiclass import OneVsRestClassifier
-from sklearn.svm import SVC
 from torch import Tensor
 
+from vicinal.audits.linear_view import LinearView
+from vicinal.audits.svc import ScaledSVC
 from vicinal.checks import InputError
-from vicinal.confidence.knn import knn_log_probs
+from vicinal.confidence.blend import Blend, blended_log_probs, fit_blend, linear_share
+from vicinal.confidence.knn import fit_smoothing, knn_log_probs, smoothed
+from vicinal.confidence.linear import calibrated
 from vicinal.confidence.ned.fit import fit_recipe
 from vicinal.confidence.ned.posterior import (
     NEDParameters,
@@ -33,13 +33,14 @@ from vicinal.confidence.ned.posterior import (
     ned_log_probs,
     with_prior,
 )
+from vicinal.confidence.ned_linear import MAX_ROWS
 from vicinal.confidence.softmax import TemperatureScaling
 from vicinal.confidence.support import Evidence
+from vicinal.labels import log_class_shares
 from vicinal.neighbors.distances import plain_distances
 from vicinal.neighbors.neighborhood import Neighborhood
 
 SVC_ROWS = 4_000  # its cost grows with the square of the rows, for every class and fold
-LOGISTIC_ROWS = 20_000
 BLOCK = 4096
 RECIPES = {
     "ned": Recipe.of(None, 1.0, 0.0, "shared"),
@@ -53,7 +54,7 @@ class Fold(NamedTuple):
     evidence: Evidence
     scored: Int[Tensor, " s"]
     neighborhood: Neighborhood
-    fitted_on: Int[Tensor, " f"] | None = None  # query rows in the evidence, if they are query rows
+    fitted_on: Int[Tensor, " f"] | None = None  # the evidence's rows, if they are of the query
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,7 +63,8 @@ class Task:
 
     ``vote_k`` and ``weighted_k`` neighbors vote, plainly and weighted by distance. ``logits`` are
     the query's, columns in the order of the codes; ``scaling`` holds, per fold, the query rows
-    to scale and the logits and codes that the temperature is fitted on.
+    to scale and the logits and codes that the temperature is fitted on. Rows are as they came;
+    ``linear`` is what a linear head says. ``alone``: the query is the support, left out in turn.
     """
 
     support: Float[Tensor, "n d"]
@@ -78,17 +80,29 @@ class Task:
     logits: Float[Tensor, "m c"] | None = None
     scaling: tuple[tuple[Tensor, Tensor, Tensor], ...] = ()
     seed: int = 0
+    linear: LinearView | None = None
+    alone: bool = False
+
+    @cached_property
+    def fitted_ned(self) -> Answer:
+        """Its own row of the table, and the neighbors' part of others."""
+        return ned(self, "ned_fitted", "NED, everything fitted")
 
 
 @dataclass(frozen=True, eq=False)
 class Answer:
-    """What one head says of every query row; what was fitted for it per fold, and said of it."""
+    """What one head says of every query row; what was fitted for it per fold, and said of it.
+
+    ``parameters`` are those of NED, ``blends`` the weights of the linear part beside it.
+    """
 
     title: str
     log_probs: Float[Tensor, "m c"]
     predicted: Int[Tensor, " m"]
     parameters: tuple[NEDParameters, ...] = ()
     notes: tuple[str, ...] = ()
+    blends: tuple[Blend, ...] = ()
+    linear_share: Float[Tensor, " m"] | None = None
 
     @cached_property
     def confidence(self) -> NDArray[np.float64]:
@@ -170,51 +184,94 @@ def trained(task: Task, model: Callable[[], Any], most: int, title: str) -> Answ
     return Answer(title, p.log(), p.argmax(1), notes=(note,) if note else ())
 
 
-class ScaledSVC:
-    """An RBF-SVC that says how sure it is: one-vs-rest margins, calibrated by one temperature.
-
-    The margins that the temperature is fitted on are cross-validated, as those of training rows are
-    too wide. scikit-learn's own ways are no fair rival: calibrating ``SVC`` directly sees
-    one-vs-one *votes*, which hardly rank (AURC 0.069 against 0.014 on noisy digits), and
-    ``probability=True`` is on its way out.
-
-    >>> x = np.array([[0.0], [0.1], [0.2], [1.0], [1.1], [0.15]])
-    >>> head = ScaledSVC().fit(x, np.array([0, 0, 0, 1, 1, 1]))
-    >>> head.predict_proba(x).shape
-    (6, 2)
-    """
-
-    def fit(self, x: NDArray[np.float64], y: NDArray[np.int64]) -> Self:
-        self.classes_, codes, counts = np.unique(y, return_inverse=True, return_counts=True)
-        if counts.min() < 2:
-            raise InputError("its calibration needs two support rows of every class.")
-        self.margins_ = OneVsRestClassifier(SVC())
-        folds = min(5, int(counts.min()))
-        held_out = cross_val_predict(self.margins_, x, codes, cv=folds, method="decision_function")
-        self.scaling_ = TemperatureScaling().fit(_columns(held_out), codes)
-        self.margins_.fit(x, codes)
-        return self
-
-    def predict_proba(self, x: NDArray[np.float64]) -> Any:
-        return self.scaling_.predict_proba(_columns(self.margins_.decision_function(x)))
+def smoothed_vote(task: Task, title: str) -> Answer:
+    """The plain vote with votes of the class shares added, as many as each fold's rows want."""
+    votes, k = vote(task, task.vote_k, "uniform", title), task.vote_k
+    log_probs, shares = votes.log_probs.clone(), log_class_shares(task.codes, task.num_classes)
+    for fold in task.folds:
+        near = fold.evidence.neighborhood.first(k)
+        seen = knn_log_probs(near.distances, near.labels, task.num_classes)  # a plain vote: no unit
+        strength = fit_smoothing(seen, fold.evidence.targets, k)
+        log_probs[fold.scored] = smoothed(log_probs[fold.scored], shares, k, strength)
+    return Answer(title, log_probs, votes.predicted)
 
 
-def _columns(margins: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Two classes share one margin: it speaks for the second and against the first."""
-    return margins if margins.ndim == 2 else np.stack([-margins, margins], 1)
+def logistic(task: Task, title: str, *, scaled: bool) -> Answer:
+    """Logistic regression, λ by cross-validation: at T = 1, or at the T of each fold's rows."""
+    view = _view(task)
+    log_probs, blends = view.query.clone(), []
+    for fold in task.folds:
+        weight = logistic_weight(task, fold, scaled)
+        log_probs[fold.scored] = (weight * log_probs[fold.scored]).log_softmax(1)
+        blends.append(Blend(0.0, weight, 0.0))
+    share = torch.ones(len(log_probs), dtype=torch.float64)
+    near = task.fitted_ned.parameters
+    return Answer(title, log_probs, log_probs.argmax(1), near, view.notes, tuple(blends), share)
 
 
-def logistic(task: Task) -> Answer:
-    """Logistic regression: what a linear head would say. A reference."""
-    model = partial(LogisticRegression, max_iter=300, tol=1e-3)
-    return trained(task, model, LOGISTIC_ROWS, "logistic regression")
+def logistic_weight(task: Task, fold: Fold, scaled: bool) -> float:
+    """What the view's logits are multiplied by: back to T = 1, or on to the held-out rows' T."""
+    view = _view(task)
+    if not scaled:
+        return float(view.head.temperature_)
+    if fold.evidence.leave_one_out:
+        return 1.0  # calibrated on these rows already
+    return 1 / calibrated(held_out_view(task, fold), fold.evidence.targets)[0]
+
+
+def ned_linear(task: Task, title: str) -> Answer:
+    """NED, everything fitted, and the linear view together, by the weights of each fold."""
+    if task.prior != "support":
+        raise InputError(
+            f"the linear part knows the support's class shares, but prior is {task.prior!r}."
+        )
+    view, near, count = _view(task), task.fitted_ned, task.num_classes
+    log_probs, predicted = torch.zeros_like(view.query), torch.zeros(len(view.query)).long()
+    share, blends = torch.zeros(len(view.query), dtype=torch.float64), []
+    for fold, parameters in zip(task.folds, near.parameters, strict=True):
+        blends.append(blend_of(task, fold, parameters))
+        rows, log_prior = fold.scored, log_class_shares(task.codes, count, leave_one_out=task.alone)
+        parts = near.log_probs[rows], view.query[rows], log_prior, blends[-1]
+        log_probs[rows] = blended_log_probs(*parts)
+        predicted[rows] = best_class(log_probs[rows], fold.neighborhood)
+        share[rows] = linear_share(*parts, predicted[rows])
+    return Answer(title, log_probs, predicted, near.parameters, view.notes, tuple(blends), share)
+
+
+def blend_of(task: Task, fold: Fold, parameters: NEDParameters) -> Blend:
+    """The weights of both parts that the fold's rows want; three numbers need no more of them."""
+    n, count = len(fold.evidence), task.num_classes
+    rows = torch.linspace(0, n - 1, min(n, max(MAX_ROWS, 20 * count))).long()
+    some = fold.evidence.rows(rows)
+    log_ned = _in_blocks(
+        some.neighborhood, partial(ned_log_probs, num_classes=count, parameters=parameters)
+    )[0]
+    return fit_blend(log_ned, held_out_view(task, fold)[rows], some.targets)
+
+
+def held_out_view(task: Task, fold: Fold) -> Float[Tensor, "n c"]:
+    """What the linear view says of the rows that a fold is fitted on."""
+    view = _view(task)
+    if fold.evidence.leave_one_out:
+        return view.support
+    if fold.fitted_on is not None:
+        return view.query[fold.fitted_on]
+    assert view.calib is not None
+    return view.calib
+
+
+def _view(task: Task) -> LinearView:
+    if task.linear is None:
+        raise InputError("it needs at least two classes in the support.")
+    return task.linear
 
 
 HEADS: dict[str, Callable[[Task], Answer]] = {
     "softmax": lambda task: softmax(task, (), "softmax (given)"),
     "softmax_scaled": lambda task: softmax(task, task.scaling, "softmax, temperature-scaled"),
     "1nn": lambda task: vote(task, 1, "uniform", "1-NN"),
-    "knn": lambda task: vote(task, task.vote_k, "uniform", f"kNN, k={task.vote_k}"),
+    "knn": lambda task: vote(task, task.vote_k, "uniform", f"kNN, k={task.vote_k}, raw votes"),
+    "knn_smoothed": lambda task: smoothed_vote(task, f"kNN, k={task.vote_k}, smoothed"),
     "dudani": lambda task: vote(
         task, task.weighted_k, "dudani", f"weighted kNN (Dudani), k={task.weighted_k}"
     ),
@@ -222,9 +279,10 @@ HEADS: dict[str, Callable[[Task], Answer]] = {
         task, task.weighted_k, "gou", f"weighted kNN (Gou), k={task.weighted_k}"
     ),
     "ned": lambda task: ned(task, "ned", "NED"),
-    "ned_fitted": lambda task: ned(task, "ned_fitted", "NED, everything fitted"),
-    "linear": logistic,
-    "logistic": logistic,
+    "ned_fitted": lambda task: task.fitted_ned,
+    "logistic": lambda task: logistic(task, "logistic regression, raw", scaled=False),
+    "logistic_scaled": lambda task: logistic(task, "logistic regression, scaled", scaled=True),
+    "ned_linear": lambda task: ned_linear(task, "NED × linear"),
     "svc": lambda task: trained(task, ScaledSVC, SVC_ROWS, "RBF-SVC"),
 }
 

@@ -20,6 +20,7 @@ from vicinal.checks import InputError, as_matrix, check_choice, check_k, check_s
 from vicinal.files import fingerprint
 from vicinal.labels import UNKNOWN, UNLABELED, Labels, codes_of, labels_of
 from vicinal.neighbors.distances import unit_rows
+from vicinal.neighbors.spaces import RAW, SPACES, Space
 from vicinal.records import Record
 
 DEFAULT_K = 100
@@ -39,6 +40,7 @@ class AuditSettings(Record):
     """Everything that decides the numbers, besides the data. The defaults are the command line's.
 
     k: neighbors that vote; None is 100, or the whole of a smaller support.
+    space: the linear map before the distances; ``"fit"`` is what held-out support rows choose.
     unknown: query rows of a class the support lacks count as ``"wrong"``, or as ``"unlabeled"``.
     embedding, layers: which layers of a model to search in, and to tell the story of.
     unfamiliar: the share of ordinary rows that may be called so; a promise.
@@ -57,10 +59,12 @@ class AuditSettings(Record):
     layers: tuple[str, ...] = ()
     network_rows: int = 400
     unfamiliar: float = 0.05
+    space: str = "fit"
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_choice(self.metric, "metric", ("sqeuclidean", "euclidean", "cosine"))
+        check_choice(self.space, "space", (*SPACES, "fit"))
         check_choice(self.prior, "prior", ("support", "uniform"))
         check_choice(self.unknown, "unknown", ("wrong", "unlabeled"))
         if not 0 < self.unfamiliar < 1:
@@ -69,6 +73,11 @@ class AuditSettings(Record):
             raise InputError(
                 f"`target_accuracy` must be between 0 and 1, got {self.target_accuracy!r}."
             )
+
+    @property
+    def searched(self) -> tuple[str, ...]:
+        """What decides who is near whom, besides rows and k."""
+        return (self.metric, self.search, self.space)
 
 
 @dataclass(frozen=True)
@@ -94,17 +103,28 @@ class About:
 
 @dataclass(frozen=True, eq=False)
 class LabeledRows:
-    """One set: rows and class codes (``UNKNOWN``, ``UNLABELED`` below zero), or no codes at all."""
+    """One set: rows and class codes (``UNKNOWN``, ``UNLABELED`` below zero), or no codes at all.
+
+    ``rows`` are compared; ``given`` are the same before a map, where there was one.
+    """
 
     name: str
-    rows: Float[Tensor, "n d"]
+    rows: Float[Tensor, "n r"]
     codes: Int[Tensor, " n"] | None
     dtype: str
+    given: Float[Tensor, "n d"] | None = None
+
+    @property
+    def as_given(self) -> Float[Tensor, "n d"]:
+        return self.rows if self.given is None else self.given
+
+    def mapped(self, space: Space) -> LabeledRows:
+        return replace(self, rows=space(self.as_given), given=self.as_given)
 
     @cached_property
     def fingerprint(self) -> str:
         """Of rows and codes; the one time they are hashed."""
-        return fingerprint(self.rows, "" if self.codes is None else self.codes)[:12]
+        return fingerprint(self.as_given, "" if self.codes is None else self.codes)[:12]
 
     @property
     def labeled(self) -> bool:
@@ -119,7 +139,7 @@ class LabeledRows:
         return SetFacts(
             name=self.name,
             rows=len(self.rows),
-            dims=self.rows.shape[1],
+            dims=self.as_given.shape[1],
             classes=len(counts),
             smallest_class=min(counts, default=None),
             largest_class=max(counts, default=None),
@@ -146,6 +166,20 @@ class Sets:
         """The support's."""
         assert self.support.codes is not None
         return self.support.codes
+
+    def mapped(self, space: Space) -> Sets:
+        """All rows in the space they are compared in; mapped here, and nowhere after."""
+        if space is RAW:
+            return self
+        own = self.support.mapped(space)
+        query = replace(own, name=self.query.name) if self.leave_one_out else None
+        return replace(
+            self,
+            support=own,
+            query=query or self.query.mapped(space),
+            calib=self.calib and self.calib.mapped(space),
+            foreign=self.foreign and self.foreign.mapped(space),
+        )
 
 
 def ready_sets(

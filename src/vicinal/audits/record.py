@@ -32,6 +32,7 @@ from vicinal.audits.sections import (
     Planted,
     PriorShift,
     Provenance,
+    Recommendation,
     RiskCoverage,
     StressTable,
     Sweep,
@@ -77,6 +78,7 @@ class Cases(Record):
     layer_class: tuple[tuple[int, ...], ...] | None = None
     layer_share: tuple[tuple[float, ...], ...] | None = None
     familiarity: tuple[float, ...] | None = None  # share of held-out rows at least as foreign
+    linear_share: tuple[float, ...] | None = None  # of the answer's lead, where a part is linear
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -106,6 +108,7 @@ class Audit(Record):
     support: SupportRows
     labels: LabelAudit | None
     provenance: Provenance
+    recommendation: Recommendation | None = None
     class_facts: tuple[ClassFacts, ...] = ()
     risk_coverage: RiskCoverage | None = None
     sweep: Sweep | None = None

@@ -68,6 +68,18 @@ class Scored:
         log_probs = self.answer.log_probs[torch.from_numpy(known)].numpy()
         return negative_log_likelihood(log_probs, self.codes[known], log_probabilities=True)
 
+    @cached_property
+    def row_losses(self) -> NDArray[np.float64]:
+        """-log p of the true class of each row that has a known one."""
+        known = np.flatnonzero(self.codes >= 0)
+        return -self.answer.log_probs[known, self.codes[known]].double().numpy()
+
+    @property
+    def nll_se(self) -> float | None:
+        if self.nll is None or len(self.row_losses) < 2:
+            return None
+        return float(self.row_losses.std(ddof=1)) / math.sqrt(len(self.row_losses))
+
     @property
     def nll(self) -> float | None:
         """The mean log loss; None where a true class has probability 0, or no row a known one."""
@@ -117,6 +129,9 @@ def head_record(name: str, scored: Scored, force_ece: bool) -> Head:
         coverage_at_target=scored.threshold.coverage,
         overconfidence=scored.mean_confidence - scored.accuracy,
         bins=reliability_bins(scored.confidence, scored.right),
+        nll_se=scored.nll_se,
+        infinite_rows=scored.loss.infinite,
+        note="; ".join(scored.answer.notes),
     )
 
 

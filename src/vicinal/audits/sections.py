@@ -32,6 +32,16 @@ class SetFacts(Record):
 
 
 @dataclass(frozen=True)
+class SpaceFacts(Record):
+    """The space rows are compared in, and each candidate's held-out NLL on the support."""
+
+    name: str
+    how: str  # a sentence
+    losses: dict[str, float]
+    cross_fitted: bool  # the map saw labels: support rows are judged by maps that saw others only
+
+
+@dataclass(frozen=True)
 class Data(Record):
     """The sets, and how they were used."""
 
@@ -44,6 +54,7 @@ class Data(Record):
     temperature: float | None
     model: str | None = None
     model_fingerprint: str | None = None
+    space: SpaceFacts | None = None
 
 
 @dataclass(frozen=True)
@@ -73,6 +84,23 @@ class Head(Record):
     coverage_at_target: float | None
     overconfidence: float | None = None  # mean confidence minus accuracy
     bins: tuple[ReliabilityBin, ...] = ()
+    nll_se: float | None = None
+    infinite_rows: int = 0  # whose true class has probability 0: the NLL is infinite
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Recommendation(Record):
+    """Which head to use and why; ``kept`` is saved, and gives verdicts and thresholds."""
+
+    head: str
+    best: str  # of the lowest NLL
+    kept: str
+    why: str  # a sentence or two
+    gap: float | None = None  # mean NLL of ``head`` less that of ``best``, row by row
+    gap_se: float | None = None
+    linear_share: float | None = None  # of the kept head's answers, in the mean
+    weights: tuple[float, ...] = ()  # of the neighbors and of the linear part in the kept head
 
 
 @dataclass(frozen=True)

@@ -82,6 +82,8 @@ def _data(audit: Audit) -> Iterator[str]:
             size = f"{facts.rows:,} x {facts.dims}"
             yield f"{role:<8} {facts.name}   {size}   {span}   sha {facts.fingerprint}"
     yield f"{'split':<8} {data.split} · k={data.k} · T={data.temperature or 0:.4g}"
+    if data.space is not None:
+        yield f"{'space':<8} {data.space.how}"
     yield ""
 
 
@@ -92,6 +94,8 @@ def _heads(audit: Audit) -> Iterator[str]:
     for head in audit.heads:
         mark = "  ← recommended" if head.name == audit.recommended else ""
         yield f"  {head.title:<34}{_cells(head)}{mark}"
+    if audit.recommendation is not None:
+        yield f"  {audit.recommendation.why}"
     yield ""
 
 
@@ -193,6 +197,7 @@ def settings_of(options: AuditOptions) -> AuditSettings:
         k=None if options.k == "auto" else int(options.k),
         metric="cosine" if options.metric == "cosine" else "sqeuclidean",
         normalize=options.normalize,
+        space=options.space,
         target_accuracy=options.target_accuracy,
         unfamiliar=options.unfamiliar,
         prior=options.prior,

@@ -149,6 +149,14 @@ class AuditOptions(
     normalize: Annotated[
         bool, typer.Option("--normalize/--no-normalize", help="Scale every row to length 1 first.")
     ] = False
+    space: Annotated[
+        str,
+        typer.Option(
+            "--space",
+            help="Where rows are compared: raw, unit, centered-unit, standardized, whitened, "
+            "learned, or fit: what held-out rows choose.",
+        ),
+    ] = "fit"
     target_accuracy: TargetAccuracy = 0.99
     unfamiliar: Unfamiliar = 0.05
     prior: Annotated[str, typer.Option("--prior", help="Class shares: support, uniform.")] = (

@@ -6,12 +6,16 @@ from vicinal.confidence.familiarity import Surroundings as Surroundings
 from vicinal.confidence.familiarity import combined_by_ranks as combined_by_ranks
 from vicinal.confidence.head import Judgement as Judgement
 from vicinal.confidence.head import TrustHead as TrustHead
-from vicinal.confidence.head import load as load
+from vicinal.confidence.head_file import load as load
 from vicinal.confidence.knn import KNNClassifier as KNNClassifier
+from vicinal.confidence.linear import LinearClassifier as LinearClassifier
 from vicinal.confidence.ned.classifier import NEDClassifier as NEDClassifier
 from vicinal.confidence.ned.effects import JointEffect as JointEffect
 from vicinal.confidence.ned.effects import LabelEffects as LabelEffects
 from vicinal.confidence.ned.onnx import export_onnx as export_onnx
+from vicinal.confidence.ned_linear import BlendedEffects as BlendedEffects
+from vicinal.confidence.ned_linear import BlendedPrediction as BlendedPrediction
+from vicinal.confidence.ned_linear import NEDLinear as NEDLinear
 from vicinal.confidence.prediction import Prediction as Prediction
 from vicinal.confidence.softmax import TemperatureScaling as TemperatureScaling
 from vicinal.confidence.softmax import energy as energy

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from vicinal.checks import InputError
+from vicinal.confidence.familiarity import part_columns
 
 _LISTS = ("fitted", "stale", "warnings", "features")
 _FLOATS = (torch.float32, torch.float64)
@@ -24,22 +25,32 @@ _CURVES = ("held_near_distances", "held_log_densities", "held_disagreements")
 def check_state(kind: str, tensors: Mapping[str, Tensor], facts: Any) -> None:
     """Refuse tensors and facts that no saved head has."""
     _need(isinstance(facts, dict), "its facts are no JSON object")
+    _check_finite(tensors)
+    if "linear" in kind:
+        _check_linear(tensors, facts)
+    if kind == "linear":
+        return
     _check_tensors(tensors)
     _check_facts(facts)
+    _check_space(tensors, facts)
+    if kind in ("ned_linear", "head_linear"):
+        _check_blend(tensors, facts)
     count, rows = len(facts["classes"]["names"]), len(tensors["support"])
     _check_labels(tensors["labels"], rows, count)
     _check_ids(tensors["ids"], rows)
     _check_numbers(tensors, count)
     _need(type(facts["k"]) is int and 1 <= facts["k"] <= rows, f"k={facts['k']!r} of {rows} rows")
-    if kind == "head":
+    if kind in ("head", "head_linear"):
         _check_standards(tensors, facts)
+        _check_familiarity(tensors, facts)
 
 
-def check_answers(head: Any, width: int) -> None:
+def check_answers(head: Any) -> None:
     """Refuse a head that cannot judge one row."""
-    out = head.predict_proba(torch.ones(1, width))
-    _need(bool(torch.isfinite(torch.as_tensor(out)).all()), "it gives no probabilities")
-    _need(head.recipe_ is not None, "it has no recipe")  # asking for it checks the options
+    out = torch.as_tensor(head.predict_proba(torch.ones(1, head.n_features_in_)))
+    _need(bool(out.isfinite().all()), "it gives no probabilities")
+    ned = getattr(head, "ned_", head)
+    _need(getattr(ned, "recipe_", ned) is not None, "it has no recipe")  # asking checks the options
 
 
 def _need(holds: bool, otherwise: str) -> None:
@@ -47,12 +58,84 @@ def _need(holds: bool, otherwise: str) -> None:
         raise InputError(otherwise)
 
 
-def _check_tensors(tensors: Mapping[str, Tensor]) -> None:
-    for name in ("support", "labels", "ids", "numbers"):
-        _need(name in tensors, f"the tensor {name!r} is missing")
+def _check_finite(tensors: Mapping[str, Tensor]) -> None:
     for name, value in tensors.items():
         if value.is_floating_point():
             _need(not bool(value.isnan().any()), f"the tensor {name!r} holds NaN")
+
+
+def _check_linear(tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
+    classes = facts.get("classes")
+    named = isinstance(classes, dict) and isinstance(classes.get("names"), list)
+    _need(named, "it has no classes")
+    count = len(facts["classes"]["names"])
+    for name in ("linear_coef", "linear_intercept", "linear_numbers"):
+        _need(name in tensors, f"the tensor {name!r} is missing")
+        _need(tensors[name].dtype in _FLOATS, f"the tensor {name!r} is of {tensors[name].dtype}")
+        _need(bool(tensors[name].isfinite().all()), f"the tensor {name!r} holds infinity")
+    coef, intercept = tensors["linear_coef"], tensors["linear_intercept"]
+    shaped = coef.ndim == 2 and len(coef) == count and intercept.shape == (count,)
+    _need(shaped and coef.shape[1] > 0, "its linear part has other classes")
+    numbers = tensors["linear_numbers"]
+    _need(numbers.shape == (2,) and bool((numbers >= 0).all()), "its linear numbers are odd")
+    _need(float(numbers[-1]) > 0, "its temperature is 0")
+    options = facts.get("linear_options")
+    _need(isinstance(options, dict) and options.keys() == {"l2", "folds"}, "its options are odd")
+    listed = isinstance(facts.get("features"), list)
+    _need(listed, "the field 'features' is no list of texts")
+
+
+def _check_blend(tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
+    blend, prior = tensors.get("blend"), tensors.get("blend_log_prior")
+    _need(blend is not None and blend.shape == (3,), "its two parts have no weights")
+    assert blend is not None
+    _need(bool((blend >= 0).all()) and float(blend[2]) < 1, "the weights of its parts are odd")
+    count = len(facts["classes"]["names"])
+    _need(prior is not None and prior.shape == (count,), "its prior is not one for each class")
+    width = facts.get("space", {}).get("width", tensors["support"].shape[1])
+    _need(tensors["linear_coef"].shape[1] == width, "its two parts take rows of other widths")
+    asked = facts.get("blend_options")
+    _need(isinstance(asked, dict) and asked.keys() == {"weights", "background"}, "its options")
+
+
+def _check_space(tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
+    """The map leads from rows of the stated width to rows like the support's."""
+    space = facts.get("space")
+    if space is None:
+        return
+    _need(isinstance(space, dict) and isinstance(space.get("name"), str), "its space has no name")
+    _need(type(space.get("unit")) is bool, "its space is odd")
+    width, out = space.get("width"), tensors["support"].shape[1]
+    _need(type(width) is int and width > 0, f"its rows have the width {width!r}")
+    shift, matrix = tensors.get("space_shift"), tensors.get("space_matrix")
+    _need(shift is None or shift.shape == (width,), "its shift has another width")
+    fits = matrix is None or matrix.shape in ((width,), (width, out))
+    _need(fits and (width == out or (matrix is not None and matrix.ndim == 2)), "its map is odd")
+    for part in (shift, matrix):
+        _need(part is None or bool(part.isfinite().all()), "its map holds infinity")
+
+
+def _check_familiarity(tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
+    said = facts.get("familiarity")
+    if said is None:
+        return
+    shaped = isinstance(said, dict) and said.keys() == {"parts", "rate"}
+    _need(shaped and isinstance(said["parts"], list), "its familiarity is odd")
+    _need(type(said["rate"]) is float and 0 < said["rate"] < 1, "its rate is no share")
+    part_columns(tuple(said["parts"]))
+    parts, held = tensors.get("held_familiar_parts"), tensors.get("held_familiar")
+    _need(parts is not None and held is not None, "its familiar rows are missing")
+    assert parts is not None
+    assert held is not None
+    fits = parts.ndim == 2 and len(parts) == len(said["parts"]) and held.shape == parts.shape[1:]
+    _need(fits and held.numel() > 0, "its familiar rows are odd")
+    ascending = bool((parts.diff(dim=1) >= 0).all()) and bool((held.diff() >= 0).all())
+    _need(ascending, "its familiar rows are not sorted")
+
+
+def _check_tensors(tensors: Mapping[str, Tensor]) -> None:
+    for name in ("support", "labels", "ids", "numbers"):
+        _need(name in tensors, f"the tensor {name!r} is missing")
     support = tensors["support"]
     _need(support.dtype in _FLOATS, f"its support is of {support.dtype}")
     shaped = support.ndim == 2 and support.numel() > 0

@@ -1,4 +1,4 @@
-"""A head to keep: NED, what held-out rows look like, and a verdict with its reason for every row.
+"""A head to keep: NED, alone or with a linear part, and a verdict with its reason for every row.
 
     head = TrustHead.fit((Z, y), calib=(Z_cal, y_cal))
     head.save("trust.vic")
@@ -23,13 +23,14 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vicinal.checks import InputError, as_matrix, as_tensor, same_kind
-from vicinal.confidence.bundle import read, write
-from vicinal.confidence.familiarity import ANCHORS, Familiarity, Ranks, Surroundings, enough
-from vicinal.confidence.file_check import check_answers, check_state
+from vicinal.confidence.bundle import write
+from vicinal.confidence.familiarity import ANCHORS, Familiarity, Surroundings, enough
+from vicinal.confidence.linear_file import ned_linear_state
 from vicinal.confidence.ned.classifier import NEDClassifier
-from vicinal.confidence.ned.file import ned_of_state, ned_state
+from vicinal.confidence.ned.file import ned_state
 from vicinal.confidence.ned.fit import fit_recipe
 from vicinal.confidence.ned.posterior import best_class, ned_log_probs
+from vicinal.confidence.ned_linear import NEDLinear
 from vicinal.confidence.prediction import Prediction, prediction_of
 from vicinal.confidence.support import Evidence
 from vicinal.confidence.verdicts import (
@@ -40,7 +41,6 @@ from vicinal.confidence.verdicts import (
     standards_of,
 )
 from vicinal.evaluation import threshold_for_accuracy
-from vicinal.files import reading
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,6 +61,7 @@ class Judgement(Prediction):
     _reasons: Callable[[], list[str]] = field(repr=False)
     crowding: NDArray[np.float64] | None = None
     familiarity: Any = None  # (n,)
+    linear_share: Any = None  # (n,): of the answer's lead, where a part of the head is linear
 
     @cached_property
     def reason(self) -> list[str]:
@@ -73,12 +74,18 @@ class Judgement(Prediction):
 
 
 class TrustHead:
-    """NED with the standards of held-out rows; ``fit`` makes one, ``predict`` judges new rows."""
+    """NED with the standards of held-out rows; ``fit`` makes one, ``predict`` judges new rows.
 
-    def __init__(self, ned: NEDClassifier, standards: Standards) -> None:
-        self.ned = ned
+    ``model`` is a NED, or a NED and a linear part together; ``ned`` is the one whose neighbors are
+    shown.
+    """
+
+    def __init__(self, model: NEDClassifier | NEDLinear, standards: Standards) -> None:
+        self.model = model
+        self.ned = model.ned_ if isinstance(model, NEDLinear) else model
         self.standards = standards
         self._seen: tuple[Any, Any, Surroundings] | None = None
+        self._linear_stale: tuple[str, ...] = ()
 
     @classmethod
     def fit(
@@ -86,7 +93,7 @@ class TrustHead:
         support: tuple[Any, Any],
         calib: tuple[Any, Any] | None = None,
         *,
-        ned: NEDClassifier | None = None,
+        ned: NEDClassifier | NEDLinear | None = None,
         target_accuracy: float = 0.95,
         unfamiliar: float = 0.05,
     ) -> TrustHead:
@@ -98,7 +105,7 @@ class TrustHead:
         calib : ``(Z, y)`` held out. Without, the support's own rows, each left out in turn, set the
             standards: too kind where the embedding was trained on these rows.
         ned : an unfitted NED in place of the default, which fits sharpness, background and class
-            bandwidths as well.
+            bandwidths as well; or an unfitted :class:`NEDLinear`.
         target_accuracy : what the rows above the threshold shall keep, with certainty 0.95.
         unfamiliar : the share of ordinary rows that may be called unfamiliar.
         """
@@ -110,14 +117,15 @@ class TrustHead:
     @classmethod
     def of(
         cls,
-        ned: NEDClassifier,
+        ned: NEDClassifier | NEDLinear,
         calib: tuple[Any, Any] | None = None,
         *,
         target_accuracy: float = 0.95,
         unfamiliar: float = 0.05,
     ) -> TrustHead:
-        """A head around a fitted NED."""
-        if ned.support_.labels.soft:
+        """A head around a fitted NED, or a fitted NED with its linear part."""
+        near = ned.ned_ if isinstance(ned, NEDLinear) else ned
+        if near.support_.labels.soft:
             raise InputError(
                 "a head gives verdicts about labels, so the support's must be hard. "
                 "Pass y.argmax(1)."
@@ -135,7 +143,7 @@ class TrustHead:
     @property
     def stale_(self) -> tuple[str, ...]:
         """What edits have outdated; empty when all is fresh."""
-        return self.ned.stale_
+        return (*self.ned.stale_, *self._linear_stale)
 
     @property
     def warnings_(self) -> list[str]:
@@ -143,18 +151,26 @@ class TrustHead:
 
     def predict(self, X: Any, crowding: Any = None) -> Judgement:
         """Judge new rows; ``crowding``: percentiles of the network's own N_S, if there are any."""
-        neighborhood = self.ned.neighborhood_of(X)
-        codes, prediction = prediction_of(self.ned, neighborhood, X)
+        neighborhood, share = self.ned.neighborhood_of(X), None
+        prediction: Prediction
+        if isinstance(self.model, NEDLinear):
+            codes, both = self.model.prediction_of(neighborhood, X)
+            share, prediction = as_tensor(both.linear_share, "linear_share"), both
+        else:
+            codes, prediction = prediction_of(self.ned, neighborhood, X)
         crowd = None if crowding is None else as_tensor(crowding, "crowding").double()
         sure = as_tensor(prediction.confidence, "confidence").double()
         scores = None
         if self.standards.familiarity is not None:
-            rows = as_matrix(X, "X").detach().cpu().to(self.ned.support_.rows.dtype)
+            rows = self.ned.support_.space(as_matrix(X, "X").detach().cpu())
+            rows = rows.to(self.ned.support_.rows.dtype)
             scores = self.surroundings.scores(rows, neighborhood, self.ned.parameters_)
         found = judge(
             neighborhood, codes, sure, self.ned.parameters_, self.standards, crowd, scores
         )
         names = [str(name) for name in self.classes_.tolist()]
+        weights = as_tensor(prediction.weights, "weights")
+        said = (found, neighborhood, codes, sure, self.standards, names, weights, share)
         return Judgement(
             **{item.name: getattr(prediction, item.name) for item in fields(prediction)},
             credibility=same_kind(found.credibility, X),
@@ -162,7 +178,7 @@ class TrustHead:
             density_percentile=same_kind(found.density_percentile, X),
             verdict=np.array(VERDICTS)[found.codes.numpy()],
             standards=self.standards,
-            _reasons=partial(reasons, found, neighborhood, codes, sure, self.standards, names),
+            _reasons=partial(reasons, *said),
             crowding=None if crowd is None else crowd.numpy(),
             familiarity=None if found.familiarity is None else same_kind(found.familiarity, X),
         )
@@ -176,27 +192,33 @@ class TrustHead:
         return self._seen[2]
 
     def predict_proba(self, X: Any) -> Any:
-        """NED's probabilities alone."""
-        return self.ned.predict_proba(X)
+        """The model's probabilities alone."""
+        return self.model.predict_proba(X)
 
     def add(self, X: Any, y: Any) -> TrustHead:
         """Add labeled rows, a new class perhaps; what that outdates is in ``stale_``."""
+        self._check_known(y)
         return self._edited(self.ned.add(X, y))
 
     def remove(self, ids: Any) -> TrustHead:
         return self._edited(self.ned.remove(ids))
 
     def relabel(self, ids: Any, y: Any) -> TrustHead:
+        self._check_known(y)
         return self._edited(self.ned.relabel(ids, y))
 
     def recalibrate(self, X: Any, y: Any) -> TrustHead:
         """Set temperature and standards from held-out rows; nothing is stale after."""
-        self.standards = measure(self.ned, (X, y), self.standards.target_accuracy, self._rate)
+        self.standards = measure(self.model, (X, y), self.standards.target_accuracy, self._rate)
+        self._linear_stale = ()
         return self
 
     def save(self, path: str | Path) -> Path:
         """Write a ``.vic`` file: safetensors and JSON, never pickle."""
-        tensors, facts = ned_state(self.ned)
+        kind, (tensors, facts) = "head", ned_state(self.ned)
+        if isinstance(self.model, NEDLinear):
+            kind, (tensors, facts) = "head_linear", ned_linear_state(self.model)
+            facts["linear_stale"] = list(self._linear_stale)
         held = {item.name: getattr(self.standards, item.name) for item in fields(Standards)}
         familiar = held.pop("familiarity")
         if familiar is not None:
@@ -205,11 +227,34 @@ class TrustHead:
         arrays = {f"held_{k}": v for k, v in held.items() if isinstance(v, Tensor)}
         threshold = torch.tensor([held.pop("threshold")], dtype=torch.float64)
         facts["standards"] = {k: v for k, v in held.items() if not isinstance(v, Tensor)}
-        return write(path, "head", {**tensors, **arrays, "held_threshold": threshold}, facts)
+        return write(path, kind, {**tensors, **arrays, "held_threshold": threshold}, facts)
+
+    def _check_known(self, y: Any) -> None:
+        """A linear part has a column for each class it was fitted to, and no other."""
+        if isinstance(self.model, NEDLinear):
+            new = set(np.unique(np.asarray(y)).tolist()) - set(self.classes_.tolist())
+            if new:
+                raise InputError(
+                    f"`y` holds {sorted(new, key=str)[0]!r}, a class the linear part of this head "
+                    "does not know. Fit a new head, or make one of the neighbors alone: "
+                    "TrustHead.of(head.ned)."
+                )
 
     def _edited(self, _: NEDClassifier) -> TrustHead:
-        if self.standards.source == "leave-one-out":
-            self.standards = measure(self.ned, None, self.standards.target_accuracy, self._rate)
+        """The neighbors follow an edit; a linear part stays as it was fitted, and is stale."""
+        held, blended = self.standards, isinstance(self.model, NEDLinear)
+        if isinstance(self.model, NEDLinear):
+            self.model.follow()
+            self._linear_stale = ("linear_", "blend_", "threshold")
+        if held.source == "leave-one-out" and not blended:
+            self.standards = measure(self.ned, None, held.target_accuracy, self._rate)
+        elif held.source == "leave-one-out":
+            evidence, parameters = self.ned.held_out(None), self.ned.parameters_
+            scores = held_out_scores(self.ned, evidence, self._rate)
+            familiar = Familiarity.of(scores, self._rate)
+            self.standards = standards_of(
+                evidence, parameters, held.threshold, held.target_accuracy, familiar
+            )
         return self
 
     @property
@@ -218,52 +263,20 @@ class TrustHead:
         return Familiarity.rate if familiar is None else familiar.rate
 
 
-DAMAGED = "Save the head again, or copy the file anew."
-
-
-def load(path: str | Path) -> TrustHead | NEDClassifier:
-    """Read a ``.vic`` file: what ``TrustHead.save`` or ``NEDClassifier.save`` wrote.
-
-    The file is data and runs nothing; see ``confidence/file_check.py`` for what it must hold.
-    """
-    kind, tensors, facts = read(path)
-    if kind not in ("head", "ned"):
-        raise InputError(f"cannot read {path}: it holds a {kind!r}, not a head. Update vicinal.")
-    try:
-        with reading(path, DAMAGED):
-            check_state(kind, tensors, facts)
-            ned = ned_of_state(tensors, facts)
-            check_answers(ned, ned.n_features_in_)
-            if kind == "ned":
-                return ned
-            head = TrustHead(ned, _standards_of_state(tensors, facts))
-            head.predict(torch.ones(1, ned.n_features_in_))
-            return head
-    except InputError as error:
-        if str(error).startswith("cannot read"):
-            raise
-        raise InputError(f"cannot read {path}: {error}. {DAMAGED}") from None
-
-
-def _standards_of_state(tensors: dict[str, Tensor], facts: dict[str, Any]) -> Standards:
-    """What was held out; heads of before there was familiarity go by the 5th distance."""
-    held: dict[str, Any] = {k[5:]: v for k, v in tensors.items() if k.startswith("held_")}
-    held["threshold"] = float(held["threshold"])
-    if "familiarity" in facts:
-        ranks = Ranks(held.pop("familiar_parts"), held.pop("familiar"))
-        said = facts["familiarity"]
-        held["familiarity"] = Familiarity(ranks, tuple(said["parts"]), said["rate"])
-    return Standards(**held, **facts["standards"])
-
-
 def measure(
-    ned: NEDClassifier, calib: tuple[Any, Any] | None, target_accuracy: float, unfamiliar: float
+    model: NEDClassifier | NEDLinear,
+    calib: tuple[Any, Any] | None,
+    target_accuracy: float,
+    unfamiliar: float,
 ) -> Standards:
     """The standards of held-out rows (also fits T on them), or of support rows left out in turn."""
+    ned = model.ned_ if isinstance(model, NEDLinear) else model
     evidence = ned.held_out(calib)
     if calib is not None and ned.recipe_.names:
         ned.fit_on(evidence)
     log_probs = _out_of_fold(ned, evidence)
+    if isinstance(model, NEDLinear):
+        log_probs = model.out_of_fold(log_probs, evidence.targets, calib)
     best = best_class(log_probs, evidence.neighborhood)
     confidence = log_probs.gather(1, best[:, None])[:, 0].exp().clamp_max(1).numpy()
     right = (best == evidence.targets).numpy()

@@ -6,22 +6,32 @@ with :math:`w_i = 1`, Dudani's :math:`(d_k-d_i)/(d_k-d_1)` (1976) or Gou's, whic
 :math:`(d_k+d_1)/(d_k+d_i)` (2012). Dudani's and Gou's weights are defined on plain, unsquared
 distances and know no bandwidth, so nothing in them can be calibrated; the k-th neighbor weighs 0,
 so k neighbors are k - 1 voters.
+
+A class nobody voted for has probability 0, and one such row makes the log-loss infinite. Smoothing
+adds s votes that are cast by the class shares :math:`\pi` of the support,
+
+.. math:: p_s(c \mid z) = \frac{k \, p(c \mid z) + s \, \pi_c}{k + s},
+
+and ``"fit"`` takes the s with the lowest leave-one-out log-loss, at least :math:`k/n`: n rows that
+were all right do not show that the next one will be.
 """
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from scipy.optimize import minimize_scalar
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from vicinal.checks import InputError, check_choice, check_k, same_kind
 from vicinal.confidence.support import LabeledSupport, rows_of
-from vicinal.labels import labels_of, named
+from vicinal.labels import labels_of, log_class_shares, named
 from vicinal.neighbors.distances import plain_distances
 from vicinal.neighbors.mass import class_log_mass, dudani, gou, uniform
 from vicinal.neighbors.neighborhood import Neighborhood
@@ -49,6 +59,38 @@ def knn_log_probs(
     return class_log_mass(WEIGHTS[weights](distances), labels, num_classes).log_softmax(1)
 
 
+def smoothed(log_votes: Tensor, log_shares: Tensor, k: int, strength: float) -> Tensor:
+    """Log-shares of the vote with ``strength`` more votes cast by the class shares.
+
+    >>> smoothed(torch.tensor([[1.0, 0.0]]).log(), torch.tensor([0.5, 0.5]).log(), 3, 1.0).exp()
+    tensor([[0.8750, 0.1250]])
+    """
+    if strength == 0:
+        return log_votes
+    cast = math.log(k / (k + strength)) + log_votes
+    return torch.logaddexp(cast, (math.log(strength / (k + strength)) + log_shares).expand_as(cast))
+
+
+def fit_smoothing(log_votes: Tensor, targets: Tensor, k: int) -> float:
+    """The strength with the lowest log-loss of rows that had no vote on themselves.
+
+    Parameters
+    ----------
+    log_votes : (n, c), leave-one-out.
+    targets : the rows' codes (n,), or soft labels (n, c).
+    k : neighbors that voted.
+    """
+    n, count = log_votes.shape
+    log_shares = log_class_shares(targets, count, leave_one_out=True)
+    own = targets if targets.ndim == 2 else torch.nn.functional.one_hot(targets, count)
+
+    def loss(u: float) -> float:
+        return -float((own * smoothed(log_votes, log_shares, k, math.exp(u))).sum() / n)
+
+    bounds = (math.log(k / n), math.log(100 * k))
+    return math.exp(minimize_scalar(loss, bounds=bounds, method="bounded").x)
+
+
 class KNNClassifier(ClassifierMixin, BaseEstimator):
     """Vote of the k nearest support rows; labels may be soft (n, c).
 
@@ -62,6 +104,8 @@ class KNNClassifier(ClassifierMixin, BaseEstimator):
     weights : ``"uniform"``, ``"dudani"`` or ``"gou"``.
     metric : ``"sqeuclidean"``, ``"euclidean"`` or ``"cosine"``.
     search : ``"exact"``, ``"faiss"``, ``"auto"`` or a :class:`vicinal.neighbors.Search`.
+    smoothing : votes added by the support's class shares: a number, 0 for the plain vote, or
+        ``"fit"``, leave-one-out; ``smoothing_`` is what was used.
 
     >>> knn = KNNClassifier(k=3).fit([[0.0], [1.0], [2.0], [3.0]], ["a", "a", "b", "b"])
     >>> knn.predict_proba([[0.0]])
@@ -74,22 +118,31 @@ class KNNClassifier(ClassifierMixin, BaseEstimator):
         weights: str = "uniform",
         metric: str = "sqeuclidean",
         search: str | Search = "exact",
+        smoothing: float | str = 0.0,
     ) -> None:
         self.k = k
         self.weights = weights
         self.metric = metric
         self.search = search
+        self.smoothing = smoothing
 
     def fit(self, X: Any, y: Any) -> KNNClassifier:
         """Take rows ``X`` with labels ``y`` (n,), or soft (n, c), as the support."""
         x = rows_of(self, X, reset=True)
         labels = labels_of(y, len(x))
         check_choice(self.weights, "weights", tuple(WEIGHTS))
+        given = self._given_smoothing()
         if len(x) == 1 and self.k != 1:
             raise InputError(f"`k`={self.k} but the support has 1 sample. Pass more rows, or k=1.")
         check_k(self.k, len(x), "k", "the support")
         self.support_ = LabeledSupport(make_search(self.search, self.metric).build(x), labels)
         self.classes_: NDArray[Any] = labels.classes
+        self.log_shares_ = log_class_shares(labels.codes, len(labels.classes))
+        self.smoothing_ = 0.0
+        if given is None:
+            others = self.support_.leave_one_out(self.k)
+            given = fit_smoothing(self._log_probs_of(others), labels.codes, others.k)
+        self.smoothing_ = given
         return self
 
     def predict_log_proba(self, X: Any) -> Any:
@@ -134,4 +187,15 @@ class KNNClassifier(ClassifierMixin, BaseEstimator):
         for part in neighborhood.blocks(neighborhood.block_rows(count)):
             d = plain_distances(part.distances.double(), self.metric)
             parts.append(knn_log_probs(d, part.labels, count, weights=self.weights))
-        return torch.cat(parts)
+        return smoothed(torch.cat(parts), self.log_shares_, neighborhood.k, self.smoothing_)
+
+    def _given_smoothing(self) -> float | None:
+        """The number that was given; None where it is to be fitted."""
+        if isinstance(self.smoothing, str):
+            check_choice(self.smoothing, "smoothing", ("fit",))
+            return None
+        if not 0 <= self.smoothing < math.inf:
+            raise InputError(
+                f"`smoothing` must be 'fit' or a number of at least 0, got {self.smoothing!r}."
+            )
+        return float(self.smoothing)

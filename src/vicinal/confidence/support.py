@@ -10,7 +10,7 @@ column counts, sparse and complex input refused); the sentence about NaN rows is
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -27,8 +27,11 @@ from vicinal.checks import InputError, as_matrix
 from vicinal.labels import Labels, labels_of
 from vicinal.neighbors.graph import NeighborGraph
 from vicinal.neighbors.neighborhood import Neighborhood, NeighborLabels, joined
-from vicinal.neighbors.search import Search
+from vicinal.neighbors.search import ExactSearch, Search
+from vicinal.neighbors.spaces import RAW, Space
 from vicinal.neighbors.surprise import TemperatureFit, fit_temperature
+
+Ask = Callable[[Tensor, Tensor, int, int], Neighborhood]
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,8 +95,52 @@ def joined_evidence(parts: Sequence[Evidence]) -> Evidence:
     )
 
 
+@dataclass(frozen=True, eq=False)
+class CrossFit:
+    """The honest stand-in for the leave-one-out graph where the space itself looked at the labels.
+
+    A row of fold f is searched among the rows of the other folds, in a space that was fitted to
+    them alone: ``spaces[f]``. ``rows`` are as they came, before any map.
+    """
+
+    rows: Float[Tensor, "n d"]
+    fold: Int[Tensor, " n"]
+    spaces: tuple[Space, ...]
+
+    def neighborhood(self, k: int, metric: str, ask: Ask | None = None) -> Neighborhood:
+        """Each row's k nearest of the other folds (fewer where these have fewer rows).
+
+        ``ask(support, rows, k, fold)`` takes the place of an exact search.
+        """
+        own = [(self.fold == f).nonzero()[:, 0] for f in range(len(self.spaces))]
+        k = min(k, len(self.fold) - max(map(len, own)))
+        distances = self.rows.new_empty(len(self.fold), k)
+        indices = torch.empty(len(self.fold), k, dtype=torch.long)
+        for f, mine in enumerate(own):
+            if len(mine):
+                rest, x = (self.fold != f).nonzero()[:, 0], self.spaces[f](self.rows)
+                if ask is None:
+                    found = ExactSearch(metric).build(x[rest]).query(x[mine], k).cpu()
+                else:
+                    found = ask(x[rest], x[mine], k, f).cpu()
+                distances[mine], indices[mine] = found.distances, rest[found.indices]
+        return Neighborhood(distances, indices)
+
+    def with_rows(self, rows: Float[Tensor, "m d"], ids: Int[Tensor, " m"]) -> CrossFit:
+        """New rows join the folds in turn; no map has seen them."""
+        fold = torch.cat([self.fold, ids % len(self.spaces)])
+        return replace(self, rows=torch.cat([self.rows, rows.to(self.rows)]), fold=fold)
+
+    def keep(self, kept: Tensor) -> CrossFit:
+        return replace(self, rows=self.rows[kept], fold=self.fold[kept])
+
+
 class LabeledSupport:
-    """Rows in a search, their labels and ids, and the cached leave-one-out graph."""
+    """Rows in a search, their labels and ids, and the cached leave-one-out graph.
+
+    The search holds the rows as ``space`` maps them; what comes in, queries and new rows, is mapped
+    here and nowhere else. ``crossed`` takes the place of the graph where the space saw the labels.
+    """
 
     def __init__(
         self,
@@ -101,8 +148,14 @@ class LabeledSupport:
         labels: Labels,
         ids: Tensor | None = None,
         graph: NeighborGraph | None = None,
+        space: Space = RAW,
+        crossed: CrossFit | None = None,
+        honest: Neighborhood | None = None,
     ) -> None:
         self.search = search
+        self.space = space
+        self.crossed = crossed
+        self._honest = honest  # of ``crossed``
         self.labels = labels
         self.ids = torch.arange(len(labels.codes)) if ids is None else ids
         self._next_id = int(self.ids.max()) + 1
@@ -117,7 +170,7 @@ class LabeledSupport:
 
     def query(self, x: Float[Tensor, "m d"], k: int) -> Neighborhood:
         """The k nearest rows of each of ``x`` with their labels; indices are positions, not ids."""
-        return self.search.query(x, k).cpu().labeled(self.labels.codes)
+        return self.search.query(self.space(x), k).cpu().labeled(self.labels.codes)
 
     def query_without(
         self, x: Float[Tensor, "m d"], k: int, gone: Int[Tensor, " g"]
@@ -151,6 +204,10 @@ class LabeledSupport:
                 "Pass temperature= a number, or more rows."
             )
         k = min(k, len(self) - 1)
+        if self.crossed is not None:
+            if self._honest is None or self._honest.k < k:
+                self._honest = self.crossed.neighborhood(k, self.search.metric)
+            return self._honest.first(k).labeled(self.labels.codes)
         if self._graph is None or self._graph.k != k:
             self._graph = NeighborGraph.build(self.search, k)
         found = Neighborhood(self._graph.distances, self._graph.indices)
@@ -171,8 +228,11 @@ class LabeledSupport:
 
     def add(self, rows: Float[Tensor, "m d"], y: Any) -> None:
         labels = coding.joined(self.labels, labels_of(y, len(rows)))
-        (self._graph or self.search).add(rows)
-        self.ids = torch.cat([self.ids, torch.arange(len(rows)) + self._next_id])
+        (self._graph or self.search).add(self.space(rows))
+        ids = torch.arange(len(rows)) + self._next_id
+        if self.crossed is not None:
+            self.crossed, self._honest = self.crossed.with_rows(rows, ids), None
+        self.ids = torch.cat([self.ids, ids])
         self._next_id += len(rows)
         self.labels = labels
 
@@ -182,6 +242,8 @@ class LabeledSupport:
         if self._graph is not None and int(kept.sum()) <= self._graph.k:
             self._graph = None  # too few rows for its k; the next one is built with less
         (self._graph or self.search).remove((~kept).nonzero()[:, 0])
+        if self.crossed is not None:
+            self.crossed, self._honest = self.crossed.keep(kept), None
         self.ids = self.ids[kept]
         self.labels = Labels(self.labels.classes, self.labels.codes[kept])
 

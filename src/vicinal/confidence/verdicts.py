@@ -189,6 +189,8 @@ def reasons(
     confidence: Float[Tensor, " n"],
     standards: Standards,
     names: Sequence[str],
+    weights: Float[Tensor, "n k"],
+    linear_share: Float[Tensor, " n"] | None = None,
 ) -> list[str]:
     """One line per row: the measured thing behind its verdict.
 
@@ -197,13 +199,16 @@ def reasons(
     judged : what :func:`judge` found.
     neighborhood, predicted, confidence, standards : what it was asked with.
     names : of the classes, in the order of their codes.
+    weights : the neighbors' shares of the answer.
+    linear_share : how much of the answer a linear part carries, where there is one.
     """
     labels = neighborhood.labels
     labels = labels if labels.ndim == 2 else labels.argmax(2)
     held = "support rows left out" if standards.source == "leave-one-out" else "held-out rows"
+    votes = shares_of_weight(labels, weights, names, predicted, linear_share)
     lines = {
-        SUPPORTED: lambda rows: _supported(labels[rows], predicted[rows], names),
-        CONTESTED: lambda rows: _contested(labels[rows], confidence[rows], standards, held, names),
+        SUPPORTED: lambda rows: [votes[row] for row in rows.tolist()],
+        CONTESTED: lambda rows: _contested(votes, rows, confidence, standards, held),
         UNFAMILIAR: lambda rows: _unfamiliar(judged, rows, held),
         ISOLATED: lambda rows: _isolated(judged, rows, standards, held),
     }
@@ -215,45 +220,65 @@ def reasons(
     return found
 
 
-def _supported(labels: Tensor, predicted: Tensor, names: Sequence[str]) -> list[str]:
-    k, votes = labels.shape[1], (labels == predicted[:, None]).sum(1)
-    pairs = zip(votes.tolist(), predicted.tolist(), strict=True)
-    return [f"{count}/{k} neighbors {names[code]}" for count, code in pairs]
+def shares_of_weight(
+    labels: Int[Tensor, "n k"],
+    weights: Float[Tensor, "n k"],
+    names: Sequence[str],
+    predicted: Int[Tensor, " n"],
+    linear_share: Float[Tensor, " n"] | None,
+    most: int = 3,
+) -> list[str]:
+    """The neighbors' vote by weight, ``cat 72 % · dog 28 %``, and who else decided, if someone did.
+
+    Parameters
+    ----------
+    labels, weights : of the neighbors.
+    names : of the classes.
+    predicted : codes of the answer.
+    linear_share : of the answer, where a linear part carries some of it.
+    most : classes in a line.
+
+    >>> one = torch.tensor([[2, 0, 0]]), torch.tensor([[0.5, 0.3, 0.2]])
+    >>> shares_of_weight(*one, ["a", "b", "c"], torch.tensor([2]), None)
+    ['neighbors c 50 % · a 50 %']
+    """
+    found, carried = [], None if linear_share is None else linear_share.tolist()
+    block = max(_ELEMENTS // max(len(names), 1), 1)
+    for start in range(0, len(labels), block):
+        part, weight = labels[start : start + block], weights[start : start + block].double()
+        shares = torch.zeros(len(part), len(names), dtype=torch.float64).scatter_add_(
+            1, part, weight
+        )
+        own = predicted[start : start + block, None]
+        # The answer's own class goes first among equals.
+        order = shares.scatter_add(1, own, torch.full(own.shape, 1e-9).double())
+        top = order.topk(min(most, len(names)), 1).indices
+        lines = zip(top.tolist(), shares.gather(1, top).tolist(), own[:, 0].tolist(), strict=True)
+        for row, (codes, values, code) in enumerate(lines, start):
+            some = [f"{names[c]} {v:.0%}" for c, v in zip(codes, values, strict=True) if v >= 5e-3]
+            line = "neighbors " + " · ".join(some).replace("%", " %")
+            if codes[0] != code:
+                by = "the prior" if carried is None else "the linear part"
+                line += f"; {by} decides for {names[code]}"
+            elif carried is not None:
+                line += f"; {carried[row]:.0%} of the lead is the linear part's".replace("%", " %")
+            found.append(line)
+    return found
 
 
 def _contested(
-    labels: Tensor, confidence: Tensor, standards: Standards, held: str, names: Sequence[str]
+    votes: list[str], rows: Tensor, confidence: Tensor, standards: Standards, held: str
 ) -> list[str]:
     surely = f"neighbors disagree more than for 95 % of {held}"
     below = f"confidence below {standards.level:.2f}"
     if standards.level == MAJORITY:
-        below += ": no clear majority of the weight"
+        below += ": no clear majority"
     elif standards.reachable:
         below += f", which keeps {standards.target_accuracy:.0%} accuracy"
     else:
         below += f", and too few {held} to promise accuracy"
     sure = (confidence >= standards.level).tolist()
-    splits = _splits(labels, names)
-    return [f"{s}; {surely if c else below}" for s, c in zip(splits, sure, strict=True)]
-
-
-def _splits(labels: Int[Tensor, "n k"], names: Sequence[str], most: int = 3) -> list[str]:
-    """The vote, ``cat 12 · dog 8``: most neighbors first, among equals who comes first in the row.
-
-    >>> _splits(torch.tensor([[2, 0, 0, 2, 1]]), ["a", "b", "c"])
-    ['c 2 · a 2 · b 1']
-    """
-    k, found = labels.shape[1], []
-    for part in labels.split(max(_ELEMENTS // max(len(names), 1), 1)):
-        votes = torch.zeros(len(part), len(names), dtype=torch.long)
-        votes.scatter_add_(1, part, torch.ones_like(part))
-        first = torch.full_like(votes, k)
-        first.scatter_reduce_(1, part, torch.arange(k).expand_as(part), "amin")
-        order = (votes * (k + 1) - first).topk(min(most, len(names)), 1).indices
-        for codes, counts in zip(order.tolist(), votes.gather(1, order).tolist(), strict=True):
-            some = [f"{names[c]} {n}" for c, n in zip(codes, counts, strict=True) if n]
-            found.append(" · ".join(some))
-    return found
+    return [f"{votes[row]}; {surely if sure[row] else below}" for row in rows.tolist()]
 
 
 def _unfamiliar(judged: Judged, rows: Tensor, held: str) -> list[str]:

@@ -51,13 +51,18 @@ def calibration_sentence(audit: Audit) -> str:
             f"{head.title} is recommended; too few labeled rows to measure its calibration "
             "(an ECE would be mostly noise)."
         )
-    lead = ""
+    lead, choice = f"{head.title} ", audit.recommendation
+    best = choice is None or choice.best == choice.head
     if not head.name.startswith(NEIGHBOR_HEADS):
-        lead = f"{head.title} has the best log-loss here, ahead of the neighbor heads: keep it. It "
+        how = "the best log-loss here" if best else "as good a log-loss as any here"
+        lead = f"{head.title} has {how}, ahead of the neighbor heads: keep it. It "
     elif len(audit.heads) > 1:
-        lead = f"{head.title} has the best log-loss of {len(audit.heads)} heads and "
-    else:
-        lead = f"{head.title} "
+        how = (
+            "the best log-loss of"
+            if best
+            else "a log-loss within one standard error of the best of"
+        )
+        lead = f"{head.title} has {how} {len(audit.heads)} heads and "
     numbers = f"(ECE {percent(head.ece)}, noise floor {percent(head.noise_floor)})"
     if at_floor(head):
         return f"{lead}is calibrated within sampling noise {numbers}."
@@ -173,8 +178,8 @@ def limits(audit: Audit) -> list[str]:
     lines = [
         "Confidence is closed-set: it compares the known classes with one another and cannot say "
         "that an input belongs to none of them. That is what the verdict unfamiliar is for.",
-        "Neighbors are evidence, not causes. They explain the neighbor head exactly; a softmax "
-        "head may decide otherwise"
+        "Neighbors are evidence, not causes. They explain the neighbor head exactly, and the "
+        "effects of labels are exact for it; a linear part or a softmax head may decide otherwise"
         + (
             f" (the two agree on {percent(audit.agreement)} of the rows)."
             if audit.agreement is not None

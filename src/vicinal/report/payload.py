@@ -210,6 +210,8 @@ class Builder:
         }
         if cases.network_percentile is not None:
             columns["crowding"] = [rounded(cases.network_percentile[i], 1) for i in rows]
+        if cases.linear_share is not None:
+            columns["linear"] = [round(cases.linear_share[i], 2) for i in rows]
         if cases.network_neighbors is not None and cases.network_similarities is not None:
             alike, similarities = cases.network_neighbors, cases.network_similarities
             columns["network_neighbors"] = lists(shown(alike, rows), used.searchsorted)

@@ -43,11 +43,13 @@ from vicinal.confidence.ned.posterior import (
     ned_log_probs,
     with_prior,
 )
+from vicinal.confidence.ned.space import check_space, support_in_space
 from vicinal.confidence.prediction import Prediction, prediction_of
 from vicinal.confidence.support import Evidence, LabeledSupport, rows_of
 from vicinal.labels import codes_of, labels_of, named, without_empty_classes
 from vicinal.neighbors.neighborhood import Neighborhood
-from vicinal.neighbors.search import Search, make_search
+from vicinal.neighbors.search import Search
+from vicinal.neighbors.spaces import Space
 
 DEFAULT_K = 100
 
@@ -70,8 +72,11 @@ class NEDClassifier(ClassifierMixin, BaseEstimator):
         ``classes_``: the class frequencies to expect of queries.
     metric : ``"sqeuclidean"`` (the paper's), ``"euclidean"`` or ``"cosine"``.
     search : ``"exact"``, ``"faiss"``, ``"auto"`` or a :class:`vicinal.neighbors.Search`.
+    space : the linear map before the distances: ``"raw"``, ``"unit"``, ``"centered-unit"``,
+        ``"standardized"``, ``"whitened"``, ``"learned"``, or ``"fit"``: what held-out rows choose.
 
     After ``fit``: ``temperature_, sharpness_, background_, class_temperatures_`` as used;
+    ``space_``, and ``space_losses_``, the held-out losses it was chosen by;
     ``classes_`` in the order of probability columns; ``loo_proba_``, leave-one-out probabilities of
     the support; ``unreachable_``, ids of rows whose class is not among their k neighbors;
     ``n_conflicting_duplicates_``; ``stale_``, what edits have outdated; ``warnings_``.
@@ -92,6 +97,7 @@ class NEDClassifier(ClassifierMixin, BaseEstimator):
         prior: Any = "support",
         metric: str = "sqeuclidean",
         search: str | Search = "exact",
+        space: str = "raw",
     ) -> None:
         self.k = k
         self.temperature = temperature
@@ -101,18 +107,22 @@ class NEDClassifier(ClassifierMixin, BaseEstimator):
         self.prior = prior
         self.metric = metric
         self.search = search
+        self.space = space
 
     def fit(self, X: Any, y: Any) -> NEDClassifier:
         """Take rows with labels (n,), or soft labels (n, c), as the support; fit the rest."""
         recipe, x = self.recipe_, rows_of(self, X, reset=True)
-        labels = labels_of(y, len(x))
-        search = make_search(self.search, self.metric).build(x)
-        return self._fit(recipe, LabeledSupport(search, labels), isinstance(X, Tensor))
+        support = support_in_space(self, x, labels_of(y, len(x)))
+        return self._fit(recipe, support, isinstance(X, Tensor))
 
     def fit_support(self, support: LabeledSupport) -> NEDClassifier:
         """The same for a support that is in its search already, with its labels coded."""
-        self.n_features_in_ = support.rows.shape[1]
-        return self._fit(self.recipe_, support, True)
+        recipe, shift = self.recipe_, support.space.shift
+        self.n_features_in_ = support.rows.shape[1] if shift is None else len(shift)
+        self.space_losses_: dict[str, float] = {}
+        if self.space != "raw":
+            support = support_in_space(self, support.rows, support.labels, support.ids)
+        return self._fit(recipe, support, True)
 
     def fit_on(self, held_out: Evidence) -> NEDClassifier:
         """Fit on held-out rows whose neighbors were found before."""
@@ -149,10 +159,10 @@ class NEDClassifier(ClassifierMixin, BaseEstimator):
                 "confidence will be too high. Hold them out of the support."
             )
         found = self.support_.evidence(neighborhood, targets[known], leave_one_out=False)
-        return replace(found, points=x[known])
+        return replace(found, points=self.support_.space(x[known]))
 
     def refit(self) -> NEDClassifier:
-        """Fit again, leave-one-out, from the cached graph; nothing is stale after."""
+        """Fit again, leave-one-out, from the cached graph; at most the space is stale after."""
         check_is_fitted(self)
         self.support_.labels = without_empty_classes(self.support_.labels)
         return self._learn(self.recipe_, None)
@@ -223,8 +233,7 @@ class NEDClassifier(ClassifierMixin, BaseEstimator):
         x, (rows, new) = self._rows(X), edits_of(self.support_, ids, new_labels)
         if new is None and len(self.support_) == 1:
             raise InputError("the support has a single row; without it nothing can be predicted.")
-        one_more = min(self.k_ + (new is None), len(self.support_))
-        neighborhood = self.support_.query(x, one_more)
+        neighborhood = self.support_.query(x, min(self.k_ + (new is None), len(self.support_)))
         return label_effects(self, neighborhood, rows, new, probabilities=probabilities)
 
     def joint_effect(self, X: Any, ids: Any, new_labels: Any = None) -> JointEffect:
@@ -268,6 +277,10 @@ class NEDClassifier(ClassifierMixin, BaseEstimator):
         return self._fitted().support_.labels.classes
 
     @property
+    def space_(self) -> Space:
+        return self._fitted().support_.space
+
+    @property
     def support_size_(self) -> int:
         return len(self._fitted().support_)
 
@@ -309,6 +322,7 @@ class NEDClassifier(ClassifierMixin, BaseEstimator):
         """Which parameters are given and which are fitted, from the options as they are now."""
         if isinstance(self.prior, str):
             check_choice(self.prior, "prior", ("support", "uniform"))
+        check_space(self.space)
         return Recipe.of(self.temperature, self.sharpness, self.background, self.bandwidth)
 
     def _usable_k(self, before: int) -> int:
@@ -324,6 +338,7 @@ class NEDClassifier(ClassifierMixin, BaseEstimator):
 
     def _fit(self, recipe: Recipe, support: LabeledSupport, as_torch: bool) -> NEDClassifier:
         self.warnings_: list[str] = []
+        self.stale_: tuple[str, ...] = ()
         self.support_, self._torch = support, as_torch
         self.k_ = self._usable_k(before=0)
         return self._learn(recipe, None)
@@ -338,7 +353,9 @@ class NEDClassifier(ClassifierMixin, BaseEstimator):
             self._warn(sentence)
         self._use(with_prior(fit.parameters, labels.counts(), self.prior))
         self.fitted_ = fit.kept
-        self.stale_: tuple[str, ...] = ()
+        self.stale_ = tuple(
+            name for name in self.stale_ if name == "space_"
+        )  # fit() alone mends it
         self.fitted_on_ = "leave-one-out" if held_out is None else "held-out"
         if evidence is not None and evidence.leave_one_out and not labels.soft:
             self._check_collapse(evidence)
@@ -355,8 +372,9 @@ class NEDClassifier(ClassifierMixin, BaseEstimator):
         """Rows that no neighbor could set right do not speak against a collapse."""
         best = best_class(self.log_probs_of(evidence.neighborhood), evidence.neighborhood)
         bound_to_be_wrong = len(self.support_.unreachable(self.k_))
-        right = float((best == evidence.targets).sum())
-        accuracy = right / max(len(evidence) - bound_to_be_wrong, 1)
+        accuracy = float((best == evidence.targets).sum()) / max(
+            len(evidence) - bound_to_be_wrong, 1
+        )
         if len(self.classes_) > 1 and accuracy > 0.999:
             self._warn(
                 f"leave-one-out accuracy is {accuracy:.4f}: either the task is easy, or the "
@@ -367,7 +385,7 @@ class NEDClassifier(ClassifierMixin, BaseEstimator):
 
     def _edited(self, refit: bool) -> NEDClassifier:
         self.k_ = self._usable_k(before=self.k_)
-        recipe = self.recipe_
+        recipe, self.stale_ = self.recipe_, ("space_",) * self.space_.fitted
         if refit and (self.fitted_on_ == "leave-one-out" or not recipe.names):
             return self.refit()
         prior, counts = self.parameters_.prior, self.support_.labels.counts()
@@ -375,7 +393,7 @@ class NEDClassifier(ClassifierMixin, BaseEstimator):
             # New classes count by their rows and take the common bandwidth until the next fit.
             shared = replace(self.parameters_, log_bandwidths=None)
             self._use(with_prior(shared, counts, self.prior))
-        self.stale_ = (*recipe.names, "prior_")
+        self.stale_ = (*recipe.names, "prior_", *self.stale_)
         if self.fitted_on_ == "held-out":
             self._warn("the support has changed since calibration: call calibrate(X, y) again.")
         return self

@@ -11,9 +11,10 @@ from torch import Tensor
 from vicinal.confidence.bundle import pack_classes, unpack_classes
 from vicinal.confidence.ned.classifier import NEDClassifier
 from vicinal.confidence.ned.posterior import NEDParameters
-from vicinal.confidence.support import LabeledSupport
+from vicinal.confidence.support import CrossFit, LabeledSupport
 from vicinal.labels import Labels
 from vicinal.neighbors.search import make_search
+from vicinal.neighbors.spaces import RAW, Space
 
 _NUMBERS = ("temperature", "sharpness", "background", "effective_dimension")
 _VECTORS = ("log_bandwidths", "prior", "log_prior_shift")
@@ -33,6 +34,7 @@ def ned_state(ned: NEDClassifier) -> tuple[dict[str, Tensor], dict[str, Any]]:
         value = getattr(parameters, name)
         if value is not None:
             tensors[name] = value
+    tensors |= _space_tensors(support)
     options = ned.get_params(deep=False)
     if not isinstance(options["prior"], str):
         tensors["prior_option"] = torch.as_tensor(np.asarray(options["prior"], dtype=np.float64))
@@ -45,6 +47,12 @@ def ned_state(ned: NEDClassifier) -> tuple[dict[str, Tensor], dict[str, Any]]:
         "options": {k: int(v) if isinstance(v, np.integer) else v for k, v in options.items()},
         "classes": pack_classes(ned.classes_),
         "k": ned.k_,
+        "space": {
+            "name": ned.space_.name,
+            "unit": ned.space_.unit,
+            "width": ned.n_features_in_,
+            "losses": ned.space_losses_,
+        },
         "fitted": list(ned.fitted_),
         "fitted_on": ned.fitted_on_,
         "stale": list(ned.stale_),
@@ -65,8 +73,12 @@ def ned_of_state(tensors: dict[str, Tensor], facts: dict[str, Any]) -> NEDClassi
     ned = NEDClassifier(**options)
     search = make_search(ned.search, ned.metric).build(tensors["support"])
     labels = Labels(unpack_classes(facts["classes"]), tensors["labels"])
-    ned.support_ = LabeledSupport(search, labels, tensors["ids"])
-    ned.k_, ned.n_features_in_ = facts["k"], tensors["support"].shape[1]
+    space, crossed = _space_of(tensors, facts)
+    ned.support_ = LabeledSupport(search, labels, tensors["ids"], space=space, crossed=crossed)
+    ned.k_ = facts["k"]
+    about = facts.get("space", {})
+    ned.n_features_in_ = about.get("width", tensors["support"].shape[1])
+    ned.space_losses_ = about.get("losses", {})
     ned._use(NEDParameters(*tensors["numbers"].tolist(), *map(tensors.get, _VECTORS)))
     ned.fitted_, ned.stale_ = tuple(facts["fitted"]), tuple(facts["stale"])
     ned.fitted_on_, ned.warnings_ = facts["fitted_on"], list(facts["warnings"])
@@ -74,3 +86,28 @@ def ned_of_state(tensors: dict[str, Tensor], facts: dict[str, Any]) -> NEDClassi
     if facts["features"]:
         ned.feature_names_in_ = np.array(facts["features"], dtype=object)
     return ned
+
+
+def _space_tensors(support: LabeledSupport) -> dict[str, Tensor]:
+    """The map, and where it saw the labels the rows and maps of its folds as well."""
+    parts = {"space_shift": support.space.shift, "space_matrix": support.space.matrix}
+    crossed = support.crossed
+    if crossed is not None:
+        parts |= {"crossed_rows": crossed.rows, "crossed_fold": crossed.fold}
+        for f, space in enumerate(crossed.spaces):
+            parts |= {f"crossed_shift_{f}": space.shift, f"crossed_matrix_{f}": space.matrix}
+    return {name: value for name, value in parts.items() if value is not None}
+
+
+def _space_of(tensors: dict[str, Tensor], facts: dict[str, Any]) -> tuple[Space, CrossFit | None]:
+    """Files of before there were spaces hold raw rows."""
+    if "space" not in facts:
+        return RAW, None
+    name, unit = facts["space"]["name"], facts["space"]["unit"]
+    space = Space(name, tensors.get("space_shift"), tensors.get("space_matrix"), unit)
+    if "crossed_rows" not in tensors:
+        return space, None
+    count = sum(key.startswith("crossed_shift_") for key in tensors)
+    maps = [(tensors[f"crossed_shift_{f}"], tensors[f"crossed_matrix_{f}"]) for f in range(count)]
+    spaces = tuple(Space(name, shift, matrix, unit) for shift, matrix in maps)
+    return space, CrossFit(tensors["crossed_rows"], tensors["crossed_fold"], spaces)

@@ -15,7 +15,8 @@ errors would send :math:`\gamma` to infinity, and :math:`\epsilon` after it).
 Eq. 3's temperature is fitted first, exactly as if it were alone: the objective is then the soft
 nearest neighbor loss. More parameters always fit better on the rows that chose them, so the further
 ones climb a ladder (sharpness and background, then class bandwidths) and stay only where they lower
-the loss of rows that did not choose them; where they do not help, the result *is* eq. 3.
+the loss of rows that did not choose them; where they do not help, the result *is* eq. 3. (Only a
+background that was to be fitted never falls below 1/(n + 1), which n rows cannot tell from 0.)
 
 Inside, the parameters are one vector ``v``, each on the scale where it is unbounded:
 log T, the log(T_c / T), the effective dimension m, log γ, logit ε.
@@ -84,12 +85,14 @@ def fit_recipe(
     ladder = [(t, False, g, e)] * (g or e) + [(t, True, g, e)] * recipe.per_class
     if ladder and len(usable) > 0 and num_classes > 1:
         rows = evidence.rows(reachable(evidence, eps > 0 or e))
-        v, step = fit_jointly(v, rows, [_mask(num_classes, *free) for free in ladder], dimensions)
+        v, step = fit_jointly(
+            v, rows, [fit_mask(num_classes, *free) for free in ladder], dimensions
+        )
     own = v[1:-3]
     parameters = NEDParameters(
         temperature=math.exp(v[0]) if recipe.temperature is None else recipe.temperature,
         sharpness=math.exp(v[-2]),
-        background=_sigmoid(v[-1]) if e else eps,
+        background=max(_sigmoid(v[-1]), least_background(evidence)) if e else eps,
         effective_dimension=float(v[-3]),
         log_bandwidths=torch.from_numpy(own.copy()) if own.any() else None,
     )
@@ -97,7 +100,17 @@ def fit_recipe(
     return RecipeFit(parameters, tuple(compress(FITTED, kept)), notes)
 
 
-def _mask(num_classes: int, t: bool, bandwidths: bool, gamma: bool, eps: bool) -> Mask:
+def least_background(evidence: Evidence) -> float:
+    """1 / (n + 1): that the next row is unlike all n so far is a chance they cannot rule out.
+
+    A small support without a single error says nothing against ε = 0, and the first error then
+    costs as many nats as the kernel has digits.
+    """
+    return 1 / (float(evidence.counts.sum()) + 1)
+
+
+def fit_mask(num_classes: int, t: bool, bandwidths: bool, gamma: bool, eps: bool) -> Mask:
+    """Which parameters are free."""
     return np.array([t, *[bandwidths] * (num_classes + 1), gamma, eps])
 
 
@@ -113,7 +126,7 @@ def _plain_temperature(
             "distance to the k-th neighbor is used; pass temperature= or more rows per class.",
         )
     if rows.targets.ndim == 2 or v[-2] != 0 or v[-1] > NO_LOGIT:
-        free = _mask(len(v) - 4, True, False, False, False)
+        free = fit_mask(len(v) - 4, True, False, False, False)
         return float(descend(coarse(v, rows), rows, free, dimensions)[0][0]), ()
     found = evidence.plain_temperature
     if found is None:

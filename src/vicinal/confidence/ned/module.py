@@ -9,7 +9,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from vicinal.checks import check_positive, check_same_width
+from vicinal.checks import InputError, check_positive
 from vicinal.confidence.ned.posterior import NEDParameters, ned_log_probs
 from vicinal.neighbors.distances import neighbor_distances, pairwise_distances
 from vicinal.neighbors.neighborhood import Neighborhood
@@ -30,11 +30,14 @@ class NEDHead(nn.Module):
     attack through it sees flat gradients and reports robustness that is not there, hence
     ``temperature``, which replaces the fitted one.
 
-    Support and labels are buffers: ``.to(device)`` moves them, ``state_dict`` holds them.
+    Support, labels and the map of the space are buffers: ``.to(device)`` moves them,
+    ``state_dict`` holds them.
     """
 
     support: Tensor
     labels: Tensor
+    shift: Tensor | None
+    matrix: Tensor | None
 
     def __init__(
         self, ned: NEDClassifier, temperature: float | None = None, full_support: bool = False
@@ -42,6 +45,10 @@ class NEDHead(nn.Module):
         super().__init__()
         self.register_buffer("support", ned.support_.rows.clone())
         self.register_buffer("labels", ned.support_.labels.codes.clone())
+        self.register_buffer("shift", ned.space_.shift)
+        self.register_buffer("matrix", ned.space_.matrix)
+        self.space = ned.space_
+        self.width = ned.n_features_in_
         self.num_classes = len(ned.classes_)
         self.k = len(self.support) if full_support else ned.k_
         self.metric = ned.metric
@@ -52,7 +59,12 @@ class NEDHead(nn.Module):
         self.parameters_: NEDParameters = parameters
 
     def forward(self, x: Float[Tensor, "n d"]) -> Float[Tensor, "n c"]:
-        check_same_width(x, self.support, "x", "support")
+        if x.shape[1] != self.width:
+            raise InputError(
+                f"`x` has {x.shape[1]} dimensions but the support has {self.width}. "
+                "They must come from the same model and layer."
+            )
+        x = replace(self.space, shift=self.shift, matrix=self.matrix)(x)
         if self.k == len(self.support):
             distances = pairwise_distances(x, self.support, self.metric)
             indices = torch.arange(self.k, device=x.device).expand(len(x), -1)

@@ -64,6 +64,8 @@ class Exported(nn.Module):
     lost: Tensor
     squares: Tensor
     labels: Tensor
+    shift: Tensor | None
+    matrix: Tensor | None
 
     def __init__(self, ned: NEDClassifier) -> None:
         super().__init__()
@@ -79,11 +81,19 @@ class Exported(nn.Module):
         self.register_buffer("lost", lost)
         self.register_buffer("squares", rows.square().sum(1) + lost)
         self.register_buffer("labels", codes.float() if codes.ndim == 2 else codes)
+        space = ned.space_
+        self.register_buffer("shift", None if space.shift is None else space.shift.float())
+        self.register_buffer("matrix", None if space.matrix is None else space.matrix.float())
+        self.unit = space.unit or ned.metric == "cosine"
         self.metric, self.k = ned.metric, ned.k_
         self.num_classes, self.parameters_ = len(ned.classes_), ned.parameters_
 
     def forward(self, x: Float[Tensor, "n d"]) -> tuple[Int[Tensor, " n"], Float[Tensor, "n c"]]:
-        if self.metric == "cosine":
+        if self.shift is not None:
+            x = x - self.shift
+        if self.matrix is not None:
+            x = x * self.matrix if self.matrix.ndim == 1 else x @ self.matrix
+        if self.unit:
             x = x / x.norm(dim=1, keepdim=True).clamp_min(1e-30)
         x = x - self.center
         indices = (self.squares - 2 * x @ self.rows.T).topk(self.k, 1, largest=False).indices

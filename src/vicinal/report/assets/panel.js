@@ -76,6 +76,7 @@ function casePanel(i) {
       ['credibility', decimal(c.credibility[i])],
       c.familiar[i] !== null && ['as foreign', `${(100 * c.familiar[i]).toFixed(1)} % of held-out rows, or more`],
       ['farther than', `${c.near[i].toFixed(0)} % of held-out rows`],
+      c.linear && ['linear part', `${percent(c.linear[i], 0)} of the lead`],
       c.crowding && ['N_S percentile', c.crowding[i] === null ? '–' : c.crowding[i].toFixed(0)],
     ]),
     viewSwitch(network),

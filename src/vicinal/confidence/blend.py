@@ -1,0 +1,144 @@
+r"""Neighbors and a linear view together: two weights and a background, fitted out of fold.
+
+With NED's log-probabilities :math:`\log p_N`, a linear head's :math:`\log p_L` and the class
+shares :math:`\pi`,
+
+.. math::
+   s_c = a \log\bigl((1-\epsilon)\, p_N(c) + \epsilon \pi_c\bigr) + b \log p_L(c), \qquad
+   p(c \mid z) = (1-\epsilon) \operatorname{softmax}(s)_c + \epsilon \pi_c
+
+with :math:`a, b \ge 0`. At :math:`a=1, b=0, \epsilon=0` it is NED, at :math:`a=0, b=1, \epsilon=0`
+the linear head. What the neighbors do not know of far classes the linear view does, and the other
+way round where borders bend: a product of the two is as sure as both together have earned.
+
+The weights look at rows of the support that neither part has seen: NED's leave-one-out answers
+(searched across folds where its space has looked at labels) and the linear part's out-of-fold ones.
+The loss has normal priors, :math:`a, b \sim N(\tfrac12, 1)` and :math:`\operatorname{logit}\epsilon
+\sim N(-6, 1)`, and :math:`\epsilon \ge 1/(n+1)`: n rows that were all right do not show that the
+next one will be.
+
+The linear part carries of the answer's lead over its runner-up, :math:`\Delta`, the share
+
+.. math:: \frac{|b\, \Delta \log p_L|}{|a\, \Delta \log p_N| + |b\, \Delta \log p_L|}.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NamedTuple
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from numpy.typing import NDArray
+from scipy.optimize import minimize
+from torch import Tensor
+
+from vicinal.labels import log_class_shares
+
+USUAL_LOGIT = -6.0  # of the background: ε = 0.0025
+
+
+class Blend(NamedTuple):
+    """The weights a, b and the background ε."""
+
+    neighbors: float
+    linear: float
+    background: float
+
+
+def blended_log_probs(
+    log_ned: Float[Tensor, "n c"],
+    log_linear: Float[Tensor, "n c"],
+    log_prior: Float[Tensor, " c"] | Float[Tensor, "n c"],
+    blend: Blend,
+) -> Float[Tensor, "n c"]:
+    """Log-probabilities of the blend; differentiable in its numbers and in both parts.
+
+    >>> one, other = torch.tensor([[0.8, 0.2]]).log(), torch.tensor([[0.5, 0.5]]).log()
+    >>> blended_log_probs(one, other, other, Blend(1.0, 1.0, 0.0)).exp()
+    tensor([[0.8000, 0.2000]])
+    """
+    a, b, background = blend
+    score = b * log_linear
+    if isinstance(a, Tensor) or a > 0:  # at a = 0 the neighbors' exact zeros have no weight
+        score = score + a * _above(log_ned, log_prior, background)
+    return _above(score.log_softmax(1), log_prior, background)
+
+
+def _above(log_p: Tensor, log_prior: Tensor, background: Any) -> Tensor:
+    """log((1 - ε) p + ε π)."""
+    eps = torch.as_tensor(background, dtype=log_p.dtype)
+    if not eps.requires_grad and eps == 0:
+        return log_p
+    floor = (eps.log() + log_prior.to(log_p)).expand_as(log_p)
+    return torch.logaddexp(torch.log1p(-eps) + log_p, floor)
+
+
+def fit_blend(
+    log_ned: Float[Tensor, "n c"],
+    log_linear: Float[Tensor, "n c"],
+    codes: Int[Tensor, " n"],
+    *,
+    weights: tuple[float, float] | None = None,
+    background: float | None = None,
+) -> Blend:
+    """The blend with the lowest penalized log-loss of rows that neither part has seen.
+
+    Parameters
+    ----------
+    log_ned, log_linear : what each part says of the rows.
+    codes : their classes.
+    weights : (a, b) where they are given.
+    background : ε where it is given.
+    """
+    n, own = len(codes), codes[:, None]
+    log_prior = log_class_shares(codes, log_ned.shape[1], leave_one_out=True)
+    least = math.log(1 / n)  # logit of 1/(n+1)
+    start = [*(weights or (0.5, 0.5)), max(USUAL_LOGIT, least)]
+    given = max(background or 0.0, 1 / (n + 1))  # a row with no chance would outweigh all others
+    bounds = [(v, v) for v in weights] if weights else [(0.0, 20.0)] * 2
+
+    def objective(v: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
+        at = torch.tensor(v, requires_grad=True)
+        eps = torch.sigmoid(at[2]) if background is None else at.new_tensor(given)
+        log_p = blended_log_probs(log_ned, log_linear, log_prior, Blend(at[0], at[1], eps))  # type: ignore[arg-type]
+        prior = (at[:2] - 0.5).square().sum() + (at[2] - USUAL_LOGIT).square()
+        loss = prior / (2 * n) - log_p.gather(1, own).mean()
+        loss.backward()
+        return float(loss.detach()), at.grad.numpy()  # type: ignore[union-attr]
+
+    found = minimize(
+        objective, start, jac=True, method="L-BFGS-B", bounds=[*bounds, (least, 0.0)],
+        options={"maxiter": 60, "ftol": 1e-9},
+    )  # fmt: skip
+    a, b, logit = map(float, found.x)
+    return Blend(a, b, 1 / (1 + math.exp(-logit)) if background is None else background)
+
+
+def linear_share(
+    log_ned: Float[Tensor, "n c"],
+    log_linear: Float[Tensor, "n c"],
+    log_prior: Float[Tensor, " c"],
+    blend: Blend,
+    best: Int[Tensor, " n"],
+) -> Float[Tensor, " n"]:
+    """How much of the lead of ``best`` over its runner-up the linear part carries, from 0 to 1.
+
+    No lead at all, and a single class, are shared by weight.
+
+    >>> one, other = torch.tensor([[0.8, 0.2]]).log(), torch.tensor([[0.8, 0.2]]).log()
+    >>> linear_share(one, other, one[0], Blend(3.0, 1.0, 0.0), torch.tensor([0]))
+    tensor([0.2500])
+    """
+    a, b, background = blend
+    alone = b / (a + b) if a + b > 0 else 0.0
+    if log_ned.shape[1] < 2 or a == 0 or b == 0:
+        return log_ned.new_full((len(log_ned),), alone)
+    log_p, own = blended_log_probs(log_ned, log_linear, log_prior, blend), best[:, None]
+    second = log_p.scatter(1, own, -torch.inf).argmax(1, keepdim=True)
+    near, line = (
+        weight * (part.gather(1, own) - part.gather(1, second)).abs()[:, 0]
+        for weight, part in ((a, _above(log_ned, log_prior, background)), (b, log_linear))
+    )
+    return torch.where(near.isinf(), 0.0, line / (near + line)).nan_to_num(alone)

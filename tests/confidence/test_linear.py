@@ -1,0 +1,187 @@
+"""LinearClassifier against autograd, scikit-learn's logistic regression, and its own edges."""
+
+import numpy as np
+import pytest
+import torch
+from sklearn.datasets import load_digits
+from sklearn.linear_model import LogisticRegression
+from torch.testing import assert_close
+
+from vicinal.checks import InputError
+from vicinal.confidence.linear import (
+    LinearClassifier,
+    Problem,
+    principal_coordinates,
+    stratified_folds,
+)
+
+
+@pytest.fixture
+def cloud(rng):
+    y = torch.randint(0, 3, (120,), generator=rng)
+    return torch.randn(120, 5, generator=rng).double() + 0.8 * y[:, None], y
+
+
+def problem_of(x, y, folds=3):
+    fold = stratified_folds(y, folds)
+    return Problem(x, y, int(y.max()) + 1, fold[:, None] == torch.arange(folds)), fold
+
+
+def log_loss(log_probs, y):
+    return float(-np.asarray(log_probs)[np.arange(len(y)), np.asarray(y)].mean())
+
+
+def test_the_gradient_is_that_of_the_loss_written_down_plainly(cloud, rng):
+    x, y = cloud
+    problem, fold = problem_of(x, y)
+    w = torch.randn(6, 9, generator=rng).double().requires_grad_()
+    total = 0.0
+    for f in range(3):
+        mine, kept = w[:, 3 * f : 3 * f + 3], fold != f
+        n = int(kept.sum())
+        total = total + torch.nn.functional.cross_entropy(x[kept] @ mine[:-1] + mine[-1], y[kept])
+        total = total + 0.05 * mine[:-1].square().sum()
+        total = total - mine[-1].log_softmax(0).mean() / n  # the pseudo-row at the center
+    loss, gradient = problem.loss_and_gradient(w.detach(), 0.1)
+    assert loss == pytest.approx(total.item(), rel=1e-12)
+    assert_close(gradient, torch.autograd.grad(total, w)[0])
+
+
+def test_folds_that_descend_together_end_where_each_alone_would(cloud):
+    x, y = cloud
+    problem, fold = problem_of(x, y)
+    together = problem.descend(torch.zeros(6, 9).double(), 0.01, 200, 1e-12)
+    for f in range(3):
+        kept = fold != f
+        alone = Problem(x[kept], y[kept], 3, torch.zeros(int(kept.sum()), 1, dtype=torch.bool))
+        one = alone.descend(torch.zeros(6, 3).double(), 0.01, 200, 1e-12)
+        mine = problem.log_probs(together, x)[:, f]
+        assert_close(mine, alone.log_probs(one, x)[:, 0], atol=1e-3, rtol=0)
+
+
+def test_at_a_given_l2_it_is_scikit_learns_logistic_regression(cloud):
+    x, y = cloud
+    head = LinearClassifier(l2=0.01).fit(x, y)
+    z = x - x.mean(0)
+    z = (z / z.square().sum(1).mean().sqrt()).numpy()
+    rows, labels = np.vstack([z, np.zeros((3, 5))]), np.r_[y, [0, 1, 2]]
+    weight = np.r_[np.ones(120), np.full(3, 1 / 3)]
+    theirs = LogisticRegression(C=1 / (120 * 0.01), tol=1e-8, max_iter=500)
+    theirs.fit(rows, labels, sample_weight=weight)
+    ours = head.predict_log_proba(x.numpy(), scaled=False)
+    np.testing.assert_allclose(ours, theirs.predict_log_proba(z), atol=0.01)
+
+
+def test_the_l2_it_finds_is_about_the_best_of_a_grid(cloud):
+    x, y = load_digits(return_X_y=True)
+    x, y, new, truth = x[:600], y[:600], x[600:], y[600:]
+    found = log_loss(LinearClassifier().fit(x, y).predict_log_proba(new), truth)
+    grid = [LinearClassifier(l2=v).fit(x, y) for v in (1e-1, 1e-2, 1e-3, 1e-4, 1e-5, 1e-6, 1e-7)]
+    losses = [log_loss(head.predict_log_proba(new), truth) for head in grid]
+    assert found <= min(losses) + 0.02
+    assert found <= max(losses) - 0.2
+
+
+def test_turning_moving_and_scaling_the_rows_changes_nothing(cloud):
+    x, y = cloud
+    turn = torch.linalg.qr(torch.randn(5, 5, generator=torch.Generator().manual_seed(0)).double())[
+        0
+    ]
+    ours = LinearClassifier().fit(x, y).predict_proba(x)
+    moved = 7.0 * x @ turn + 100.0
+    assert_close(LinearClassifier().fit(moved, y).predict_proba(moved), ours, atol=1e-3, rtol=0)
+
+
+def test_what_is_said_out_of_fold_was_said_without_the_row():
+    noise = torch.randint(0, 3, (120,), generator=torch.Generator().manual_seed(1))
+    wide = torch.randn(120, 200, generator=torch.Generator().manual_seed(2))
+    head = LinearClassifier(l2=1e-6).fit(wide, noise)  # labels by chance, learned by heart
+    assert head.score(wide.numpy(), noise.numpy()) > 0.95
+    assert (head.oof_log_proba_.argmax(1) == noise.numpy()).mean() < 0.5
+    assert log_loss(LinearClassifier().fit(wide, noise).oof_log_proba_, noise) < 1.2  # log 3 is 1.1
+
+
+def test_the_temperature_calibrates_what_was_said_out_of_fold(cloud):
+    x, y = cloud
+    head = LinearClassifier(l2=1e-1).fit(x, y)  # too strong: too timid
+    assert head.temperature_ < 0.7
+    own = head.oof_log_proba_
+    for t in (0.7, 1.4):
+        other = torch.from_numpy(own / t).log_softmax(1)
+        assert log_loss(own, y) < log_loss(other, y)
+    raw, scaled = (head.predict_log_proba(x, scaled=s) for s in (False, True))
+    assert_close(scaled, (raw / head.temperature_).log_softmax(1))
+
+
+def test_rows_that_are_all_right_do_not_make_it_infinitely_sure():
+    x = np.r_[np.linspace(0, 1, 20), np.linspace(5, 6, 20)][:, None]
+    head = LinearClassifier().fit(x, np.repeat([0, 1], 20))
+    assert head.temperature_ > 0.03
+    assert np.isfinite(head.predict_log_proba(x)).all()
+    assert 1e-12 < head.predict_proba([[0.0]])[0, 1] < 0.05
+
+
+def test_a_class_of_one_row_keeps_a_small_probability_where_it_was_held_out(cloud):
+    x, y = cloud
+    y = y.clone()
+    y[5] = 3
+    head = LinearClassifier().fit(x, y)
+    assert np.isfinite(head.oof_log_proba_).all()
+    assert np.exp(head.oof_log_proba_[5, 3]) < 0.05
+    assert head.predict_proba(x).shape == (120, 4)
+
+
+def test_more_dimensions_than_rows_give_what_their_own_span_gives(rng):
+    x, y = torch.randn(30, 80, generator=rng).double(), torch.arange(30) % 2
+    basis = torch.linalg.qr(x.T)[0]
+    wide, narrow = LinearClassifier().fit(x, y), LinearClassifier().fit(x @ basis, y)
+    assert_close(wide.predict_proba(x), narrow.predict_proba(x @ basis), atol=1e-3, rtol=0)
+
+
+def test_constant_columns_do_nothing(cloud):
+    x, y = cloud
+    more = torch.cat([x, torch.full((120, 2), 3.0).double()], 1)
+    with_them, without = LinearClassifier().fit(more, y), LinearClassifier().fit(x, y)
+    assert_close(with_them.predict_proba(more), without.predict_proba(x), atol=1e-4, rtol=0)
+
+
+def test_rows_that_are_all_alike_get_the_class_shares():
+    head = LinearClassifier(folds=2).fit(np.ones((8, 3)), [0, 0, 0, 0, 0, 0, 1, 1])
+    np.testing.assert_allclose(head.predict_proba(np.ones((1, 3))), [[0.75, 0.25]], atol=0.06)
+
+
+def test_two_rows_of_two_classes_are_enough():
+    head = LinearClassifier().fit([[0.0], [1.0]], ["a", "b"])
+    assert head.predict([[0.0], [1.0]]).tolist() == ["a", "b"]
+    assert np.isfinite(head.oof_log_proba_).all()
+
+
+def test_principal_coordinates_keep_every_distance_up_to_one_scale(cloud):
+    x, _ = cloud
+    coordinates, z = principal_coordinates(x)
+    assert float(z.square().sum(1).mean()) == pytest.approx(1.0)
+    ratio = torch.cdist(x[:20], x[:20]) / torch.cdist(z[:20], z[:20])
+    ratio = ratio[~torch.eye(20, dtype=torch.bool)]
+    assert_close(ratio, ratio[:1].expand_as(ratio))
+    assert_close(coordinates.of(x), z)
+
+
+def test_every_fold_gets_its_share_of_every_class():
+    codes = torch.tensor([0] * 7 + [1] * 5 + [2] * 8)[torch.randperm(20)]
+    fold = stratified_folds(codes, 4)
+    for c in range(3):
+        counts = torch.bincount(fold[codes == c], minlength=4)
+        assert int(counts.max() - counts.min()) <= 1
+
+
+@pytest.mark.parametrize(
+    ("options", "y", "says"),
+    [
+        ({}, torch.full((4, 2), 0.5), "argmax"),
+        ({"folds": 1}, [0, 1, 0, 1], "`folds` must be"),
+        ({"l2": -1.0}, [0, 1, 0, 1], "`l2` must be"),
+    ],
+)
+def test_what_it_cannot_fit_earns_a_sentence(options, y, says):
+    with pytest.raises(InputError, match=says):
+        LinearClassifier(**options).fit(np.arange(8.0).reshape(4, 2), y)

@@ -1,0 +1,167 @@
+"""NEDClassifier in a fitted space: chosen on held-out rows, kept everywhere, and honest."""
+
+import numpy as np
+import pytest
+import torch
+from sklearn.datasets import load_digits, load_wine
+from torch.testing import assert_close
+
+import vicinal
+from vicinal.checks import InputError
+from vicinal.confidence.ned.classifier import NEDClassifier
+from vicinal.confidence.ned.space import folds_of, simplest_of_the_best
+from vicinal.labels import labels_of
+from vicinal.neighbors.spaces import SPACES
+
+pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
+FITTED = {"sharpness": "fit", "background": "fit"}
+
+
+@pytest.fixture
+def loud(rng):
+    """Four classes told apart by six columns; fourteen louder ones are noise that says nothing."""
+
+    def draw(n):
+        y = torch.randint(0, 4, (n,), generator=rng)
+        x = torch.randn(n, 20, generator=rng)
+        x[:, :6] += 2.0 * torch.eye(4)[y] @ torch.ones(4, 6).triu()
+        x[:, 6:] *= 6
+        return x.double(), y
+
+    return draw(300), draw(200)
+
+
+def nll(ned, x, y):
+    return float(-ned.predict_log_proba(x).gather(1, y[:, None]).mean())
+
+
+def test_the_default_is_equation_3_on_the_rows_as_they_are(loud):
+    (x, y), _ = loud
+    ned = NEDClassifier(k=20).fit(x, y)
+    assert ned.space_.name == "raw"
+    assert_close(ned.support_.rows, x, rtol=0, atol=0)
+    assert ned.space_losses_ == {}
+
+
+@pytest.mark.parametrize("space", SPACES)
+def test_a_named_space_is_raw_ned_on_the_mapped_rows(loud, space):
+    (x, y), (q, _) = loud
+    ned = NEDClassifier(k=20, temperature=0.5, space=space).fit(x, y)
+    plain = NEDClassifier(k=20, temperature=0.5).fit(ned.space_(x), y)
+    assert_close(ned.predict_proba(q), plain.predict_proba(ned.space_(q)))
+
+
+def test_the_chosen_space_is_better_than_raw_where_noise_is_loud(loud):
+    (x, y), (q, t) = loud
+    raw = NEDClassifier(k=50, **FITTED).fit(x, y)
+    fit = NEDClassifier(k=50, space="fit", **FITTED).fit(x, y)
+    assert fit.space_.name != "raw"
+    assert nll(fit, q, t) < 0.7 * nll(raw, q, t)
+
+
+def test_columns_in_units_of_their_own_are_put_on_one_scale():
+    x, y = load_wine(return_X_y=True)
+    assert NEDClassifier(k=50, space="fit").fit(x, y).space_.name in ("standardized", "whitened")
+
+
+def test_leave_one_out_of_a_space_that_saw_the_labels_is_honest(rng):
+    x, y = torch.randn(300, 60, generator=rng), torch.randint(0, 3, (300,), generator=rng)
+    ned = NEDClassifier(k=30, space="whitened", **FITTED).fit(x, y)
+    told = -torch.as_tensor(ned.loo_proba_).gather(1, y[:, None]).log().mean()
+    assert told > 0.97 * np.log(3)  # the labels are noise: nothing can be known
+    ned.support_.crossed = None
+    blind = -torch.as_tensor(ned.loo_proba_).gather(1, y[:, None]).log().mean()
+    assert blind < told  # what the graph of the final map would have claimed
+
+
+def test_cross_fitted_neighbors_are_never_of_the_same_fold(loud):
+    (x, y), _ = loud
+    ned = NEDClassifier(k=20, space="whitened").fit(x, y)
+    fold, found = ned.support_.crossed.fold, ned.loo_neighborhood()
+    assert bool((fold[found.indices] != fold[:, None]).all())
+
+
+def test_folds_hold_every_class_alike():
+    labels = labels_of(np.arange(100) % 5, 100)
+    fold = folds_of(labels, 5)
+    for f in range(5):
+        assert torch.bincount(labels.codes[fold == f]).tolist() == [4] * 5
+
+
+def test_a_simpler_space_within_a_standard_error_is_taken():
+    noisy = torch.tensor([1.0, 0.0, 1.0, 0.0])
+    losses = {"raw": noisy, "unit": noisy - torch.tensor([0.5, -0.45, 0.5, -0.45]), "x": noisy + 1}
+    assert simplest_of_the_best(losses) == "raw"
+    assert simplest_of_the_best({"raw": noisy, "unit": noisy - 0.1}) == "unit"
+
+
+@pytest.mark.parametrize("space", SPACES)
+def test_the_space_is_in_the_file(loud, tmp_path, space):
+    (x, y), (q, _) = loud
+    ned = NEDClassifier(k=20, space=space).fit(x, y)
+    back = vicinal.load(ned.save(tmp_path / "ned.vic"))
+    assert (back.space_.name, back.n_features_in_) == (space, 20)
+    assert_close(back.predict_proba(q), ned.predict_proba(q), rtol=0, atol=0)
+    assert_close(torch.as_tensor(back.loo_proba_), torch.as_tensor(ned.loo_proba_))
+
+
+@pytest.mark.parametrize("space", SPACES)
+def test_the_module_holds_the_map_and_gradients_pass_through_it(loud, space):
+    (x, y), (q, _) = loud
+    ned = NEDClassifier(k=20, space=space).fit(x, y)
+    assert_close(ned.module()(q).exp(), ned.predict_proba(q))
+    whole = ned.module(temperature=1.0, full_support=True)
+    assert torch.autograd.gradcheck(whole, (q[:2].clone().requires_grad_(),))
+    with pytest.raises(InputError, match="same model and layer"):
+        ned.module()(q[:, :3])
+
+
+@pytest.mark.parametrize("space", ["centered-unit", "whitened"])
+def test_effects_and_edits_are_those_of_the_map_that_stays(loud, space):
+    (x, y), (q, _) = loud
+    ned = NEDClassifier(k=20, space=space, temperature=0.3).fit(x, y)
+    told = ned.joint_effect(q, [0, 1, 2], [3, 3, 3])
+    ned.relabel([0, 1, 2], [3, 3, 3], refit=False)
+    assert_close(torch.as_tensor(told.probabilities_after), ned.predict_proba(q))
+    matrix = ned.space_
+    ned.add(q[:30], [0] * 30).remove([5, 6])
+    assert ned.space_ is matrix
+    assert "space_" in ned.stale_
+    assert len(ned.loo_proba_) == 328
+    assert ned.fit(x, y).stale_ == ()
+
+
+def test_a_fitted_background_leaves_a_chance_that_n_rows_cannot_rule_out():
+    x = np.concatenate([np.zeros((20, 1)), np.ones((20, 1))]) + np.linspace(0, 0.1, 40)[:, None]
+    ned = NEDClassifier(k=10, background="fit").fit(x, [0] * 20 + [1] * 20)
+    assert ned.background_ >= 1 / 41
+
+
+@pytest.mark.parametrize("space", ["whitened", "learned", "fit"])
+@pytest.mark.parametrize(
+    ("rows", "columns", "classes"), [(4, 2, 2), (12, 30, 12), (30, 60, 3), (30, 1, 3), (25, 4, 1)]
+)
+def test_small_wide_and_narrow_supports_have_a_space(rng, space, rows, columns, classes):
+    x, y = torch.randn(rows, columns, generator=rng), torch.arange(rows) % classes
+    p = NEDClassifier(k=2, temperature=1.0, space=space).fit(x, y).predict_proba(x)
+    assert_close(p.sum(1), torch.ones(rows))
+
+
+def test_soft_labels_are_whitened_too(loud):
+    (x, y), (q, _) = loud
+    soft = 0.9 * torch.eye(4).double()[y] + 0.025
+    ned = NEDClassifier(k=20, space="fit").fit(x, soft)
+    assert_close(ned.predict_proba(q).sum(1), torch.ones(200).double())
+
+
+def test_an_unknown_space_is_named():
+    with pytest.raises(InputError, match="whitened"):
+        NEDClassifier(space="whitend").fit([[0.0], [1.0]], [0, 1])
+
+
+def test_digits_are_no_worse_in_the_fitted_space():
+    x, y = load_digits(return_X_y=True)
+    x, y = torch.as_tensor(x), torch.as_tensor(y)
+    raw = NEDClassifier(k=50, **FITTED).fit(x[:500], y[:500])
+    fit = NEDClassifier(k=50, space="fit", **FITTED).fit(x[:500], y[:500])
+    assert nll(fit, x[500:], y[500:]) < 1.1 * nll(raw, x[500:], y[500:])
