@@ -95,7 +95,7 @@ def regular_file(path: str | Path, what: str = "file", *, within: Path | None = 
         raise InputError(f"cannot read {path}: {reason(error)}.") from None
     if not stat.S_ISREG(mode):
         kind = "a folder" if stat.S_ISDIR(mode) else "a pipe or a device"
-        raise InputError(f"{path} is {kind}, not a {what}.")
+        raise InputError(f"{path} is {kind}. Give a regular {what}.")
     return path
 
 
@@ -121,7 +121,8 @@ def check_output(path: str | Path) -> None:
         if not path.parent.is_dir():
             raise InputError(f"cannot write {path}: the folder {path.parent} does not exist.")
         with suppress(FileNotFoundError):
-            os.lstat(path)
+            if not stat.S_ISREG(os.stat(path).st_mode):  # a rename would take the device's place
+                raise InputError(f"cannot write {path}: it is a pipe or a device. Give a file.")
         if not os.access(path.parent, os.W_OK | os.X_OK):
             raise InputError(f"cannot write {path}: no permission to write into {path.parent}.")
     except InputError:

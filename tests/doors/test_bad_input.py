@@ -146,8 +146,9 @@ def test_places_where_nothing_can_be_written_earn_a_sentence(world, tmp_path):
         for flag in ("-o", "--jsonl"):
             words = ["predict", world / "trust.vic", world / "q.npz", flag, out]
             tally.attempt(tmp_path, out, *words)
+    os.mkfifo(tmp_path / "pipe.vic")  # a rename would take its place, as that of /dev/null
     (tmp_path / "folder.vic").mkdir()
-    for out in ("folder.vic", "file/x.vic", f"{long}.vic"):
+    for out in ("folder.vic", "pipe.vic", "file/x.vic", f"{long}.vic"):
         tally.attempt(tmp_path, out, "fit", world / "t.npz", "--k", "3", "-o", out)
     assert tally.counts["accepted"] == 0
     tally.check()

@@ -99,7 +99,9 @@ def test_a_program_is_loaded_with_a_sentence_that_it_executes(theirs):
     answer = said(theirs, "layers", "m.pt2")
     assert "m.pt2 is a program: to load it is to run what it holds" in answer.err
     (theirs / "m.pt2").write_bytes(b"none")
-    assert said(theirs, "layers", "m.pt2").code == 2
+    answer = said(theirs, "layers", "m.pt2")
+    assert answer.code == 2
+    assert answer.sentence is not None
 
 
 SITE = {"manifest.json": '{"name": "app", "version": 2}', "config.json": "{}", "media.npz": "x",

@@ -10,6 +10,7 @@ import hashlib
 import re
 import shlex
 import sys
+import zipfile
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -22,7 +23,6 @@ from vicinal.audits.model import embedding_of
 from vicinal.audits.record import Audit
 from vicinal.audits.sections import Head
 from vicinal.checks import InputError, check_choice, closest
-from vicinal.cli.arrays import read_npz
 from vicinal.cli.config import as_config
 from vicinal.cli.console import Console
 from vicinal.cli.data_files import read_vectors
@@ -251,7 +251,10 @@ def _pair(rows: RowSet) -> Any:
 
 
 def _refuse_unlabeled(rows: RowSet, spec: str) -> None:
-    keys = list(read_npz(spec)) if spec.endswith(".npz") else []
+    keys: list[str] = []
+    if spec.endswith(".npz"):
+        with reading(spec), zipfile.ZipFile(spec) as file:
+            keys = [name.removesuffix(".npy") for name in file.namelist()]
     near = closest("target", keys, 1) or closest("labels", keys, 1) or closest("y", keys, 1)
     hint = f" Did you mean --label-key {near[0]}?" if near else ""
     listed = f" (keys: {', '.join(keys)})" if keys else ""

@@ -9,6 +9,7 @@ from __future__ import annotations
 import importlib
 import importlib.util
 import inspect
+import logging
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -231,6 +232,7 @@ def _load_program(spec: str) -> LoadedModel:
             "a .pt2 file."
         )
     regular_file(path)
+    logging.disable(logging.WARNING)  # torch tells of a broken file in a log of its own
     try:
         if path.suffix == ".pt2":
             return LoadedModel(torch.export.load(path).module(), path.name, hooks=False)
@@ -240,6 +242,8 @@ def _load_program(spec: str) -> LoadedModel:
             f"{path.name} is neither TorchScript nor an exported program ({reason(error)}). For a "
             "checkpoint give the factory as --model and the file as --weights."
         ) from None
+    finally:
+        logging.disable(logging.NOTSET)
 
 
 def _load_weights(model: nn.Module, path: Path, trust_pickle: bool) -> tuple[str, ...]:

@@ -30,9 +30,10 @@ def remember(path: str | None) -> None:
 
 
 def is_theirs(error: BaseException) -> bool:
-    """Whether an error came through code that the command line named."""
-    frames = traceback.extract_tb(error.__traceback__)
-    return any(str(Path(frame.filename).resolve()).startswith(tuple(_THEIRS)) for frame in frames)
+    """Whether an error came through code that the command line named, or what lies beside it."""
+    files = {frame.filename for frame in traceback.extract_tb(error.__traceback__)}
+    own = [file for file in files if not file.startswith((*_LIBRARIES, "<"))]
+    return any(str(Path(file).resolve()).startswith(tuple(_THEIRS)) for file in own)
 
 
 @contextmanager
