@@ -126,6 +126,62 @@ class OwnScale(nn.Linear):
         return super().forward(x) * self.weight.sum()
 
 
+class Experts(nn.Module):
+    """Each token goes to one of four experts; the last expert is asked by large inputs only."""
+
+    def __init__(self, layer=lambda: nn.Sequential(nn.Linear(3, 4), nn.LayerNorm(4))):
+        super().__init__()
+        self.gate = nn.Linear(3, 3)
+        self.experts = nn.ModuleList(layer() for _ in range(4))
+        self.head = nn.Linear(4, 2)
+
+    def forward(self, x):
+        tokens = x.reshape(-1, 3)
+        gate = self.gate(tokens).softmax(1)
+        best = torch.where(tokens.norm(dim=1) > 5, 3, gate.argmax(1))
+        out = tokens.new_zeros(len(tokens), 4)
+        for i, expert in enumerate(self.experts):
+            at = (best == i).nonzero().flatten()
+            if len(at):
+                out = out.index_add(0, at, expert(tokens[at]) * gate[at, i % 3, None])
+        return self.head(torch.tanh(out).reshape(*x.shape[:-1], 4).mean(1))
+
+
+class EarlyExit(nn.Module):
+    """Samples that are sure leave after the first layer; the others go on, in another order."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Linear(3, 4), nn.Linear(4, 4)
+        self.exit, self.last = nn.Linear(4, 2), nn.Linear(4, 2)
+        self.scale = nn.Parameter(torch.tensor([0.5, 2.0]))
+
+    def forward(self, x):
+        h = torch.tanh(self.first(x))
+        sure = x[:, 0] > 1.5
+        out = x.new_zeros(len(x), 2)
+        if sure.any():
+            out = out.index_put((sure,), self.exit(h[sure]) * self.scale)
+        if not sure.all():
+            rest = (~sure).nonzero().flatten().flip(0)
+            out = out.index_put((rest,), self.last(torch.tanh(self.second(h[rest]))))
+        return out
+
+
+class Frames(nn.Module):
+    """A convolution and its norms over (samples x frames)."""
+
+    def __init__(self):
+        super().__init__()
+        self.each = nn.Conv2d(2, 4, 2)
+        self.norm, self.act = nn.BatchNorm2d(4), nn.PReLU(4)
+        self.head = nn.Linear(4, 2)
+
+    def forward(self, x):
+        h = self.act(self.norm(self.each(x.flatten(0, 1))))
+        return self.head(h.mean((2, 3)).view(*x.shape[:2], 4).mean(1))
+
+
 def volumes():
     return nn.Sequential(
         nn.Conv3d(2, 3, 2, padding=1, padding_mode="replicate"),
@@ -193,6 +249,9 @@ ZOO = {
     "lstm": (lambda: Recurrent(nn.LSTM, num_layers=2, bidirectional=True), (5, 3)),
     "gru": (lambda: Recurrent(nn.GRU), (5, 3)),
     "rnn": (lambda: Recurrent(nn.RNN), (5, 3)),
+    "experts": (Experts, (4, 3)),
+    "early_exit": (EarlyExit, (3,)),
+    "frames": (Frames, (3, 2, 4, 3)),
     "volumes": (volumes, (2, 3, 3, 3)),
     "signals": (signals, (2, 9)),
     "sequences": (sequences, (4, 2, 3)),

@@ -254,7 +254,11 @@ class FactorStore:
 
 def engine_key(engine: Engine) -> str:
     """The fingerprint of all that gradients depend on but the data."""
-    return fingerprint(describe(engine.outputs), *engine.selected, engine.model.state_dict())
+    lessons = () if engine.plan is None else engine.plan.lessons
+    learned = [name for group in lessons for name in (*sorted(group), "")]
+    return fingerprint(
+        describe(engine.outputs), *engine.selected, *learned, engine.model.state_dict()
+    )
 
 
 def batch_key(engine: str, batch: Batch) -> str:

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from vicinal.checks import InputError
-from vicinal.similarity.engine import Engine, check_against_autograd
+from vicinal.similarity.engine import Engine
 from vicinal.similarity.factors import Dense, Factor, Places, mixed, self_gram
 from vicinal.similarity.outputs import (
     Contrast,
@@ -29,6 +29,7 @@ from vicinal.similarity.outputs import (
     make_outputs,
 )
 from vicinal.similarity.plan import Plan
+from vicinal.similarity.selfcheck import check_against_autograd
 from vicinal.similarity.whitening import inverse_roots
 
 

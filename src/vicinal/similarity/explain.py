@@ -60,13 +60,14 @@ def explain(engine: Engine) -> Explanation:
         LayerExplanation(
             part.layer,
             part.parameters,
-            part.rule,
+            part.rule if engine.reached.intersection(part.parameters) else "unreached",
             part.factor.pair_flops(),
             part.factor.nbytes // max(len(part.factor), 1),
         )
         for part in engine.known.values()
     ]
-    unreached = engine.plan.unreached if engine.plan is not None else ()
+    named = {name for part in engine.known.values() for name in part.parameters}
+    unreached = [name for name in engine.selected if name not in named]
     found += [LayerExplanation(n.rpartition(".")[0], (n,), "unreached", 0, 0) for n in unreached]
     return Explanation(tuple(found))
 

@@ -116,7 +116,7 @@ class Places(_Tensors):
         parts = []
         for start in range(0, n, rows):
             part = self.select(slice(start, start + rows))
-            left, right = part.b.reshape(-1, prod(part.b.shape[2:])), other.b.reshape(m * s, -1)
+            left, right = (x.b.flatten(2).flatten(0, 1) for x in (part, other))
             product = part._inner(other) * (left @ right.T)
             parts.append(product.view(len(part), t, m, s).sum((1, 3)))
         gram = torch.cat(parts)
@@ -130,7 +130,7 @@ class Places(_Tensors):
         for start in range(0, n, rows):
             part = self.select(slice(start, start + rows))
             outer = part.b.flatten(0, 2) @ other.b.flatten(0, 2).T
-            product = outer.view(-1, d, m * s, e) * part._inner(other)[:, None, :, None]
+            product = outer.view(len(part) * t, d, m * s, e) * part._inner(other)[:, None, :, None]
             parts.append(product.view(len(part), t, d, m, s, e).sum((1, 4)).transpose(1, 2))
         return torch.cat(parts)
 
@@ -149,7 +149,7 @@ class Places(_Tensors):
             rows = flat.new_zeros(self.vocabulary, d * out) if into is None else into[0]
             found.append(rows.index_add(0, self.a.flatten(), flat))
         elif self.weight:
-            a = self.a.reshape(len(flat), -1)
+            a = self.a.reshape(-1, self.a.shape[-1])
             found.append(flat.T @ a if into is None else into[0].addmm_(flat.T, a))
         if self.bias:
             found.append(flat.sum(0) if into is None else into[-1].add_(flat.sum(0)))
@@ -161,7 +161,7 @@ class Places(_Tensors):
         if self.weight and self.vocabulary:
             against = total[0][self.a.flatten()]
         elif self.weight:
-            a = self.a.reshape(len(flat), -1)
+            a = self.a.reshape(-1, self.a.shape[-1])
             against = torch.addmm(total[-1], a, total[0].T) if self.bias else a @ total[0].T
         else:
             against = total[-1]

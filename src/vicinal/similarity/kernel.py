@@ -14,10 +14,10 @@ For vector outputs the kernels are d×d matrices; ``summary`` says what becomes 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from jaxtyping import Bool, Float
@@ -29,13 +29,14 @@ from vicinal.checks import InputError, check_choice, check_k
 from vicinal.similarity import density
 from vicinal.similarity.blocks import Block, Blocks, FactorStore, all_pairs
 from vicinal.similarity.density import SimilarityHistogram, TopK
-from vicinal.similarity.engine import Engine
+from vicinal.similarity.engine import Engine, Replanned
 from vicinal.similarity.explain import Explanation, explain
 from vicinal.similarity.factors import matrix_gram, self_gram, trace_gram
 from vicinal.similarity.outputs import Contrast, OutputFunction, deficiency, make_outputs
-from vicinal.similarity.plan import training_batch_norm
+from vicinal.similarity.watch import training_batch_norm
 from vicinal.similarity.whitening import SUMMARIES, pair_rank, summarize, whiten
 
+Result = TypeVar("Result")
 FORMS = {  # of the left and right gradients whose products are the kernel
     "inner": ("raw", "raw"),
     "influence": ("dual", "raw"),
@@ -129,6 +130,9 @@ class GradientKernel:
                 f'summary="{summary}" compares a normalized kernel with the identity, so it is for '
                 f'kind="correlation", not "{kind}". Use summary="trace" or "matrix".'
             )
+        return self._settled(lambda: self._gram(a, b, kind, summary))
+
+    def _gram(self, a: Any, b: Any, kind: str, summary: str) -> Tensor:
         forms = ("unit", "unit") if (kind, summary) == ("correlation", "trace") else FORMS[kind]
         left = self.blocks(a, forms[0], share=0.25, name="a")
         if b is None and forms[0] == forms[1]:
@@ -139,16 +143,25 @@ class GradientKernel:
 
     def topk(self, queries: Any, data: Any, k: int) -> TopK:
         """The k rows of ``data`` most similar (k^C) to each query; no matrix of all pairs."""
-        found = self.blocks(data, "unit", share=0.4)
-        check_k(k, found.count, "k", "`data`")
-        return density.streaming_topk(self, self.blocks(queries, "unit", 0.4, "queries"), found, k)
+
+        def best() -> TopK:
+            found = self.blocks(data, "unit", share=0.4)
+            check_k(k, found.count, "k", "`data`")
+            asked = self.blocks(queries, "unit", 0.4, "queries")
+            return density.streaming_topk(self, asked, found, k)
+
+        return self._settled(best)
 
     def histogram(self, query: Any, data: Any, bins: int = 64) -> SimilarityHistogram:
         """How many rows of ``data`` lie at each similarity in [-1, 1] to a query (section 4.1)."""
         if bins < 1:
             raise InputError(f"`bins` must be at least 1, got {bins}.")
-        queries = self.blocks(query, "unit", 0.4, "query")
-        return density.streaming_histogram(self, queries, self.blocks(data, "unit", 0.4), bins)
+
+        def counts() -> SimilarityHistogram:
+            queries = self.blocks(query, "unit", 0.4, "query")
+            return density.streaming_histogram(self, queries, self.blocks(data, "unit", 0.4), bins)
+
+        return self._settled(counts)
 
     def neighbors(
         self,
@@ -172,7 +185,9 @@ class GradientKernel:
         queries
             The samples asked about, none of them "self"; None: those of ``data``.
         """
-        return density.neighbors(self, data, estimator, include_self, queries)
+        return self._settled(
+            lambda: density.neighbors(self, data, estimator, include_self, queries)
+        )
 
     def explain(self) -> Explanation:
         """Per layer: which exact rule, FLOPs per pair of samples, bytes per sample."""
@@ -211,6 +226,16 @@ class GradientKernel:
             batch.x, batch.labels, batch.start, seen.unit_root()
         )
         return replace(seen, factors=factors)
+
+    def _settled(self, compute: Callable[[], Result]) -> Result:
+        """From the start whenever a batch goes ways that none before it went: a few times at most,
+        as each time a layer or a parameter is treated more cautiously for good.
+        """
+        while True:
+            try:
+                return compute()
+            except Replanned:
+                self._bytes.clear()
 
     @property
     def cached(self) -> bool:

@@ -146,3 +146,12 @@ def rule_for(module: nn.Module) -> Rule | None:
                 return None  # its gradient is scaled by what else is in the sample
             return RULES[kind]
     return None
+
+
+def feature_axes(module: nn.Module) -> int | None:
+    """How many of the last axes of its output a layer that acts on each place by itself needs
+    together; None: all but the first.
+    """
+    if isinstance(module, (nn.LayerNorm, nn.RMSNorm)):
+        return len(module.normalized_shape)
+    return 1 if isinstance(module, (nn.Linear, nn.Embedding)) else None

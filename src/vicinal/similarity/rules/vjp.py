@@ -21,9 +21,10 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils import _pytree as pytree
 
 from vicinal.checks import InputError
+from vicinal.similarity.watch import wants_company
 
 if TYPE_CHECKING:
-    from vicinal.similarity.plan import WatchedCall
+    from vicinal.similarity.watch import WatchedCall
 
 
 @dataclass(frozen=True)
@@ -92,12 +93,22 @@ def _by_vmap(run: Rerun, params: dict[str, Tensor]) -> Float[Tensor, "n d p"]:
 
 
 def _by_loop(run: Rerun, params: dict[str, Tensor], create_graph: bool) -> Float[Tensor, "n d p"]:
-    """One sample after another by plain autograd."""
+    """One sample after another by plain autograd; beside itself where it must not run alone."""
     grads = run.watched.grads
+    pair = wants_company(run.watched.module)
+
+    def one(t: Tensor, axis: int, i: int) -> Tensor:
+        alone = t.narrow(axis, i, 1)
+        return alone.repeat_interleave(2, axis) if pair else alone
+
+    def seed(t: Tensor, axis: int, i: int) -> Tensor:
+        alone = t.narrow(axis, i, 1)
+        return torch.cat([alone, torch.zeros_like(alone)], axis) if pair else alone
+
     samples = []
     for i in range(grads[0][0].shape[run.out_axes[0]]):
         leaves = [
-            leaf if axis is None else leaf.narrow(axis, i, 1)
+            leaf if axis is None else one(leaf, axis, i)
             for leaf, axis in zip(run.leaves, run.axes, strict=True)
         ]
         with torch.enable_grad():
@@ -107,7 +118,7 @@ def _by_loop(run: Rerun, params: dict[str, Tensor], create_graph: bool) -> Float
                 found = torch.autograd.grad(
                     returned,
                     list(params.values()),
-                    [c.narrow(a, i, 1) for c, a in zip(output, run.out_axes, strict=True)],
+                    [seed(c, a, i) for c, a in zip(output, run.out_axes, strict=True)],
                     retain_graph=True,
                     create_graph=create_graph,
                     materialize_grads=True,

@@ -1,0 +1,132 @@
+"""A forward pass that is watched: every layer's inputs, the gradient edges of its outputs, and how
+often each parameter is used.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.graph import get_gradient_edge
+from torch.utils import _pytree as pytree
+
+from vicinal.capture.hooks import LayerCall, hooked, restored
+from vicinal.checks import InputError
+
+Inputs: TypeAlias = Tensor  # of some samples, one row each
+REORDERING = ("Index", "Gather", "Scatter", "MaskedS", "Take", "Sort", "Topk", "Flip", "Roll")
+_BATCH_NORMS = nn.modules.batchnorm._BatchNorm
+
+
+@dataclass
+class WatchedCall:
+    """One call of a layer: its inputs, the edges of its outputs, and the gradients there."""
+
+    name: str
+    module: nn.Module
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    edges: list[Any]
+    returned: list[int]  # which leaves of what it returned they belong to
+    shapes: list[torch.Size]
+    version: int
+    grads: list[list[Tensor]] = field(default_factory=list)  # [output of f][edge]
+    samples: Tensor | None = None  # of each row of its input, where rows are not the samples
+
+
+def watched_call(call: LayerCall) -> WatchedCall:
+    """A call with the edges of what it returned."""
+    name, module, args, kwargs, output = call
+    leaves = pytree.tree_leaves(output)
+    returned = [i for i, t in enumerate(leaves) if isinstance(t, Tensor) and t.requires_grad]
+    edges = [get_gradient_edge(leaves[i]) for i in returned]
+    shapes = [leaves[i].shape for i in returned]
+    if not args:  # the first input by name: layers take it as `input`, `x` or `query`
+        args, kwargs = tuple(kwargs.values())[:1], dict(list(kwargs.items())[1:])
+    version = args[0]._version if edges and isinstance(args[0], Tensor) else 0
+    return WatchedCall(name, module, args, kwargs, edges, returned, shapes, version)
+
+
+def watched(
+    model: nn.Module, x: Inputs, layers: Mapping[str, nn.Module]
+) -> tuple[Any, list[WatchedCall]]:
+    """What the model returns, and the calls of the layers that led to it."""
+    calls: list[WatchedCall] = []
+    with hooked(layers, lambda call: calls.append(watched_call(call)), first=True):
+        output = model(x)
+    return output, [call for call in calls if call.edges]
+
+
+def check_untouched(calls: Iterable[WatchedCall]) -> None:
+    """Refuse a model that writes over what a layer took in."""
+    for call in calls:
+        if isinstance(call.args[0], Tensor) and call.args[0]._version != call.version:
+            raise InputError(
+                f"the input of layer `{call.name}` was changed in place after the layer used "
+                "it, so its gradient is lost (autograd refuses this too). Use the out-of-place "
+                "operation."
+            )
+
+
+def uses(output: Tensor) -> Counter[int]:
+    """Edges into each leaf of the autograd graph, by the leaf's identity."""
+    following = (after for node in graph([output]) for after, _ in node.next_functions)
+    return Counter(id(after.variable) for after in following if hasattr(after, "variable"))
+
+
+def reorders(returned: Any) -> bool:
+    """Whether rows may have changed their order on the way to what a model returned."""
+    tensors = [t for t in pytree.tree_leaves(returned) if isinstance(t, Tensor)]
+    return any(node.name().startswith(REORDERING) for node in graph(tensors))
+
+
+def graph(outputs: Iterable[Tensor]) -> Iterator[Any]:
+    """Every node of the autograd graph that leads to these tensors."""
+    seen: set[Any] = {None}
+    stack: list[Any] = [output.grad_fn for output in outputs]
+    while stack:
+        node = stack.pop()
+        if node not in seen:
+            seen.add(node)
+            stack += [after for after, _ in node.next_functions]
+            yield node
+
+
+@contextmanager
+def reading(
+    model: nn.Module, selected: Mapping[str, nn.Parameter], *, prune: bool = True
+) -> Iterator[None]:
+    """Eval mode, and no other parameter trainable than those ``selected`` (``prune=False``: they as
+    well); the model comes back as it was.
+    """
+    for name, module in model.named_modules():
+        if isinstance(module, _BATCH_NORMS) and module.running_mean is None:
+            raise InputError(
+                f"batch norm `{name}` keeps no running statistics, so each sample's output "
+                "depends on the others in its batch and has no gradient of its own. Build it with "
+                "track_running_stats=True, or use GroupNorm."
+            )
+    chosen = {id(p) for p in selected.values()}
+    with restored(model):
+        model.eval()
+        for p in model.parameters():
+            p.requires_grad_(id(p) in chosen or (p.requires_grad and not prune))
+        yield
+
+
+def training_batch_norm(model: nn.Module) -> str | None:
+    """The name of a batch norm in train mode, if there is one."""
+    modules = model.named_modules()
+    return next((n for n, m in modules if isinstance(m, _BATCH_NORMS) and m.training), None)
+
+
+def wants_company(model: nn.Module) -> bool:
+    """Whether a sample must not run alone: torch's backward of a batch norm in eval mode is wrong
+    for a batch of one whose gradient comes transposed.
+    """
+    return any(isinstance(module, _BATCH_NORMS) for module in model.modules())
