@@ -334,3 +334,72 @@ def test_a_kernel_keeps_no_graph(name):
     """Whatever rule a layer took, what is kept are numbers: a graph would hold the whole batch."""
     model, x = make(name, n=3)
     assert not GradientKernel(model).gram(x).requires_grad
+
+
+@pytest.mark.parametrize("d", [1, 3])
+@pytest.mark.parametrize(
+    ("size", "kind"),
+    [
+        (1e25, torch.float32),
+        (1e-30, torch.float32),
+        (1e170, torch.float64),
+        (1e-170, torch.float64),
+    ],
+)
+def test_gradients_whose_squares_leave_the_numbers_are_as_alike_as_any(size, kind, d):
+    """Scaling the last layer's input scales every gradient of the layer alike."""
+
+    class Scaled(nn.Module):
+        def __init__(self, size):
+            super().__init__()
+            self.net, self.size = network(d), size
+
+        def forward(self, x):
+            return self.net(x) * self.size
+
+    x = inputs(7)
+    expected = GradientKernel(Scaled(1.0), strict=False).gram(x).to(kind)
+    kernel = GradientKernel(Scaled(size).to(kind), strict=False)
+    x = x.to(kind)
+    close = {"rtol": 1e-4, "atol": 1e-5}
+    torch.testing.assert_close(kernel.gram(x), expected, **close)
+    torch.testing.assert_close(kernel.neighbors(x), expected.sum(1), **close)
+    torch.testing.assert_close(
+        kernel.gram(x, summary="rotation").diagonal(), torch.ones(7).to(kind)
+    )
+    influence = GradientKernel(Scaled(1.0), strict=False).gram(x.double(), kind="influence")
+    torch.testing.assert_close(kernel.gram(x, kind="influence"), influence.to(kind), **close)
+    mixed = torch.cat([x, x * 0]) if size > 1 else x  # blocks of either kind meet
+    small = GradientKernel(Scaled(size).to(kind), strict=False, memory_budget=20_000)
+    torch.testing.assert_close(small.gram(mixed)[:7, :7], expected, **close)
+
+
+def test_a_gradient_that_is_no_number_is_refused_with_its_rows():
+    class Root(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(2, 1, bias=False)
+
+        def forward(self, x):
+            return self.layer(x).square().sqrt()
+
+    x = torch.tensor([[1.0, 2.0], [0.0, 0.0], [3.0, 1.0]])
+    with pytest.raises(InputError, match=r"not finite \(rows 1\)"):
+        GradientKernel(Root(), strict=False).gram(x)
+
+
+@pytest.mark.parametrize("kind", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("budget", [2 << 30, 20_000])
+def test_half_precision_models_have_every_count(kind, budget):
+    model, x = network(), inputs(12)
+    exact = GradientKernel(model)
+    kernel = GradientKernel(network().to(kind), memory_budget=budget)
+    half = x.to(kind)
+    for estimator in ("soft", ("hard", 0.5), ("positive", 1.0)):
+        found = kernel.neighbors(half, estimator=estimator)
+        assert found.dtype == torch.float32
+        if estimator != ("hard", 0.5):
+            expected = exact.neighbors(x, estimator=estimator).float()
+            torch.testing.assert_close(found, expected, rtol=0.1, atol=0.3)
+    assert torch.isfinite(kernel.neighbors(half, queries=half[:3])).all()
+    torch.testing.assert_close(kernel.gram(half).diagonal(), torch.ones(12), rtol=0, atol=1e-4)

@@ -36,7 +36,7 @@ WORKING_BYTES = 96 << 20  # of factors and patches while one block is made
 class Block:
     """The gradients of some consecutive samples.
 
-    ``factors`` stand for ``scale(x) · G(x)`` in one of these forms: ``raw`` G; ``white`` K^-½ G;
+    ``factors`` times ``scale(x)`` are one of these forms: ``raw`` G; ``white`` K^-½ G;
     ``unit`` K^-½ G / √r, of norm 1; ``sum`` the same, to be summed and multiplied with sums (large
     gradients are mixed on the way); ``dual`` K⁻¹ G.
     """
@@ -64,21 +64,24 @@ class Block:
         """In another form; one output is scaled, several are mixed."""
         if form == "raw":
             return self
-        root = self.whitening.root
+        root, scale = self.whitening.root, None
         if form in ("unit", "sum"):
             root = self.unit_root()
         elif form == "dual":
             root = root @ root
+            scale = None if self.scale is None else 1 / self.scale
         if root.shape[-1] == 1:
-            return replace(self, scale=root[:, 0, 0].to(self.outputs.dtype))
+            alone = root[:, 0, 0].to(self.outputs.dtype)
+            return replace(self, scale=alone if scale is None else alone * scale)
         if form == "sum":
             return replace(
                 self,
                 factors=[
                     f.to_mix(root) if isinstance(f, Dense) else f.mixed(root) for f in self.factors
                 ],
+                scale=None,
             )
-        return replace(self, factors=mixed(self.factors, root))
+        return replace(self, factors=mixed(self.factors, root), scale=scale)
 
     def unit_root(self) -> Float[Tensor, "n d d"]:
         """``K^-½ / √r``: makes gradients of norm 1."""
@@ -157,12 +160,13 @@ class Blocks:
     def _block(self, number: int, batch: Batch) -> Block:
         if number in self._kept:
             return self._kept[number]
-        block = self.kernel.block(batch).formed(self.form)
+        raw = self.kernel.block(batch)
+        block = raw.formed(self.form)
         last = number == len(self) - 1  # still in hand when the next pass begins
         if last or block.nbytes <= self._left:
             self._left -= block.nbytes
             self._kept[number] = block
-        elif self.form == "sum" and not self.kernel.cached and number not in self._seen:
+        elif self.form == "sum" and not self.kernel.cached and raw.scale is None:
             small = replace(block, factors=[], scale=None)
             needed = small.gram.nbytes + small.whitening.root.nbytes + small.outputs.nbytes
             if needed <= self._room:
@@ -280,6 +284,7 @@ def unpacked(tensors: Mapping[str, Tensor], layout: Sequence[Mapping[str, Any]])
     for i, plain in enumerate(layout):
         fields = {**plain, "shape": tuple(plain["shape"])}
         if "weight" in fields:
+            fields["one"] = tensors.get(f"{i}.one")
             factors.append(Places(tensors[f"{i}.a"], tensors[f"{i}.b"], **fields))
         else:
             factors.append(Dense(tensors[f"{i}.g"], **fields))

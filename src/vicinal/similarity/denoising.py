@@ -25,7 +25,7 @@ from torch import Tensor
 
 from vicinal.checks import InputError, as_tensor
 from vicinal.similarity.blocks import Block, Blocks
-from vicinal.similarity.kernel import GradientKernel
+from vicinal.similarity.kernel import GradientKernel, settled
 
 
 @dataclass(frozen=True)
@@ -44,6 +44,7 @@ class Denoising:
     lipschitz: float
 
 
+@settled
 def denoising(
     kernel: GradientKernel,
     data: Any,
@@ -127,7 +128,8 @@ def _kernels(kernel: GradientKernel, one: Block, other: Block) -> tuple[Tensor, 
     """k^I and k^C of two raw blocks."""
     inner = kernel.tile(one, other)
     left, right = one.formed("unit"), other.formed("unit")
-    if left.scale is not None and right.scale is not None:
+    unscaled = one.scale is None and other.scale is None
+    if unscaled and left.scale is not None and right.scale is not None:
         return inner, inner * left.scale[:, None] * right.scale[None]
     return inner / one.gram.shape[-1], kernel.tile(left, right)
 

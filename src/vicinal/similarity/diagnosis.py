@@ -16,7 +16,7 @@ from vicinal.checks import InputError, as_tensor, check_k
 from vicinal.similarity.blocks import Block, Blocks
 from vicinal.similarity.density import pair_share, read_estimator
 from vicinal.similarity.factors import dot, matrix_gram
-from vicinal.similarity.kernel import GradientKernel
+from vicinal.similarity.kernel import GradientKernel, settled
 
 SHARPNESSES = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0)
 
@@ -60,6 +60,7 @@ class SuspiciousLabels:
     order: Int[Tensor, " n"]
 
 
+@settled
 def fit_diagnosis(
     kernel: GradientKernel,
     data: Any,
@@ -118,6 +119,7 @@ def fit_diagnosis(
     return FitDiagnosis(mass.to(kind), variance.to(kind), verdicts, limit, varied, tried[best])
 
 
+@settled
 def uncertainty(
     kernel: GradientKernel, queries: Any, data: Any, *, fast: bool = False
 ) -> Float[Tensor, " q"]:
@@ -145,7 +147,7 @@ def uncertainty(
     if fast:
         for block in support:
             before = totals or [None] * len(block.factors)
-            totals = [f.total(None, t) for f, t in zip(block.factors, before, strict=True)]
+            totals = [f.total(block.scale, t) for f, t in zip(block.factors, before, strict=True)]
     found = []
     for query in asked:
         if totals is not None:
@@ -241,7 +243,8 @@ def _spread(y: Float[Tensor, "n c"]) -> Float[Tensor, ""]:
 def _disturbance(query: Block, block: Block) -> Float[Tensor, " q"]:
     """Σ over the block of ``‖K(x', x) K(x, x)⁻¹‖_F / √r``."""
     operator = matrix_gram(query.factors, block.factors)
-    size = operator.flatten(2).norm(dim=2).sum(1)
+    size = operator.flatten(2).norm(dim=2)
+    size = (size if block.scale is None else size * block.scale).sum(1)
     size = size if query.scale is None else size * query.scale
     return size / query.whitening.rank.clamp_min(1).to(size).sqrt()
 

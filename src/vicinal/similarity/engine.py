@@ -28,7 +28,7 @@ from torch import Tensor, nn
 from vicinal.capture.hooks import LayerCall
 from vicinal.checks import InputError
 from vicinal.similarity import routing
-from vicinal.similarity.factors import Factor
+from vicinal.similarity.factors import Factor, wide
 from vicinal.similarity.outputs import Contrast, OutputFunction, as_rows
 from vicinal.similarity.parts import Assembly, Part
 from vicinal.similarity.plan import (
@@ -106,6 +106,7 @@ class Engine:
         self.strict = strict
         self.rules = rules
         self.plan: Plan | None = None
+        self.precision = next(iter(self.selected.values())).dtype
         self.known: dict[str, Part] = {}  # by first parameter: one sample of the first capture
         self.reached: set[str] = set()  # parameters with a gradient somewhere so far
         self._checked = False
@@ -205,7 +206,7 @@ class Engine:
             assembly = Assembly(plan, layers, self.selected, self.known, calls, like)
             assembly = replace(assembly, create_graph=create_graph, products=seeds is not None)
             parts = assembly.parts()
-        return Captured(f, parts, returned) if create_graph else Captured(f.detach(), parts)
+        return Captured(f, parts, returned) if create_graph else Captured(wide(f.detach()), parts)
 
     def _compare(self, plan: Plan, calls: Sequence[WatchedCall], f: Tensor) -> None:
         """Raise :class:`Surprise` if the forward pass is not what the plan is for."""
@@ -248,7 +249,7 @@ def _ask_whose(
         plain = torch.stack([w * g[0].detach() for w, g in zip(weights, call.grads, strict=True)])
         if call.name in gathered:
             call.samples = routing.whose(routing.by_place(call.module, plain), tagged, base)
-        elif not routing.in_order(routing.whose(plain, tagged, base)):
+        elif plain.isfinite().all() and not routing.in_order(routing.whose(plain, tagged, base)):
             astray.add(call.name)
     if astray:
         raise Surprise(Lessons(gathered=frozenset(astray)))

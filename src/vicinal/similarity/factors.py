@@ -77,6 +77,7 @@ class Places(_Tensors):
     bias: bool = False
     vocabulary: int = 0  # > 0: `a` holds the indices of an embedding
     shape: tuple[int, ...] = ()  # of b's features x a's, where the parameter's layout is another
+    one: Float[Tensor, " n"] | None = None  # the bias' input, where samples were rescaled; None: 1
 
     @property
     def outputs(self) -> int:
@@ -152,7 +153,8 @@ class Places(_Tensors):
             a = self.a.reshape(-1, self.a.shape[-1])
             found.append(flat.T @ a if into is None else into[0].addmm_(flat.T, a))
         if self.bias:
-            found.append(flat.sum(0) if into is None else into[-1].add_(flat.sum(0)))
+            summed = self._with_one(b).sum((0, 1)).flatten()
+            found.append(summed if into is None else into[-1].add_(summed))
         return tuple(found)
 
     def dot(self, total: Totals) -> Float[Tensor, " n"]:
@@ -162,9 +164,13 @@ class Places(_Tensors):
             against = total[0][self.a.flatten()]
         elif self.weight:
             a = self.a.reshape(-1, self.a.shape[-1])
-            against = torch.addmm(total[-1], a, total[0].T) if self.bias else a @ total[0].T
+            against = (
+                torch.addmm(self._bias_of(total[-1]), a, total[0].T)
+                if self.bias
+                else a @ total[0].T
+            )
         else:
-            against = total[-1]
+            against = self._bias_of(total[-1])
         return (flat * against).view(n, -1).sum(1)
 
     def dense(self) -> Float[Tensor, "n d p"]:
@@ -180,7 +186,7 @@ class Places(_Tensors):
             weight = (b.reshape(n, d * out, -1) @ self.a).view(n, d, -1)
             found.append(own_layout(weight, self.shape))
         if self.bias:
-            found.append(b.sum(3))
+            found.append(self._with_one(b).sum(3))
         return torch.cat(found, 2)
 
     def _inner(self, other: Places) -> Tensor:
@@ -190,7 +196,20 @@ class Places(_Tensors):
         if self.vocabulary:
             return (self.a.reshape(-1, 1) == other.a.reshape(1, -1)).to(self.b.dtype)
         inner = self.a.reshape(-1, self.a.shape[-1]) @ other.a.reshape(-1, self.a.shape[-1]).T
+        if self.bias and (self.one is not None or other.one is not None):
+            return inner + self._ones()[:, None] * other._ones()[None]
         return inner + 1 if self.bias and inner.requires_grad else inner.add_(float(self.bias))
+
+    def _ones(self) -> Float[Tensor, " n_t"]:
+        """The bias' input at every place."""
+        one = self.a.new_ones(len(self)) if self.one is None else self.one
+        return one.repeat_interleave(self.a.shape[1])
+
+    def _with_one(self, b: Tensor) -> Tensor:
+        return b if self.one is None else b * self.one.view(-1, *[1] * (b.ndim - 1))
+
+    def _bias_of(self, total: Tensor) -> Tensor:
+        return total if self.one is None else self._ones()[:, None] * total
 
     def inner_rows(self, other: Places) -> Float[Tensor, "n t s"]:
         """The same, but only of each sample with that of the same row."""
@@ -198,6 +217,8 @@ class Places(_Tensors):
             return self.b.new_ones(1, 1, 1)
         if self.vocabulary:
             return (self.a[:, :, None] == other.a[:, None, :]).to(self.b.dtype)
+        if self.bias and self.one is not None and other.one is not None:
+            return self.a @ other.a.mT + (self.one * other.one)[:, None, None]
         return self.a @ other.a.mT + float(self.bias)
 
 

@@ -13,11 +13,12 @@ For vector outputs the kernels are d×d matrices; ``summary`` says what becomes 
 
 from __future__ import annotations
 
+import functools
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import torch
 from jaxtyping import Bool, Float
@@ -33,15 +34,35 @@ from vicinal.similarity.engine import Engine, Replanned
 from vicinal.similarity.explain import Explanation, explain
 from vicinal.similarity.factors import matrix_gram, self_gram, trace_gram
 from vicinal.similarity.outputs import Contrast, OutputFunction, deficiency, make_outputs
+from vicinal.similarity.rescale import check_gradients, is_safe, rescaled
 from vicinal.similarity.watch import training_batch_norm
 from vicinal.similarity.whitening import SUMMARIES, pair_rank, summarize, whiten
 
 Result = TypeVar("Result")
+Asked = ParamSpec("Asked")
 FORMS = {  # of the left and right gradients whose products are the kernel
     "inner": ("raw", "raw"),
     "influence": ("dual", "raw"),
     "correlation": ("white", "white"),
 }
+
+
+def settled(
+    ask: Callable[Concatenate[GradientKernel, Asked], Result],
+) -> Callable[Concatenate[GradientKernel, Asked], Result]:
+    """Begins again whenever a batch goes ways that none before it went: a few times at most, as
+    each time a layer or a parameter is treated more cautiously for good.
+    """
+
+    @functools.wraps(ask)
+    def answer(kernel: GradientKernel, /, *args: Asked.args, **kwargs: Asked.kwargs) -> Result:
+        while True:
+            try:
+                return ask(kernel, *args, **kwargs)
+            except Replanned:
+                kernel.forget()
+
+    return answer
 
 
 class GradientKernel:
@@ -106,6 +127,7 @@ class GradientKernel:
 
     # -------------------------------------------------------------- kernels
 
+    @settled
     def gram(
         self, a: Any, b: Any = None, *, kind: str = "correlation", summary: str = "trace"
     ) -> Tensor:
@@ -130,9 +152,6 @@ class GradientKernel:
                 f'summary="{summary}" compares a normalized kernel with the identity, so it is for '
                 f'kind="correlation", not "{kind}". Use summary="trace" or "matrix".'
             )
-        return self._settled(lambda: self._gram(a, b, kind, summary))
-
-    def _gram(self, a: Any, b: Any, kind: str, summary: str) -> Tensor:
         forms = ("unit", "unit") if (kind, summary) == ("correlation", "trace") else FORMS[kind]
         left = self.blocks(a, forms[0], share=0.25, name="a")
         if b is None and forms[0] == forms[1]:
@@ -141,28 +160,22 @@ class GradientKernel:
             right = self.blocks(a if b is None else b, forms[1], share=0.25, name="b")
         return all_pairs(left, right, lambda one, two: self._tile(one, two, kind, summary))
 
+    @settled
     def topk(self, queries: Any, data: Any, k: int) -> TopK:
         """The k rows of ``data`` most similar (k^C) to each query; no matrix of all pairs."""
+        found = self.blocks(data, "unit", share=0.4)
+        check_k(k, found.count, "k", "`data`")
+        return density.streaming_topk(self, self.blocks(queries, "unit", 0.4, "queries"), found, k)
 
-        def best() -> TopK:
-            found = self.blocks(data, "unit", share=0.4)
-            check_k(k, found.count, "k", "`data`")
-            asked = self.blocks(queries, "unit", 0.4, "queries")
-            return density.streaming_topk(self, asked, found, k)
-
-        return self._settled(best)
-
+    @settled
     def histogram(self, query: Any, data: Any, bins: int = 64) -> SimilarityHistogram:
         """How many rows of ``data`` lie at each similarity in [-1, 1] to a query (section 4.1)."""
         if bins < 1:
             raise InputError(f"`bins` must be at least 1, got {bins}.")
+        queries = self.blocks(query, "unit", 0.4, "query")
+        return density.streaming_histogram(self, queries, self.blocks(data, "unit", 0.4), bins)
 
-        def counts() -> SimilarityHistogram:
-            queries = self.blocks(query, "unit", 0.4, "query")
-            return density.streaming_histogram(self, queries, self.blocks(data, "unit", 0.4), bins)
-
-        return self._settled(counts)
-
+    @settled
     def neighbors(
         self,
         data: Any,
@@ -185,9 +198,7 @@ class GradientKernel:
         queries
             The samples asked about, none of them "self"; None: those of ``data``.
         """
-        return self._settled(
-            lambda: density.neighbors(self, data, estimator, include_self, queries)
-        )
+        return density.neighbors(self, data, estimator, include_self, queries)
 
     def explain(self) -> Explanation:
         """Per layer: which exact rule, FLOPs per pair of samples, bytes per sample."""
@@ -215,9 +226,15 @@ class GradientKernel:
         else:
             captured = self.engine.capture(batch.x, batch.labels, start=batch.start)
             outputs, factors = captured.outputs, captured.factors
-        gram = self_gram(factors)
-        found = whiten(gram, precision=outputs.dtype, deficiency=deficiency(self.outputs))
-        return Block(batch.start, factors, gram, found, outputs, batch.labels)
+        gram, scale = self_gram(factors), None
+        if not is_safe(gram, outputs.dtype):
+            factors, scale = rescaled(factors)
+            gram = self_gram(factors)
+            check_gradients(gram, batch.start)
+        found = whiten(gram, precision=self.engine.precision, deficiency=deficiency(self.outputs))
+        if scale is not None:
+            gram = gram * scale.double().square()[:, None, None]
+        return Block(batch.start, factors, gram, found, outputs, batch.labels, scale)
 
     def block_again(self, batch: Batch, seen: Block) -> Block:
         """Unit gradients of a batch whose whitening is known, good for products with sums alone."""
@@ -227,15 +244,9 @@ class GradientKernel:
         )
         return replace(seen, factors=factors)
 
-    def _settled(self, compute: Callable[[], Result]) -> Result:
-        """From the start whenever a batch goes ways that none before it went: a few times at most,
-        as each time a layer or a parameter is treated more cautiously for good.
-        """
-        while True:
-            try:
-                return compute()
-            except Replanned:
-                self._bytes.clear()
+    def forget(self) -> None:
+        """What was learned of gradients whose plan is no more."""
+        self._bytes.clear()
 
     @property
     def cached(self) -> bool:
@@ -279,6 +290,8 @@ class GradientKernel:
             found = self.tile(one, other)[:, :, None, None]
         else:
             found = matrix_gram(one.factors, other.factors)
+            for scale, shape in ((one.scale, (-1, 1, 1, 1)), (other.scale, (1, -1, 1, 1))):
+                found = found if scale is None else found * scale.view(shape)
             if self.within_class:
                 found = found * _same_class(one, other)[:, :, None, None]
         if summary == "matrix":

@@ -212,8 +212,9 @@ def _straight(f: Tensor, calls: Sequence[WatchedCall]) -> set[str]:
     base, mixed = routing.tagged(f, edges, start)
     bent = set()
     for call, g, tagged in zip(calls, plain, mixed, strict=True):
-        known = g is None or routing.in_order(routing.whose(g[None], tagged, base))
-        if len(call.args[0]) != len(f) or not known:
+        told = g is not None and bool(g.isfinite().all())
+        crossed = told and not routing.in_order(routing.whose(g[None], tagged, base))
+        if len(call.args[0]) != len(f) or crossed:
             bent.add(call.name)
     return {call.name for call in calls} - bent
 

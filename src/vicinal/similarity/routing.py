@@ -69,21 +69,26 @@ def tagged(
 def whose(
     plain: Float[Tensor, "d k ..."], mixed: Float[Tensor, "p k ..."] | None, base: int
 ) -> Int[Tensor, " k"] | None:
-    """The sample of each row; None if some row belongs to several.
+    """The sample of each row; None if some row belongs to several, or is not finite.
 
     ``plain``: the gradients of the outputs, weighted as the passes of ``mixed`` started.
     """
     eps = torch.finfo(plain.dtype).eps
     plain = plain.double().flatten(2) if plain.ndim > 2 else plain.double()[:, :, None]
-    together = plain.sum(0)
-    norm, largest = together.norm(dim=1), plain.norm(dim=2).amax(0)
+    largest = plain.abs().amax((0, 2)) if plain.numel() else plain.new_zeros(plain.shape[1])
     live = largest > 0
-    found = torch.zeros(len(norm), dtype=torch.long, device=plain.device)
+    found = torch.zeros(len(largest), dtype=torch.long, device=plain.device)
+    if not bool(largest.isfinite().all()):
+        return None
     if mixed is None or not bool(live.any()):
         return found + NOBODY
+    unit = torch.where(live, largest, 1)[:, None]  # squares of the rows stay numbers
+    together = (plain / unit).sum(0)
+    norm = together.norm(dim=1)
     unsure = largest <= 64 * eps * largest.amax()  # rounding of larger rows
-    good = norm >= 1e-3 * largest
+    good = norm >= 1e-3
     for k, with_tags in enumerate(mixed.double().reshape(len(mixed), *together.shape)):
+        with_tags = with_tags / unit
         ratio = (with_tags * together).sum(1) / torch.where(norm > 0, norm.square(), 1)
         digit = ((ratio - 1) * base).round().clamp(0, base - 1)
         rest = (with_tags - (1 + digit / base)[:, None] * together).norm(dim=1)
@@ -156,7 +161,7 @@ def gathered(use: LayerUse, rows: Sequence[Piece], owner: Int[Tensor, " k"], n: 
     """The pieces of n samples from those of their rows."""
     kept = (owner != NOBODY).nonzero().flatten()
     kept = kept[owner[kept].argsort(stable=True)]
-    owner = owner[kept]
+    owner = owner[kept].clamp_max(n - 1)  # a row of mere rounding may say anything
     counts = owner.bincount(minlength=n)
     place = torch.arange(len(owner), device=owner.device) - (counts.cumsum(0) - counts)[owner]
     longest = int(counts.max()) if n else 0

@@ -81,6 +81,7 @@ def _inputs(factor: Any, dim: int, seed: int) -> Float[Tensor, "n t s"]:
             return torch.nn.functional.one_hot(factor.a, factor.vocabulary).to(b)
         return table.to(b).T[factor.a]
     ones = b.new_ones(*b.shape[:2], 1)
+    ones = ones if factor.one is None else ones * factor.one[:, None, None]
     if not factor.weight:
         return ones
     a = torch.cat([factor.a, ones], 2) if factor.bias else factor.a
