@@ -60,7 +60,8 @@ def test_every_question_to_the_factors_is_answered_as_by_the_gradients(name, rng
 
 
 @pytest.mark.parametrize(
-    "name", ["perceptron", "residual", "called_twice", "language_model", "gru"]
+    "name",
+    ["perceptron", "residual", "called_twice", "language_model", "gru", "experts", "decoder"],
 )
 def test_the_factors_can_be_differentiated(name):
     """d/dθ of ‖∇f‖² in a direction, against finite differences of the plain gradients."""
@@ -98,6 +99,32 @@ def test_the_rule_is_chosen_by_flops():
     assert found["wide_channels"] == {"0": "ghost", "2": "ghost", "4": "kronecker"}
     assert set(found["residual"].values()) == {"dense", "kronecker"}
     assert found["sequences"]["0"] == "dense"
+
+
+@pytest.mark.parametrize("name", ["encoder", "encoder_time_first", "decoder", "gpt"])
+def test_transformers_have_exact_rules(name):
+    model, x = make(name)
+    captured = Engine(model).capture(x)
+    again = {part.layer for part in captured.parts if "vjp" in part.rule}
+    assert again <= {"(model)"}  # bare position embeddings
+    whole = [part for part in captured.parts if part.layer == "(model)"]
+    assert all(part.parameters == ("places",) for part in whole)
+    for module in model.modules():
+        assert "forward" not in vars(module)
+    assert torch.backends.mha.get_fastpath_enabled()
+
+
+def test_one_layer_of_an_encoder_is_watched_though_nothing_before_it_is_differentiated():
+    """torch would take its fused path up to there, and nested tensors from there on."""
+    model, x = make("encoder")
+    captured = Engine(model, params=["layers.layers.1", "head"]).capture(x)
+    plain = per_sample_gradients(
+        model, x, names={n for part in captured.parts for n in part.parameters}
+    )
+    torch.testing.assert_close(
+        gradients(captured).square().sum((1, 2)), plain.square().sum((1, 2)), rtol=1e-9, atol=1e-12
+    )
+    assert not any("vjp" in part.rule for part in captured.parts)
 
 
 def test_the_model_comes_back_as_it_was():

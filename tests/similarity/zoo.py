@@ -182,6 +182,69 @@ class Frames(nn.Module):
         return self.head(h.mean((2, 3)).view(*x.shape[:2], 4).mean(1))
 
 
+class Encoder(nn.Module):
+    """nn.TransformerEncoder over tokens, with the padding word masked."""
+
+    def __init__(self, **options):
+        super().__init__()
+        self.words, self.places = nn.Embedding(7, 8), nn.Parameter(torch.randn(4, 8))
+        layer = nn.TransformerEncoderLayer(8, 2, 12, **options)
+        self.layers = nn.TransformerEncoder(
+            layer, 2, enable_nested_tensor="norm_first" not in options
+        )
+        self.head = nn.Linear(8, 3)
+        self.first = options.get("batch_first", False)
+
+    def forward(self, tokens):
+        h = self.words(tokens) + self.places
+        h = h if self.first else h.transpose(0, 1)
+        padding = (tokens == 0) & (torch.arange(4) > 0)
+        h = self.layers(h, src_key_padding_mask=padding)
+        return self.head(h.mean(1 if self.first else 0))
+
+
+class Decoder(nn.Module):
+    """Causal self-attention, attention to another sequence, and to keys that are not the values."""
+
+    def __init__(self):
+        super().__init__()
+        self.read = nn.Linear(3, 8)
+        layer = nn.TransformerDecoderLayer(8, 2, 12, batch_first=True, norm_first=True)
+        self.layers = nn.TransformerDecoder(layer, 2)
+        self.pool = nn.MultiheadAttention(8, 4, bias=False, batch_first=True)
+        self.head = nn.Linear(8, 2)
+
+    def forward(self, x):
+        h = self.read(x)
+        causal = nn.Transformer.generate_square_subsequent_mask(5, dtype=x.dtype)
+        h = self.layers(h, h[:, :3] * 2, tgt_mask=causal, tgt_is_causal=True)
+        found, weights = self.pool(h[:, :1], h, h + 1)
+        return self.head(found[:, 0]) + weights.square().sum((1, 2))[:, None]
+
+
+class Conv1D(nn.Module):
+    """The linear layer of Hugging Face's GPT-2, weight (in, out)."""
+
+    __module__ = "transformers.pytorch_utils"
+
+    def __init__(self, out, width):
+        super().__init__()
+        self.nf = out
+        self.weight = nn.Parameter(torch.randn(width, out))
+        self.bias = nn.Parameter(torch.randn(out))
+
+    def forward(self, x):
+        flat = torch.addmm(self.bias, x.view(-1, x.size(-1)), self.weight)
+        return flat.view(*x.size()[:-1], self.nf)
+
+
+def gpt():
+    return nn.Sequential(
+        nn.Embedding(7, 4), Conv1D(6, 4), nn.Tanh(), Conv1D(9, 6), nn.GELU(), nn.Flatten(),
+        Conv1D(3, 36),
+    )  # fmt: skip
+
+
 def volumes():
     return nn.Sequential(
         nn.Conv3d(2, 3, 2, padding=1, padding_mode="replicate"),
@@ -252,6 +315,10 @@ ZOO = {
     "experts": (Experts, (4, 3)),
     "early_exit": (EarlyExit, (3,)),
     "frames": (Frames, (3, 2, 4, 3)),
+    "encoder": (lambda: Encoder(batch_first=True), "tokens"),
+    "encoder_time_first": (lambda: Encoder(norm_first=True), "tokens"),
+    "decoder": (Decoder, (5, 3)),
+    "gpt": (gpt, "tokens"),
     "volumes": (volumes, (2, 3, 3, 3)),
     "signals": (signals, (2, 9)),
     "sequences": (sequences, (4, 2, 3)),

@@ -46,6 +46,7 @@ from vicinal.similarity.selfcheck import check_against_autograd
 from vicinal.similarity.watch import (
     WatchedCall,
     check_untouched,
+    layers_of,
     reading,
     reorders,
     uses,
@@ -186,8 +187,8 @@ class Engine:
     ) -> Captured:
         plan = self.plan
         assert plan is not None
-        names = [name for name in (*plan.ruled, *plan.units) if name != WHOLE]
-        layers = {name: self.model.get_submodule(name) for name in names}
+        named = layers_of(self.model)
+        layers = {name: named[name] for name in (*plan.ruled, *plan.units) if name != WHOLE}
         read = reading(self.model, self.selected, prune=not create_graph)
         with read, torch.enable_grad(), twice_differentiable(create_graph):
             returned, calls = watched(self.model, x, layers)

@@ -297,11 +297,12 @@ def stacked(grads: Sequence[Tensor], axis: int) -> Tensor:
 
 def own_layout(flat: Float[Tensor, "n d p"], shape: tuple[int, ...]) -> Float[Tensor, "n d p"]:
     """Gradients stored as ``(..., *kernel, in)`` in the layout ``(..., in, *kernel)`` of the
-    weight.
+    weight; those of a weight that is kept transposed, ``shape`` (out, in), as ``(in, out)``.
     """
     if not shape:
         return flat
-    return flat.reshape(*flat.shape[:2], *shape).movedim(-1, 3).flatten(2)
+    whole = flat.reshape(*flat.shape[:2], *shape)
+    return (whole.mT if len(shape) == 2 else whole.movedim(-1, 3)).flatten(2)
 
 
 def self_gram(factors: Sequence[Factor]) -> Float[Tensor, "n d d"]:

@@ -8,8 +8,8 @@ Every chosen parameter falls in one of five groups:
   *shared*: summed. A layer whose rows are not the samples (an expert that sees some of them,
   folded or transposed batches) is *gathered*: :mod:`~vicinal.similarity.routing` finds whose rows
   they are, batch by batch. So is a layer that was not reached: nothing is known of its rows.
-* *units*: attention and recurrent layers, run again by themselves; and the model itself
-  (``WHOLE``), run again for everything else: bare parameters, functional uses such as
+* *units*: recurrent layers, and attention that cannot be opened, run again by themselves; and the
+  model itself (``WHOLE``), run again for everything else: bare parameters, functional uses such as
   ``F.linear(h, embedding.weight)``.
 * *unreached*, without a rule: no path from the output so far, so no gradient and no cost.
 
@@ -31,10 +31,10 @@ from torch import Tensor, nn
 from vicinal.checks import InputError, closest
 from vicinal.similarity import routing
 from vicinal.similarity.rules import COVERED, feature_axes, rule_for
+from vicinal.similarity.rules.attention import Projection, can_open
 from vicinal.similarity.rules.vjp import unit_axes
-from vicinal.similarity.watch import WatchedCall, check_untouched, reading, uses, watched
+from vicinal.similarity.watch import WatchedCall, check_untouched, layers_of, reading, uses, watched
 
-UNITS = (nn.MultiheadAttention, nn.RNNBase)
 WHOLE = "(model)"
 Owner = tuple[str, nn.Module, str]  # a layer, its module, its own name for the parameter
 
@@ -190,7 +190,7 @@ def _probe(
     model: nn.Module, selected: dict[str, nn.Parameter], f: Any, x: Tensor, target: Any, rows: int
 ) -> Probe:
     pick = torch.arange(rows, device=x.device) % len(x)
-    layers = {n: m for n, m in _layers(model) if rule_for(m) or isinstance(m, UNITS)}
+    layers = {n: m for n, m in _layers(model) if rule_for(m) or _closed(m)}
     with reading(model, selected), torch.enable_grad():
         output, calls = watched(model, x[pick], layers)
         found = f(output, None if target is None else target[pick], rows)
@@ -221,17 +221,30 @@ def _straight(f: Tensor, calls: Sequence[WatchedCall]) -> set[str]:
 
 def _layers(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
     """All layers, but not the insides of units, which call their children's weights directly."""
-    units = [module for module in model.modules() if isinstance(module, UNITS)]
+    units = [module for module in model.modules() if _closed(module)]
     inside = {id(child) for unit in units for child in unit.modules() if child is not unit}
-    return ((name, module) for name, module in model.named_modules() if id(module) not in inside)
+    return ((n, module) for n, module in layers_of(model).items() if id(module) not in inside)
 
 
-def _owners(model: nn.Module) -> dict[int, list[tuple[str, nn.Module, str]]]:
+def _closed(module: nn.Module) -> bool:
+    """Whether a layer can only be run again as a whole."""
+    if isinstance(module, nn.MultiheadAttention):
+        return not can_open(module)
+    return isinstance(module, nn.RNNBase)
+
+
+def _owners(model: nn.Module) -> dict[int, list[Owner]]:
     """Every (layer, module, local name) under which a parameter is held, by its identity."""
-    found: dict[int, list[tuple[str, nn.Module, str]]] = defaultdict(list)
+    found: dict[int, list[Owner]] = defaultdict(list)
     for layer, module in _layers(model):
-        whole = isinstance(module, UNITS)
-        for own, p in module.named_parameters(recurse=whole, remove_duplicate=False):
+        if isinstance(module, Projection):
+            held = {own: getattr(module, own) for own in COVERED}
+        elif isinstance(module, nn.MultiheadAttention) and can_open(module):
+            held = {}
+        else:
+            whole = _closed(module)
+            held = dict(module.named_parameters(recurse=whole, remove_duplicate=False))
+        for own, p in held.items():
             found[id(p)].append((layer, module, own))
     return found
 
@@ -254,7 +267,7 @@ def _is_unit(probes: Sequence[Probe], layer: str, module: nn.Module) -> bool:
     """Attention or recurrence, called once, with inputs whose batch axes are known."""
     for probe in probes:
         mine = [call for call in probe.calls if call.name == layer]
-        once = isinstance(module, UNITS) and len(mine) == 1
+        once = _closed(module) and len(mine) == 1
         if not once or _batch_of(mine[0]) != probe.rows:
             return False
     return True

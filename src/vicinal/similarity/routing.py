@@ -23,7 +23,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from vicinal.similarity.factors import Dense, Factor, Places
-from vicinal.similarity.rules import COVERED, LayerUse, Piece, feature_axes
+from vicinal.similarity.rules import COVERED, LayerUse, Piece, feature_axes, widths
 
 NOBODY = -1
 
@@ -202,9 +202,9 @@ def nothing(use: LayerUse, like: Float[Tensor, "n d"]) -> list[Piece]:
     """The pieces of a layer that no sample of a batch reached."""
     (n, d), module, bias = like.shape, use.module, "bias" in use.wanted
     if "weight" in use.wanted and use.ghost is not False:
-        if isinstance(module, nn.Linear):
-            a = like.new_zeros(n, 0, module.in_features)
-            b = like.new_zeros(n, 0, d, module.out_features)
+        size = widths(module)
+        if size is not None:
+            a, b = like.new_zeros(n, 0, size[0]), like.new_zeros(n, 0, d, size[1])
             return use.ghosts(Places(a, b, bias=bias))
         if isinstance(module, nn.Embedding):
             index = torch.zeros(n, 0, dtype=torch.long, device=like.device)

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
@@ -17,6 +17,7 @@ from torch.utils import _pytree as pytree
 
 from vicinal.capture.hooks import LayerCall, hooked, restored
 from vicinal.checks import InputError
+from vicinal.similarity.rules.attention import Projection, opened, projections
 
 Inputs: TypeAlias = Tensor  # of some samples, one row each
 REORDERING = ("Index", "Gather", "Scatter", "MaskedS", "Take", "Sort", "Topk", "Flip", "Roll")
@@ -52,12 +53,19 @@ def watched_call(call: LayerCall) -> WatchedCall:
     return WatchedCall(name, module, args, kwargs, edges, returned, shapes, version)
 
 
+def layers_of(model: nn.Module) -> dict[str, nn.Module]:
+    """Every module by name, with the projections inside attention layers."""
+    return {**dict(model.named_modules()), **projections(model)}
+
+
 def watched(
     model: nn.Module, x: Inputs, layers: Mapping[str, nn.Module]
 ) -> tuple[Any, list[WatchedCall]]:
-    """What the model returns, and the calls of the layers that led to it."""
+    """What the model returns, and the calls of these of its :func:`layers_of` that led to it."""
     calls: list[WatchedCall] = []
-    with hooked(layers, lambda call: calls.append(watched_call(call)), first=True):
+    seen = {name: m for name, m in layers.items() if isinstance(m, Projection)}
+    inside = {**projections(model), **seen}
+    with opened(inside), hooked(layers, lambda call: calls.append(watched_call(call)), first=True):
         output = model(x)
     return output, [call for call in calls if call.edges]
 
@@ -112,7 +120,11 @@ def reading(
                 "track_running_stats=True, or use GroupNorm."
             )
     chosen = {id(p) for p in selected.values()}
-    with restored(model):
+    fused = torch.backends.mha.get_fastpath_enabled()
+    with ExitStack() as after:
+        after.enter_context(restored(model))
+        after.callback(torch.backends.mha.set_fastpath_enabled, fused)
+        torch.backends.mha.set_fastpath_enabled(False)  # it calls no layer: nothing to watch
         model.eval()
         for p in model.parameters():
             p.requires_grad_(id(p) in chosen or (p.requires_grad and not prune))

@@ -8,13 +8,14 @@ Convolutions have :mod:`~vicinal.similarity.rules.conv` to themselves; what has 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vicinal.similarity.factors import Dense, Factor, Places, stacked
+from vicinal.similarity.rules.attention import Projection
 from vicinal.similarity.rules.conv import convolution, transposed_convolution
 
 COVERED = ("weight", "bias")  # what a rule knows the gradients of, where the layer has them
@@ -64,6 +65,13 @@ def linear(use: LayerUse) -> list[Piece]:
     if "bias" in use.wanted:
         pieces.append((("bias",), Dense(b.sum(1))))
     return pieces
+
+
+def transposed_linear(use: LayerUse) -> list[Piece]:
+    """A linear layer whose weight is kept as ``(in, out)``: ``Conv1D`` of Hugging Face's GPT-2."""
+    shape = tuple(use.module.weight.shape[::-1])
+    pieces = linear(use)
+    return [(n, replace(f, shape=shape)) if n[0] == "weight" else (n, f) for n, f in pieces]
 
 
 def embedding(use: LayerUse) -> list[Piece]:
@@ -123,6 +131,7 @@ def _over_places(g: Tensor) -> Tensor:
 
 RULES: dict[type[nn.Module], Rule] = {
     nn.Linear: linear,
+    Projection: linear,
     nn.Embedding: embedding,
     nn.PReLU: prelu,
     **dict.fromkeys((nn.Conv1d, nn.Conv2d, nn.Conv3d), convolution),
@@ -145,7 +154,22 @@ def rule_for(module: nn.Module) -> Rule | None:
             if isinstance(module, nn.Embedding) and module.scale_grad_by_freq:
                 return None  # its gradient is scaled by what else is in the sample
             return RULES[kind]
-    return None
+    return transposed_linear if _is_transposed(module) else None
+
+
+def _is_transposed(module: nn.Module) -> bool:
+    """By name: the library is not asked for."""
+    kind = type(module)
+    return (kind.__module__, kind.__name__) == ("transformers.pytorch_utils", "Conv1D")
+
+
+def widths(module: Any) -> tuple[int, int] | None:
+    """Features in and out of a layer that is a linear map at every place."""
+    transposed = _is_transposed(module)
+    if not transposed and not isinstance(module, (nn.Linear, Projection)):
+        return None
+    first, second = module.weight.shape
+    return (first, second) if transposed else (second, first)
 
 
 def feature_axes(module: nn.Module) -> int | None:
@@ -154,4 +178,4 @@ def feature_axes(module: nn.Module) -> int | None:
     """
     if isinstance(module, (nn.LayerNorm, nn.RMSNorm)):
         return len(module.normalized_shape)
-    return 1 if isinstance(module, (nn.Linear, nn.Embedding)) else None
+    return 1 if isinstance(module, nn.Embedding) or widths(module) is not None else None
