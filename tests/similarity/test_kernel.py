@@ -277,11 +277,15 @@ def test_explain_names_the_rule_the_flops_and_the_bytes_of_each_layer():
     assert {layer.flops for layer in promised} == {None}
     kernel.gram(x)
     found = {layer.layer: layer for layer in kernel.explain()}
-    assert found["attention"].rule == "vmap(vjp)"
+    assert found["attention.in_proj"].rule == "ghost"
     assert found["words"].rule == "dense, shared"
     assert found["mix"].flops > 0
     assert found["mix"].bytes > 0
-    assert "vmap(vjp)" in str(kernel.explain())
+    assert "attention.out_proj" in str(kernel.explain())
+    again = make("gru")
+    kernel = GradientKernel(again[0])
+    kernel.gram(again[1])
+    assert "sample by sample" in str(kernel.explain())
 
 
 @pytest.mark.parametrize(

@@ -1,35 +1,28 @@
 """A data set as blocks of gradients: kept while they fit the memory budget, else read or made
 again.
-
-On disk there is one shard per batch, found again by what it was made from: its name is the
-fingerprint of the model's weights, the chosen parameters, what f is, the batch and its place in the
-data. So a stopped run goes on where it stopped, and other weights never meet old gradients. A shard
-that is not whole is made anew.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import torch
 from jaxtyping import Float
 from torch import Tensor
 
 from vicinal.capture.batches import Batch, row_count, samples
-from vicinal.capture.shards import read_shard, write_shard
 from vicinal.checks import InputError
-from vicinal.files import fingerprint
-from vicinal.similarity.engine import Engine
-from vicinal.similarity.factors import Dense, Factor, Places, mixed, select
-from vicinal.similarity.outputs import describe
+from vicinal.similarity.factors import Dense, Factor, mixed, select, together
 from vicinal.similarity.whitening import Whitening
 
 if TYPE_CHECKING:
     from vicinal.similarity.kernel import GradientKernel
 
-WORKING_BYTES = 96 << 20  # of factors and patches while one block is made
+WORKING_BYTES = 512 << 20  # of factors, patches and activations while one block is made
+WORKING_COPIES = 4  # of the factors among these
+TILE_ROWS = 1024  # of the largest block
 
 
 @dataclass(frozen=True)
@@ -108,23 +101,24 @@ class Blocks:
     ) -> None:
         self.kernel, self.data, self.form, self.name = kernel, data, form, name
         self.count = count(data, name)
-        self._left = budget
+        self._left = self._budget = budget
         self._kept: dict[int, Block] = {}
         self._seen: dict[int, Block] = {}  # without gradients: outputs, K(x, x) and whitening
         self._room = kernel.memory_budget // 8  # for these
         sample = next(samples(data, 3, name))
-        each = kernel.bytes_each(sample)
-        room = min(WORKING_BYTES, kernel.memory_budget // 8)
-        self.rows = max(1, min(1024, room // (4 * max(each, 1))))
-        self._fits = each * self.count <= budget
+        self._each = max(kernel.bytes_each(sample), 1)
+        room = min(WORKING_BYTES, kernel.memory_budget // 4)
+        self.rows = max(1, min(TILE_ROWS, room // (WORKING_COPIES * self._each)))
+        self._fits = self._each * self.count <= budget
+        self._all: list[Block] = []  # if they fit
 
     def __iter__(self) -> Iterator[Block]:
         return self.since(0)
 
     def since(self, first: int) -> Iterator[Block]:
         """The blocks from number ``first`` on."""
-        if len(self._kept) == len(self):
-            yield from (self._kept[i] for i in range(first, len(self)))
+        if self._fits:
+            yield from self._whole()[first:]
             return
         for number, batch in enumerate(self.batches()):
             if number >= first:
@@ -146,16 +140,44 @@ class Blocks:
             else:
                 yield self.kernel.block_again(batch, seen)
 
+    def groups(self) -> Iterator[Block]:
+        """The data in blocks as large as the budget allows, each made when it is asked for."""
+        size = max(1, min(TILE_ROWS, self._budget // self._each) // self.rows)
+        waiting: list[Block] = []
+        for batch in self.batches():
+            waiting.append(self.kernel.block(batch).formed(self.form))
+            if len(waiting) == size:
+                yield _joined(waiting)
+                waiting = []
+        if waiting:
+            yield _joined(waiting)
+
+    def after(self, row: int) -> Iterator[Block]:
+        """The blocks from sample ``row`` on, where one begins."""
+        for batch in self.batches():
+            if batch.start >= row:
+                yield self.kernel.block(batch).formed(self.form)
+
     def __len__(self) -> int:
-        return -(-self.count // self.rows)
+        rows = self.rows * max(1, TILE_ROWS // self.rows) if self._fits else self.rows
+        return -(-self.count // rows)
 
     def kept(self) -> bool:
-        """Whether all blocks fit the budget; makes them if they may."""
-        return self._fits and all(number in self._kept for number, _ in enumerate(self))
+        """Whether all blocks fit the budget; makes them if they do."""
+        return self._fits and bool(self._whole())
 
     def batches(self) -> Iterator[Batch]:
-        """The inputs of each block."""
+        """The inputs of each block as it is captured."""
         return samples(self.data, self.rows, self.name)
+
+    def _whole(self) -> list[Block]:
+        if not self._all:
+            pieces = [self.kernel.block(batch).formed(self.form) for batch in self.batches()]
+            step = max(1, TILE_ROWS // self.rows)
+            while pieces:
+                self._all.append(_joined(pieces[:step]))
+                del pieces[:step]
+        return self._all
 
     def _block(self, number: int, batch: Batch) -> Block:
         if number in self._kept:
@@ -175,20 +197,65 @@ class Blocks:
         return block
 
 
+def _joined(blocks: list[Block]) -> Block:
+    """Consecutive blocks as one. Their gradients move there layer by layer: never all twice."""
+    first = blocks[0]
+    if len(blocks) == 1:
+        return first
+    scales = [b.outputs.new_ones(len(b)) if b.scale is None else b.scale for b in blocks]
+    factors: list[Factor] = []
+    for i in range(len(first.factors)):
+        factors.append(together([b.factors[i] for b in blocks]))
+        for b in blocks:
+            b.factors[i] = factors[-1]
+    whitening = Whitening(
+        *(torch.cat(parts) for parts in zip(*(b.whitening for b in blocks), strict=True))
+    )
+    return Block(
+        first.start,
+        factors,
+        torch.cat([b.gram for b in blocks]),
+        whitening,
+        torch.cat([b.outputs for b in blocks]),
+        None
+        if first.target is None
+        else torch.cat([b.target for b in blocks if b.target is not None]),
+        None if all(b.scale is None for b in blocks) else torch.cat(scales),
+    )
+
+
+def pairs(left: Blocks, right: Blocks) -> Iterator[tuple[Block, Block]]:
+    """Every pair of blocks; of a data set with itself, half of them.
+
+    What does not fit the budget is captured in groups that do, and the rest of the data passes by
+    each: as few captures as the memory allows.
+    """
+    same = left is right
+    if left.kept():
+        for i, one in enumerate(left):
+            for other in right.since(i if same else 0):
+                yield one, other
+        return
+    for one in left.groups():
+        if same:
+            yield one, one
+        for other in right.after(one.stop) if same else right:
+            yield one, other
+
+
 def all_pairs(left: Blocks, right: Blocks, tile: Callable[[Block, Block], Tensor]) -> Tensor:
     """``tile`` of every pair of blocks as one matrix; of a data set with itself, half of them."""
     same = left is right
     out: Tensor | None = None
-    for i, one in enumerate(left):
-        for other in right.since(i if same else 0):
-            diagonal = same and other.start == one.start
-            found = symmetric(one, tile) if diagonal else tile(one, other)
-            if out is None:
-                _check_size(left, right, found)
-                out = found.new_empty(left.count, right.count, *found.shape[2:])
-            out[one.start : one.stop, other.start : other.stop] = found
-            if same and not diagonal:
-                out[other.start : other.stop, one.start : one.stop] = _swapped(found)
+    for one, other in pairs(left, right):
+        diagonal = same and other.start == one.start
+        found = symmetric(one, tile) if diagonal else tile(one, other)
+        if out is None:
+            _check_size(left, right, found)
+            out = found.new_empty(left.count, right.count, *found.shape[2:])
+        out[one.start : one.stop, other.start : other.stop] = found
+        if same and not diagonal:
+            out[other.start : other.stop, one.start : one.stop] = _swapped(found)
     assert out is not None
     return out
 
@@ -232,60 +299,3 @@ def count(data: Any, name: str) -> int:
             f"DataLoader), got {type(data).__name__}. Collect an iterable into a tensor first."
         )
     return rows
-
-
-class FactorStore:
-    """A folder of captured batches."""
-
-    def __init__(self, folder: Path, engine: Engine) -> None:
-        self.folder = folder
-        self.engine = engine
-        self.made = 0  # batches captured, not read
-        folder.mkdir(parents=True, exist_ok=True)
-
-    def get(self, batch: Batch) -> tuple[Tensor, list[Factor]]:
-        """f and the factors of a batch: read, or captured and written."""
-        path = self.folder / f"{batch_key(engine_key(self.engine), batch)}.safetensors"
-        shard = read_shard(path)
-        if shard is not None:
-            return shard.tensors["outputs"], unpacked(shard.tensors, shard.facts)
-        captured = self.engine.capture(batch.x, batch.labels, start=batch.start)
-        self.made += 1
-        tensors, layout = packed(captured.factors)
-        write_shard(path, {**tensors, "outputs": captured.outputs}, layout)
-        return captured.outputs, captured.factors
-
-
-def engine_key(engine: Engine) -> str:
-    """The fingerprint of all that gradients depend on but the data."""
-    lessons = () if engine.plan is None else engine.plan.lessons
-    learned = [name for group in lessons for name in (*sorted(group), "")]
-    return fingerprint(
-        describe(engine.outputs), *engine.selected, *learned, engine.model.state_dict()
-    )
-
-
-def batch_key(engine: str, batch: Batch) -> str:
-    """The fingerprint of a batch's gradients, before they are made."""
-    labels = () if batch.labels is None else (batch.labels,)
-    return fingerprint(engine, batch.start, batch.x, *labels)[:32]
-
-
-def packed(factors: Sequence[Factor]) -> tuple[dict[str, Tensor], list[dict[str, Any]]]:
-    """Factors as tensors by name, and how they go together in plain values."""
-    tensors = {f"{i}.{n}": t for i, f in enumerate(factors) for n, t in f.tensors().items()}
-    rest = [{k: v for k, v in vars(f).items() if not isinstance(v, Tensor)} for f in factors]
-    return tensors, rest
-
-
-def unpacked(tensors: Mapping[str, Tensor], layout: Sequence[Mapping[str, Any]]) -> list[Factor]:
-    """What :func:`packed` took apart."""
-    factors: list[Factor] = []
-    for i, plain in enumerate(layout):
-        fields = {**plain, "shape": tuple(plain["shape"])}
-        if "weight" in fields:
-            fields["one"] = tensors.get(f"{i}.one")
-            factors.append(Places(tensors[f"{i}.a"], tensors[f"{i}.b"], **fields))
-        else:
-            factors.append(Dense(tensors[f"{i}.g"], **fields))
-    return factors

@@ -24,7 +24,7 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from vicinal.checks import InputError, as_tensor
-from vicinal.similarity.blocks import Block, Blocks
+from vicinal.similarity.blocks import Block, Blocks, pairs
 from vicinal.similarity.kernel import GradientKernel, settled
 
 
@@ -79,13 +79,12 @@ def denoising(
     blocks = kernel.blocks(data, "raw", share=0.8)
     y = _predictions(blocks, predictions)
     sums = _Sums(blocks.count, y)
-    for i, one in enumerate(blocks):
-        for other in blocks.since(i):
-            inner, cosine = _kernels(kernel, one, other)
-            inner = inner.clamp_min(0) if positive_part else inner
-            sums.add(one, other, inner, cosine)
-            if other.start > one.start:
-                sums.add(other, one, inner.T, cosine.T)
+    for one, other in pairs(blocks, blocks):
+        inner, cosine = _kernels(kernel, one, other)
+        inner = inner.clamp_min(0) if positive_part else inner
+        sums.add(one, other, inner, cosine)
+        if other.start > one.start:
+            sums.add(other, one, inner.T, cosine.T)
     return sums.record(lipschitz)
 
 

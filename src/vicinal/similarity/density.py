@@ -20,7 +20,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from vicinal.checks import InputError, check_choice
-from vicinal.similarity.blocks import Block, Blocks, symmetric
+from vicinal.similarity.blocks import Block, Blocks, pairs, symmetric
 from vicinal.similarity.factors import Places, Totals, dot, select, trace_gram
 
 if TYPE_CHECKING:
@@ -86,7 +86,8 @@ def _cheaper_by_pairs(block: Block, n: int) -> list[bool]:
         else 0
         for f in block.factors
     ]
-    return [n * f.pair_flops() / 2 < cost for f, cost in zip(block.factors, linear, strict=True)]
+    tiles = [n * f.pair_flops() / 2 + f.form_flops() for f in block.factors]
+    return [by_pairs < cost for by_pairs, cost in zip(tiles, linear, strict=True)]
 
 
 def _mixed_counts(support: Blocks, by_pairs: list[bool]) -> Float[Tensor, " n"]:
@@ -159,14 +160,13 @@ def pair_counts(
     """N_τ or N⁺_α by tiles of the upper triangle; no matrix is kept."""
     same = asked is support
     counts: Tensor | None = None
-    for i, one in enumerate(asked):
-        for other in support.since(i if same else 0):
-            share = pair_share(kernel.tile(one, other), name, value)
-            if counts is None:
-                counts = share.new_zeros(asked.count, dtype=torch.float64)
-            counts[one.start : one.stop] += share.sum(1, dtype=torch.float64)
-            if same and other.start > one.start:
-                counts[other.start : other.stop] += share.sum(0, dtype=torch.float64)
+    for one, other in pairs(asked, support):
+        share = pair_share(kernel.tile(one, other), name, value)
+        if counts is None:
+            counts = share.new_zeros(asked.count, dtype=torch.float64)
+        counts[one.start : one.stop] += share.sum(1, dtype=torch.float64)
+        if same and other.start > one.start:
+            counts[other.start : other.stop] += share.sum(0, dtype=torch.float64)
     assert counts is not None
     return counts.to(one.outputs.dtype)
 

@@ -13,7 +13,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from vicinal.checks import InputError, as_tensor, check_k
-from vicinal.similarity.blocks import Block, Blocks
+from vicinal.similarity.blocks import Block, Blocks, pairs
 from vicinal.similarity.density import pair_share, read_estimator
 from vicinal.similarity.factors import dot, matrix_gram
 from vicinal.similarity.kernel import GradientKernel, settled
@@ -214,19 +214,18 @@ def _neighborhoods(
     """Mass, label mean and label variance around each sample, itself left out, per estimator."""
     mass = torch.zeros(len(estimators), blocks.count, dtype=torch.float64)
     mean, square = (torch.zeros(len(estimators), *y.shape, dtype=torch.float64) for _ in "ab")
-    for i, one in enumerate(blocks):
-        for other in blocks.since(i):
-            tile = kernel.tile(one, other).double().cpu()
-            for e, (name, value) in enumerate(estimators):
-                w = pair_share(tile, *(("positive", 1.0) if name == "soft" else (name, value)))
-                same = one.start == other.start
-                w = w.fill_diagonal_(0) if same else w
-                sides = [(one, other, w)] if same else [(one, other, w), (other, one, w.T)]
-                for row, column, share in sides:
-                    rows, values = slice(row.start, row.stop), y[column.start : column.stop]
-                    mass[e, rows] += share.sum(1)
-                    mean[e, rows] += share @ values
-                    square[e, rows] += share @ values.square()
+    for one, other in pairs(blocks, blocks):
+        tile = kernel.tile(one, other).double().cpu()
+        for e, (name, value) in enumerate(estimators):
+            w = pair_share(tile, *(("positive", 1.0) if name == "soft" else (name, value)))
+            same = one.start == other.start
+            w = w.fill_diagonal_(0) if same else w
+            sides = [(one, other, w)] if same else [(one, other, w), (other, one, w.T)]
+            for row, column, share in sides:
+                rows, values = slice(row.start, row.stop), y[column.start : column.stop]
+                mass[e, rows] += share.sum(1)
+                mean[e, rows] += share @ values
+                square[e, rows] += share @ values.square()
     found = []
     for m, c, q in zip(mass, mean, square, strict=True):
         safe = torch.where(m > 0, m, torch.ones_like(m))[:, None]

@@ -7,6 +7,10 @@ A layer's gradient for sample x and output i is never stored where it need not b
   gradient; an embedding is the same with one-hot inputs, kept as integers.
 * :class:`Dense`: the gradient itself, where it is smaller than its factors (convolutions, norms).
 
+What is small to keep need not be quick to multiply: a tile of the Gram matrix costs T²(in + d·out)
+a pair by the places, d·in·out with the sums carried out, which happens slice by slice where it is
+the cheaper way.
+
 Both answer the same questions, and every answer is differentiable when the factors were captured
 with ``create_graph=True``:
 
@@ -26,7 +30,8 @@ costs n²(in + d·out), never n²·d²·p. (A long file: the two kinds are read 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import functools
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 from typing import Self, TypeAlias
@@ -89,8 +94,44 @@ class Places(_Tensors):
 
     def pair_flops(self) -> int:
         """Of the trace kernel of one pair of samples."""
-        _, t, d, out = self.b.shape
-        return 2 * t * t * ((1 if self.vocabulary else self.a.shape[-1]) + d * out)
+        t = self.b.shape[1]
+        return 2 * min(self._pair(t, t), self._size() if t > 1 else self._pair(t, t))
+
+    def form_flops(self) -> int:
+        """Of carrying out the sum over the places of one sample, if that is the cheaper way."""
+        t = self.b.shape[1]
+        return 0 if self._pair(t, t) <= self._size() else 2 * t * self._size()
+
+    def _pair(self, t: int, s: int) -> int:
+        """Multiplications of a pair by ``Σ_ts ⟨a_t, a_s⟩ ⟨b_t, b_s⟩``."""
+        d, out = self.b.shape[2:]
+        return t * s * ((1 if self.vocabulary else self.a.shape[-1]) + d * out)
+
+    def _size(self) -> int:
+        """Numbers of one sample's gradients."""
+        return (self.vocabulary or self.a.shape[-1]) * prod(self.b.shape[2:])
+
+    def _carried_out(self, other: Places) -> Iterator[tuple[Tensor, Tensor]]:
+        """The gradients themselves ``(n, d, p)`` and the other's, a few of the layer's features
+        out at a time: nothing as large as the weights is kept for each sample.
+        """
+        each = (len(self) + len(other)) * self._size() * self.b.element_size()
+        step = max(1, TILE_BYTES * self.b.shape[3] // max(each, 1))
+        for first in range(0, self.b.shape[3], step):
+            some = slice(first, first + step)
+            left = replace(self, b=self.b[..., some], shape=()).dense()
+            same = other is self
+            yield left, left if same else replace(other, b=other.b[..., some], shape=()).dense()
+
+    def _as_ghosts(self, other: Places, pair: int = 1, size: int = 1) -> bool:
+        """Whether a tile costs less place by place than by carrying out the sums first."""
+        n, m, t, s = len(self), len(other), self.b.shape[1], other.b.shape[1]
+        places = n * t + (0 if other is self else m * s)
+        forming = 0 if self.vocabulary else places * self._size()
+        return (
+            not self.weight
+            or n * m * self._pair(t, s) * pair <= forming + n * m * self._size() * size
+        )
 
     def self_gram(self) -> Float[Tensor, "n d d"]:
         n, t, d, out = self.b.shape
@@ -113,6 +154,15 @@ class Places(_Tensors):
             inner = self._inner(other)
             gram = gram * inner if gram.requires_grad or inner.requires_grad else gram.mul_(inner)
             return gram if into is None else into.add_(gram)
+        if self._as_ghosts(other):
+            gram = self._by_places(other)
+        else:
+            made = self._carried_out(other)
+            gram = functools.reduce(torch.add, (a.flatten(1) @ b.flatten(1).T for a, b in made))
+        return gram if into is None else into.add_(gram)
+
+    def _by_places(self, other: Places) -> Float[Tensor, "n m"]:
+        (n, t), (m, s) = self.b.shape[:2], other.b.shape[:2]
         rows = max(1, TILE_BYTES // max(1, self.b.element_size() * t * m * s))
         parts = []
         for start in range(0, n, rows):
@@ -120,12 +170,15 @@ class Places(_Tensors):
             left, right = (x.b.flatten(2).flatten(0, 1) for x in (part, other))
             product = part._inner(other) * (left @ right.T)
             parts.append(product.view(len(part), t, m, s).sum((1, 3)))
-        gram = torch.cat(parts)
-        return gram if into is None else into.add_(gram)
+        return torch.cat(parts)
 
     def matrix_gram(self, other: Places) -> Float[Tensor, "n m d e"]:
         n, t, d, _ = self.b.shape
         m, s, e, _ = other.b.shape
+        if t * s > 1 and not self._as_ghosts(other, pair=d, size=d):
+            made = self._carried_out(other)
+            products = (a.flatten(0, 1) @ b.flatten(0, 1).T for a, b in made)
+            return functools.reduce(torch.add, products).view(n, d, m, e).transpose(1, 2)
         rows = max(1, TILE_BYTES // max(1, self.b.element_size() * t * d * m * s * e))
         parts = []
         for start in range(0, n, rows):
@@ -174,20 +227,19 @@ class Places(_Tensors):
         return (flat * against).view(n, -1).sum(1)
 
     def dense(self) -> Float[Tensor, "n d p"]:
-        n, _, d, out = self.b.shape
-        b = self.b.permute(0, 2, 3, 1)  # (n, d, out, t)
+        n, t, d, out = self.b.shape
         found: list[Tensor] = []
         if self.weight and self.vocabulary:
-            rows = b.new_zeros(n, self.vocabulary, d * out)
+            rows = self.b.new_zeros(n, self.vocabulary, d * out)
             at = self.a[:, :, None].expand(-1, -1, d * out)
-            rows = rows.scatter_add(1, at, self.b.reshape(n, -1, d * out))
+            rows = rows.scatter_add(1, at, self.b.reshape(n, t, d * out))
             found.append(rows.view(n, -1, d, out).transpose(1, 2).flatten(2))
         elif self.weight:
-            weight = (b.reshape(n, d * out, -1) @ self.a).view(n, d, -1)
+            weight = (self.b.reshape(n, t, d * out).mT @ self.a).view(n, d, -1)
             found.append(own_layout(weight, self.shape))
         if self.bias:
-            found.append(self._with_one(b).sum(3))
-        return torch.cat(found, 2)
+            found.append(self._with_one(self.b).sum(1))
+        return torch.cat(found, 2) if len(found) > 1 else found[0]
 
     def _inner(self, other: Places) -> Tensor:
         """Inner products of the inputs at every pair of places, (n t, m s); 1 more with a bias."""
@@ -241,6 +293,9 @@ class Dense(_Tensors):
 
     def pair_flops(self) -> int:
         return 2 * prod(self.g.shape[1:])
+
+    def form_flops(self) -> int:
+        return 0
 
     def self_gram(self) -> Float[Tensor, "n d d"]:
         g = self._whole()
@@ -348,6 +403,31 @@ def dot(factors: Sequence[Factor], totals: Sequence[Totals]) -> Float[Tensor, " 
 
 def select(factors: Sequence[Factor], index: slice | Tensor) -> list[Factor]:
     return [factor.select(index) for factor in factors]
+
+
+def together(parts: Sequence[Factor]) -> Factor:
+    """The samples of several factors of one layer; of unequal places the fewer are filled up."""
+    first = parts[0]
+    if len(parts) == 1:
+        return first
+    if isinstance(first, Dense):
+        mixes = [p.mix for p in parts if isinstance(p, Dense) and p.mix is not None]
+        g = torch.cat([p.g for p in parts if isinstance(p, Dense)])
+        return replace(first, g=g, mix=torch.cat(mixes) if mixes else None)
+    rows = [p for p in parts if isinstance(p, Places)]
+    longest = max(p.b.shape[1] for p in rows)
+    ones = [p.b.new_ones(len(p)) if p.one is None else p.one for p in rows]
+    return replace(
+        first,
+        a=torch.cat([_filled(p.a, longest) for p in rows]),
+        b=torch.cat([_filled(p.b, longest) for p in rows]),
+        one=None if all(p.one is None for p in rows) else torch.cat(ones),
+    )
+
+
+def _filled(x: Tensor, places: int) -> Tensor:
+    missing = places - x.shape[1]
+    return torch.cat([x, x.new_zeros(len(x), missing, *x.shape[2:])], 1) if missing else x
 
 
 def wide(x: Tensor) -> Tensor:

@@ -28,13 +28,14 @@ from vicinal.capture.batches import Batch
 from vicinal.capture.hooks import device_of
 from vicinal.checks import InputError, check_choice, check_k
 from vicinal.similarity import density
-from vicinal.similarity.blocks import Block, Blocks, FactorStore, all_pairs
+from vicinal.similarity.blocks import Block, Blocks, all_pairs
 from vicinal.similarity.density import SimilarityHistogram, TopK
 from vicinal.similarity.engine import Engine, Replanned
 from vicinal.similarity.explain import Explanation, explain
 from vicinal.similarity.factors import matrix_gram, self_gram, trace_gram
 from vicinal.similarity.outputs import Contrast, OutputFunction, deficiency, make_outputs
 from vicinal.similarity.rescale import check_gradients, is_safe, rescaled
+from vicinal.similarity.store import FactorStore
 from vicinal.similarity.watch import training_batch_norm
 from vicinal.similarity.whitening import SUMMARIES, pair_rank, summarize, whiten
 
@@ -153,7 +154,7 @@ class GradientKernel:
                 f'kind="correlation", not "{kind}". Use summary="trace" or "matrix".'
             )
         forms = ("unit", "unit") if (kind, summary) == ("correlation", "trace") else FORMS[kind]
-        left = self.blocks(a, forms[0], share=0.25, name="a")
+        left = self.blocks(a, forms[0], share=0.5 if b is None else 0.25, name="a")
         if b is None and forms[0] == forms[1]:
             right = left
         else:

@@ -16,13 +16,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from math import prod
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from vicinal.similarity.factors import Dense, Factor, Places
+from vicinal.similarity.factors import Dense, Places, together
 from vicinal.similarity.rules import COVERED, LayerUse, Piece, feature_axes, widths
 
 NOBODY = -1
@@ -126,29 +126,8 @@ def as_rows(use: LayerUse) -> LayerUse:
 
 def joined(calls: Sequence[list[Piece]]) -> list[Piece]:
     """The pieces of several calls of one layer, all rows together."""
-    first = calls[0]
-    for other in calls[1:]:
-        first = [(names, _both(a, b)) for (names, a), (_, b) in zip(first, other, strict=True)]
-    return first
-
-
-def _both(one: Factor, other: Factor) -> Factor:
-    """Rows of two calls; of unequal places the fewer are filled up with zeros."""
-    if isinstance(one, Dense):
-        return replace(one, g=torch.cat([one.g, cast("Dense", other).g]))
-    more = cast("Places", other)
-    t = max(one.b.shape[1], more.b.shape[1])
-    return replace(
-        one,
-        a=torch.cat([_filled(one.a, t), _filled(more.a, t)]),
-        b=torch.cat([_filled(one.b, t), _filled(more.b, t)]),
-    )
-
-
-def _filled(x: Tensor, places: int) -> Tensor:
-    if x.shape[1] == places:
-        return x
-    return torch.cat([x, x.new_zeros(len(x), places - x.shape[1], *x.shape[2:])], 1)
+    kinds = zip(*calls, strict=True)
+    return [(same[0][0], together([factor for _, factor in same])) for same in kinds]
 
 
 def _leading(module: nn.Module, output: Tensor) -> int:
@@ -191,7 +170,7 @@ def _side_by_side(
 
     found = replace(rows, a=spread(rows.a), b=spread(rows.b))
     t, out = found.b.shape[1], found.b.shape[3]
-    if found.vocabulary or use.keeps_ghost(t, found.a.shape[-1], out):
+    if found.vocabulary or use.keeps_places(t, found.a.shape[-1], out):
         return [(names, found)]
     weight = Dense(replace(found, bias=False).dense())
     bias: list[Piece] = [(("bias",), Dense(found.b.sum(1)))] if found.bias else []

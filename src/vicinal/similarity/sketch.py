@@ -27,11 +27,12 @@ from vicinal.capture.batches import Batch
 from vicinal.capture.shards import load_shard, read_shard, write_shard
 from vicinal.checks import InputError, check_k
 from vicinal.files import fingerprint, write_atomically
-from vicinal.similarity.blocks import Block, batch_key, engine_key
+from vicinal.similarity.blocks import Block
 from vicinal.similarity.density import TopK, best_of, joined_topk
 from vicinal.similarity.factors import Dense, Factor
 from vicinal.similarity.kernel import GradientKernel
 from vicinal.similarity.outputs import Contrast
+from vicinal.similarity.store import batch_key, engine_key
 
 
 class SketchError(NamedTuple):

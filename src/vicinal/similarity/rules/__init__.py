@@ -41,6 +41,12 @@ class LayerUse:
         cheaper = places**2 * (width + d * out) <= d * width * out
         return cheaper if self.ghost is None else self.ghost
 
+    def keeps_places(self, places: int, width: int, out: int) -> bool:
+        """Whether the places are no more than twice as large as the gradients they make up."""
+        d = len(self.grads)
+        smaller = places * (width + d * out) <= 2 * d * width * out
+        return smaller if self.ghost is None else self.ghost
+
     def ghosts(self, places: Places) -> list[Piece]:
         """The one piece of a ghost: it holds the bias as well."""
         return [(tuple(name for name in COVERED if name in self.wanted), places)]
@@ -56,7 +62,7 @@ def linear(use: LayerUse) -> list[Piece]:
     a = use.x.reshape(n, -1, width)
     b = stacked(use.grads, -2).reshape(n, a.shape[1], len(use.grads), -1)
     t, d, out = b.shape[1:]
-    if "weight" in use.wanted and (t == 1 or use.keeps_ghost(t, width, out)):
+    if "weight" in use.wanted and (t == 1 or use.keeps_places(t, width, out)):
         return use.ghosts(Places(a, b, bias="bias" in use.wanted))
     pieces: list[Piece] = []
     if "weight" in use.wanted:
@@ -82,8 +88,8 @@ def embedding(use: LayerUse) -> list[Piece]:
     if module.padding_idx is not None:  # autograd gives the padding row no gradient
         b = b * (index != module.padding_idx)[:, :, None, None]
     places = Places(index, b, vocabulary=module.num_embeddings)
-    # one-hot inputs are compared at no cost: T² against the vocabulary
-    ghost = use.ghost if use.ghost is not None else b.shape[1] ** 2 <= module.num_embeddings
+    # one-hot inputs are integers: the places are nearly always smaller than a table a sample
+    ghost = use.ghost if use.ghost is not None else b.shape[1] <= 2 * module.num_embeddings
     return [(("weight",), places if ghost else Dense(places.dense()))]
 
 
