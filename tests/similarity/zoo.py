@@ -4,6 +4,8 @@ autograd.
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import torch
 import torch.nn.functional as F
 from torch import nn
@@ -222,6 +224,58 @@ class Decoder(nn.Module):
         return self.head(found[:, 0]) + weights.square().sum((1, 2))[:, None]
 
 
+class Vision(nn.Module):
+    """Patches, a class token, positions by parameter and by table, scaled branches."""
+
+    def __init__(self):
+        super().__init__()
+        self.patches = nn.Conv2d(2, 6, 2, stride=2)
+        self.token = nn.Parameter(torch.randn(1, 1, 6))
+        self.places = nn.Parameter(torch.randn(1, 5, 6))
+        self.table = nn.Embedding(9, 6)
+        self.block = nn.TransformerEncoderLayer(6, 2, 7, batch_first=True)
+        self.scale = nn.Parameter(torch.randn(6))
+        self.temperature = nn.Parameter(torch.tensor(1.3))
+        self.head = nn.Linear(6, 3)
+
+    def forward(self, x):
+        h = self.patches(x).flatten(2).transpose(1, 2)
+        h = torch.cat([self.token.expand(len(x), -1, -1), h], 1) + self.places
+        h = h + self.table(torch.arange(5)[None])
+        h = h + self.block(h) * self.scale
+        return self.head(h[:, 0]) * self.temperature
+
+
+class Relative(nn.Module):
+    """A table of a bias for each distance, indexed: no copy of it fits."""
+
+    def __init__(self):
+        super().__init__()
+        self.read, self.head = nn.Linear(3, 4), nn.Linear(4, 2)
+        self.table = nn.Parameter(torch.randn(5, 1))
+
+    def forward(self, x):
+        t = torch.arange(3)
+        bias = self.table[t[:, None] - t[None] + 2][..., 0]
+        h = self.read(x)
+        return self.head(((h @ h.mT + bias).softmax(-1) @ h).mean(1))
+
+
+class Named(nn.Module):
+    """Inputs by name, a mask among them, and logits as an attribute."""
+
+    def __init__(self):
+        super().__init__()
+        self.words, self.mix, self.head = nn.Embedding(7, 4), nn.Linear(4, 4), nn.Linear(4, 3)
+        self.gain = nn.Parameter(torch.tensor([0.5, 1.0, 2.0]))
+
+    def forward(self, input_ids, attention_mask=None):
+        mask = attention_mask[:, :, None]
+        h = torch.tanh(self.mix(self.words(input_ids))) * mask
+        out = self.head(h.sum(1) / mask.sum(1)) * self.gain.cumsum(0)
+        return SimpleNamespace(logits=out)
+
+
 class Conv1D(nn.Module):
     """The linear layer of Hugging Face's GPT-2, weight (in, out)."""
 
@@ -319,6 +373,8 @@ ZOO = {
     "encoder_time_first": (lambda: Encoder(norm_first=True), "tokens"),
     "decoder": (Decoder, (5, 3)),
     "gpt": (gpt, "tokens"),
+    "vision": (Vision, (2, 4, 4)),
+    "relative": (Relative, (3, 3)),
     "volumes": (volumes, (2, 3, 3, 3)),
     "signals": (signals, (2, 9)),
     "sequences": (sequences, (4, 2, 3)),

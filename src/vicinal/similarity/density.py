@@ -21,7 +21,8 @@ from torch import Tensor
 
 from vicinal.checks import InputError, check_choice
 from vicinal.similarity.blocks import Block, Blocks, pairs, symmetric
-from vicinal.similarity.factors import Places, Totals, dot, select, trace_gram
+from vicinal.similarity.factors import dot, select, trace_gram
+from vicinal.similarity.places import Places, Totals
 
 if TYPE_CHECKING:
     from vicinal.similarity.kernel import GradientKernel

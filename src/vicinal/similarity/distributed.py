@@ -24,9 +24,9 @@ from torch import Tensor
 from vicinal.checks import InputError
 from vicinal.similarity.blocks import Block, Blocks, count
 from vicinal.similarity.density import class_totals, times_totals
-from vicinal.similarity.factors import Totals
 from vicinal.similarity.kernel import GradientKernel
 from vicinal.similarity.outputs import Contrast
+from vicinal.similarity.places import Totals
 from vicinal.similarity.store import packed, unpacked
 from vicinal.similarity.whitening import Whitening
 

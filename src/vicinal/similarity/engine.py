@@ -17,7 +17,7 @@ expert, an earlier exit) is no error: the plan is made anew.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -28,12 +28,14 @@ from torch import Tensor, nn
 from vicinal.capture.hooks import LayerCall
 from vicinal.checks import InputError
 from vicinal.similarity import routing
-from vicinal.similarity.factors import Factor, wide
+from vicinal.similarity.factors import Factor
 from vicinal.similarity.outputs import Contrast, OutputFunction, as_rows
 from vicinal.similarity.parts import Assembly, Part
+from vicinal.similarity.places import wide
 from vicinal.similarity.plan import (
     WHOLE,
     Lessons,
+    Model,
     Plan,
     Surprise,
     make_plan,
@@ -44,11 +46,15 @@ from vicinal.similarity.plan import (
 from vicinal.similarity.rules.vjp import twice_differentiable
 from vicinal.similarity.selfcheck import check_against_autograd
 from vicinal.similarity.watch import (
+    NO_COPIES,
+    Inputs,
     WatchedCall,
     check_untouched,
     layers_of,
     reading,
     reorders,
+    rows_of,
+    take,
     uses,
     wants_company,
     watched,
@@ -113,16 +119,16 @@ class Engine:
         self._checked = False
 
     def capture(
-        self, x: Tensor, target: Tensor | None = None, *, start: int = 0, create_graph: bool = False
+        self, x: Inputs, target: Tensor | None = None, *, start: int = 0, create_graph: bool = False
     ) -> Captured:
         """f and the factors of its gradients at each row of ``x``, the first being row ``start``
         of its data set.
 
         Raises :class:`Replanned` if the batch went ways that no batch before it went.
         """
-        if len(x) == 1 and wants_company(self.model):
-            both = None if target is None else target.repeat_interleave(2, 0)
-            pair = x.repeat_interleave(2, 0)
+        if rows_of(x) == 1 and wants_company(self.model):
+            both = None if target is None else target[[0, 0]]
+            pair = take(x, [0, 0])
             return self.capture(pair, both, start=start, create_graph=create_graph).first()
         found = None
         while found is None:
@@ -142,12 +148,12 @@ class Engine:
             }
         return found
 
-    def _make_plan(self, x: Tensor, target: Tensor | None, lessons: Lessons) -> None:
+    def _make_plan(self, x: Inputs, target: Tensor | None, lessons: Lessons) -> None:
         self.plan = make_plan(
-            self.model, self.selected, self.f, x, target, lessons=lessons, rules=self.rules
+            Model(self.model, self.selected, self.f, x, target), lessons, self.rules
         )
 
-    def _learn(self, x: Tensor, target: Tensor | None, lessons: Lessons) -> None:
+    def _learn(self, x: Inputs, target: Tensor | None, lessons: Lessons) -> None:
         """A plan that knows of what just happened; what was captured by the old one is void."""
         assert self.plan is not None
         self._make_plan(x, target, self.plan.lessons.joined(lessons))
@@ -160,12 +166,15 @@ class Engine:
             )
 
     def capture_for_products(
-        self, x: Tensor, target: Tensor | None, start: int, seeds: Float[Tensor, "n c d"]
+        self, x: Inputs, target: Tensor | None, start: int, seeds: Float[Tensor, "n c d"]
     ) -> list[Factor]:
         """Factors of ``Σ_j seeds(x)_ij ∇f_j``, to be multiplied with totals and for nothing else.
 
         For batches after the first: how each layer is treated must be known.
         """
+        if rows_of(x) == 1 and wants_company(self.model):
+            both = None if target is None else target[[0, 0]]
+            return self._capture(take(x, [0, 0]), both, start, seeds=seeds[[0, 0]]).first().factors
         return self._capture(x, target, start, seeds=seeds).factors
 
     def f(
@@ -178,7 +187,7 @@ class Engine:
 
     def _capture(
         self,
-        x: Tensor,
+        x: Inputs,
         target: Tensor | None,
         start: int,
         *,
@@ -191,23 +200,34 @@ class Engine:
         layers = {name: named[name] for name in (*plan.ruled, *plan.units) if name != WHOLE}
         read = reading(self.model, self.selected, prune=not create_graph)
         with read, torch.enable_grad(), twice_differentiable(create_graph):
-            returned, calls = watched(self.model, x, layers)
-            f, astray = self.f(returned, target, len(x), start), reorders(returned)
+            returned, calls = self._watched(plan, x, layers)
+            f, astray = self.f(returned, target, rows_of(x), start), reorders(returned)
             self._compare(plan, calls, f)
             if WHOLE in plan.units:
-                calls.append(watched_call(LayerCall(WHOLE, self.model, (x,), {}, returned)))
+                args, kwargs = ((x,), {}) if isinstance(x, Tensor) else ((), dict(x))
+                calls.append(watched_call(LayerCall(WHOLE, self.model, args, kwargs, returned)))
             check_untouched(calls)
-            asked = [
-                c for c in calls if c.name in plan.gathered or (astray and c.name in plan.ruled)
-            ]
+            asked = [c for c in calls if c.name in plan.gathered or astray]
+            asked = [c for c in asked if c.name in plan.ruled or c.name in plan.copies.bare]
             _edge_gradients(f, calls, create_graph, seeds, keep=bool(asked))
             if asked:
-                _ask_whose(f, asked, seeds, plan.gathered)
+                _ask_whose(f, asked, seeds, plan)
             like = f.detach() if seeds is None else f.new_zeros(seeds.shape[:2])
             assembly = Assembly(plan, layers, self.selected, self.known, calls, like)
             assembly = replace(assembly, create_graph=create_graph, products=seeds is not None)
             parts = assembly.parts()
         return Captured(f, parts, returned) if create_graph else Captured(wide(f.detach()), parts)
+
+    def _watched(
+        self, plan: Plan, x: Inputs, layers: Mapping[str, nn.Module]
+    ) -> tuple[Any, list[WatchedCall]]:
+        try:
+            return watched(self.model, x, layers, plan.copies)
+        except (RuntimeError, ValueError, IndexError):
+            if plan.copies == NO_COPIES:
+                raise
+            lessons = Lessons(plan.copies.layers, frozenset(plan.copies.bare))
+            raise Surprise(lessons) from None  # copies that do not fit this batch, or an own error
 
     def _compare(self, plan: Plan, calls: Sequence[WatchedCall], f: Tensor) -> None:
         """Raise :class:`Surprise` if the forward pass is not what the plan is for."""
@@ -237,9 +257,7 @@ def _edge_gradients(
             call.grads.append([f.new_zeros(s) if g is None else g for g, s in here])
 
 
-def _ask_whose(
-    f: Tensor, calls: Sequence[WatchedCall], seeds: Tensor | None, gathered: Collection[str]
-) -> None:
+def _ask_whose(f: Tensor, calls: Sequence[WatchedCall], seeds: Tensor | None, plan: Plan) -> None:
     """Whose the rows of these calls are; a :class:`Surprise` where they are out of order unseen."""
     d = f.shape[1] if seeds is None else seeds.shape[1]
     weights = torch.randn(d, generator=torch.Generator().manual_seed(0)).to(f)
@@ -248,9 +266,10 @@ def _ask_whose(
     astray = set()
     for call, tagged in zip(calls, mixed, strict=True):
         plain = torch.stack([w * g[0].detach() for w, g in zip(weights, call.grads, strict=True)])
-        if call.name in gathered:
+        if call.name in plan.gathered:
             call.samples = routing.whose(routing.by_place(call.module, plain), tagged, base)
         elif plain.isfinite().all() and not routing.in_order(routing.whose(plain, tagged, base)):
             astray.add(call.name)
     if astray:
-        raise Surprise(Lessons(gathered=frozenset(astray)))
+        bare = astray & plan.copies.bare.keys()
+        raise Surprise(Lessons(gathered=frozenset(astray - bare), whole=frozenset(bare)))

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from vicinal.similarity import routing
-from vicinal.similarity.factors import Dense, Factor, Places
+from vicinal.similarity.factors import Dense, Factor, stacked
+from vicinal.similarity.places import Places
 from vicinal.similarity.plan import WHOLE, Lessons, Plan, Surprise
 from vicinal.similarity.rules import LayerUse, Piece, rule_for
 from vicinal.similarity.rules.conv import can_convolve, for_products
@@ -62,6 +63,7 @@ class Assembly:
         """In the order of the parameters."""
         units = [call for call in self.calls if call.name in self.plan.units]
         parts = [self._rerun(call, self.plan.units[call.name]) for call in units]
+        parts += [self._copied(call) for call in self.calls if call.name in self.plan.copies.bare]
         shared: dict[str, list[Tensor]] = {}
         for layer, names in self.plan.ruled.items():
             for own, factor in self._pieces(layer):
@@ -119,6 +121,12 @@ class Assembly:
             return LayerUse(self.layers[layer], self.like, [], wanted, ghost)
         x = call.args[0] if self.create_graph else call.args[0].detach()
         return LayerUse(call.module, x, [g[0] for g in call.grads], wanted, ghost)
+
+    def _copied(self, call: WatchedCall) -> Part:
+        """The gradients of a parameter of which each sample had a copy: those of the copies."""
+        g = stacked([g[0] for g in call.grads], 1)
+        found = Dense(g.reshape(len(g), len(call.grads), self.selected[call.name].numel()))
+        return Part(call.name.rpartition(".")[0], (call.name,), found.kind, found.widened())
 
     def _rerun(self, call: WatchedCall, names: Mapping[str, str]) -> Part:
         """Gradients of a unit's (or of the model's remaining) parameters by running it again."""

@@ -1,7 +1,7 @@
 r"""Which parameter gets its gradient how: decided by two small forward passes, and again when a
 batch shows that they did not show everything.
 
-Every chosen parameter falls in one of five groups:
+Every chosen parameter falls in one of these groups:
 
 * *ruled*: all its uses are calls of layers with an exact rule, seen by counting the edges that
   lead to it in the autograd graph; several uses (a module called twice, tied weights) are
@@ -11,6 +11,8 @@ Every chosen parameter falls in one of five groups:
 * *units*: recurrent layers, and attention that cannot be opened, run again by themselves; and the
   model itself (``WHOLE``), run again for everything else: bare parameters, functional uses such as
   ``F.linear(h, embedding.weight)``.
+* *copies*: what is the same for all samples (positions, class tokens, scales) becomes a copy for
+  each, where that changes nothing: see :class:`~vicinal.similarity.watch.Copies`.
 * *unreached*, without a rule: no path from the output so far, so no gradient and no cost.
 
 What later batches do otherwise is a :class:`Surprise`; the plan is then made again with it in mind
@@ -33,7 +35,19 @@ from vicinal.similarity import routing
 from vicinal.similarity.rules import COVERED, feature_axes, rule_for
 from vicinal.similarity.rules.attention import Projection, can_open
 from vicinal.similarity.rules.vjp import unit_axes
-from vicinal.similarity.watch import WatchedCall, check_untouched, layers_of, reading, uses, watched
+from vicinal.similarity.watch import (
+    NO_COPIES,
+    Copies,
+    Inputs,
+    WatchedCall,
+    check_untouched,
+    layers_of,
+    reading,
+    rows_of,
+    take,
+    uses,
+    watched,
+)
 
 WHOLE = "(model)"
 Owner = tuple[str, nn.Module, str]  # a layer, its module, its own name for the parameter
@@ -68,47 +82,50 @@ class Plan:
     shared: frozenset[str]
     gathered: frozenset[str]
     lessons: Lessons
+    copies: Copies = NO_COPIES
 
 
 class Probe(NamedTuple):
-    """A forward pass of a few rows: the calls, how often each parameter is used, which layers did
-    not answer row by row, and which had one row per sample in their order.
+    """A forward pass of a few rows: f, the calls, how often each parameter is used, which layers
+    did not answer row by row, and which had one row per sample in their order.
     """
 
-    rows: int
+    f: Tensor
     calls: list[WatchedCall]
     used: Counter[int]
     odd: set[str]
     straight: set[str]
 
 
-def make_plan(
-    model: nn.Module,
-    selected: dict[str, nn.Parameter],
-    f: Callable[[Any, Tensor | None, int], Tensor],
-    x: Tensor,
-    target: Tensor | None,
-    *,
-    lessons: Lessons,
-    rules: bool = True,
-) -> Plan:
+class Model(NamedTuple):
+    """What is probed: the model, its chosen parameters, f, some inputs and their targets."""
+
+    module: nn.Module
+    selected: dict[str, nn.Parameter]
+    f: Callable[[Any, Tensor | None, int], Tensor]
+    x: Inputs
+    target: Tensor | None
+
+
+def make_plan(model: Model, lessons: Lessons, rules: bool = True) -> Plan:
     """Two forward passes, of two rows and of three: what follows the batch is parted from what has
     that length by chance.
     """
-    probes = [_probe(model, selected, f, x, target, rows) for rows in (2, 3)]
+    copies, probes = _copies(model, lessons) if rules else (NO_COPIES, _probes(model))
     calls = [Counter(call.name for call in probe.calls) for probe in probes]
     straight = (probes[0].straight & probes[1].straight) - lessons.gathered
     odd = probes[0].odd | probes[1].odd
     ruled: dict[str, dict[str, str]] = {}
     units: dict[str, dict[str, str]] = {}
     shared = set()
-    owners = _owners(model)
-    for full, p in selected.items():
+    owners = _owners(model.module)
+    for full, p in model.selected.items():
         held = [o for o in owners[id(p)] if any(c[o[0]] for c in calls)] or owners[id(p)]
         seen = [sum(c[at] for at, _, _ in held) for c in calls]
-        reached = any(probe.used[id(p)] for probe in probes)
         known = all(probe.used[id(p)] <= n for probe, n in zip(probes, seen, strict=True))
         exact = known and bool(held) and all(_has_rule(*o) and o[0] not in odd for o in held)
+        if full in copies.bare:
+            continue
         if full in lessons.whole:
             units.setdefault(WHOLE, {})[full] = full
         elif rules and exact:
@@ -118,9 +135,41 @@ def make_plan(
                 shared.add(full)
         elif rules and len(held) == 1 and _is_unit(probes, *held[0][:2]):
             units.setdefault(held[0][0], {})[held[0][2]] = full
-        elif reached:
+        elif any(probe.used[id(p)] for probe in probes):
             units.setdefault(WHOLE, {})[full] = full
-    return Plan(ruled, units, frozenset(shared), frozenset(ruled.keys() - straight), lessons)
+    bent = frozenset(ruled.keys() - straight)
+    return Plan(ruled, units, frozenset(shared), bent, lessons, copies)
+
+
+def _copies(model: Model, lessons: Lessons) -> tuple[Copies, list[Probe]]:
+    """What can be given to each sample as a copy without changing f, and the probes with it."""
+    probes = _probes(model)
+    lone = set.intersection(*({c.name for c in p.calls if _lone(c)} for p in probes))
+    lone -= {c.name for p in probes for c in p.calls if not _lone(c)} | lessons.gathered
+    bare = {}
+    owners = _owners(model.module)
+    for full, p in model.selected.items():
+        loose = not any(rule_for(m) or _closed(m) for _, m, _ in owners[id(p)])
+        if loose and all(probe.used[id(p)] for probe in probes) and full not in lessons.whole:
+            bare[full] = -1 if p.ndim > 1 and len(p) == 1 else 0 if p.ndim > 1 else 1
+    for guess in (Copies(frozenset(lone), bare), Copies(frozenset(lone)), Copies(bare=bare)):
+        if not guess.layers and not guess.bare:
+            continue
+        try:
+            again = _probes(model, guess)
+        except (RuntimeError, ValueError, IndexError, TypeError):
+            continue  # the shapes do not go together
+        equal = all(torch.allclose(a.f, b.f, rtol=1e-3) for a, b in zip(probes, again, strict=True))
+        if equal and all({*guess.layers, *guess.bare} <= probe.straight for probe in again):
+            return guess, again
+    return NO_COPIES, probes
+
+
+def _lone(call: WatchedCall) -> bool:
+    """One row for all samples."""
+    x = call.args[0]
+    single = call.returned == [0] and isinstance(x, Tensor) and x.ndim > 0
+    return single and len(x) == 1 == call.shapes[0][0]
 
 
 def surprises(
@@ -145,6 +194,7 @@ def surprises(
     for layer, names in plan.ruled.items():
         for full in names.values():
             seen[full] += number[layer]
+    seen.update(plan.copies.bare.keys())
     units = {full for names in plan.units.values() for full in names.values()}
     whole |= {n for n, p in selected.items() if n not in units and used[id(p)] > seen[n]}
     return Lessons(frozenset(gathered - plan.gathered), frozenset(whole))
@@ -186,19 +236,22 @@ def unwrapped(model: nn.Module) -> nn.Module:
     return unwrapped(inner) if isinstance(inner, nn.Module) else model
 
 
-def _probe(
-    model: nn.Module, selected: dict[str, nn.Parameter], f: Any, x: Tensor, target: Any, rows: int
-) -> Probe:
-    pick = torch.arange(rows, device=x.device) % len(x)
-    layers = {n: m for n, m in _layers(model) if rule_for(m) or _closed(m)}
-    with reading(model, selected), torch.enable_grad():
-        output, calls = watched(model, x[pick], layers)
+def _probes(model: Model, copies: Copies = NO_COPIES) -> list[Probe]:
+    return [_probe(model, rows, copies) for rows in (2, 3)]
+
+
+def _probe(model: Model, rows: int, copies: Copies) -> Probe:
+    module, selected, f, x, target = model
+    pick = torch.arange(rows) % rows_of(x)
+    layers = {n: m for n, m in _layers(module) if rule_for(m) or _closed(m)}
+    with reading(module, selected), torch.enable_grad():
+        output, calls = watched(module, take(x, pick), layers, copies)
         found = f(output, None if target is None else target[pick], rows)
         check_untouched(calls)
         odd = {call.name for call in calls if not _by_rows(call)}
         sound = [call for call in calls if call.name not in odd]
         straight = _straight(found, sound)
-    return Probe(rows, calls, uses(found), odd, straight)
+    return Probe(found.detach(), calls, uses(found), odd, straight)
 
 
 def _straight(f: Tensor, calls: Sequence[WatchedCall]) -> set[str]:
@@ -268,7 +321,7 @@ def _is_unit(probes: Sequence[Probe], layer: str, module: nn.Module) -> bool:
     for probe in probes:
         mine = [call for call in probe.calls if call.name == layer]
         once = _closed(module) and len(mine) == 1
-        if not once or _batch_of(mine[0]) != probe.rows:
+        if not once or _batch_of(mine[0]) != len(probe.f):
             return False
     return True
 

@@ -17,7 +17,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from vicinal.checks import InputError
-from vicinal.similarity.factors import Dense, Factor, Places
+from vicinal.similarity.factors import Dense, Factor
+from vicinal.similarity.places import Places
 
 LEAST = -10_000  # the exponent of zero
 SAFE = {torch.float32: (1e-24, 1e30), torch.float64: (1e-280, 1e280)}  # of ‖G‖²

@@ -22,7 +22,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 
-from vicinal.similarity.factors import Dense, Places, together
+from vicinal.similarity.factors import Dense, together
+from vicinal.similarity.places import Places
 from vicinal.similarity.rules import COVERED, LayerUse, Piece, feature_axes, widths
 
 NOBODY = -1

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from vicinal.checks import InputError
 from vicinal.similarity.factors import mixed, select
-from vicinal.similarity.watch import reading
+from vicinal.similarity.watch import Inputs, reading, run, take
 
 if TYPE_CHECKING:
     from vicinal.similarity.engine import Captured, Engine
@@ -19,7 +19,7 @@ TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-2}
 
 
 def check_against_autograd(
-    engine: Engine, captured: Captured, x: Tensor, target: Tensor | None, start: int = 0
+    engine: Engine, captured: Captured, x: Inputs, target: Tensor | None, start: int = 0
 ) -> None:
     """Raise :class:`InputError` naming the first layer whose gradient differs.
 
@@ -28,11 +28,11 @@ def check_against_autograd(
     """
     d = captured.outputs.shape[1]
     direction = torch.randn(d, generator=torch.Generator().manual_seed(0)).to(captured.outputs)
-    for row in sorted({0, len(x) - 1}):
-        twice = torch.tensor([row, row], device=x.device)
+    for row in sorted({0, len(captured.outputs) - 1}):
+        twice = torch.tensor([row, row])
         own = None if target is None else target[twice]
         with reading(engine.model, engine.selected), torch.enable_grad():
-            f = engine.f(engine.model(x[twice]), own, 2, start + row)
+            f = engine.f(run(engine.model, take(x, twice)), own, 2, start + row)
             grads = torch.autograd.grad(
                 f[0] @ direction.to(f.dtype),
                 list(engine.selected.values()),

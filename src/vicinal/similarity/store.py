@@ -17,8 +17,9 @@ from vicinal.capture.batches import Batch
 from vicinal.capture.shards import read_shard, write_shard
 from vicinal.files import fingerprint
 from vicinal.similarity.engine import Engine
-from vicinal.similarity.factors import Dense, Factor, Places
+from vicinal.similarity.factors import Dense, Factor
 from vicinal.similarity.outputs import describe
+from vicinal.similarity.places import Places
 
 
 class FactorStore:

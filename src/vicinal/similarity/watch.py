@@ -8,20 +8,35 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from types import MappingProxyType
+from typing import Any, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor, nn
 from torch.autograd.graph import get_gradient_edge
+from torch.func import functional_call
 from torch.utils import _pytree as pytree
 
 from vicinal.capture.hooks import LayerCall, hooked, restored
 from vicinal.checks import InputError
 from vicinal.similarity.rules.attention import Projection, opened, projections
 
-Inputs: TypeAlias = Tensor  # of some samples, one row each
+Inputs: TypeAlias = Tensor | Mapping[str, Tensor]  # of some samples, one row each
 REORDERING = ("Index", "Gather", "Scatter", "MaskedS", "Take", "Sort", "Topk", "Flip", "Roll")
 _BATCH_NORMS = nn.modules.batchnorm._BatchNorm
+
+
+class Copies(NamedTuple):
+    """What is the same for all samples and is given to each as a copy of its own, so that each has
+    a gradient of its own: layers that saw one row for all (positions), and parameters that no layer
+    with a rule holds (class tokens, scales), with how many axes lie between samples and theirs.
+    """
+
+    layers: frozenset[str] = frozenset()
+    bare: Mapping[str, int] = MappingProxyType({})
+
+
+NO_COPIES = Copies()
 
 
 @dataclass
@@ -47,10 +62,24 @@ def watched_call(call: LayerCall) -> WatchedCall:
     returned = [i for i, t in enumerate(leaves) if isinstance(t, Tensor) and t.requires_grad]
     edges = [get_gradient_edge(leaves[i]) for i in returned]
     shapes = [leaves[i].shape for i in returned]
-    if not args:  # the first input by name: layers take it as `input`, `x` or `query`
-        args, kwargs = tuple(kwargs.values())[:1], dict(list(kwargs.items())[1:])
-    version = args[0]._version if edges and isinstance(args[0], Tensor) else 0
+    version = args[0]._version if edges and args and isinstance(args[0], Tensor) else 0
     return WatchedCall(name, module, args, kwargs, edges, returned, shapes, version)
+
+
+def rows_of(x: Inputs) -> int:
+    return len(x) if isinstance(x, Tensor) else len(next(iter(x.values())))
+
+
+def take(x: Inputs, index: slice | Tensor | list[int]) -> Inputs:
+    return x[index] if isinstance(x, Tensor) else {name: t[index] for name, t in x.items()}
+
+
+def run(model: nn.Module, x: Inputs, params: Mapping[str, Tensor] | None = None) -> Any:
+    """The model's answer to a tensor, or to tensors by name; with other parameters if given."""
+    args, kwargs = ((x,), {}) if isinstance(x, Tensor) else ((), dict(x))
+    if not params:
+        return model(*args, **kwargs)
+    return functional_call(model, dict(params), args, kwargs)
 
 
 def layers_of(model: nn.Module) -> dict[str, nn.Module]:
@@ -59,21 +88,44 @@ def layers_of(model: nn.Module) -> dict[str, nn.Module]:
 
 
 def watched(
-    model: nn.Module, x: Inputs, layers: Mapping[str, nn.Module]
+    model: nn.Module, x: Inputs, layers: Mapping[str, nn.Module], copies: Copies = NO_COPIES
 ) -> tuple[Any, list[WatchedCall]]:
     """What the model returns, and the calls of these of its :func:`layers_of` that led to it."""
-    calls: list[WatchedCall] = []
+    rows, calls = rows_of(x), []
+    own = {}
+    for name, axes in copies.bare.items():
+        own[name] = _for_each(model.get_parameter(name), axes, rows)
+        calls.append(watched_call(LayerCall(name, model, (own[name],), {}, own[name])))
+
+    def note(call: LayerCall) -> Tensor | None:
+        if not call.args:  # the first input by name: layers take it as `input`, `x` or `query`
+            values = list(call.kwargs.items())
+            call = call._replace(args=(values[0][1],), kwargs=dict(values[1:]))
+        copied = None
+        if call.name in copies.layers and len(call.output) == 1:
+            first = call.args[0].expand(rows, *call.args[0].shape[1:])
+            copied = call.output.expand(rows, *call.output.shape[1:])
+            call = call._replace(args=(first, *call.args[1:]), output=copied)
+        calls.append(watched_call(call))
+        return copied
+
     seen = {name: m for name, m in layers.items() if isinstance(m, Projection)}
-    inside = {**projections(model), **seen}
-    with opened(inside), hooked(layers, lambda call: calls.append(watched_call(call)), first=True):
-        output = model(x)
+    with opened({**projections(model), **seen}), hooked(layers, note, first=True):
+        output = run(model, x, own)
     return output, [call for call in calls if call.edges]
+
+
+def _for_each(p: Tensor, axes: int, rows: int) -> Tensor:
+    """A parameter for each sample; ``axes`` < 0: in place of its first axis, of length 1."""
+    if axes < 0:
+        return p.expand(rows, *p.shape[1:])
+    return p.reshape(*[1] * (axes + 1), *p.shape).expand(rows, *[1] * axes, *p.shape)
 
 
 def check_untouched(calls: Iterable[WatchedCall]) -> None:
     """Refuse a model that writes over what a layer took in."""
     for call in calls:
-        if isinstance(call.args[0], Tensor) and call.args[0]._version != call.version:
+        if call.args and isinstance(call.args[0], Tensor) and call.args[0]._version != call.version:
             raise InputError(
                 f"the input of layer `{call.name}` was changed in place after the layer used "
                 "it, so its gradient is lost (autograd refuses this too). Use the out-of-place "

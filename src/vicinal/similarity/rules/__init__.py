@@ -14,7 +14,8 @@ from typing import Any, TypeAlias
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from vicinal.similarity.factors import Dense, Factor, Places, stacked
+from vicinal.similarity.factors import Dense, Factor, stacked
+from vicinal.similarity.places import Places
 from vicinal.similarity.rules.attention import Projection
 from vicinal.similarity.rules.conv import convolution, transposed_convolution
 

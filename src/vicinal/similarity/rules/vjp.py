@@ -50,7 +50,8 @@ def samplewise(
 
     The call is a unit's, or of the ``whole`` model, whose batch axis is always the first.
     """
-    axes = ((0,), {}) if whole else unit_axes(call.module, call.args, call.kwargs)
+    every = tuple(0 for _ in call.args), dict.fromkeys(call.kwargs, 0)
+    axes = every if whole else unit_axes(call.module, call.args, call.kwargs)
     if axes is None:
         raise InputError(f"the inputs of layer `{call.name}` changed their form between batches.")
     leaves, spec = pytree.tree_flatten((call.args, call.kwargs))
