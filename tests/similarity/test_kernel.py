@@ -8,7 +8,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from reference import gradient_kernel, inverse_root
-from similarity.zoo import make, per_sample_gradients
+from similarity.zoo import Named, make, per_sample_gradients
 from vicinal.checks import InputError
 from vicinal.similarity import Contrast, GradientKernel
 from vicinal.similarity.whitening import rotation_match, summarize, whiten
@@ -407,3 +407,33 @@ def test_half_precision_models_have_every_count(kind, budget):
             torch.testing.assert_close(found, expected, rtol=0.1, atol=0.3)
     assert torch.isfinite(kernel.neighbors(half, queries=half[:3])).all()
     torch.testing.assert_close(kernel.gram(half).diagonal(), torch.ones(12), rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize("budget", [2 << 30, 20_000])
+def test_inputs_by_name_and_logits_of_a_record(budget):
+    torch.manual_seed(0)
+    model = Named().double()
+    ids = torch.randint(0, 7, (9, 5))
+    mask = (torch.arange(5) < torch.randint(1, 6, (9, 1))).double()
+
+    class Alone(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = model
+
+        def forward(self, both):
+            return self.inner(both[:, :5].long(), both[:, 5:]).logits
+
+    data = {"input_ids": ids, "attention_mask": mask}
+    kernel = GradientKernel(model, memory_budget=budget)
+    expected = GradientKernel(Alone()).gram(torch.cat([ids, mask], 1))
+    torch.testing.assert_close(kernel.gram(data), expected, **CLOSE)
+    torch.testing.assert_close(kernel.neighbors(data), expected.sum(1), **CLOSE)
+    labeled = {**data, "labels": torch.arange(9) % 3}
+    whole = GradientKernel(model, outputs="contrast", memory_budget=budget).gram(labeled)
+    loader = DataLoader([{k: v[i] for k, v in labeled.items()} for i in range(9)], batch_size=4)
+    torch.testing.assert_close(
+        GradientKernel(model, outputs="contrast").gram(loader), whole, **CLOSE
+    )
+    with pytest.raises(InputError, match="same number of rows"):
+        kernel.gram({"input_ids": ids, "attention_mask": mask[:4]})

@@ -74,10 +74,11 @@ class GradientKernel:
     Parameters
     ----------
     model
-        The network.
+        The network. Data may be a tensor, or tensors that it takes by name.
     outputs
-        What f is: ``"logits"``, ``"log_prob"``, ``"contrast"``, a
-        :class:`~vicinal.similarity.outputs.Contrast` or a callable ``(output, target) -> (n, d)``.
+        What f is: ``"logits"`` (what the model returns, or its ``.logits``), ``"log_prob"``,
+        ``"contrast"``, a :class:`~vicinal.similarity.outputs.Contrast` or a callable
+        ``(output, target) -> (n, d)``.
     params
         Names of parameters or layers, or regular expressions; None: all trainable ones.
     engine
@@ -122,7 +123,9 @@ class GradientKernel:
         )
         self.memory_budget = memory_budget
         self.within_class = isinstance(self.outputs, Contrast) and self.outputs.within_class
-        self._bytes: dict[tuple[int, ...], int] = {}  # of one sample's gradients, by its shape
+        self._bytes: dict[
+            tuple[torch.Size, ...], int
+        ] = {}  # of one sample's gradients, by its shape
         _warn(self.engine.model, self.outputs)
         self._store = None if cache is None else FactorStore(Path(cache), self.engine)
 
@@ -267,7 +270,8 @@ class GradientKernel:
 
     def bytes_each(self, sample: Batch) -> int:
         """Of the gradients of one sample of this shape, which must fit the budget."""
-        shape = tuple(sample.x.shape[1:])
+        x = sample.x
+        shape = tuple(v.shape[1:] for v in (x.values() if isinstance(x, dict) else (x,)))
         if shape not in self._bytes:
             sample = sample.to(device_of(self.engine.model))
             captured = self.engine.capture(sample.x, sample.labels)

@@ -138,6 +138,8 @@ class SketchedIndex:
         for batch in blocks.batches():
             names.append(self._shard(batch, engine))
             here = [i - batch.start for i in wanted if batch.start <= i < batch.start + batch.rows]
+            if not isinstance(batch.x, Tensor):
+                raise InputError("an index takes inputs that are one tensor: wrap the model so.")
             kept.append(batch.x[here])
             targets += [] if batch.labels is None else [batch.labels[here]]
         self._shards, self._count = names, blocks.count

@@ -19,6 +19,7 @@ from torch.utils import _pytree as pytree
 
 from vicinal.capture.hooks import LayerCall, hooked, restored
 from vicinal.checks import InputError
+from vicinal.similarity.outputs import logits
 from vicinal.similarity.rules.attention import Projection, opened, projections
 
 Inputs: TypeAlias = Tensor | Mapping[str, Tensor]  # of some samples, one row each
@@ -58,12 +59,17 @@ class WatchedCall:
 def watched_call(call: LayerCall) -> WatchedCall:
     """A call with the edges of what it returned."""
     name, module, args, kwargs, output = call
-    leaves = pytree.tree_leaves(output)
+    leaves = leaves_of(output)
     returned = [i for i, t in enumerate(leaves) if isinstance(t, Tensor) and t.requires_grad]
     edges = [get_gradient_edge(leaves[i]) for i in returned]
     shapes = [leaves[i].shape for i in returned]
     version = args[0]._version if edges and args and isinstance(args[0], Tensor) else 0
     return WatchedCall(name, module, args, kwargs, edges, returned, shapes, version)
+
+
+def leaves_of(output: Any) -> list[Any]:
+    """What a layer or a model returned, one by one; of a record its logits."""
+    return [logits(leaf) for leaf in pytree.tree_leaves(output)]
 
 
 def rows_of(x: Inputs) -> int:
@@ -141,7 +147,7 @@ def uses(output: Tensor) -> Counter[int]:
 
 def reorders(returned: Any) -> bool:
     """Whether rows may have changed their order on the way to what a model returned."""
-    tensors = [t for t in pytree.tree_leaves(returned) if isinstance(t, Tensor)]
+    tensors = [t for t in leaves_of(returned) if isinstance(t, Tensor)]
     return any(node.name().startswith(REORDERING) for node in graph(tensors))
 
 

@@ -21,7 +21,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils import _pytree as pytree
 
 from vicinal.checks import InputError
-from vicinal.similarity.watch import wants_company
+from vicinal.similarity.watch import leaves_of, wants_company
 
 if TYPE_CHECKING:
     from vicinal.similarity.watch import WatchedCall
@@ -39,7 +39,7 @@ class Rerun:
 
     def __call__(self, params: dict[str, Tensor], leaves: list[Any]) -> list[Tensor]:
         args, kwargs = pytree.tree_unflatten(leaves, self.spec)
-        found = pytree.tree_leaves(functional_call(self.watched.module, params, args, kwargs))
+        found = leaves_of(functional_call(self.watched.module, params, args, kwargs))
         return [found[i] for i in self.watched.returned]
 
 
