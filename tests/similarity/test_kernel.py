@@ -409,6 +409,39 @@ def test_half_precision_models_have_every_count(kind, budget):
     torch.testing.assert_close(kernel.gram(half).diagonal(), torch.ones(12), rtol=0, atol=1e-4)
 
 
+def counted(model, x, budget, ask):
+    """How often a sample is captured on average while a kernel is asked, and the kernel."""
+    kernel = GradientKernel(model, memory_budget=budget)
+    kernel.gram(x[:2])
+    rows, capture = [], kernel.engine.capture
+
+    def noted(x, *args, **kwargs):
+        rows.append(len(x))
+        return capture(x, *args, **kwargs)
+
+    kernel.engine.capture = noted
+    ask(kernel)
+    return sum(rows) / len(x), kernel
+
+
+@pytest.mark.parametrize(("held", "expected"), [(40, 1), (20, 1.5), (10, 2.5)])
+def test_the_estimate_counts_captures_as_they_happen(held, expected):
+    model, x = network(), inputs(40)
+    each = sum(layer.bytes for layer in counted(model, x, 2 << 30, lambda k: 0)[1].explain())
+    found, kernel = counted(
+        model, x, 2 * held * each, lambda k: k.neighbors(x, estimator=("hard", 0))
+    )
+    assert found == expected == kernel.explain().gram(40).captures
+
+
+def test_many_captures_for_want_of_memory_are_told_before():
+    model, x = network(), inputs(60)
+    exact = GradientKernel(model).neighbors(x, estimator=("positive", 1.0))
+    with pytest.warns(UserWarning, match=r"captured about .* times. Raise memory_budget"):
+        found = GradientKernel(model, memory_budget=1312).neighbors(x, estimator=("positive", 1.0))
+    torch.testing.assert_close(found, exact, **CLOSE)
+
+
 @pytest.mark.parametrize("budget", [2 << 30, 20_000])
 def test_inputs_by_name_and_logits_of_a_record(budget):
     torch.manual_seed(0)

@@ -4,6 +4,7 @@ again.
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -14,6 +15,7 @@ from torch import Tensor
 
 from vicinal.capture.batches import Batch, row_count, samples
 from vicinal.checks import InputError
+from vicinal.similarity.explain import captures
 from vicinal.similarity.factors import Dense, Factor, mixed, select, together
 from vicinal.similarity.whitening import Whitening
 
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
 
 WORKING_BYTES = 512 << 20  # of factors, patches and activations while one block is made
 WORKING_COPIES = 4  # of the factors among these
+MANY_CAPTURES = 10  # of a sample, from which on one is told
 TILE_ROWS = 1024  # of the largest block
 
 
@@ -152,6 +155,19 @@ class Blocks:
         if waiting:
             yield _joined(waiting)
 
+    def warn_of_captures(self) -> None:
+        """Say so before samples are captured over and over for want of memory."""
+        needed = self._each * self.count
+        times = captures(needed, self._budget)
+        if times > MANY_CAPTURES and not self.kernel.cached:
+            warnings.warn(
+                f"the gradients of `{self.name}` take {needed / 2**20:.0f} MiB, of which "
+                f"{self._budget / 2**20:.0f} MiB are held at a time, so each sample is captured "
+                f"about {times:.0f} times. Raise memory_budget, or give a folder as `cache`: "
+                "gradients are then captured once.",
+                stacklevel=2,
+            )
+
     def after(self, row: int) -> Iterator[Block]:
         """The blocks from sample ``row`` on, where one begins."""
         for batch in self.batches():
@@ -236,6 +252,7 @@ def pairs(left: Blocks, right: Blocks) -> Iterator[tuple[Block, Block]]:
             for other in right.since(i if same else 0):
                 yield one, other
         return
+    left.warn_of_captures()
     for one in left.groups():
         if same:
             yield one, one

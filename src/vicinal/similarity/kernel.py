@@ -205,8 +205,10 @@ class GradientKernel:
         return density.neighbors(self, data, estimator, include_self, queries)
 
     def explain(self) -> Explanation:
-        """Per layer: which exact rule, FLOPs per pair of samples, bytes per sample."""
-        return explain(self.engine)
+        """Per layer: which exact rule, FLOPs per pair of samples, bytes per sample; and what a
+        Gram matrix will take: ``explain().gram(samples)``.
+        """
+        return explain(self.engine, self.memory_budget)
 
     # ------------------------------------------------------ pieces to build on
 
