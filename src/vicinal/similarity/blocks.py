@@ -6,18 +6,15 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-import torch
-from jaxtyping import Float
 from torch import Tensor
 
 from vicinal.capture.batches import Batch, row_count, samples
 from vicinal.checks import InputError
+from vicinal.similarity.block import Block, joined
 from vicinal.similarity.explain import captures
-from vicinal.similarity.factors import Dense, Factor, mixed, select, together
-from vicinal.similarity.whitening import Whitening
 
 if TYPE_CHECKING:
     from vicinal.similarity.kernel import GradientKernel
@@ -26,74 +23,6 @@ WORKING_BYTES = 512 << 20  # of factors, patches and activations while one block
 WORKING_COPIES = 4  # of the factors among these
 MANY_CAPTURES = 10  # of a sample, from which on one is told
 TILE_ROWS = 1024  # of the largest block
-
-
-@dataclass(frozen=True)
-class Block:
-    """The gradients of some consecutive samples.
-
-    ``factors`` times ``scale(x)`` are one of these forms: ``raw`` G; ``white`` K^-½ G;
-    ``unit`` K^-½ G / √r, of norm 1; ``sum`` the same, to be summed and multiplied with sums (large
-    gradients are mixed on the way); ``dual`` K⁻¹ G.
-    """
-
-    start: int
-    factors: list[Factor]
-    gram: Float[Tensor, "n d d"]
-    whitening: Whitening
-    outputs: Float[Tensor, "n d"]
-    target: Tensor | None
-    scale: Float[Tensor, " n"] | None = None
-
-    def __len__(self) -> int:
-        return len(self.outputs)
-
-    @property
-    def stop(self) -> int:
-        return self.start + len(self)
-
-    @property
-    def nbytes(self) -> int:
-        return sum(factor.nbytes for factor in self.factors)
-
-    def formed(self, form: str) -> Block:
-        """In another form; one output is scaled, several are mixed."""
-        if form == "raw":
-            return self
-        root, scale = self.whitening.root, None
-        if form in ("unit", "sum"):
-            root = self.unit_root()
-        elif form == "dual":
-            root = root @ root
-            scale = None if self.scale is None else 1 / self.scale
-        if root.shape[-1] == 1:
-            alone = root[:, 0, 0].to(self.outputs.dtype)
-            return replace(self, scale=alone if scale is None else alone * scale)
-        if form == "sum":
-            return replace(
-                self,
-                factors=[
-                    f.to_mix(root) if isinstance(f, Dense) else f.mixed(root) for f in self.factors
-                ],
-                scale=None,
-            )
-        return replace(self, factors=mixed(self.factors, root), scale=scale)
-
-    def unit_root(self) -> Float[Tensor, "n d d"]:
-        """``K^-½ / √r``: makes gradients of norm 1."""
-        root, rank = self.whitening
-        return root / rank.clamp_min(1).to(root).sqrt()[:, None, None]
-
-    def rows(self, index: slice) -> Block:
-        return Block(
-            self.start + index.indices(len(self))[0],
-            select(self.factors, index),
-            self.gram[index],
-            Whitening(*(t[index] for t in self.whitening)),
-            self.outputs[index],
-            None if self.target is None else self.target[index],
-            None if self.scale is None else self.scale[index],
-        )
 
 
 class Blocks:
@@ -143,17 +72,17 @@ class Blocks:
             else:
                 yield self.kernel.block_again(batch, seen)
 
-    def groups(self) -> Iterator[Block]:
-        """The data in blocks as large as the budget allows, each made when it is asked for."""
-        size = max(1, min(TILE_ROWS, self._budget // self._each) // self.rows)
+    def groups(self) -> Iterator[list[Block]]:
+        """The data in lists of blocks as long as the budget allows, each made when asked for."""
+        size = max(1, self._budget // self._each // self.rows)
         waiting: list[Block] = []
         for batch in self.batches():
             waiting.append(self.kernel.block(batch).formed(self.form))
             if len(waiting) == size:
-                yield _joined(waiting)
+                yield self._larger(waiting)
                 waiting = []
         if waiting:
-            yield _joined(waiting)
+            yield self._larger(waiting)
 
     def warn_of_captures(self) -> None:
         """Say so before samples are captured over and over for want of memory."""
@@ -175,7 +104,7 @@ class Blocks:
                 yield self.kernel.block(batch).formed(self.form)
 
     def __len__(self) -> int:
-        rows = self.rows * max(1, TILE_ROWS // self.rows) if self._fits else self.rows
+        rows = self.rows * self._step() if self._fits else self.rows
         return -(-self.count // rows)
 
     def kept(self) -> bool:
@@ -188,12 +117,25 @@ class Blocks:
 
     def _whole(self) -> list[Block]:
         if not self._all:
-            pieces = [self.kernel.block(batch).formed(self.form) for batch in self.batches()]
-            step = max(1, TILE_ROWS // self.rows)
-            while pieces:
-                self._all.append(_joined(pieces[:step]))
-                del pieces[:step]
+            blocks = [self.kernel.block(batch).formed(self.form) for batch in self.batches()]
+            self._all = self._larger(blocks)
         return self._all
+
+    def _larger(self, blocks: list[Block]) -> list[Block]:
+        """Several blocks as one, and the next several."""
+        found, step = [], self._step()
+        while blocks:
+            found.append(joined(blocks[:step]))
+            del blocks[:step]
+        return found
+
+    def _step(self) -> int:
+        """How many blocks are joined: sums over places are then carried out once for many pairs;
+        nothing else is worth the copy.
+        """
+        parts = self.kernel.engine.known.values()
+        worth = any(part.factor.form_flops() for part in parts)
+        return max(1, TILE_ROWS // self.rows) if worth else 1
 
     def _block(self, number: int, batch: Batch) -> Block:
         if number in self._kept:
@@ -213,33 +155,6 @@ class Blocks:
         return block
 
 
-def _joined(blocks: list[Block]) -> Block:
-    """Consecutive blocks as one. Their gradients move there layer by layer: never all twice."""
-    first = blocks[0]
-    if len(blocks) == 1:
-        return first
-    scales = [b.outputs.new_ones(len(b)) if b.scale is None else b.scale for b in blocks]
-    factors: list[Factor] = []
-    for i in range(len(first.factors)):
-        factors.append(together([b.factors[i] for b in blocks]))
-        for b in blocks:
-            b.factors[i] = factors[-1]
-    whitening = Whitening(
-        *(torch.cat(parts) for parts in zip(*(b.whitening for b in blocks), strict=True))
-    )
-    return Block(
-        first.start,
-        factors,
-        torch.cat([b.gram for b in blocks]),
-        whitening,
-        torch.cat([b.outputs for b in blocks]),
-        None
-        if first.target is None
-        else torch.cat([b.target for b in blocks if b.target is not None]),
-        None if all(b.scale is None for b in blocks) else torch.cat(scales),
-    )
-
-
 def pairs(left: Blocks, right: Blocks) -> Iterator[tuple[Block, Block]]:
     """Every pair of blocks; of a data set with itself, half of them.
 
@@ -253,11 +168,11 @@ def pairs(left: Blocks, right: Blocks) -> Iterator[tuple[Block, Block]]:
                 yield one, other
         return
     left.warn_of_captures()
-    for one in left.groups():
+    for group in left.groups():
         if same:
-            yield one, one
-        for other in right.after(one.stop) if same else right:
-            yield one, other
+            yield from ((one, other) for i, one in enumerate(group) for other in group[i:])
+        for other in right.after(group[-1].stop) if same else right:
+            yield from ((one, other) for one in group)
 
 
 def all_pairs(left: Blocks, right: Blocks, tile: Callable[[Block, Block], Tensor]) -> Tensor:

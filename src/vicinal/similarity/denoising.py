@@ -24,7 +24,8 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from vicinal.checks import InputError, as_tensor
-from vicinal.similarity.blocks import Block, Blocks, pairs
+from vicinal.similarity.block import Block
+from vicinal.similarity.blocks import Blocks, pairs
 from vicinal.similarity.kernel import GradientKernel, settled
 
 

@@ -20,7 +20,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from vicinal.checks import InputError, check_choice
-from vicinal.similarity.blocks import Block, Blocks, pairs, symmetric
+from vicinal.similarity.block import Block
+from vicinal.similarity.blocks import Blocks, pairs, symmetric
 from vicinal.similarity.factors import dot, select, trace_gram
 from vicinal.similarity.places import Places, Totals
 

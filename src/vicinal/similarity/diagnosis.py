@@ -13,7 +13,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from vicinal.checks import InputError, as_tensor, check_k
-from vicinal.similarity.blocks import Block, Blocks, pairs
+from vicinal.similarity.block import Block
+from vicinal.similarity.blocks import Blocks, pairs
 from vicinal.similarity.density import pair_share, read_estimator
 from vicinal.similarity.factors import dot, matrix_gram
 from vicinal.similarity.kernel import GradientKernel, settled

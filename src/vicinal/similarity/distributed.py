@@ -22,7 +22,8 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 from vicinal.checks import InputError
-from vicinal.similarity.blocks import Block, Blocks, count
+from vicinal.similarity.block import Block
+from vicinal.similarity.blocks import Blocks, count
 from vicinal.similarity.density import class_totals, times_totals
 from vicinal.similarity.kernel import GradientKernel
 from vicinal.similarity.outputs import Contrast

@@ -28,7 +28,8 @@ from vicinal.capture.batches import Batch
 from vicinal.capture.hooks import device_of
 from vicinal.checks import InputError, check_choice, check_k
 from vicinal.similarity import density
-from vicinal.similarity.blocks import Block, Blocks, all_pairs
+from vicinal.similarity.block import Block
+from vicinal.similarity.blocks import Blocks, all_pairs
 from vicinal.similarity.density import SimilarityHistogram, TopK
 from vicinal.similarity.engine import Engine, Replanned
 from vicinal.similarity.explain import Explanation, explain

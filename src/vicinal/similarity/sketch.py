@@ -27,7 +27,7 @@ from vicinal.capture.batches import Batch
 from vicinal.capture.shards import load_shard, read_shard, write_shard
 from vicinal.checks import InputError, check_k
 from vicinal.files import fingerprint, write_atomically
-from vicinal.similarity.blocks import Block
+from vicinal.similarity.block import Block
 from vicinal.similarity.density import TopK, best_of, joined_topk
 from vicinal.similarity.factors import Dense, Factor
 from vicinal.similarity.kernel import GradientKernel
