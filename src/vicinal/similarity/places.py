@@ -89,11 +89,15 @@ class Places(Tensors):
         """
         each = (len(self) + len(other)) * self._size() * self.b.element_size()
         step = max(1, TILE_BYTES * self.b.shape[3] // max(each, 1))
+        same = other is self
         for first in range(0, self.b.shape[3], step):
             some = slice(first, first + step)
-            left = replace(self, b=self.b[..., some], shape=()).dense()
-            same = other is self
-            yield left, left if same else replace(other, b=other.b[..., some], shape=()).dense()
+            left = replace(self, b=self.b[..., some], bias=False, shape=()).dense()
+            right = replace(other, b=other.b[..., some], bias=False, shape=())
+            yield left, left if same else right.dense()
+        if self.bias:  # apart: to append it would copy all of the weight's
+            left = self._with_one(self.b).sum(1)
+            yield left, left if same else other._with_one(other.b).sum(1)
 
     def _as_ghosts(self, other: Places, pair: int = 1, size: int = 1) -> bool:
         """Whether a tile costs less place by place than by carrying out the sums first."""
