@@ -88,8 +88,11 @@ def _cheaper_by_pairs(block: Block, n: int) -> list[bool]:
         else 0
         for f in block.factors
     ]
-    tiles = [n * f.pair_flops() / 2 + f.form_flops() for f in block.factors]
-    return [by_pairs < cost for by_pairs, cost in zip(tiles, linear, strict=True)]
+    # Where pairs would need sums carried out first, summing over the samples as well costs no more.
+    return [
+        n * f.pair_flops() / 2 < cost and not f.form_flops()
+        for f, cost in zip(block.factors, linear, strict=True)
+    ]
 
 
 def _mixed_counts(support: Blocks, by_pairs: list[bool]) -> Float[Tensor, " n"]:

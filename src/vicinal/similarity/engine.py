@@ -174,8 +174,13 @@ class Engine:
         """
         if rows_of(x) == 1 and wants_company(self.model):
             both = None if target is None else target[[0, 0]]
-            return self._capture(take(x, [0, 0]), both, start, seeds=seeds[[0, 0]]).first().factors
-        return self._capture(x, target, start, seeds=seeds).factors
+            pair = self.capture_for_products(take(x, [0, 0]), both, start, seeds[[0, 0]])
+            return [factor.select(slice(0, 1)) for factor in pair]
+        try:
+            return self._capture(x, target, start, seeds=seeds).factors
+        except Surprise as surprise:
+            self._learn(x, target, surprise.lessons)
+            raise
 
     def f(
         self, output: Any, target: Tensor | None, samples: int, start: int = 0
