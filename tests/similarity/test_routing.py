@@ -57,6 +57,47 @@ def test_an_early_exit_is_exact_though_its_scale_is_a_bare_parameter_first_reach
     assert names == dict(model.named_parameters()).keys()
 
 
+class Sorted(nn.Module):
+    """Rows go through in another order and come back, as packed sequences do."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second, self.head = nn.Linear(3, 5), nn.Linear(5, 5), nn.Linear(5, 2)
+
+    def forward(self, x):
+        order = x[:, 0].argsort()
+        h = torch.tanh(self.second(torch.tanh(self.first(x[order]))))
+        return self.head(h)[order.argsort()]
+
+
+class Recursive(nn.Module):
+    """Every sample goes through one layer as often as it needs."""
+
+    def __init__(self):
+        super().__init__()
+        self.step, self.head = nn.Linear(3, 3), nn.Linear(3, 2)
+
+    def forward(self, x):
+        h, todo = x, torch.arange(len(x))
+        while len(todo):
+            h = h.index_copy(0, todo, 0.6 * h[todo] + 0.3 * torch.tanh(self.step(h[todo])))
+            todo = (h.detach().norm(dim=1) > 1.2).nonzero().flatten()
+        return self.head(h)
+
+
+@pytest.mark.parametrize("strict", [True, False])
+@pytest.mark.parametrize("build", [Sorted, Recursive])
+def test_rows_that_change_their_order_or_number_in_later_batches_stay_with_their_samples(
+    build, strict
+):
+    torch.manual_seed(1)
+    model, x = build().double(), torch.randn(16, 3).double()
+    x[:6] = 0.1 * x[:6]
+    x[:6, 0] = torch.arange(6) / 10  # in order, and done after one step: nothing to see yet
+    kernel = GradientKernel(model, strict=strict, memory_budget=60_000)
+    torch.testing.assert_close(kernel.gram(x), cosines(model, x), rtol=1e-7, atol=1e-9)
+
+
 def test_what_no_sample_reaches_is_no_error_costs_nothing_and_is_told():
     class Unused(CalledTwice):
         def __init__(self):
