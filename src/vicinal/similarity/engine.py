@@ -39,11 +39,10 @@ from vicinal.similarity.plan import (
     Plan,
     Surprise,
     make_plan,
-    select_parameters,
     surprises,
-    unwrapped,
 )
 from vicinal.similarity.rules.vjp import twice_differentiable
+from vicinal.similarity.selection import select_parameters, unwrapped
 from vicinal.similarity.selfcheck import check_against_autograd
 from vicinal.similarity.watch import (
     NO_COPIES,
