@@ -4,7 +4,8 @@ One scalar output (right against rest, all pairs) and ten outputs (whitened trac
 784-512-512-10 and on a convolutional network of 0.8 M parameters, trained on the bundled digits.
 Rivals: torch.func, a backward pass per sample, nngeometry, captum, and the pair loop of the
 definition (some pairs, times their number). Then 2000 x 2000 against one forward and backward, the
-share of the matrix-product rate, and the error of float32 against float64.
+share of the matrix-product rate, and the error of float32 against float64. Last a transformer of 4
+layers over 32 tokens, against one forward and d backward passes and against a loop over samples.
 
 On one thread: threads that wait for each other at the end of every small operation count waiting as
 CPU time, up to several times the work where other programs use the cores. Rivals that take seconds
@@ -30,6 +31,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from benchmarks.runner import Measured, gemm_rate, measure, print_table, save
 from vicinal.similarity import GradientKernel
+from vicinal.similarity.blocks import all_pairs
 
 
 def digits(n: int) -> tuple[Tensor, Tensor]:
@@ -177,6 +179,57 @@ def by_nngeometry_vector(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
     return whitened_trace(gram.permute(1, 3, 0, 2))
 
 
+# ---------------------------------------------------------------- transformers
+
+
+class Encoder(nn.Module):
+    """nn.TransformerEncoder, 4 layers of width 128, over 32 tokens."""
+
+    def __init__(self, outputs: int) -> None:
+        super().__init__()
+        layer = nn.TransformerEncoderLayer(128, 4, 256, batch_first=True)
+        self.layers = nn.TransformerEncoder(layer, 4, enable_nested_tensor=False)
+        self.head = nn.Linear(128, outputs)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.layers(x).mean(1))
+
+
+def by_loop(model: nn.Module, x: Tensor) -> Tensor:
+    """k^C by one forward and d backward passes of each sample alone."""
+    params, rows = list(model.parameters()), []
+    for i in range(len(x)):
+        y = model(x[i : i + 1])[0]
+        grads = [torch.autograd.grad(v, params, retain_graph=True) for v in y]
+        rows.append(torch.stack([torch.cat([g.flatten() for g in each]) for each in grads]))
+    g = torch.stack(rows)
+    n, d = g.shape[:2]
+    return whitened_trace((g.flatten(0, 1) @ g.flatten(0, 1).T).view(n, d, n, d).transpose(1, 2))
+
+
+def transformer(n: int, outputs: int, repeats: int) -> dict[str, object]:
+    """k^C, N_S and the loop beside one forward and d backward passes of the same batch."""
+    model = Encoder(outputs).eval()
+    x = torch.randn(n, 32, 128, generator=torch.Generator().manual_seed(0))
+    kernel, params = GradientKernel(model), list(model.parameters())
+
+    def step() -> None:
+        y = model(x)
+        for j in range(outputs):
+            torch.autograd.grad(y[:, j].sum(), params, retain_graph=j < outputs - 1)
+
+    calls = {"forward + d backwards": step, "k^C": lambda: kernel.gram(x)}
+    rows = measure({**calls, "N_S": lambda: kernel.neighbors(x)}, repeats=repeats)
+    rows |= measure({"a loop over samples": lambda: by_loop(model, x)}, repeats=1, warmup=0)
+    few = x[:8]
+    exact = by_loop(copy.deepcopy(model).double(), few.double())
+    error = float((GradientKernel(model).gram(few).double() - exact).abs().max())
+    double = GradientKernel(copy.deepcopy(model).double()).gram(few.double())
+    print_table(f"transformer, {outputs} outputs, n={n}", rows, against="forward + d backwards")
+    print("largest error:", error, "in float64:", float((double - exact).abs().max()))
+    return {**rows, "error": error, "error in float64": float((double - exact).abs().max())}
+
+
 # ------------------------------------------------------------------- the table
 
 
@@ -216,12 +269,7 @@ def against_one_step(model: nn.Module, n: int, rate: float, repeats: int) -> dic
     list(blocks)  # captured and kept: what is timed below is the Gram stage alone
 
     def gram_stage() -> None:
-        for i, one in enumerate(blocks):
-            for other in blocks.since(i):
-                if one.start == other.start:
-                    kernel._symmetric(one, "correlation", "trace")
-                else:
-                    kernel.tile(one, other)
+        all_pairs(blocks, blocks, kernel.tile)
 
     stage = measure({"gram": gram_stage}, repeats=repeats)["gram"].cpu
     flops = sum(layer.flops or 0 for layer in kernel.explain()) * n * n / 2
@@ -265,5 +313,9 @@ def main(quick: bool = False, data: Path | None = None) -> None:
         title = f"{name}, 1 output, {sizes[2]} x {sizes[2]}"
         results[title] = against_one_step(model, sizes[2], rate, 2 if quick else 3)
         print(title, {k: v if isinstance(v, float) else v.cpu for k, v in results[title].items()})  # type: ignore[attr-defined]
+    for outputs in (1, 10):
+        for n in (6,) if quick else (24, 64):
+            title = f"transformer, {outputs} outputs, n={n}"
+            results[title] = transformer(n, outputs, 1 if quick else 2)
     if not quick:
         save("how_fast_is_the_gradient_kernel", results, gemm_gflop_per_cpu_second=rate / 1e9)

@@ -74,9 +74,12 @@ def test_planted_wrong_labels_are_suspects_with_the_right_suggestion(sets):
     wrong = y.copy()
     wrong[:8] = (wrong[:8] + 1) % 3
     report = audit(support=(z, wrong), query=query, settings=AuditSettings(k=15))
+    first = np.argsort(-report.labels.scores, kind="stable")[:8]
+    assert set(first.tolist()) == set(range(8))
     found = {suspect.row: suspect for suspect in report.labels.suspects}
-    assert set(range(8)) <= set(found)
-    assert all(found[row].suggested == y[row] for row in range(8))
+    assert len(found) >= 5  # as many as are estimated to be wrong; of eight a careful guess
+    assert set(found) <= set(range(8))
+    assert all(suspect.suggested == y[row] for row, suspect in found.items())
     whole = report.labels.effects[-1]
     assert whole.top == len(found)
     assert whole.accuracy_after >= whole.accuracy_before

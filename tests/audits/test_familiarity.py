@@ -50,8 +50,10 @@ def test_a_foreign_set_is_reported_part_by_part_on_the_half_that_chose_nothing(r
     assert "outliers" not in report.not_checked
 
 
-def test_the_auroc_of_a_part_is_that_of_its_scores(report, sets):
-    (x, _), (query, _), foreign = sets
+def test_the_auroc_of_a_part_is_that_of_its_scores(sets):
+    (x, y), (query, labels), foreign = sets
+    settings = AuditSettings(k=15, space="raw")
+    report = audit(support=(x, y), query=(query, labels), foreign=foreign, settings=settings)
     half = np.random.default_rng(0).permutation(80)[40:]
 
     def fifth(rows):

@@ -14,7 +14,7 @@ from vicinal.similarity.distributed import distributed_gram, distributed_neighbo
 
 ROWS = 11
 SHARDS = [7, 4]  # uneven
-BUDGET = 1 << 14  # bytes: a shard then travels in several blocks
+BUDGET = 1 << 13  # bytes: a shard then travels in several blocks
 CASES = {  # the network, what f is, and the shards
     "perceptron": ("perceptron", "logits", SHARDS),
     "shared and tied": ("called_twice", "logits", SHARDS),

@@ -8,7 +8,7 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from reference import gradient_kernel, inverse_root
-from similarity.zoo import make, per_sample_gradients
+from similarity.zoo import Named, make, per_sample_gradients
 from vicinal.checks import InputError
 from vicinal.similarity import Contrast, GradientKernel
 from vicinal.similarity.whitening import rotation_match, summarize, whiten
@@ -276,11 +276,15 @@ def test_explain_names_the_rule_the_flops_and_the_bytes_of_each_layer():
     assert {layer.flops for layer in promised} == {None}
     kernel.gram(x)
     found = {layer.layer: layer for layer in kernel.explain()}
-    assert found["attention"].rule == "vmap(vjp)"
+    assert found["attention.in_proj"].rule == "ghost"
     assert found["words"].rule == "dense, shared"
     assert found["mix"].flops > 0
     assert found["mix"].bytes > 0
-    assert "vmap(vjp)" in str(kernel.explain())
+    assert "attention.out_proj" in str(kernel.explain())
+    again = make("gru")
+    kernel = GradientKernel(again[0])
+    kernel.gram(again[1])
+    assert "sample by sample" in str(kernel.explain())
 
 
 @pytest.mark.parametrize(
@@ -333,3 +337,135 @@ def test_a_kernel_keeps_no_graph(name):
     """Whatever rule a layer took, what is kept are numbers: a graph would hold the whole batch."""
     model, x = make(name, n=3)
     assert not GradientKernel(model).gram(x).requires_grad
+
+
+@pytest.mark.parametrize("d", [1, 3])
+@pytest.mark.parametrize(
+    ("size", "kind"),
+    [
+        (1e25, torch.float32),
+        (1e-30, torch.float32),
+        (1e170, torch.float64),
+        (1e-170, torch.float64),
+    ],
+)
+def test_gradients_whose_squares_leave_the_numbers_are_as_alike_as_any(size, kind, d):
+    """Scaling the last layer's input scales every gradient of the layer alike."""
+
+    class Scaled(nn.Module):
+        def __init__(self, size):
+            super().__init__()
+            self.net, self.size = network(d), size
+
+        def forward(self, x):
+            return self.net(x) * self.size
+
+    x = inputs(7)
+    expected = GradientKernel(Scaled(1.0), strict=False).gram(x).to(kind)
+    kernel = GradientKernel(Scaled(size).to(kind), strict=False)
+    x = x.to(kind)
+    close = {"rtol": 1e-4, "atol": 1e-5}
+    torch.testing.assert_close(kernel.gram(x), expected, **close)
+    torch.testing.assert_close(kernel.neighbors(x), expected.sum(1), **close)
+    torch.testing.assert_close(
+        kernel.gram(x, summary="rotation").diagonal(), torch.ones(7).to(kind)
+    )
+    influence = GradientKernel(Scaled(1.0), strict=False).gram(x.double(), kind="influence")
+    torch.testing.assert_close(kernel.gram(x, kind="influence"), influence.to(kind), **close)
+    mixed = torch.cat([x, x * 0]) if size > 1 else x  # blocks of either kind meet
+    small = GradientKernel(Scaled(size).to(kind), strict=False, memory_budget=20_000)
+    torch.testing.assert_close(small.gram(mixed)[:7, :7], expected, **close)
+
+
+def test_a_gradient_that_is_no_number_is_refused_with_its_rows():
+    class Root(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(2, 1, bias=False)
+
+        def forward(self, x):
+            return self.layer(x).square().sqrt()
+
+    x = torch.tensor([[1.0, 2.0], [0.0, 0.0], [3.0, 1.0]])
+    with pytest.raises(InputError, match=r"not finite \(rows 1\)"):
+        GradientKernel(Root(), strict=False).gram(x)
+
+
+@pytest.mark.parametrize("kind", [torch.bfloat16, torch.float16])
+@pytest.mark.parametrize("budget", [2 << 30, 20_000])
+def test_half_precision_models_have_every_count(kind, budget):
+    model, x = network(), inputs(12)
+    exact = GradientKernel(model)
+    kernel = GradientKernel(network().to(kind), memory_budget=budget)
+    half = x.to(kind)
+    for estimator in ("soft", ("hard", 0.5), ("positive", 1.0)):
+        found = kernel.neighbors(half, estimator=estimator)
+        assert found.dtype == torch.float32
+        if estimator != ("hard", 0.5):
+            expected = exact.neighbors(x, estimator=estimator).float()
+            torch.testing.assert_close(found, expected, rtol=0.1, atol=0.3)
+    assert torch.isfinite(kernel.neighbors(half, queries=half[:3])).all()
+    torch.testing.assert_close(kernel.gram(half).diagonal(), torch.ones(12), rtol=0, atol=1e-4)
+
+
+def counted(model, x, budget, ask):
+    """How often a sample is captured on average while a kernel is asked, and the kernel."""
+    kernel = GradientKernel(model, memory_budget=budget)
+    kernel.gram(x[:2])
+    rows, capture = [], kernel.engine.capture
+
+    def noted(x, *args, **kwargs):
+        rows.append(len(x))
+        return capture(x, *args, **kwargs)
+
+    kernel.engine.capture = noted
+    ask(kernel)
+    return sum(rows) / len(x), kernel
+
+
+@pytest.mark.parametrize(("held", "expected"), [(40, 1), (20, 1.5), (10, 2.5)])
+def test_the_estimate_counts_captures_as_they_happen(held, expected):
+    model, x = network(), inputs(40)
+    each = sum(layer.bytes for layer in counted(model, x, 2 << 30, lambda k: 0)[1].explain())
+    found, kernel = counted(
+        model, x, 2 * held * each, lambda k: k.neighbors(x, estimator=("hard", 0))
+    )
+    assert found == expected == kernel.explain().gram(40).captures
+
+
+def test_many_captures_for_want_of_memory_are_told_before():
+    model, x = network(), inputs(60)
+    exact = GradientKernel(model).neighbors(x, estimator=("positive", 1.0))
+    with pytest.warns(UserWarning, match=r"captured about .* times. Raise memory_budget"):
+        found = GradientKernel(model, memory_budget=1312).neighbors(x, estimator=("positive", 1.0))
+    torch.testing.assert_close(found, exact, **CLOSE)
+
+
+@pytest.mark.parametrize("budget", [2 << 30, 20_000])
+def test_inputs_by_name_and_logits_of_a_record(budget):
+    torch.manual_seed(0)
+    model = Named().double()
+    ids = torch.randint(0, 7, (9, 5))
+    mask = (torch.arange(5) < torch.randint(1, 6, (9, 1))).double()
+
+    class Alone(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = model
+
+        def forward(self, both):
+            return self.inner(both[:, :5].long(), both[:, 5:]).logits
+
+    data = {"input_ids": ids, "attention_mask": mask}
+    kernel = GradientKernel(model, memory_budget=budget)
+    expected = GradientKernel(Alone()).gram(torch.cat([ids, mask], 1))
+    torch.testing.assert_close(kernel.gram(data), expected, **CLOSE)
+    torch.testing.assert_close(kernel.neighbors(data), expected.sum(1), **CLOSE)
+    labeled = {**data, "labels": torch.arange(9) % 3}
+    whole = GradientKernel(model, outputs="contrast", memory_budget=budget).gram(labeled)
+    loader = DataLoader([{k: v[i] for k, v in labeled.items()} for i in range(9)], batch_size=4)
+    torch.testing.assert_close(
+        GradientKernel(model, outputs="contrast").gram(loader), whole, **CLOSE
+    )
+    with pytest.raises(InputError, match="same number of rows"):
+        kernel.gram({"input_ids": ids, "attention_mask": mask[:4]})

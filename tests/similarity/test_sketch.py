@@ -8,7 +8,8 @@ import torch
 from similarity.zoo import make
 from vicinal.checks import InputError
 from vicinal.similarity import Contrast, GradientKernel, SketchedIndex
-from vicinal.similarity.factors import Dense, Places
+from vicinal.similarity.factors import Dense
+from vicinal.similarity.places import Places
 from vicinal.similarity.sketch import sketch
 
 BUDGET = 1 << 16  # bytes: the data come in several files

@@ -4,6 +4,8 @@ autograd.
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+
 import torch
 import torch.nn.functional as F
 from torch import nn
@@ -126,6 +128,177 @@ class OwnScale(nn.Linear):
         return super().forward(x) * self.weight.sum()
 
 
+class Experts(nn.Module):
+    """Each token goes to one of four experts; the last expert is asked by large inputs only."""
+
+    def __init__(self, layer=lambda: nn.Sequential(nn.Linear(3, 4), nn.LayerNorm(4))):
+        super().__init__()
+        self.gate = nn.Linear(3, 3)
+        self.experts = nn.ModuleList(layer() for _ in range(4))
+        self.head = nn.Linear(4, 2)
+
+    def forward(self, x):
+        tokens = x.reshape(-1, 3)
+        gate = self.gate(tokens).softmax(1)
+        best = torch.where(tokens.norm(dim=1) > 5, 3, gate.argmax(1))
+        out = tokens.new_zeros(len(tokens), 4)
+        for i, expert in enumerate(self.experts):
+            at = (best == i).nonzero().flatten()
+            if len(at):
+                out = out.index_add(0, at, expert(tokens[at]) * gate[at, i % 3, None])
+        return self.head(torch.tanh(out).reshape(*x.shape[:-1], 4).mean(1))
+
+
+class EarlyExit(nn.Module):
+    """Samples that are sure leave after the first layer; the others go on, in another order."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Linear(3, 4), nn.Linear(4, 4)
+        self.exit, self.last = nn.Linear(4, 2), nn.Linear(4, 2)
+        self.scale = nn.Parameter(torch.tensor([0.5, 2.0]))
+
+    def forward(self, x):
+        h = torch.tanh(self.first(x))
+        sure = x[:, 0] > 1.5
+        out = x.new_zeros(len(x), 2)
+        if sure.any():
+            out = out.index_put((sure,), self.exit(h[sure]) * self.scale)
+        if not sure.all():
+            rest = (~sure).nonzero().flatten().flip(0)
+            out = out.index_put((rest,), self.last(torch.tanh(self.second(h[rest]))))
+        return out
+
+
+class Frames(nn.Module):
+    """A convolution and its norms over (samples x frames)."""
+
+    def __init__(self):
+        super().__init__()
+        self.each = nn.Conv2d(2, 4, 2)
+        self.norm, self.act = nn.BatchNorm2d(4), nn.PReLU(4)
+        self.head = nn.Linear(4, 2)
+
+    def forward(self, x):
+        h = self.act(self.norm(self.each(x.flatten(0, 1))))
+        return self.head(h.mean((2, 3)).view(*x.shape[:2], 4).mean(1))
+
+
+class Encoder(nn.Module):
+    """nn.TransformerEncoder over tokens, with the padding word masked."""
+
+    def __init__(self, **options):
+        super().__init__()
+        self.words, self.places = nn.Embedding(7, 8), nn.Parameter(torch.randn(4, 8))
+        layer = nn.TransformerEncoderLayer(8, 2, 12, **options)
+        self.layers = nn.TransformerEncoder(
+            layer, 2, enable_nested_tensor="norm_first" not in options
+        )
+        self.head = nn.Linear(8, 3)
+        self.first = options.get("batch_first", False)
+
+    def forward(self, tokens):
+        h = self.words(tokens) + self.places
+        h = h if self.first else h.transpose(0, 1)
+        padding = (tokens == 0) & (torch.arange(4) > 0)
+        h = self.layers(h, src_key_padding_mask=padding)
+        return self.head(h.mean(1 if self.first else 0))
+
+
+class Decoder(nn.Module):
+    """Causal self-attention, attention to another sequence, and to keys that are not the values."""
+
+    def __init__(self):
+        super().__init__()
+        self.read = nn.Linear(3, 8)
+        layer = nn.TransformerDecoderLayer(8, 2, 12, batch_first=True, norm_first=True)
+        self.layers = nn.TransformerDecoder(layer, 2)
+        self.pool = nn.MultiheadAttention(8, 4, bias=False, batch_first=True)
+        self.head = nn.Linear(8, 2)
+
+    def forward(self, x):
+        h = self.read(x)
+        causal = nn.Transformer.generate_square_subsequent_mask(5, dtype=x.dtype)
+        h = self.layers(h, h[:, :3] * 2, tgt_mask=causal, tgt_is_causal=True)
+        found, weights = self.pool(h[:, :1], h, h + 1)
+        return self.head(found[:, 0]) + weights.square().sum((1, 2))[:, None]
+
+
+class Vision(nn.Module):
+    """Patches, a class token, positions by parameter and by table, scaled branches."""
+
+    def __init__(self):
+        super().__init__()
+        self.patches = nn.Conv2d(2, 6, 2, stride=2)
+        self.token = nn.Parameter(torch.randn(1, 1, 6))
+        self.places = nn.Parameter(torch.randn(1, 5, 6))
+        self.table = nn.Embedding(9, 6)
+        self.block = nn.TransformerEncoderLayer(6, 2, 7, batch_first=True)
+        self.scale = nn.Parameter(torch.randn(6))
+        self.temperature = nn.Parameter(torch.tensor(1.3))
+        self.head = nn.Linear(6, 3)
+
+    def forward(self, x):
+        h = self.patches(x).flatten(2).transpose(1, 2)
+        h = torch.cat([self.token.expand(len(x), -1, -1), h], 1) + self.places
+        h = h + self.table(torch.arange(5)[None])
+        h = h + self.block(h) * self.scale
+        return self.head(h[:, 0]) * self.temperature
+
+
+class Relative(nn.Module):
+    """A table of a bias for each distance, indexed: no copy of it fits."""
+
+    def __init__(self):
+        super().__init__()
+        self.read, self.head = nn.Linear(3, 4), nn.Linear(4, 2)
+        self.table = nn.Parameter(torch.randn(5, 1))
+
+    def forward(self, x):
+        t = torch.arange(3)
+        bias = self.table[t[:, None] - t[None] + 2][..., 0]
+        h = self.read(x)
+        return self.head(((h @ h.mT + bias).softmax(-1) @ h).mean(1))
+
+
+class Named(nn.Module):
+    """Inputs by name, a mask among them, and logits as an attribute."""
+
+    def __init__(self):
+        super().__init__()
+        self.words, self.mix, self.head = nn.Embedding(7, 4), nn.Linear(4, 4), nn.Linear(4, 3)
+        self.gain = nn.Parameter(torch.tensor([0.5, 1.0, 2.0]))
+
+    def forward(self, input_ids, attention_mask=None):
+        mask = attention_mask[:, :, None]
+        h = torch.tanh(self.mix(self.words(input_ids))) * mask
+        out = self.head(h.sum(1) / mask.sum(1)) * self.gain.cumsum(0)
+        return SimpleNamespace(logits=out)
+
+
+class Conv1D(nn.Module):
+    """The linear layer of Hugging Face's GPT-2, weight (in, out)."""
+
+    __module__ = "transformers.pytorch_utils"
+
+    def __init__(self, out, width):
+        super().__init__()
+        self.nf = out
+        self.weight = nn.Parameter(torch.randn(width, out))
+        self.bias = nn.Parameter(torch.randn(out))
+
+    def forward(self, x):
+        flat = torch.addmm(self.bias, x.view(-1, x.size(-1)), self.weight)
+        return flat.view(*x.size()[:-1], self.nf)
+
+
+def gpt():
+    return nn.Sequential(
+        nn.Embedding(7, 4), Conv1D(6, 4), nn.Tanh(), Conv1D(9, 6), nn.GELU(), nn.Flatten(),
+        Conv1D(3, 36),
+    )  # fmt: skip
+
+
 def volumes():
     return nn.Sequential(
         nn.Conv3d(2, 3, 2, padding=1, padding_mode="replicate"),
@@ -193,6 +366,15 @@ ZOO = {
     "lstm": (lambda: Recurrent(nn.LSTM, num_layers=2, bidirectional=True), (5, 3)),
     "gru": (lambda: Recurrent(nn.GRU), (5, 3)),
     "rnn": (lambda: Recurrent(nn.RNN), (5, 3)),
+    "experts": (Experts, (4, 3)),
+    "early_exit": (EarlyExit, (3,)),
+    "frames": (Frames, (3, 2, 4, 3)),
+    "encoder": (lambda: Encoder(batch_first=True), "tokens"),
+    "encoder_time_first": (lambda: Encoder(norm_first=True), "tokens"),
+    "decoder": (Decoder, (5, 3)),
+    "gpt": (gpt, "tokens"),
+    "vision": (Vision, (2, 4, 4)),
+    "relative": (Relative, (3, 3)),
     "volumes": (volumes, (2, 3, 3, 3)),
     "signals": (signals, (2, 9)),
     "sequences": (sequences, (4, 2, 3)),

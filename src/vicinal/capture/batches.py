@@ -38,8 +38,14 @@ class Batch:
     start: int = 0
 
     @property
-    def x(self) -> Tensor:
-        """The input, where it is one tensor."""
+    def x(self) -> Any:
+        """The input, where it is one tensor; or the tensors by name, where all are."""
+        if (
+            self.named
+            and not self.inputs
+            and all(isinstance(v, Tensor) for v in self.named.values())
+        ):
+            return dict(self.named)
         if len(self.inputs) != 1 or not isinstance(self.inputs[0], Tensor):
             given = ", ".join([*(type(v).__name__ for v in self.inputs), *self.named])
             raise InputError(
@@ -55,14 +61,21 @@ class Batch:
         return model(*inputs, **named)
 
     def to(self, device: torch.device | None) -> Batch:
-        """A batch of one input tensor, on ``device``."""
-        return replace(self, inputs=(_moved(self.x, device),), labels=_moved(self.labels, device))
+        """A batch of one input tensor, or of tensors by name, on ``device``."""
+        x, labels = self.x, _moved(self.labels, device)
+        if isinstance(x, dict):
+            named = {k: _moved(v, device) for k, v in x.items()}
+            return replace(self, named=named, labels=labels)
+        return replace(self, inputs=(_moved(x, device),), labels=labels)
 
     def take(self, first: int, last: int) -> Batch:
-        """Rows ``first`` to ``last`` of a batch of one input tensor."""
-        x = self.x[first:last]
+        """Rows ``first`` to ``last`` of a batch of one input tensor, or of tensors by name."""
+        x, start = self.x, self.start + first
         labels = None if self.labels is None else self.labels[first:last]
-        return Batch((x,), {}, labels, len(x), self.start + first)
+        if isinstance(x, dict):
+            named = {k: v[first:last] for k, v in x.items()}
+            return Batch((), named, labels, min(last, self.rows) - first, start)
+        return Batch((x[first:last],), {}, labels, len(x[first:last]), start)
 
 
 def batches(data: Any, batch_size: int, *, start: int = 0, name: str = "data") -> Iterator[Batch]:
@@ -71,10 +84,11 @@ def batches(data: Any, batch_size: int, *, start: int = 0, name: str = "data") -
     Parameters
     ----------
     data
-        A tensor or array; a tuple whose last entry is the labels, ``(x, y)``; a ``Dataset``; a
-        ``DataLoader`` (:func:`in_order`) or any iterable of batches. A batch is a tensor, a tuple
-        or list whose last of several entries is the labels, or a mapping (its ``labels`` taken out,
-        the rest passed by name).
+        A tensor or array; a tuple whose last entry is the labels, ``(x, y)``; a mapping of tensors
+        that the model takes by name, with or without ``labels``; a ``Dataset``; a ``DataLoader``
+        (:func:`in_order`) or any iterable of batches. A batch is a tensor, a tuple or list whose
+        last of several entries is the labels, or a mapping (its ``labels`` taken out, the rest
+        passed by name).
     batch_size
         Rows per batch, where ``data`` does not come in batches of its own.
     start
@@ -91,6 +105,9 @@ def batches(data: Any, batch_size: int, *, start: int = 0, name: str = "data") -
     columns = _columns(data, name)
     if columns is not None:
         yield from _slices(columns, batch_size, start, name)
+        return
+    if isinstance(data, Mapping):
+        yield from _named_slices(data, batch_size, start, name)
         return
     if not isinstance(data, Iterable) and not isinstance(data, Dataset):
         raise InputError(
@@ -122,8 +139,10 @@ def samples(data: Any, rows: int, name: str = "data") -> Iterator[Batch]:
     waiting: list[Batch] = []
     held = 0
     for piece in batches(data, rows, name=name):
-        if piece.x.is_floating_point():
-            check_finite(piece.x, name)
+        x = piece.x
+        for part in x.values() if isinstance(x, dict) else (x,):
+            if part.is_floating_point():
+                check_finite(part, name)
         waiting.append(piece)
         held += piece.rows
         if held >= rows:
@@ -141,6 +160,8 @@ def row_count(data: Any) -> int | None:
     columns = _columns(data, "data")
     if columns is not None:
         return len(columns[0])
+    if isinstance(data, Mapping):
+        return len(next(iter(data.values()), ()))
     if not isinstance(data, (DataLoader, Dataset)):
         return None
     source = in_order(data).dataset if isinstance(data, DataLoader) else data
@@ -217,6 +238,19 @@ def _slices(columns: Sequence[Any], batch_size: int, start: int, name: str) -> I
         yield _as_batch(parts, at, name)
 
 
+def _named_slices(
+    data: Mapping[str, Any], batch_size: int, start: int, name: str
+) -> Iterator[Batch]:
+    sizes = {key: len(v) for key, v in data.items()}
+    if len({*sizes.values()}) > 1:
+        raise InputError(f"`{name}` must have the same number of rows under every name: {sizes}.")
+    rows = next(iter(sizes.values()), 0)
+    _check_rows(rows, name)
+    for at in range(start, rows, batch_size):
+        part = {key: as_tensor(v[at : at + batch_size], name) for key, v in data.items()}
+        yield _as_batch(part, at, name)
+
+
 def _as_batch(raw: Any, start: int, name: str) -> Batch:
     if isinstance(raw, Mapping):
         key = next((k for k in _LABEL_KEYS if k in raw), None)
@@ -243,8 +277,13 @@ def _joined(pieces: list[Batch]) -> Batch:
     if len(pieces) == 1:
         return pieces[0]
     labels = [p.labels for p in pieces if p.labels is not None]
-    x = torch.cat([p.x for p in pieces])
-    return Batch((x,), {}, torch.cat(labels) if labels else None, len(x), pieces[0].start)
+    rows = sum(p.rows for p in pieces)
+    joined = torch.cat(labels) if labels else None
+    first = pieces[0]
+    if isinstance(first.x, dict):
+        named = {k: torch.cat([p.x[k] for p in pieces]) for k in first.x}
+        return Batch((), named, joined, rows, first.start)
+    return Batch((torch.cat([p.x for p in pieces]),), {}, joined, rows, first.start)
 
 
 def _moved(value: Any, device: torch.device | None) -> Any:

@@ -47,12 +47,13 @@ def layer_names(model: nn.Module) -> list[str]:
 
 @contextmanager
 def hooked(
-    modules: Mapping[str, nn.Module], take: Callable[[LayerCall], None], *, first: bool = False
+    modules: Mapping[str, nn.Module], take: Callable[[LayerCall], Any], *, first: bool = False
 ) -> Iterator[None]:
     """While inside, every call of the modules goes to ``take``, in the order of execution.
 
     ``take`` runs inside the layer's own call, so that an in-place operation further on cannot
-    change what it sees; ``first``: before the hooks that others put there.
+    change what it sees; what it returns, if anything, goes on in place of the layer's output.
+    ``first``: before the hooks that others put there.
     """
 
     with ExitStack() as hooks:

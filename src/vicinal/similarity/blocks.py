@@ -1,100 +1,28 @@
 """A data set as blocks of gradients: kept while they fit the memory budget, else read or made
 again.
-
-On disk there is one shard per batch, found again by what it was made from: its name is the
-fingerprint of the model's weights, the chosen parameters, what f is, the batch and its place in the
-data. So a stopped run goes on where it stopped, and other weights never meet old gradients. A shard
-that is not whole is made anew.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from pathlib import Path
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from jaxtyping import Float
 from torch import Tensor
 
 from vicinal.capture.batches import Batch, row_count, samples
-from vicinal.capture.shards import read_shard, write_shard
 from vicinal.checks import InputError
-from vicinal.files import fingerprint
-from vicinal.similarity.engine import Engine
-from vicinal.similarity.factors import Dense, Factor, Places, mixed, select
-from vicinal.similarity.outputs import describe
-from vicinal.similarity.whitening import Whitening
+from vicinal.similarity.block import Block, joined
+from vicinal.similarity.explain import captures
 
 if TYPE_CHECKING:
     from vicinal.similarity.kernel import GradientKernel
 
-WORKING_BYTES = 96 << 20  # of factors and patches while one block is made
-
-
-@dataclass(frozen=True)
-class Block:
-    """The gradients of some consecutive samples.
-
-    ``factors`` stand for ``scale(x) · G(x)`` in one of these forms: ``raw`` G; ``white`` K^-½ G;
-    ``unit`` K^-½ G / √r, of norm 1; ``sum`` the same, to be summed and multiplied with sums (large
-    gradients are mixed on the way); ``dual`` K⁻¹ G.
-    """
-
-    start: int
-    factors: list[Factor]
-    gram: Float[Tensor, "n d d"]
-    whitening: Whitening
-    outputs: Float[Tensor, "n d"]
-    target: Tensor | None
-    scale: Float[Tensor, " n"] | None = None
-
-    def __len__(self) -> int:
-        return len(self.outputs)
-
-    @property
-    def stop(self) -> int:
-        return self.start + len(self)
-
-    @property
-    def nbytes(self) -> int:
-        return sum(factor.nbytes for factor in self.factors)
-
-    def formed(self, form: str) -> Block:
-        """In another form; one output is scaled, several are mixed."""
-        if form == "raw":
-            return self
-        root = self.whitening.root
-        if form in ("unit", "sum"):
-            root = self.unit_root()
-        elif form == "dual":
-            root = root @ root
-        if root.shape[-1] == 1:
-            return replace(self, scale=root[:, 0, 0].to(self.outputs.dtype))
-        if form == "sum":
-            return replace(
-                self,
-                factors=[
-                    f.to_mix(root) if isinstance(f, Dense) else f.mixed(root) for f in self.factors
-                ],
-            )
-        return replace(self, factors=mixed(self.factors, root))
-
-    def unit_root(self) -> Float[Tensor, "n d d"]:
-        """``K^-½ / √r``: makes gradients of norm 1."""
-        root, rank = self.whitening
-        return root / rank.clamp_min(1).to(root).sqrt()[:, None, None]
-
-    def rows(self, index: slice) -> Block:
-        return Block(
-            self.start + index.indices(len(self))[0],
-            select(self.factors, index),
-            self.gram[index],
-            Whitening(*(t[index] for t in self.whitening)),
-            self.outputs[index],
-            None if self.target is None else self.target[index],
-            None if self.scale is None else self.scale[index],
-        )
+WORKING_BYTES = 512 << 20  # of factors, patches and activations while one block is made
+WORKING_COPIES = 4  # of the factors among these
+MANY_CAPTURES = 10  # of a sample, from which on one is told
+TILE_ROWS = 1024  # of the largest block
 
 
 class Blocks:
@@ -105,23 +33,24 @@ class Blocks:
     ) -> None:
         self.kernel, self.data, self.form, self.name = kernel, data, form, name
         self.count = count(data, name)
-        self._left = budget
+        self._left = self._budget = budget
         self._kept: dict[int, Block] = {}
         self._seen: dict[int, Block] = {}  # without gradients: outputs, K(x, x) and whitening
         self._room = kernel.memory_budget // 8  # for these
         sample = next(samples(data, 3, name))
-        each = kernel.bytes_each(sample)
-        room = min(WORKING_BYTES, kernel.memory_budget // 8)
-        self.rows = max(1, min(1024, room // (4 * max(each, 1))))
-        self._fits = each * self.count <= budget
+        self._each = max(kernel.bytes_each(sample), 1)
+        room = min(WORKING_BYTES, kernel.memory_budget // 4)
+        self.rows = max(1, min(TILE_ROWS, room // (WORKING_COPIES * self._each)))
+        self._fits = self._each * self.count <= budget
+        self._all: list[Block] = []  # if they fit
 
     def __iter__(self) -> Iterator[Block]:
         return self.since(0)
 
     def since(self, first: int) -> Iterator[Block]:
         """The blocks from number ``first`` on."""
-        if len(self._kept) == len(self):
-            yield from (self._kept[i] for i in range(first, len(self)))
+        if self._fits:
+            yield from self._whole()[first:]
             return
         for number, batch in enumerate(self.batches()):
             if number >= first:
@@ -143,26 +72,81 @@ class Blocks:
             else:
                 yield self.kernel.block_again(batch, seen)
 
+    def groups(self) -> Iterator[list[Block]]:
+        """The data in lists of blocks as long as the budget allows, each made when asked for."""
+        size = max(1, self._budget // self._each // self.rows)
+        waiting: list[Block] = []
+        for batch in self.batches():
+            waiting.append(self.kernel.block(batch).formed(self.form))
+            if len(waiting) == size:
+                yield self._larger(waiting)
+                waiting = []
+        if waiting:
+            yield self._larger(waiting)
+
+    def warn_of_captures(self) -> None:
+        """Say so before samples are captured over and over for want of memory."""
+        needed = self._each * self.count
+        times = captures(needed, self._budget)
+        if times > MANY_CAPTURES and not self.kernel.cached:
+            warnings.warn(
+                f"the gradients of `{self.name}` take {needed / 2**20:.0f} MiB, of which "
+                f"{self._budget / 2**20:.0f} MiB are held at a time, so each sample is captured "
+                f"about {times:.0f} times. Raise memory_budget, or give a folder as `cache`: "
+                "gradients are then captured once.",
+                stacklevel=2,
+            )
+
+    def after(self, row: int) -> Iterator[Block]:
+        """The blocks from sample ``row`` on, where one begins."""
+        for batch in self.batches():
+            if batch.start >= row:
+                yield self.kernel.block(batch).formed(self.form)
+
     def __len__(self) -> int:
-        return -(-self.count // self.rows)
+        rows = self.rows * self._step() if self._fits else self.rows
+        return -(-self.count // rows)
 
     def kept(self) -> bool:
-        """Whether all blocks fit the budget; makes them if they may."""
-        return self._fits and all(number in self._kept for number, _ in enumerate(self))
+        """Whether all blocks fit the budget; makes them if they do."""
+        return self._fits and bool(self._whole())
 
     def batches(self) -> Iterator[Batch]:
-        """The inputs of each block."""
+        """The inputs of each block as it is captured."""
         return samples(self.data, self.rows, self.name)
+
+    def _whole(self) -> list[Block]:
+        if not self._all:
+            blocks = [self.kernel.block(batch).formed(self.form) for batch in self.batches()]
+            self._all = self._larger(blocks)
+        return self._all
+
+    def _larger(self, blocks: list[Block]) -> list[Block]:
+        """Several blocks as one, and the next several."""
+        found, step = [], self._step()
+        while blocks:
+            found.append(joined(blocks[:step]))
+            del blocks[:step]
+        return found
+
+    def _step(self) -> int:
+        """How many blocks are joined: sums over places are then carried out once for many pairs;
+        nothing else is worth the copy.
+        """
+        parts = self.kernel.engine.known.values()
+        worth = any(part.factor.form_flops() for part in parts)
+        return max(1, TILE_ROWS // self.rows) if worth else 1
 
     def _block(self, number: int, batch: Batch) -> Block:
         if number in self._kept:
             return self._kept[number]
-        block = self.kernel.block(batch).formed(self.form)
+        raw = self.kernel.block(batch)
+        block = raw.formed(self.form)
         last = number == len(self) - 1  # still in hand when the next pass begins
         if last or block.nbytes <= self._left:
             self._left -= block.nbytes
             self._kept[number] = block
-        elif self.form == "sum" and not self.kernel.cached and number not in self._seen:
+        elif self.form == "sum" and not self.kernel.cached and raw.scale is None:
             small = replace(block, factors=[], scale=None)
             needed = small.gram.nbytes + small.whitening.root.nbytes + small.outputs.nbytes
             if needed <= self._room:
@@ -171,20 +155,39 @@ class Blocks:
         return block
 
 
+def pairs(left: Blocks, right: Blocks) -> Iterator[tuple[Block, Block]]:
+    """Every pair of blocks; of a data set with itself, half of them.
+
+    What does not fit the budget is captured in groups that do, and the rest of the data passes by
+    each: as few captures as the memory allows.
+    """
+    same = left is right
+    if left.kept():
+        for i, one in enumerate(left):
+            for other in right.since(i if same else 0):
+                yield one, other
+        return
+    left.warn_of_captures()
+    for group in left.groups():
+        if same:
+            yield from ((one, other) for i, one in enumerate(group) for other in group[i:])
+        for other in right.after(group[-1].stop) if same else right:
+            yield from ((one, other) for one in group)
+
+
 def all_pairs(left: Blocks, right: Blocks, tile: Callable[[Block, Block], Tensor]) -> Tensor:
     """``tile`` of every pair of blocks as one matrix; of a data set with itself, half of them."""
     same = left is right
     out: Tensor | None = None
-    for i, one in enumerate(left):
-        for other in right.since(i if same else 0):
-            diagonal = same and other.start == one.start
-            found = symmetric(one, tile) if diagonal else tile(one, other)
-            if out is None:
-                _check_size(left, right, found)
-                out = found.new_empty(left.count, right.count, *found.shape[2:])
-            out[one.start : one.stop, other.start : other.stop] = found
-            if same and not diagonal:
-                out[other.start : other.stop, one.start : one.stop] = _swapped(found)
+    for one, other in pairs(left, right):
+        diagonal = same and other.start == one.start
+        found = symmetric(one, tile) if diagonal else tile(one, other)
+        if out is None:
+            _check_size(left, right, found)
+            out = found.new_empty(left.count, right.count, *found.shape[2:])
+        out[one.start : one.stop, other.start : other.stop] = found
+        if same and not diagonal:
+            out[other.start : other.stop, one.start : one.stop] = _swapped(found)
     assert out is not None
     return out
 
@@ -228,55 +231,3 @@ def count(data: Any, name: str) -> int:
             f"DataLoader), got {type(data).__name__}. Collect an iterable into a tensor first."
         )
     return rows
-
-
-class FactorStore:
-    """A folder of captured batches."""
-
-    def __init__(self, folder: Path, engine: Engine) -> None:
-        self.folder = folder
-        self.engine = engine
-        self.made = 0  # batches captured, not read
-        folder.mkdir(parents=True, exist_ok=True)
-
-    def get(self, batch: Batch) -> tuple[Tensor, list[Factor]]:
-        """f and the factors of a batch: read, or captured and written."""
-        path = self.folder / f"{batch_key(engine_key(self.engine), batch)}.safetensors"
-        shard = read_shard(path)
-        if shard is not None:
-            return shard.tensors["outputs"], unpacked(shard.tensors, shard.facts)
-        captured = self.engine.capture(batch.x, batch.labels, start=batch.start)
-        self.made += 1
-        tensors, layout = packed(captured.factors)
-        write_shard(path, {**tensors, "outputs": captured.outputs}, layout)
-        return captured.outputs, captured.factors
-
-
-def engine_key(engine: Engine) -> str:
-    """The fingerprint of all that gradients depend on but the data."""
-    return fingerprint(describe(engine.outputs), *engine.selected, engine.model.state_dict())
-
-
-def batch_key(engine: str, batch: Batch) -> str:
-    """The fingerprint of a batch's gradients, before they are made."""
-    labels = () if batch.labels is None else (batch.labels,)
-    return fingerprint(engine, batch.start, batch.x, *labels)[:32]
-
-
-def packed(factors: Sequence[Factor]) -> tuple[dict[str, Tensor], list[dict[str, Any]]]:
-    """Factors as tensors by name, and how they go together in plain values."""
-    tensors = {f"{i}.{n}": t for i, f in enumerate(factors) for n, t in f.tensors().items()}
-    rest = [{k: v for k, v in vars(f).items() if not isinstance(v, Tensor)} for f in factors]
-    return tensors, rest
-
-
-def unpacked(tensors: Mapping[str, Tensor], layout: Sequence[Mapping[str, Any]]) -> list[Factor]:
-    """What :func:`packed` took apart."""
-    factors: list[Factor] = []
-    for i, plain in enumerate(layout):
-        fields = {**plain, "shape": tuple(plain["shape"])}
-        if "weight" in fields:
-            factors.append(Places(tensors[f"{i}.a"], tensors[f"{i}.b"], **fields))
-        else:
-            factors.append(Dense(tensors[f"{i}.g"], **fields))
-    return factors

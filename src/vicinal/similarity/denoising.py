@@ -24,8 +24,9 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from vicinal.checks import InputError, as_tensor
-from vicinal.similarity.blocks import Block, Blocks
-from vicinal.similarity.kernel import GradientKernel
+from vicinal.similarity.block import Block
+from vicinal.similarity.blocks import Blocks, pairs
+from vicinal.similarity.kernel import GradientKernel, settled
 
 
 @dataclass(frozen=True)
@@ -44,6 +45,7 @@ class Denoising:
     lipschitz: float
 
 
+@settled
 def denoising(
     kernel: GradientKernel,
     data: Any,
@@ -78,13 +80,12 @@ def denoising(
     blocks = kernel.blocks(data, "raw", share=0.8)
     y = _predictions(blocks, predictions)
     sums = _Sums(blocks.count, y)
-    for i, one in enumerate(blocks):
-        for other in blocks.since(i):
-            inner, cosine = _kernels(kernel, one, other)
-            inner = inner.clamp_min(0) if positive_part else inner
-            sums.add(one, other, inner, cosine)
-            if other.start > one.start:
-                sums.add(other, one, inner.T, cosine.T)
+    for one, other in pairs(blocks, blocks):
+        inner, cosine = _kernels(kernel, one, other)
+        inner = inner.clamp_min(0) if positive_part else inner
+        sums.add(one, other, inner, cosine)
+        if other.start > one.start:
+            sums.add(other, one, inner.T, cosine.T)
     return sums.record(lipschitz)
 
 
@@ -127,7 +128,8 @@ def _kernels(kernel: GradientKernel, one: Block, other: Block) -> tuple[Tensor, 
     """k^I and k^C of two raw blocks."""
     inner = kernel.tile(one, other)
     left, right = one.formed("unit"), other.formed("unit")
-    if left.scale is not None and right.scale is not None:
+    unscaled = one.scale is None and other.scale is None
+    if unscaled and left.scale is not None and right.scale is not None:
         return inner, inner * left.scale[:, None] * right.scale[None]
     return inner / one.gram.shape[-1], kernel.tile(left, right)
 

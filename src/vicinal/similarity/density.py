@@ -20,8 +20,10 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from vicinal.checks import InputError, check_choice
-from vicinal.similarity.blocks import Block, Blocks, symmetric
-from vicinal.similarity.factors import Places, Totals, dot, select, trace_gram
+from vicinal.similarity.block import Block
+from vicinal.similarity.blocks import Blocks, pairs, symmetric
+from vicinal.similarity.factors import dot, select, trace_gram
+from vicinal.similarity.places import Places, Totals
 
 if TYPE_CHECKING:
     from vicinal.similarity.kernel import GradientKernel
@@ -86,7 +88,11 @@ def _cheaper_by_pairs(block: Block, n: int) -> list[bool]:
         else 0
         for f in block.factors
     ]
-    return [n * f.pair_flops() / 2 < cost for f, cost in zip(block.factors, linear, strict=True)]
+    # Where pairs would need sums carried out first, summing over the samples as well costs no more.
+    return [
+        n * f.pair_flops() / 2 < cost and not f.form_flops()
+        for f, cost in zip(block.factors, linear, strict=True)
+    ]
 
 
 def _mixed_counts(support: Blocks, by_pairs: list[bool]) -> Float[Tensor, " n"]:
@@ -159,14 +165,13 @@ def pair_counts(
     """N_τ or N⁺_α by tiles of the upper triangle; no matrix is kept."""
     same = asked is support
     counts: Tensor | None = None
-    for i, one in enumerate(asked):
-        for other in support.since(i if same else 0):
-            share = pair_share(kernel.tile(one, other), name, value)
-            if counts is None:
-                counts = share.new_zeros(asked.count, dtype=torch.float64)
-            counts[one.start : one.stop] += share.sum(1, dtype=torch.float64)
-            if same and other.start > one.start:
-                counts[other.start : other.stop] += share.sum(0, dtype=torch.float64)
+    for one, other in pairs(asked, support):
+        share = pair_share(kernel.tile(one, other), name, value)
+        if counts is None:
+            counts = share.new_zeros(asked.count, dtype=torch.float64)
+        counts[one.start : one.stop] += share.sum(1, dtype=torch.float64)
+        if same and other.start > one.start:
+            counts[other.start : other.stop] += share.sum(0, dtype=torch.float64)
     assert counts is not None
     return counts.to(one.outputs.dtype)
 

@@ -13,10 +13,11 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from vicinal.checks import InputError, as_tensor, check_k
-from vicinal.similarity.blocks import Block, Blocks
+from vicinal.similarity.block import Block
+from vicinal.similarity.blocks import Blocks, pairs
 from vicinal.similarity.density import pair_share, read_estimator
 from vicinal.similarity.factors import dot, matrix_gram
-from vicinal.similarity.kernel import GradientKernel
+from vicinal.similarity.kernel import GradientKernel, settled
 
 SHARPNESSES = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0)
 
@@ -60,6 +61,7 @@ class SuspiciousLabels:
     order: Int[Tensor, " n"]
 
 
+@settled
 def fit_diagnosis(
     kernel: GradientKernel,
     data: Any,
@@ -118,6 +120,7 @@ def fit_diagnosis(
     return FitDiagnosis(mass.to(kind), variance.to(kind), verdicts, limit, varied, tried[best])
 
 
+@settled
 def uncertainty(
     kernel: GradientKernel, queries: Any, data: Any, *, fast: bool = False
 ) -> Float[Tensor, " q"]:
@@ -145,7 +148,7 @@ def uncertainty(
     if fast:
         for block in support:
             before = totals or [None] * len(block.factors)
-            totals = [f.total(None, t) for f, t in zip(block.factors, before, strict=True)]
+            totals = [f.total(block.scale, t) for f, t in zip(block.factors, before, strict=True)]
     found = []
     for query in asked:
         if totals is not None:
@@ -216,19 +219,18 @@ def _neighborhoods(
     """Mass, label mean and label variance around each sample, itself left out, per estimator."""
     mass = torch.zeros(len(estimators), blocks.count, dtype=torch.float64)
     mean, square = (torch.zeros(len(estimators), *y.shape, dtype=torch.float64) for _ in "ab")
-    for i, one in enumerate(blocks):
-        for other in blocks.since(i):
-            tile = kernel.tile(one, other).double().cpu()
-            for e, (name, value) in enumerate(estimators):
-                w = pair_share(tile, *(("positive", 1.0) if name == "soft" else (name, value)))
-                same = one.start == other.start
-                w = w.fill_diagonal_(0) if same else w
-                sides = [(one, other, w)] if same else [(one, other, w), (other, one, w.T)]
-                for row, column, share in sides:
-                    rows, values = slice(row.start, row.stop), y[column.start : column.stop]
-                    mass[e, rows] += share.sum(1)
-                    mean[e, rows] += share @ values
-                    square[e, rows] += share @ values.square()
+    for one, other in pairs(blocks, blocks):
+        tile = kernel.tile(one, other).double().cpu()
+        for e, (name, value) in enumerate(estimators):
+            w = pair_share(tile, *(("positive", 1.0) if name == "soft" else (name, value)))
+            same = one.start == other.start
+            w = w.fill_diagonal_(0) if same else w
+            sides = [(one, other, w)] if same else [(one, other, w), (other, one, w.T)]
+            for row, column, share in sides:
+                rows, values = slice(row.start, row.stop), y[column.start : column.stop]
+                mass[e, rows] += share.sum(1)
+                mean[e, rows] += share @ values
+                square[e, rows] += share @ values.square()
     found = []
     for m, c, q in zip(mass, mean, square, strict=True):
         safe = torch.where(m > 0, m, torch.ones_like(m))[:, None]
@@ -245,7 +247,8 @@ def _spread(y: Float[Tensor, "n c"]) -> Float[Tensor, ""]:
 def _disturbance(query: Block, block: Block) -> Float[Tensor, " q"]:
     """Σ over the block of ``‖K(x', x) K(x, x)⁻¹‖_F / √r``."""
     operator = matrix_gram(query.factors, block.factors)
-    size = operator.flatten(2).norm(dim=2).sum(1)
+    size = operator.flatten(2).norm(dim=2)
+    size = (size if block.scale is None else size * block.scale).sum(1)
     size = size if query.scale is None else size * query.scale
     return size / query.whitening.rank.clamp_min(1).to(size).sqrt()
 

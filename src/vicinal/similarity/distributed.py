@@ -22,11 +22,13 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 from vicinal.checks import InputError
-from vicinal.similarity.blocks import Block, Blocks, count, packed, unpacked
+from vicinal.similarity.block import Block
+from vicinal.similarity.blocks import Blocks, count
 from vicinal.similarity.density import class_totals, times_totals
-from vicinal.similarity.factors import Totals
 from vicinal.similarity.kernel import GradientKernel
 from vicinal.similarity.outputs import Contrast
+from vicinal.similarity.places import Totals
+from vicinal.similarity.store import packed, unpacked
 from vicinal.similarity.whitening import Whitening
 
 
@@ -56,6 +58,7 @@ def distributed_neighbors(
         return kernel.neighbors(data, include_self=include_self)
     _check_outputs(kernel)
     shard = kernel.blocks(data, "unit") if count(data, "data") else None
+    _check_plans(kernel, group)
     sums = _all_reduced({} if shard is None else class_totals(kernel, shard), kernel, group)
     parts = [_empty(kernel)]
     for block in shard or ():
@@ -78,6 +81,7 @@ def distributed_gram(
     _check_outputs(kernel)
     rows = count(data, "data")
     shard = kernel.blocks(data, "unit") if rows else None
+    _check_plans(kernel, group)
     mine = {"rows": rows, "blocks": 0 if shard is None else len(shard)}
     sizes = _gathered(mine, _empty(kernel).device, group)
     offsets = [sum(size["rows"] for size in sizes[:r]) for r in range(len(sizes) + 1)]
@@ -221,6 +225,19 @@ def _empty(kernel: GradientKernel) -> Tensor:
     """No rows, where and as wide as the gradients are."""
     p = next(iter(kernel.engine.selected.values())).detach()
     return p.new_empty(0, dtype=torch.promote_types(p.dtype, torch.float32))
+
+
+def _check_plans(kernel: GradientKernel, group: Any) -> None:
+    """Every process must treat every layer alike; a model that routes its inputs may differ."""
+    parts = kernel.engine.known.values()  # none where there are no samples
+    mine = [[*part.parameters, type(part.factor).__name__] for part in parts]
+    found = [g["parts"] for g in _gathered({"parts": mine}, _empty(kernel).device, group)]
+    plans = [plan for plan in found if plan]
+    if any(plan != plans[0] for plan in plans):
+        raise InputError(
+            "processes see the model's layers used in different ways, as happens where a model "
+            "routes its inputs. Compute this kernel in one process."
+        )
 
 
 def _check_outputs(kernel: GradientKernel) -> None:

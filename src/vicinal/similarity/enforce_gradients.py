@@ -19,8 +19,8 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from vicinal.checks import InputError
-from vicinal.similarity.engine import Engine, check_against_autograd
-from vicinal.similarity.factors import Dense, Factor, Places, mixed, self_gram
+from vicinal.similarity.engine import Engine
+from vicinal.similarity.factors import Dense, Factor, mixed, self_gram
 from vicinal.similarity.outputs import (
     Contrast,
     OutputFunction,
@@ -28,7 +28,9 @@ from vicinal.similarity.outputs import (
     describe,
     make_outputs,
 )
+from vicinal.similarity.places import Places
 from vicinal.similarity.plan import Plan
+from vicinal.similarity.selfcheck import check_against_autograd
 from vicinal.similarity.whitening import inverse_roots
 
 

@@ -25,8 +25,9 @@ from torch.overrides import TorchFunctionMode
 from vicinal.checks import InputError
 from vicinal.similarity.enforce import SimilarityLoss
 from vicinal.similarity.enforce_gradients import paired
-from vicinal.similarity.factors import Dense, Factor, Places, select
+from vicinal.similarity.factors import Dense, Factor, select
 from vicinal.similarity.outputs import OutputFunction
+from vicinal.similarity.places import Places
 
 
 class OrbitSimilarityLoss(SimilarityLoss):

@@ -3,20 +3,21 @@ backwards.
 
 A forward hook on each layer takes its input and the *gradient edge* of its output;
 ``autograd.grad`` with respect to the edges then forms no weight gradient, and in-place activations
-after the layer do no harm. :mod:`~vicinal.similarity.plan` decides once which parameters have an
-exact rule and which are run again by ``vmap(vjp)``; :mod:`~vicinal.similarity.rules` turn inputs
-and edge gradients into factors.
+after the layer do no harm. :mod:`~vicinal.similarity.plan` decides which parameters have an exact
+rule and which are run again by ``vmap(vjp)``; :mod:`~vicinal.similarity.rules` turn inputs and edge
+gradients into factors; :mod:`~vicinal.similarity.routing` finds whose rows a layer saw where they
+are not the samples, by one more backward pass.
 
-Never a wrong kernel in silence: at first use two samples are run alone, each with the gradient of
-one random combination of its outputs by an ordinary backward pass. A rule that does not fit the
-layer, a model whose samples influence one another, a random layer that stays random in eval: all
-show as a difference, and the layer is named.
+Never a wrong kernel in silence: at first use two samples run again with the gradient of one random
+combination of their outputs by an ordinary backward pass. A rule that does not fit the layer, a
+model whose samples influence one another, a random layer that stays random in eval: all show as a
+difference, and the layer is named. And a batch that goes other ways than the plan knows (another
+expert, an earlier exit) is no error: the plan is made anew.
 """
 
 from __future__ import annotations
 
-import functools
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -26,36 +27,42 @@ from torch import Tensor, nn
 
 from vicinal.capture.hooks import LayerCall
 from vicinal.checks import InputError
-from vicinal.similarity.factors import Dense, Factor, Places, mixed, select
+from vicinal.similarity import routing
+from vicinal.similarity.factors import Factor
 from vicinal.similarity.outputs import Contrast, OutputFunction, as_rows
+from vicinal.similarity.parts import Assembly, Part
+from vicinal.similarity.places import wide
 from vicinal.similarity.plan import (
     WHOLE,
+    Lessons,
+    Model,
     Plan,
-    WatchedCall,
+    Surprise,
     make_plan,
+    surprises,
+)
+from vicinal.similarity.rules.vjp import twice_differentiable
+from vicinal.similarity.selection import select_parameters, unwrapped
+from vicinal.similarity.selfcheck import check_against_autograd
+from vicinal.similarity.watch import (
+    NO_COPIES,
+    Inputs,
+    WatchedCall,
+    check_untouched,
+    layers_of,
     reading,
-    select_parameters,
-    unwrapped,
+    reorders,
+    rows_of,
+    take,
+    uses,
+    wants_company,
     watched,
     watched_call,
 )
-from vicinal.similarity.rules import LayerUse, Piece, rule_for
-from vicinal.similarity.rules.conv import can_convolve, for_products
-from vicinal.similarity.rules.vjp import samplewise, twice_differentiable
-
-LOOPED = "vjp, sample by sample"
-# Far above rounding (kernels differ between batch sizes) and far below what any wrong rule gives.
-TOLERANCE = {torch.float64: 1e-6, torch.float32: 1e-2}
 
 
-@dataclass(frozen=True)
-class Part:
-    """One factor: the layer and parameters it belongs to, and how it was found."""
-
-    layer: str
-    parameters: tuple[str, ...]
-    rule: str
-    factor: Factor
+class Replanned(InputError):
+    """Gradients captured before do not fit those of the plan there is now: begin again."""
 
 
 @dataclass(frozen=True)
@@ -73,6 +80,12 @@ class Captured:
     @property
     def factors(self) -> list[Factor]:
         return [part.factor for part in self.parts]
+
+    def first(self) -> Captured:
+        """The first sample alone; not what the model returned."""
+        row = slice(0, 1)
+        parts = [replace(part, factor=part.factor.select(row)) for part in self.parts]
+        return Captured(self.outputs[row], tuple(parts), self.returned)
 
 
 class Engine:
@@ -99,20 +112,31 @@ class Engine:
         self.strict = strict
         self.rules = rules
         self.plan: Plan | None = None
+        self.precision = next(iter(self.selected.values())).dtype
         self.known: dict[str, Part] = {}  # by first parameter: one sample of the first capture
+        self.reached: set[str] = set()  # parameters with a gradient somewhere so far
         self._checked = False
 
     def capture(
-        self, x: Tensor, target: Tensor | None = None, *, start: int = 0, create_graph: bool = False
+        self, x: Inputs, target: Tensor | None = None, *, start: int = 0, create_graph: bool = False
     ) -> Captured:
         """f and the factors of its gradients at each row of ``x``, the first being row ``start``
         of its data set.
+
+        Raises :class:`Replanned` if the batch went ways that no batch before it went.
         """
-        if self.plan is None:
-            self.plan = make_plan(
-                self.model, self.selected, self.f, x, target, strict=self.strict, rules=self.rules
-            )
-        found = self._capture(x, target, start, self._pieces, create_graph)
+        if rows_of(x) == 1 and wants_company(self.model):
+            both = None if target is None else target[[0, 0]]
+            pair = take(x, [0, 0])
+            return self.capture(pair, both, start=start, create_graph=create_graph).first()
+        found = None
+        while found is None:
+            if self.plan is None:
+                self._make_plan(x, target, Lessons())
+            try:
+                found = self._capture(x, target, start, create_graph=create_graph)
+            except Surprise as surprise:
+                self._learn(x, target, surprise.lessons)
         if self.strict and not self._checked:
             check_against_autograd(self, found, x, target, start)
             self._checked = True
@@ -123,14 +147,39 @@ class Engine:
             }
         return found
 
+    def _make_plan(self, x: Inputs, target: Tensor | None, lessons: Lessons) -> None:
+        self.plan = make_plan(
+            Model(self.model, self.selected, self.f, x, target), lessons, self.rules
+        )
+
+    def _learn(self, x: Inputs, target: Tensor | None, lessons: Lessons) -> None:
+        """A plan that knows of what just happened; what was captured by the old one is void."""
+        assert self.plan is not None
+        self._make_plan(x, target, self.plan.lessons.joined(lessons))
+        if self.known:
+            self.known = {}
+            names = ", ".join(sorted(lessons.gathered | lessons.whole)[:4])
+            raise Replanned(
+                f"this batch uses {names} as no batch before it did, so earlier gradients do not "
+                "fit. The engine knows now: ask again from the start."
+            )
+
     def capture_for_products(
-        self, x: Tensor, target: Tensor | None, start: int, seeds: Float[Tensor, "n c d"]
+        self, x: Inputs, target: Tensor | None, start: int, seeds: Float[Tensor, "n c d"]
     ) -> list[Factor]:
         """Factors of ``Σ_j seeds(x)_ij ∇f_j``, to be multiplied with totals and for nothing else.
 
         For batches after the first: how each layer is treated must be known.
         """
-        return self._capture(x, target, start, self._for_products, seeds=seeds).factors
+        if rows_of(x) == 1 and wants_company(self.model):
+            both = None if target is None else target[[0, 0]]
+            pair = self.capture_for_products(take(x, [0, 0]), both, start, seeds[[0, 0]])
+            return [factor.select(slice(0, 1)) for factor in pair]
+        try:
+            return self._capture(x, target, start, seeds=seeds).factors
+        except Surprise as surprise:
+            self._learn(x, target, surprise.lessons)
+            raise
 
     def f(
         self, output: Any, target: Tensor | None, samples: int, start: int = 0
@@ -142,110 +191,59 @@ class Engine:
 
     def _capture(
         self,
-        x: Tensor,
+        x: Inputs,
         target: Tensor | None,
         start: int,
-        pieces: Callable[[Plan, WatchedCall, bool], list[Piece]],
+        *,
         create_graph: bool = False,
         seeds: Float[Tensor, "n c d"] | None = None,
     ) -> Captured:
         plan = self.plan
         assert plan is not None
-        names = [name for name in (*plan.ruled, *plan.units) if name != WHOLE]
-        layers = {name: self.model.get_submodule(name) for name in names}
+        named = layers_of(self.model)
+        layers = {name: named[name] for name in (*plan.ruled, *plan.units) if name != WHOLE}
         read = reading(self.model, self.selected, prune=not create_graph)
         with read, torch.enable_grad(), twice_differentiable(create_graph):
-            returned, calls = watched(self.model, x, layers)
-            f = self.f(returned, target, len(x), start)
+            returned, calls = self._watched(plan, x, layers)
+            f, astray = self.f(returned, target, rows_of(x), start), reorders(returned)
+            self._compare(plan, calls, f)
             if WHOLE in plan.units:
-                calls.append(watched_call(LayerCall(WHOLE, self.model, (x,), {}, returned)))
-            _check_inputs(calls, plan.units, len(x))
-            _edge_gradients(f, calls, create_graph, seeds)
-            parts = self._parts(plan, calls, pieces, create_graph)
-        return Captured(f, parts, returned) if create_graph else Captured(f.detach(), parts)
+                args, kwargs = ((x,), {}) if isinstance(x, Tensor) else ((), dict(x))
+                calls.append(watched_call(LayerCall(WHOLE, self.model, args, kwargs, returned)))
+            check_untouched(calls)
+            asked = [c for c in calls if c.name in plan.gathered or astray]
+            asked = [c for c in asked if c.name in plan.ruled or c.name in plan.copies.bare]
+            _edge_gradients(f, calls, create_graph, seeds, keep=bool(asked))
+            if asked:
+                _ask_whose(f, asked, seeds, plan)
+            like = f.detach() if seeds is None else f.new_zeros(seeds.shape[:2])
+            assembly = Assembly(plan, layers, self.selected, self.known, calls, like)
+            assembly = replace(assembly, create_graph=create_graph, products=seeds is not None)
+            parts = assembly.parts()
+        return Captured(f, parts, returned) if create_graph else Captured(wide(f.detach()), parts)
 
-    def _parts(
-        self,
-        plan: Plan,
-        calls: list[WatchedCall],
-        pieces: Callable[[Plan, WatchedCall, bool], list[Piece]],
-        create_graph: bool,
-    ) -> tuple[Part, ...]:
-        parts: list[Part] = []
-        shared: dict[str, list[Tensor]] = {}
-        for call in calls:
-            if call.name in plan.units:
-                parts.append(self._rerun(call, plan.units[call.name], create_graph))
-                continue
-            names = plan.ruled[call.name]
-            for own, factor in pieces(plan, call, create_graph):
-                full = tuple(names[name] for name in own)
-                if full[0] in plan.shared:
-                    shared.setdefault(full[0], []).append(factor.dense())
-                else:
-                    parts.append(Part(call.name, full, factor.kind, factor.widened()))
-        for name, gradients in shared.items():
-            total = Dense(functools.reduce(torch.add, gradients)).widened()
-            parts.append(Part(name.rpartition(".")[0], (name,), "dense, shared", total))
-        place = {name: i for i, name in enumerate(self.selected)}
-        return tuple(sorted(parts, key=lambda part: place[part.parameters[0]]))
+    def _watched(
+        self, plan: Plan, x: Inputs, layers: Mapping[str, nn.Module]
+    ) -> tuple[Any, list[WatchedCall]]:
+        try:
+            return watched(self.model, x, layers, plan.copies)
+        except (RuntimeError, ValueError, IndexError):
+            if plan.copies == NO_COPIES:
+                raise
+            lessons = Lessons(plan.copies.layers, frozenset(plan.copies.bare))
+            raise Surprise(lessons) from None  # copies that do not fit this batch, or an own error
 
-    def _pieces(self, plan: Plan, call: WatchedCall, create_graph: bool) -> list[Piece]:
-        """The factors of one call; a shared parameter's apart, so that they can be summed."""
-        use, rule = self._use(plan, call, create_graph), rule_for(call.module)
-        assert rule is not None
-        names = plan.ruled[call.name]
-        alone = [own for own, full in names.items() if full in plan.shared]
-        groups = [names.keys() - alone, *({own} for own in alone)]
-        return [p for g in groups if g for p in rule(replace(use, wanted=frozenset(g)))]
-
-    def _for_products(self, plan: Plan, call: WatchedCall, create_graph: bool) -> list[Piece]:
-        """The same, but of a convolution that is no ghost only what products with totals need."""
-        names, use = plan.ruled[call.name], self._use(plan, call, create_graph)
-        shared = not plan.shared.isdisjoint(names.values())
-        if shared or use.ghost is not False or not can_convolve(call.module):
-            return self._pieces(plan, call, create_graph)
-        return for_products(use, self.known[names["weight"]].factor.shape)
-
-    def _use(self, plan: Plan, call: WatchedCall, create_graph: bool) -> LayerUse:
-        """In the form of the first batch, if there was one: factors of one kind are multiplied."""
-        names = plan.ruled[call.name]
-        known = self.known.get(names.get("weight", ""))
-        ghost = None if known is None else isinstance(known.factor, Places)
-        x = call.args[0] if create_graph else call.args[0].detach()
-        return LayerUse(call.module, x, [g[0] for g in call.grads], frozenset(names), ghost)
-
-    def _rerun(self, call: WatchedCall, names: dict[str, str], create_graph: bool) -> Part:
-        """Gradients of a unit's (or of the model's remaining) parameters by running it again."""
-        full = tuple(names.values())
-        g, loop = samplewise(
-            call,
-            {own: self.selected[name] for own, name in names.items()},
-            whole=call.name == WHOLE,
-            create_graph=create_graph,
-            loop=full[0] in self.known and self.known[full[0]].rule == LOOPED,
-        )
-        return Part(call.name, full, LOOPED if loop else "vmap(vjp)", Dense(g).widened())
-
-
-def _check_inputs(calls: Sequence[WatchedCall], units: Collection[str], samples: int) -> None:
-    for call in calls:
-        if call.name not in units and len(call.args[0]) != samples:
-            raise InputError(
-                f"layer `{call.name}` saw {len(call.args[0])} rows for {samples} samples, but "
-                "one row per sample before. A model that folds its batch only for some inputs has "
-                "no per-sample gradients here; pass batches of one shape."
-            )
-        if call.args[0]._version != call.version:
-            raise InputError(
-                f"the input of layer `{call.name}` was changed in place after the layer used "
-                "it, so its gradient is lost (autograd refuses this too). Use the out-of-place "
-                "operation."
-            )
+    def _compare(self, plan: Plan, calls: Sequence[WatchedCall], f: Tensor) -> None:
+        """Raise :class:`Surprise` if the forward pass is not what the plan is for."""
+        used = uses(f)
+        lessons = surprises(plan, self.selected, calls, used, len(f))
+        if lessons:
+            raise Surprise(lessons)
+        self.reached |= {name for name, p in self.selected.items() if used[id(p)]}
 
 
 def _edge_gradients(
-    f: Tensor, calls: Sequence[WatchedCall], create_graph: bool, seeds: Tensor | None
+    f: Tensor, calls: Sequence[WatchedCall], create_graph: bool, seeds: Tensor | None, keep: bool
 ) -> None:
     """d backward passes that stop at the layers' outputs; from each output, or from seeds."""
     edges = [edge for call in calls for edge in call.edges]
@@ -256,41 +254,26 @@ def _edge_gradients(
             seed[:, j] = 1
         else:
             seed = seeds[:, j].to(f.dtype)
-        keep = create_graph or j < d - 1
-        found = iter(torch.autograd.grad(f, edges, seed, keep, create_graph, allow_unused=True))
+        again = create_graph or keep or j < d - 1
+        found = iter(torch.autograd.grad(f, edges, seed, again, create_graph, allow_unused=True))
         for call in calls:
             here = [(next(found), shape) for shape in call.shapes]
             call.grads.append([f.new_zeros(s) if g is None else g for g, s in here])
 
 
-def check_against_autograd(
-    engine: Engine, captured: Captured, x: Tensor, target: Tensor | None, start: int = 0
-) -> None:
-    """Raise :class:`InputError` naming the first layer whose gradient differs."""
-    d = captured.outputs.shape[1]
-    direction = torch.randn(d, generator=torch.Generator().manual_seed(0)).to(captured.outputs)
-    for i in sorted({0, len(x) - 1}):
-        own = None if target is None else target[i : i + 1]
-        with reading(engine.model, engine.selected), torch.enable_grad():
-            f = engine.f(engine.model(x[i : i + 1]), own, 1, start + i)
-            grads = torch.autograd.grad(
-                f[0] @ direction,
-                list(engine.selected.values()),
-                allow_unused=True,
-                materialize_grads=True,
-            )
-        expected = dict(zip(engine.selected, (g.to_dense().flatten() for g in grads), strict=True))
-        scale = max(float(g.norm()) for g in expected.values())
-        ours = mixed(select(captured.factors, slice(i, i + 1)), direction.expand(1, 1, -1))
-        for part, factor in zip(captured.parts, ours, strict=True):
-            wanted = torch.cat([expected[name] for name in part.parameters])
-            found = factor.dense().detach().flatten()
-            error, norm = float((found - wanted).norm()), float(wanted.norm())
-            if not error <= TOLERANCE.get(found.dtype, 0.1) * (norm + 1e-3 * scale):
-                raise InputError(
-                    f"the gradient of layer `{part.layer}` ({part.rule}) differs from plain "
-                    f"autograd on sample {i} run alone by {error:.3g}, at a norm of {norm:.3g}. "
-                    "Either samples of a batch influence one another, or the forward pass is "
-                    "random in eval mode. Make the model act on each sample by itself, leave the "
-                    "layer out with `params`, or pass strict=False to accept it."
-                )
+def _ask_whose(f: Tensor, calls: Sequence[WatchedCall], seeds: Tensor | None, plan: Plan) -> None:
+    """Whose the rows of these calls are; a :class:`Surprise` where they are out of order unseen."""
+    d = f.shape[1] if seeds is None else seeds.shape[1]
+    weights = torch.randn(d, generator=torch.Generator().manual_seed(0)).to(f)
+    start = weights.expand_as(f) if seeds is None else weights @ seeds.to(f.dtype)
+    base, mixed = routing.tagged(f, [call.edges[0] for call in calls], start)
+    astray = set()
+    for call, tagged in zip(calls, mixed, strict=True):
+        plain = torch.stack([w * g[0].detach() for w, g in zip(weights, call.grads, strict=True)])
+        if call.name in plan.gathered:
+            call.samples = routing.whose(routing.by_place(call.module, plain), tagged, base)
+        elif plain.isfinite().all() and not routing.in_order(routing.whose(plain, tagged, base)):
+            astray.add(call.name)
+    if astray:
+        bare = astray & plan.copies.bare.keys()
+        raise Surprise(Lessons(gathered=frozenset(astray - bare), whole=frozenset(bare)))

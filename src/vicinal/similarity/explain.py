@@ -6,7 +6,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from torch import nn
+
 from vicinal.similarity.rules import rule_for
+from vicinal.similarity.rules.attention import can_open
 
 if TYPE_CHECKING:
     from vicinal.similarity.engine import Engine
@@ -15,7 +18,7 @@ if TYPE_CHECKING:
 @dataclass(frozen=True)
 class LayerExplanation:
     """One factor. ``flops``: of the trace kernel per pair; ``bytes``: per sample; None before
-    first use.
+    first use. ``forming``: FLOPs per sample to carry out sums over places first.
     """
 
     layer: str
@@ -23,6 +26,18 @@ class LayerExplanation:
     rule: str
     flops: int | None
     bytes: int | None
+    forming: int = 0
+
+
+@dataclass(frozen=True)
+class GramCost:
+    """What a Gram matrix is expected to take beside the forward and backward passes of a capture:
+    FLOPs, the bytes of all gradients, and how often each sample is captured on average.
+    """
+
+    flops: float
+    bytes: int
+    captures: float
 
 
 @dataclass(frozen=True)
@@ -30,6 +45,19 @@ class Explanation:
     """The layers in the order of the parameters; prints as a table."""
 
     layers: tuple[LayerExplanation, ...]
+    budget: int = 2 << 30
+
+    def gram(self, samples: int) -> GramCost:
+        """The expected cost of k^C of ``samples`` inputs with one another, after first use.
+
+        >>> layer = LayerExplanation("head", ("head.weight",), "kronecker", 100, 40)
+        >>> Explanation((layer,), budget=200).gram(10)
+        GramCost(flops=5000.0, bytes=400, captures=2.5)
+        """
+        pairs = samples * samples / 2 * sum(one.flops or 0 for one in self.layers)
+        flops = pairs + samples * sum(one.forming for one in self.layers)
+        each = sum(one.bytes or 0 for one in self.layers)
+        return GramCost(flops, samples * each, captures(samples * each, self.budget // 2))
 
     def __iter__(self) -> Iterator[LayerExplanation]:
         return iter(self.layers)
@@ -49,26 +77,43 @@ class Explanation:
         for row in rows:
             cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=False)]
             lines.append("  ".join([*cells, row[4]]))
+        if all(one.bytes is not None for one in self.layers):
+            each = sum(one.bytes or 0 for one in self.layers)
+            flops = sum(one.flops or 0 for one in self.layers)
+            held = self.budget // 2 // max(each, 1)
+            lines.append(
+                f"together {flops:,} FLOPs/pair and {each:,} bytes/sample: a Gram matrix of up to "
+                f"{held:,} samples captures each once"
+            )
         return "\n".join(lines)
 
 
-def explain(engine: Engine) -> Explanation:
+def captures(needed: int, held: int) -> float:
+    """How often a sample is captured for all pairs, if gradients of ``needed`` bytes go in groups
+    of ``held``: once for its own group and once for each group before it.
+    """
+    return 1 + (-(-needed // max(held, 1)) - 1) / 2
+
+
+def explain(engine: Engine, budget: int) -> Explanation:
     """From the last capture; before the first, what the types of the layers promise."""
     if not engine.known:
-        return Explanation(tuple(_promised(engine)))
+        return Explanation(tuple(_promised(engine)), budget)
     found = [
         LayerExplanation(
             part.layer,
             part.parameters,
-            part.rule,
+            part.rule if engine.reached.intersection(part.parameters) else "unreached",
             part.factor.pair_flops(),
             part.factor.nbytes // max(len(part.factor), 1),
+            part.factor.form_flops(),
         )
         for part in engine.known.values()
     ]
-    unreached = engine.plan.unreached if engine.plan is not None else ()
+    named = {name for part in engine.known.values() for name in part.parameters}
+    unreached = [name for name in engine.selected if name not in named]
     found += [LayerExplanation(n.rpartition(".")[0], (n,), "unreached", 0, 0) for n in unreached]
-    return Explanation(tuple(found))
+    return Explanation(tuple(found), budget)
 
 
 def _promised(engine: Engine) -> Iterator[LayerExplanation]:
@@ -78,5 +123,6 @@ def _promised(engine: Engine) -> Iterator[LayerExplanation]:
         names = tuple(name for name in names if name in engine.selected)
         if names:
             exact = "exact, chosen by FLOPs at first use"
-            rule = exact if rule_for(module) else "vmap(vjp)"
+            opens = isinstance(module, nn.MultiheadAttention) and can_open(module)
+            rule = exact if opens or rule_for(module) else "vmap(vjp), or by copies"
             yield LayerExplanation(layer, names, rule, None, None)

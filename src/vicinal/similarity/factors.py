@@ -7,6 +7,10 @@ A layer's gradient for sample x and output i is never stored where it need not b
   gradient; an embedding is the same with one-hot inputs, kept as integers.
 * :class:`Dense`: the gradient itself, where it is smaller than its factors (convolutions, norms).
 
+What is small to keep need not be quick to multiply: a tile of the Gram matrix costs T²(in + d·out)
+a pair by the places, d·in·out with the sums carried out, which happens slice by slice where it is
+the cheaper way.
+
 Both answer the same questions, and every answer is differentiable when the factors were captured
 with ``create_graph=True``:
 
@@ -26,183 +30,20 @@ costs n²(in + d·out), never n²·d²·p. (A long file: the two kinds are read 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import prod
-from typing import Self, TypeAlias
+from typing import TypeAlias
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-Totals: TypeAlias = tuple[Tensor, ...]
-TILE_BYTES = 64 << 20  # the largest temporary of one Gram product
-DOUBLE_ROWS = 64  # of small factors in float64 at a time: they stay in the cache
-
-
-class _Tensors:
-    """What both kinds do to their tensors one by one."""
-
-    def tensors(self) -> dict[str, Tensor]:
-        return {name: t for name, t in vars(self).items() if isinstance(t, Tensor)}
-
-    def __len__(self) -> int:
-        return len(next(iter(self.tensors().values())))
-
-    @property
-    def nbytes(self) -> int:
-        return sum(t.nbytes for t in self.tensors().values())
-
-    def select(self, index: slice | Tensor) -> Self:
-        return self._each(lambda t: t[index])
-
-    def widened(self) -> Self:
-        return self._each(wide)
-
-    def _each(self, change: Callable[[Tensor], Tensor]) -> Self:
-        return replace(self, **{name: change(t) for name, t in self.tensors().items()})  # type: ignore[type-var]
+from vicinal.similarity.places import Places, Tensors, Totals, own_layout
 
 
 @dataclass(frozen=True)
-class Places(_Tensors):
-    """``G(x, i) = Σ_t b[x, t, i] ⊗ a[x, t]``, and the bias' gradient ``Σ_t b[x, t, i]`` if any.
-
-    ``a``: inputs ``(n, t, in)``, or integers ``(n, t)`` that stand for one-hot rows of width
-    ``vocabulary``. ``b``: gradients at the output ``(n, t, d, out)``.
-    """
-
-    a: Tensor
-    b: Float[Tensor, "n t d out"]
-    weight: bool = True
-    bias: bool = False
-    vocabulary: int = 0  # > 0: `a` holds the indices of an embedding
-    shape: tuple[int, ...] = ()  # of b's features x a's, where the parameter's layout is another
-
-    @property
-    def outputs(self) -> int:
-        return self.b.shape[2]
-
-    @property
-    def kind(self) -> str:
-        return "kronecker" if self.b.shape[1] == 1 else "ghost"
-
-    def pair_flops(self) -> int:
-        """Of the trace kernel of one pair of samples."""
-        _, t, d, out = self.b.shape
-        return 2 * t * t * ((1 if self.vocabulary else self.a.shape[-1]) + d * out)
-
-    def self_gram(self) -> Float[Tensor, "n d d"]:
-        n, t, d, out = self.b.shape
-        inner = self.inner_rows(self)
-        if t == 1:  # in float64, for its inverse root amplifies rounding
-            rows = (part.double() for part in self.b[:, 0].split(DOUBLE_ROWS))
-            return inner * torch.cat([b @ b.mT for b in rows])
-        flat = self.b.reshape(n, t, d * out)
-        left = (
-            (inner.expand(n, t, t) @ flat).view(n, t, d, out).transpose(1, 2).reshape(n, d, t * out)
-        )
-        right = self.b.transpose(1, 2).reshape(n, d, t * out)
-        return left @ right.mT
-
-    def trace_gram(self, other: Places, into: Tensor | None = None) -> Float[Tensor, "n m"]:
-        n, t = self.b.shape[:2]
-        m, s = other.b.shape[:2]
-        if t == s == 1:
-            gram = self.b.reshape(n, -1) @ other.b.reshape(m, -1).T
-            inner = self._inner(other)
-            gram = gram * inner if gram.requires_grad or inner.requires_grad else gram.mul_(inner)
-            return gram if into is None else into.add_(gram)
-        rows = max(1, TILE_BYTES // max(1, self.b.element_size() * t * m * s))
-        parts = []
-        for start in range(0, n, rows):
-            part = self.select(slice(start, start + rows))
-            left, right = part.b.reshape(-1, prod(part.b.shape[2:])), other.b.reshape(m * s, -1)
-            product = part._inner(other) * (left @ right.T)
-            parts.append(product.view(len(part), t, m, s).sum((1, 3)))
-        gram = torch.cat(parts)
-        return gram if into is None else into.add_(gram)
-
-    def matrix_gram(self, other: Places) -> Float[Tensor, "n m d e"]:
-        n, t, d, _ = self.b.shape
-        m, s, e, _ = other.b.shape
-        rows = max(1, TILE_BYTES // max(1, self.b.element_size() * t * d * m * s * e))
-        parts = []
-        for start in range(0, n, rows):
-            part = self.select(slice(start, start + rows))
-            outer = part.b.flatten(0, 2) @ other.b.flatten(0, 2).T
-            product = outer.view(-1, d, m * s, e) * part._inner(other)[:, None, :, None]
-            parts.append(product.view(len(part), t, d, m, s, e).sum((1, 4)).transpose(1, 2))
-        return torch.cat(parts)
-
-    def mixed(self, w: Float[Tensor, "n c d"]) -> Places:
-        w = w.to(self.b.dtype)
-        if self.b.shape[1] == 1:
-            return replace(self, b=(w @ self.b[:, 0])[:, None])
-        return replace(self, b=w[:, None] @ self.b)
-
-    def total(self, weights: Tensor | None = None, into: Totals | None = None) -> Totals:
-        b = self.b if weights is None else self.b * weights[:, None, None, None]
-        _, _, d, out = b.shape
-        flat = b.reshape(-1, d * out)
-        found: list[Tensor] = []
-        if self.weight and self.vocabulary:
-            rows = flat.new_zeros(self.vocabulary, d * out) if into is None else into[0]
-            found.append(rows.index_add(0, self.a.flatten(), flat))
-        elif self.weight:
-            a = self.a.reshape(len(flat), -1)
-            found.append(flat.T @ a if into is None else into[0].addmm_(flat.T, a))
-        if self.bias:
-            found.append(flat.sum(0) if into is None else into[-1].add_(flat.sum(0)))
-        return tuple(found)
-
-    def dot(self, total: Totals) -> Float[Tensor, " n"]:
-        n = len(self)
-        flat = self.b.reshape(-1, prod(self.b.shape[2:]))
-        if self.weight and self.vocabulary:
-            against = total[0][self.a.flatten()]
-        elif self.weight:
-            a = self.a.reshape(len(flat), -1)
-            against = torch.addmm(total[-1], a, total[0].T) if self.bias else a @ total[0].T
-        else:
-            against = total[-1]
-        return (flat * against).view(n, -1).sum(1)
-
-    def dense(self) -> Float[Tensor, "n d p"]:
-        n, _, d, out = self.b.shape
-        b = self.b.permute(0, 2, 3, 1)  # (n, d, out, t)
-        found: list[Tensor] = []
-        if self.weight and self.vocabulary:
-            rows = b.new_zeros(n, self.vocabulary, d * out)
-            at = self.a[:, :, None].expand(-1, -1, d * out)
-            rows = rows.scatter_add(1, at, self.b.reshape(n, -1, d * out))
-            found.append(rows.view(n, -1, d, out).transpose(1, 2).flatten(2))
-        elif self.weight:
-            weight = (b.reshape(n, d * out, -1) @ self.a).view(n, d, -1)
-            found.append(own_layout(weight, self.shape))
-        if self.bias:
-            found.append(b.sum(3))
-        return torch.cat(found, 2)
-
-    def _inner(self, other: Places) -> Tensor:
-        """Inner products of the inputs at every pair of places, (n t, m s); 1 more with a bias."""
-        if not self.weight:
-            return self.b.new_ones(1, 1)
-        if self.vocabulary:
-            return (self.a.reshape(-1, 1) == other.a.reshape(1, -1)).to(self.b.dtype)
-        inner = self.a.reshape(-1, self.a.shape[-1]) @ other.a.reshape(-1, self.a.shape[-1]).T
-        return inner + 1 if self.bias and inner.requires_grad else inner.add_(float(self.bias))
-
-    def inner_rows(self, other: Places) -> Float[Tensor, "n t s"]:
-        """The same, but only of each sample with that of the same row."""
-        if not self.weight:
-            return self.b.new_ones(1, 1, 1)
-        if self.vocabulary:
-            return (self.a[:, :, None] == other.a[:, None, :]).to(self.b.dtype)
-        return self.a @ other.a.mT + float(self.bias)
-
-
-@dataclass(frozen=True)
-class Dense(_Tensors):
+class Dense(Tensors):
     """The per-sample gradients themselves: ``g`` is ``(n, d, p)``.
 
     With ``mix`` they stand for ``Σ_j mix(x)_ij g(x, j)``: sums and products take it in their
@@ -220,6 +61,9 @@ class Dense(_Tensors):
 
     def pair_flops(self) -> int:
         return 2 * prod(self.g.shape[1:])
+
+    def form_flops(self) -> int:
+        return 0
 
     def self_gram(self) -> Float[Tensor, "n d d"]:
         g = self._whole()
@@ -274,15 +118,6 @@ def stacked(grads: Sequence[Tensor], axis: int) -> Tensor:
     return grads[0].unsqueeze(axis) if len(grads) == 1 else torch.stack(list(grads), axis)
 
 
-def own_layout(flat: Float[Tensor, "n d p"], shape: tuple[int, ...]) -> Float[Tensor, "n d p"]:
-    """Gradients stored as ``(..., *kernel, in)`` in the layout ``(..., in, *kernel)`` of the
-    weight.
-    """
-    if not shape:
-        return flat
-    return flat.reshape(*flat.shape[:2], *shape).movedim(-1, 3).flatten(2)
-
-
 def self_gram(factors: Sequence[Factor]) -> Float[Tensor, "n d d"]:
     """``K(x, x)`` of every sample, summed over the layers in float64."""
     found = factors[0].self_gram().double()
@@ -328,6 +163,26 @@ def select(factors: Sequence[Factor], index: slice | Tensor) -> list[Factor]:
     return [factor.select(index) for factor in factors]
 
 
-def wide(x: Tensor) -> Tensor:
-    """Half precision as float32: squared norms overflow float16 past 256."""
-    return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
+def together(parts: Sequence[Factor]) -> Factor:
+    """The samples of several factors of one layer; of unequal places the fewer are filled up."""
+    first = parts[0]
+    if len(parts) == 1:
+        return first
+    if isinstance(first, Dense):
+        mixes = [p.mix for p in parts if isinstance(p, Dense) and p.mix is not None]
+        g = torch.cat([p.g for p in parts if isinstance(p, Dense)])
+        return replace(first, g=g, mix=torch.cat(mixes) if mixes else None)
+    rows = [p for p in parts if isinstance(p, Places)]
+    longest = max(p.b.shape[1] for p in rows)
+    ones = [p.b.new_ones(len(p)) if p.one is None else p.one for p in rows]
+    return replace(
+        first,
+        a=torch.cat([_filled(p.a, longest) for p in rows]),
+        b=torch.cat([_filled(p.b, longest) for p in rows]),
+        one=None if all(p.one is None for p in rows) else torch.cat(ones),
+    )
+
+
+def _filled(x: Tensor, places: int) -> Tensor:
+    missing = places - x.shape[1]
+    return torch.cat([x, x.new_zeros(len(x), missing, *x.shape[2:])], 1) if missing else x

@@ -13,11 +13,12 @@ For vector outputs the kernels are d×d matrices; ``summary`` says what becomes 
 
 from __future__ import annotations
 
+import functools
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
 import torch
 from jaxtyping import Bool, Float
@@ -27,20 +28,43 @@ from vicinal.capture.batches import Batch
 from vicinal.capture.hooks import device_of
 from vicinal.checks import InputError, check_choice, check_k
 from vicinal.similarity import density
-from vicinal.similarity.blocks import Block, Blocks, FactorStore, all_pairs
+from vicinal.similarity.block import Block
+from vicinal.similarity.blocks import Blocks, all_pairs
 from vicinal.similarity.density import SimilarityHistogram, TopK
-from vicinal.similarity.engine import Engine
+from vicinal.similarity.engine import Engine, Replanned
 from vicinal.similarity.explain import Explanation, explain
 from vicinal.similarity.factors import matrix_gram, self_gram, trace_gram
 from vicinal.similarity.outputs import Contrast, OutputFunction, deficiency, make_outputs
-from vicinal.similarity.plan import training_batch_norm
+from vicinal.similarity.rescale import check_gradients, is_safe, rescaled
+from vicinal.similarity.store import FactorStore
+from vicinal.similarity.watch import training_batch_norm
 from vicinal.similarity.whitening import SUMMARIES, pair_rank, summarize, whiten
 
+Result = TypeVar("Result")
+Asked = ParamSpec("Asked")
 FORMS = {  # of the left and right gradients whose products are the kernel
     "inner": ("raw", "raw"),
     "influence": ("dual", "raw"),
     "correlation": ("white", "white"),
 }
+
+
+def settled(
+    ask: Callable[Concatenate[GradientKernel, Asked], Result],
+) -> Callable[Concatenate[GradientKernel, Asked], Result]:
+    """Begins again whenever a batch goes ways that none before it went: a few times at most, as
+    each time a layer or a parameter is treated more cautiously for good.
+    """
+
+    @functools.wraps(ask)
+    def answer(kernel: GradientKernel, /, *args: Asked.args, **kwargs: Asked.kwargs) -> Result:
+        while True:
+            try:
+                return ask(kernel, *args, **kwargs)
+            except Replanned:
+                kernel.forget()
+
+    return answer
 
 
 class GradientKernel:
@@ -51,10 +75,11 @@ class GradientKernel:
     Parameters
     ----------
     model
-        The network.
+        The network. Data may be a tensor, or tensors that it takes by name.
     outputs
-        What f is: ``"logits"``, ``"log_prob"``, ``"contrast"``, a
-        :class:`~vicinal.similarity.outputs.Contrast` or a callable ``(output, target) -> (n, d)``.
+        What f is: ``"logits"`` (what the model returns, or its ``.logits``), ``"log_prob"``,
+        ``"contrast"``, a :class:`~vicinal.similarity.outputs.Contrast` or a callable
+        ``(output, target) -> (n, d)``.
     params
         Names of parameters or layers, or regular expressions; None: all trainable ones.
     engine
@@ -99,12 +124,15 @@ class GradientKernel:
         )
         self.memory_budget = memory_budget
         self.within_class = isinstance(self.outputs, Contrast) and self.outputs.within_class
-        self._bytes: dict[tuple[int, ...], int] = {}  # of one sample's gradients, by its shape
+        self._bytes: dict[
+            tuple[torch.Size, ...], int
+        ] = {}  # of one sample's gradients, by its shape
         _warn(self.engine.model, self.outputs)
         self._store = None if cache is None else FactorStore(Path(cache), self.engine)
 
     # -------------------------------------------------------------- kernels
 
+    @settled
     def gram(
         self, a: Any, b: Any = None, *, kind: str = "correlation", summary: str = "trace"
     ) -> Tensor:
@@ -130,19 +158,21 @@ class GradientKernel:
                 f'kind="correlation", not "{kind}". Use summary="trace" or "matrix".'
             )
         forms = ("unit", "unit") if (kind, summary) == ("correlation", "trace") else FORMS[kind]
-        left = self.blocks(a, forms[0], share=0.25, name="a")
+        left = self.blocks(a, forms[0], share=0.5 if b is None else 0.25, name="a")
         if b is None and forms[0] == forms[1]:
             right = left
         else:
             right = self.blocks(a if b is None else b, forms[1], share=0.25, name="b")
         return all_pairs(left, right, lambda one, two: self._tile(one, two, kind, summary))
 
+    @settled
     def topk(self, queries: Any, data: Any, k: int) -> TopK:
         """The k rows of ``data`` most similar (k^C) to each query; no matrix of all pairs."""
         found = self.blocks(data, "unit", share=0.4)
         check_k(k, found.count, "k", "`data`")
         return density.streaming_topk(self, self.blocks(queries, "unit", 0.4, "queries"), found, k)
 
+    @settled
     def histogram(self, query: Any, data: Any, bins: int = 64) -> SimilarityHistogram:
         """How many rows of ``data`` lie at each similarity in [-1, 1] to a query (section 4.1)."""
         if bins < 1:
@@ -150,6 +180,7 @@ class GradientKernel:
         queries = self.blocks(query, "unit", 0.4, "query")
         return density.streaming_histogram(self, queries, self.blocks(data, "unit", 0.4), bins)
 
+    @settled
     def neighbors(
         self,
         data: Any,
@@ -175,8 +206,10 @@ class GradientKernel:
         return density.neighbors(self, data, estimator, include_self, queries)
 
     def explain(self) -> Explanation:
-        """Per layer: which exact rule, FLOPs per pair of samples, bytes per sample."""
-        return explain(self.engine)
+        """Per layer: which exact rule, FLOPs per pair of samples, bytes per sample; and what a
+        Gram matrix will take: ``explain().gram(samples)``.
+        """
+        return explain(self.engine, self.memory_budget)
 
     # ------------------------------------------------------ pieces to build on
 
@@ -200,9 +233,15 @@ class GradientKernel:
         else:
             captured = self.engine.capture(batch.x, batch.labels, start=batch.start)
             outputs, factors = captured.outputs, captured.factors
-        gram = self_gram(factors)
-        found = whiten(gram, precision=outputs.dtype, deficiency=deficiency(self.outputs))
-        return Block(batch.start, factors, gram, found, outputs, batch.labels)
+        gram, scale = self_gram(factors), None
+        if not is_safe(gram, outputs.dtype):
+            factors, scale = rescaled(factors)
+            gram = self_gram(factors)
+            check_gradients(gram, batch.start)
+        found = whiten(gram, precision=self.engine.precision, deficiency=deficiency(self.outputs))
+        if scale is not None:
+            gram = gram * scale.double().square()[:, None, None]
+        return Block(batch.start, factors, gram, found, outputs, batch.labels, scale)
 
     def block_again(self, batch: Batch, seen: Block) -> Block:
         """Unit gradients of a batch whose whitening is known, good for products with sums alone."""
@@ -211,6 +250,10 @@ class GradientKernel:
             batch.x, batch.labels, batch.start, seen.unit_root()
         )
         return replace(seen, factors=factors)
+
+    def forget(self) -> None:
+        """What was learned of gradients whose plan is no more."""
+        self._bytes.clear()
 
     @property
     def cached(self) -> bool:
@@ -230,7 +273,8 @@ class GradientKernel:
 
     def bytes_each(self, sample: Batch) -> int:
         """Of the gradients of one sample of this shape, which must fit the budget."""
-        shape = tuple(sample.x.shape[1:])
+        x = sample.x
+        shape = tuple(v.shape[1:] for v in (x.values() if isinstance(x, dict) else (x,)))
         if shape not in self._bytes:
             sample = sample.to(device_of(self.engine.model))
             captured = self.engine.capture(sample.x, sample.labels)
@@ -254,6 +298,8 @@ class GradientKernel:
             found = self.tile(one, other)[:, :, None, None]
         else:
             found = matrix_gram(one.factors, other.factors)
+            for scale, shape in ((one.scale, (-1, 1, 1, 1)), (other.scale, (1, -1, 1, 1))):
+                found = found if scale is None else found * scale.view(shape)
             if self.within_class:
                 found = found * _same_class(one, other)[:, :, None, None]
         if summary == "matrix":

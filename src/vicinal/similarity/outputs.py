@@ -1,7 +1,7 @@
 r"""What f is: the d numbers per sample whose gradients are compared.
 
 ``"logits"``
-    the model's output as it is.
+    the model's output as it is, or its ``logits`` where it returns a record that has them.
 ``"log_prob"``
     ``-log p(c)`` (section 3). Its gradients always depend linearly on each other, ``Σ_c p_c ∇(-log
     p_c) = 0``, so K(x, x) has rank d − 1 and the kernels are normalized by that.
@@ -14,7 +14,7 @@ a callable
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
 import torch
@@ -27,9 +27,23 @@ OutputFunction: TypeAlias = Callable[[Any, Any], Tensor]
 NAMES = ("logits", "log_prob", "contrast")
 
 
-def log_prob(output: Float[Tensor, "n c"], target: object = None) -> Float[Tensor, "n c"]:
+def logits(output: Any, target: object = None) -> Any:
+    """The output itself, or what a record calls its logits.
+
+    >>> logits({"logits": torch.ones(1, 2), "loss": None}).shape
+    torch.Size([1, 2])
+    """
+    if isinstance(output, Tensor):
+        return output
+    found = output.get("logits") if isinstance(output, Mapping) else None
+    found = getattr(output, "logits", None) if found is None else found
+    return found if isinstance(found, Tensor) else output
+
+
+def log_prob(output: Any, target: object = None) -> Float[Tensor, "n c"]:
     """``-log p(c)`` of every class."""
-    return -output.log_softmax(1)
+    found: Tensor = logits(output)
+    return -found.log_softmax(1)
 
 
 class Contrast:
@@ -69,13 +83,14 @@ class Contrast:
         return self._draws[start:stop]
 
     def __call__(
-        self, output: Float[Tensor, "n c"], target: Int[Tensor, " n"] | None, start: int = 0
+        self, output: Any, target: Int[Tensor, " n"] | None, start: int = 0
     ) -> Float[Tensor, "n 1"]:
         if target is None:
             raise InputError(
                 'outputs="contrast" compares each right class with the others and needs labels: '
                 "pass the data as (x, labels), a Dataset or a DataLoader that yields them."
             )
+        output = logits(output)
         right = output.gather(1, target[:, None])
         if self.kind == "sampled":
             others = output.shape[1] - 1
@@ -94,7 +109,7 @@ def make_outputs(outputs: str | OutputFunction) -> OutputFunction:
     check_choice(outputs, "outputs", NAMES)
     if outputs == "contrast":
         return Contrast()
-    return log_prob if outputs == "log_prob" else _as_is
+    return log_prob if outputs == "log_prob" else logits
 
 
 def deficiency(outputs: OutputFunction) -> int:
@@ -132,7 +147,3 @@ def as_rows(f: Any, samples: int) -> Float[Tensor, "n d"]:
             "under torch.no_grad() inside, and that `params` names layers the output goes through."
         )
     return f
-
-
-def _as_is(output: Any, target: object = None) -> Any:
-    return output

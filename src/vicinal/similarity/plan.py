@@ -1,108 +1,74 @@
-r"""Which parameter gets its gradient how: decided once, by two small forward passes.
+r"""Which parameter gets its gradient how: decided by two small forward passes, and again when a
+batch shows that they did not show everything.
 
-Every chosen parameter falls in one of four groups:
+Every chosen parameter falls in one of these groups:
 
 * *ruled*: all its uses are calls of layers with an exact rule, seen by counting the edges that
   lead to it in the autograd graph; several uses (a module called twice, tied weights) are
-  *shared*: summed.
-* *units*: attention and recurrent layers, run again by themselves; and the model itself
-  (``WHOLE``), run again for everything else: bare parameters, functional uses such as
-  ``F.linear(h, embedding.weight)``, layers that see the batch folded or transposed.
-* *unreached*: no path from the output; an error with ``strict``, else a warning. Their gradient is
-  zero.
+  *shared*: summed. A layer whose rows are not the samples (an expert that sees some of them,
+  folded or transposed batches) is *gathered*: :mod:`~vicinal.similarity.routing` finds whose rows
+  they are, batch by batch. So is a layer that was not reached: nothing is known of its rows.
+* *units*: recurrent layers, and attention that cannot be opened, run again by themselves; and the
+  model itself (``WHOLE``), run again for everything else: bare parameters, functional uses such as
+  ``F.linear(h, embedding.weight)``.
+* *copies*: what is the same for all samples (positions, class tokens, scales) becomes a copy for
+  each, where that changes nothing: see :class:`~vicinal.similarity.watch.Copies`.
+* *unreached*, without a rule: no path from the output so far, so no gradient and no cost.
 
-A forward pass is :func:`watched`: every layer's inputs and the gradient edges of its outputs.
+What later batches do otherwise is a :class:`Surprise`; the plan is then made again with it in mind
+(:class:`Lessons`), so nothing that is live is ever dropped.
 """
 
 from __future__ import annotations
 
-import re
-import warnings
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, field
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.graph import get_gradient_edge
-from torch.utils import _pytree as pytree
 
-from vicinal.capture.hooks import LayerCall, hooked, restored
-from vicinal.checks import InputError, closest
-from vicinal.similarity.rules import COVERED, rule_for
+from vicinal.similarity import routing
+from vicinal.similarity.rules import COVERED, feature_axes, rule_for
+from vicinal.similarity.rules.attention import Projection, can_open
 from vicinal.similarity.rules.vjp import unit_axes
+from vicinal.similarity.watch import (
+    NO_COPIES,
+    Copies,
+    Inputs,
+    WatchedCall,
+    check_untouched,
+    layers_of,
+    reading,
+    rows_of,
+    take,
+    uses,
+    watched,
+)
 
-UNITS = (nn.MultiheadAttention, nn.RNNBase)
 WHOLE = "(model)"
-_BATCH_NORMS = nn.modules.batchnorm._BatchNorm
+Owner = tuple[str, nn.Module, str]  # a layer, its module, its own name for the parameter
 
 
-@dataclass
-class WatchedCall:
-    """One call of a layer: its inputs, the edges of its outputs, and the gradients there."""
+class Lessons(NamedTuple):
+    """What batches taught: layers to be gathered, parameters that need the whole model."""
 
-    name: str
-    module: nn.Module
-    args: tuple[Any, ...]
-    kwargs: dict[str, Any]
-    edges: list[Any]
-    returned: list[int]  # which leaves of what it returned they belong to
-    shapes: list[torch.Size]
-    version: int
-    grads: list[list[Tensor]] = field(default_factory=list)  # [output of f][edge]
+    gathered: frozenset[str] = frozenset()
+    whole: frozenset[str] = frozenset()
+
+    def __bool__(self) -> bool:
+        return bool(self.gathered or self.whole)
+
+    def joined(self, other: Lessons) -> Lessons:
+        return Lessons(self.gathered | other.gathered, self.whole | other.whole)
 
 
-def watched_call(call: LayerCall) -> WatchedCall:
-    """A call with the edges of what it returned."""
-    name, module, args, kwargs, output = call
-    leaves = pytree.tree_leaves(output)
-    returned = [i for i, t in enumerate(leaves) if isinstance(t, Tensor) and t.requires_grad]
-    edges = [get_gradient_edge(leaves[i]) for i in returned]
-    shapes = [leaves[i].shape for i in returned]
-    if not args:  # the first input by name: layers take it as `input`, `x` or `query`
-        args, kwargs = tuple(kwargs.values())[:1], dict(list(kwargs.items())[1:])
-    version = args[0]._version if edges and isinstance(args[0], Tensor) else 0
-    return WatchedCall(name, module, args, kwargs, edges, returned, shapes, version)
+class Surprise(Exception):
+    """A batch went other ways than the plan knows; with the lessons of it."""
 
-
-def watched(
-    model: nn.Module, x: Tensor, layers: Mapping[str, nn.Module]
-) -> tuple[Any, list[WatchedCall]]:
-    """What the model returns, and the calls of the layers that led to it."""
-    calls: list[WatchedCall] = []
-    with hooked(layers, lambda call: calls.append(watched_call(call)), first=True):
-        output = model(x)
-    return output, [call for call in calls if call.edges]
-
-
-@contextmanager
-def reading(
-    model: nn.Module, selected: Mapping[str, nn.Parameter], *, prune: bool = True
-) -> Iterator[None]:
-    """Eval mode, and no other parameter trainable than those ``selected`` (``prune=False``: they as
-    well); the model comes back as it was.
-    """
-    for name, module in model.named_modules():
-        if isinstance(module, _BATCH_NORMS) and module.running_mean is None:
-            raise InputError(
-                f"batch norm `{name}` keeps no running statistics, so each sample's output "
-                "depends on the others in its batch and has no gradient of its own. Build it with "
-                "track_running_stats=True, or use GroupNorm."
-            )
-    chosen = {id(p) for p in selected.values()}
-    with restored(model):
-        model.eval()
-        for p in model.parameters():
-            p.requires_grad_(id(p) in chosen or (p.requires_grad and not prune))
-        yield
-
-
-def training_batch_norm(model: nn.Module) -> str | None:
-    """The name of a batch norm in train mode, if there is one."""
-    modules = model.named_modules()
-    return next((n for n, m in modules if isinstance(m, _BATCH_NORMS) and m.training), None)
+    def __init__(self, lessons: Lessons) -> None:
+        self.lessons = lessons
 
 
 @dataclass(frozen=True)
@@ -112,158 +78,217 @@ class Plan:
     ruled: dict[str, dict[str, str]]
     units: dict[str, dict[str, str]]
     shared: frozenset[str]
-    unreached: tuple[str, ...]
+    gathered: frozenset[str]
+    lessons: Lessons
+    copies: Copies = NO_COPIES
 
 
-def make_plan(
-    model: nn.Module,
-    selected: dict[str, nn.Parameter],
-    f: Callable[[Any, Tensor | None, int], Tensor],
-    x: Tensor,
-    target: Tensor | None,
-    *,
-    strict: bool,
-    rules: bool = True,
-) -> Plan:
+class Probe(NamedTuple):
+    """A forward pass of a few rows: f, the calls, how often each parameter is used, which layers
+    did not answer row by row, and which had one row per sample in their order.
+    """
+
+    f: Tensor
+    calls: list[WatchedCall]
+    used: Counter[int]
+    odd: set[str]
+    straight: set[str]
+
+
+class Model(NamedTuple):
+    """What is probed: the model, its chosen parameters, f, some inputs and their targets."""
+
+    module: nn.Module
+    selected: dict[str, nn.Parameter]
+    f: Callable[[Any, Tensor | None, int], Tensor]
+    x: Inputs
+    target: Tensor | None
+
+
+def make_plan(model: Model, lessons: Lessons, rules: bool = True) -> Plan:
     """Two forward passes, of two rows and of three: what follows the batch is parted from what has
     that length by chance.
     """
-    two, counts = _probe(model, selected, f, x, target, 2)
-    three, _ = _probe(model, selected, f, x, target, 3)
-    calls = Counter(call.name for call in two)
-    per_sample = _per_sample(two, 2) & _per_sample(three, 3)
-    owners = _owners(model)
+    copies, probes = _copies(model, lessons) if rules else (NO_COPIES, _probes(model))
+    calls = [Counter(call.name for call in probe.calls) for probe in probes]
+    straight = (probes[0].straight & probes[1].straight) - lessons.gathered
+    odd = probes[0].odd | probes[1].odd
     ruled: dict[str, dict[str, str]] = {}
     units: dict[str, dict[str, str]] = {}
-    shared, unreached = set(), []
-    for full, p in selected.items():
-        held = [o for o in owners[id(p)] if calls[o[0]]]
-        uses = sum(calls[layer] for layer, _, _ in held)
-        exact = all(rule_for(m) and own in COVERED and at in per_sample for at, m, own in held)
-        if not counts[id(p)]:
-            unreached.append(full)
-        elif rules and exact and counts[id(p)] <= uses:
+    shared = set()
+    owners = _owners(model.module)
+    for full, p in model.selected.items():
+        held = [o for o in owners[id(p)] if any(c[o[0]] for c in calls)] or owners[id(p)]
+        seen = [sum(c[at] for at, _, _ in held) for c in calls]
+        known = all(probe.used[id(p)] <= n for probe, n in zip(probes, seen, strict=True))
+        exact = known and bool(held) and all(_has_rule(*o) and o[0] not in odd for o in held)
+        if full in copies.bare:
+            continue
+        if full in lessons.whole:
+            units.setdefault(WHOLE, {})[full] = full
+        elif rules and exact:
             for layer, _, own in held:
                 ruled.setdefault(layer, {})[own] = full
-            if uses > 1:
+            if len(held) > 1 or max(seen) > 1:
                 shared.add(full)
-        elif rules and len(held) == 1 and _is_unit(two, *held[0][:2]):
+        elif rules and len(held) == 1 and _is_unit(probes, *held[0][:2]):
             units.setdefault(held[0][0], {})[held[0][2]] = full
-        else:
+        elif any(probe.used[id(p)] for probe in probes):
             units.setdefault(WHOLE, {})[full] = full
-    _report_unreached(unreached, len(selected), strict)
-    return Plan(ruled, units, frozenset(shared), tuple(unreached))
+    bent = frozenset(ruled.keys() - straight)
+    return Plan(ruled, units, frozenset(shared), bent, lessons, copies)
 
 
-def select_parameters(
-    model: nn.Module, params: str | Sequence[str] | None
-) -> dict[str, nn.Parameter]:
-    """The trainable parameters, or those whose name is listed, lies in a listed layer, or matches
-    a regex.
-    """
-    everything = dict(model.named_parameters())
-    if params is None:
-        chosen = {name: p for name, p in everything.items() if p.requires_grad}
-        if not chosen:
-            raise InputError(
-                f"the model has no trainable parameter ({len(everything)} are frozen). Call "
-                "model.requires_grad_(True), or name the parameters to differentiate in `params`."
-            )
-        return chosen
-    patterns = [params] if isinstance(params, str) else list(params)
-    chosen = {}
-    for pattern in patterns:
-        found = [n for n in everything if n == pattern or n.startswith(pattern + ".")]
-        found = found or [n for n in everything if re.search(pattern, n)]
-        if not found:
-            near = closest(pattern, everything)
-            hint = f" Closest: {', '.join(near)}." if near else ""
-            raise InputError(f"`params` matches no parameter of the model: {pattern!r}.{hint}")
-        chosen.update({name: everything[name] for name in found})
-    return {name: p for name, p in everything.items() if name in chosen}
-
-
-def unwrapped(model: nn.Module) -> nn.Module:
-    """The module inside DistributedDataParallel, DataParallel or torch.compile's wrapper."""
-    if isinstance(model, (nn.parallel.DistributedDataParallel, nn.DataParallel)):
-        return unwrapped(model.module)
-    inner = getattr(model, "_orig_mod", None)
-    return unwrapped(inner) if isinstance(inner, nn.Module) else model
-
-
-def _probe(
-    model: nn.Module, selected: dict[str, nn.Parameter], f: Any, x: Tensor, target: Any, rows: int
-) -> tuple[list[WatchedCall], Counter[int]]:
-    """The calls of a forward pass on ``rows`` samples, and how often each parameter is used."""
-    pick = torch.arange(rows) % len(x)
-    layers = {n: m for n, m in _layers(model) if rule_for(m) or isinstance(m, UNITS)}
-    with reading(model, selected), torch.enable_grad():
-        output, calls = watched(model, x[pick], layers)
-        return calls, _uses(f(output, None if target is None else target[pick], rows))
-
-
-def _uses(output: Tensor) -> Counter[int]:
-    """Edges into each leaf of the autograd graph, by the leaf's identity."""
-    found: Counter[int] = Counter()
-    seen: set[Any] = {None}
-    stack: list[Any] = [output.grad_fn]
-    while stack:
-        node = stack.pop()
-        if node in seen:
+def _copies(model: Model, lessons: Lessons) -> tuple[Copies, list[Probe]]:
+    """What can be given to each sample as a copy without changing f, and the probes with it."""
+    probes = _probes(model)
+    lone = set.intersection(*({c.name for c in p.calls if _lone(c)} for p in probes))
+    lone -= {c.name for p in probes for c in p.calls if not _lone(c)} | lessons.gathered
+    bare = {}
+    owners = _owners(model.module)
+    for full, p in model.selected.items():
+        loose = not any(rule_for(m) or _closed(m) for _, m, _ in owners[id(p)])
+        if loose and all(probe.used[id(p)] for probe in probes) and full not in lessons.whole:
+            bare[full] = -1 if p.ndim > 1 and len(p) == 1 else 0 if p.ndim > 1 else 1
+    for guess in (Copies(frozenset(lone), bare), Copies(frozenset(lone)), Copies(bare=bare)):
+        if not guess.layers and not guess.bare:
             continue
-        seen.add(node)
-        for following, _ in node.next_functions:
-            if hasattr(following, "variable"):
-                found[id(following.variable)] += 1
-            else:
-                stack.append(following)
-    return found
+        try:
+            again = _probes(model, guess)
+        except (RuntimeError, ValueError, IndexError, TypeError):
+            continue  # the shapes do not go together
+        equal = all(torch.allclose(a.f, b.f, rtol=1e-3) for a, b in zip(probes, again, strict=True))
+        if equal and all({*guess.layers, *guess.bare} <= probe.straight for probe in again):
+            return guess, again
+    return NO_COPIES, probes
+
+
+def _lone(call: WatchedCall) -> bool:
+    """One row for all samples."""
+    x = call.args[0]
+    single = call.returned == [0] and isinstance(x, Tensor) and x.ndim > 0
+    return single and len(x) == 1 == call.shapes[0][0]
+
+
+def surprises(
+    plan: Plan,
+    selected: Mapping[str, nn.Parameter],
+    calls: Sequence[WatchedCall],
+    used: Counter[int],
+    rows: int,
+) -> Lessons:
+    """What a batch of ``rows`` samples did otherwise than planned."""
+    number = Counter(call.name for call in calls)
+    gathered = {c.name for c in calls if c.name in plan.ruled and len(c.args[0]) != rows}
+    for layer, names in plan.ruled.items():
+        if number[layer] > 1 and not plan.shared.issuperset(names.values()):
+            gathered.add(layer)
+    whole = set()
+    for layer, names in plan.units.items():
+        fits = [_batch_of(c) == rows for c in calls if c.name == layer]
+        if layer != WHOLE and fits != [True]:
+            whole |= {*names.values()}
+    seen: Counter[str] = Counter()
+    for layer, names in plan.ruled.items():
+        for full in names.values():
+            seen[full] += number[layer]
+    seen.update(plan.copies.bare.keys())
+    units = {full for names in plan.units.values() for full in names.values()}
+    whole |= {n for n, p in selected.items() if n not in units and used[id(p)] > seen[n]}
+    return Lessons(frozenset(gathered - plan.gathered), frozenset(whole))
+
+
+def _probes(model: Model, copies: Copies = NO_COPIES) -> list[Probe]:
+    return [_probe(model, rows, copies) for rows in (2, 3)]
+
+
+def _probe(model: Model, rows: int, copies: Copies) -> Probe:
+    module, selected, f, x, target = model
+    pick = torch.arange(rows) % rows_of(x)
+    layers = {n: m for n, m in _layers(module) if rule_for(m) or _closed(m)}
+    with reading(module, selected), torch.enable_grad():
+        output, calls = watched(module, take(x, pick), layers, copies)
+        found = f(output, None if target is None else target[pick], rows)
+        check_untouched(calls)
+        odd = {call.name for call in calls if not _by_rows(call)}
+        sound = [call for call in calls if call.name not in odd]
+        straight = _straight(found, sound)
+    return Probe(found.detach(), calls, uses(found), odd, straight)
+
+
+def _straight(f: Tensor, calls: Sequence[WatchedCall]) -> set[str]:
+    """Layers all of whose calls had one row per sample, in the order of the samples."""
+    if not calls:
+        return set()
+    generator = torch.Generator().manual_seed(0)
+    start = torch.randn(f.shape[1], generator=generator).to(f).expand_as(f)
+    edges = [call.edges[0] for call in calls]
+    plain = torch.autograd.grad(f, edges, start, True, allow_unused=True)
+    base, mixed = routing.tagged(f, edges, start)
+    bent = set()
+    for call, g, tagged in zip(calls, plain, mixed, strict=True):
+        told = g is not None and bool(g.isfinite().all())
+        crossed = told and not routing.in_order(routing.whose(g[None], tagged, base))
+        if len(call.args[0]) != len(f) or crossed:
+            bent.add(call.name)
+    return {call.name for call in calls} - bent
 
 
 def _layers(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
     """All layers, but not the insides of units, which call their children's weights directly."""
-    units = [module for module in model.modules() if isinstance(module, UNITS)]
+    units = [module for module in model.modules() if _closed(module)]
     inside = {id(child) for unit in units for child in unit.modules() if child is not unit}
-    return ((name, module) for name, module in model.named_modules() if id(module) not in inside)
+    return ((n, module) for n, module in layers_of(model).items() if id(module) not in inside)
 
 
-def _owners(model: nn.Module) -> dict[int, list[tuple[str, nn.Module, str]]]:
+def _closed(module: nn.Module) -> bool:
+    """Whether a layer can only be run again as a whole."""
+    if isinstance(module, nn.MultiheadAttention):
+        return not can_open(module)
+    return isinstance(module, nn.RNNBase)
+
+
+def _owners(model: nn.Module) -> dict[int, list[Owner]]:
     """Every (layer, module, local name) under which a parameter is held, by its identity."""
-    found: dict[int, list[tuple[str, nn.Module, str]]] = defaultdict(list)
+    found: dict[int, list[Owner]] = defaultdict(list)
     for layer, module in _layers(model):
-        whole = isinstance(module, UNITS)
-        for own, p in module.named_parameters(recurse=whole, remove_duplicate=False):
+        if isinstance(module, Projection):
+            held = {own: getattr(module, own) for own in COVERED}
+        elif isinstance(module, nn.MultiheadAttention) and can_open(module):
+            held = {}
+        else:
+            whole = _closed(module)
+            held = dict(module.named_parameters(recurse=whole, remove_duplicate=False))
+        for own, p in held.items():
             found[id(p)].append((layer, module, own))
     return found
 
 
-def _per_sample(calls: list[WatchedCall], rows: int) -> set[str]:
-    """Layers all of whose calls had one row per sample."""
-
-    def fits(call: WatchedCall) -> bool:
-        x = call.args[0]
-        lone = len(call.edges) == 1 and call.returned == [0]
-        return lone and isinstance(x, Tensor) and x.ndim > 0 and len(x) == rows
-
-    return {c.name for c in calls} - {c.name for c in calls if not fits(c)}
+def _has_rule(layer: str, module: nn.Module, own: str) -> bool:
+    return rule_for(module) is not None and own in COVERED
 
 
-def _is_unit(calls: list[WatchedCall], layer: str, module: nn.Module) -> bool:
+def _by_rows(call: WatchedCall) -> bool:
+    """Whether a call took a tensor and answered row by row."""
+    x = call.args[0]
+    if call.returned != [0] or not isinstance(x, Tensor) or x.ndim == 0:
+        return False
+    axes = feature_axes(call.module)
+    lead = 1 if axes is None else len(call.shapes[0]) - axes
+    return lead > 0 and x.shape[:lead] == call.shapes[0][:lead]
+
+
+def _is_unit(probes: Sequence[Probe], layer: str, module: nn.Module) -> bool:
     """Attention or recurrence, called once, with inputs whose batch axes are known."""
-    mine = [call for call in calls if call.name == layer]
-    once = isinstance(module, UNITS) and len(mine) == 1
-    return once and unit_axes(module, mine[0].args, mine[0].kwargs) is not None
+    for probe in probes:
+        mine = [call for call in probe.calls if call.name == layer]
+        once = _closed(module) and len(mine) == 1
+        if not once or _batch_of(mine[0]) != len(probe.f):
+            return False
+    return True
 
 
-def _report_unreached(unreached: list[str], total: int, strict: bool) -> None:
-    if not unreached:
-        return
-    shown = ", ".join(unreached[:4]) + (", …" if len(unreached) > 4 else "")
-    text = (
-        f"{len(unreached)} of {total} chosen parameters are never reached by the output: {shown}. "
-        "Their gradient is zero everywhere. Leave them out with `params`, check the forward pass, "
-        "or pass strict=False to go on without them."
-    )
-    if strict or len(unreached) == total:
-        raise InputError(text)
-    warnings.warn(text, stacklevel=4)
+def _batch_of(call: WatchedCall) -> int | None:
+    """How many samples a unit was called with; None if that cannot be told."""
+    axes = unit_axes(call.module, call.args, call.kwargs)
+    return None if axes is None else int(call.args[0].shape[axes[0][0]])

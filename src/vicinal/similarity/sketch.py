@@ -28,11 +28,12 @@ from vicinal.capture.batches import Batch
 from vicinal.capture.shards import load_shard, read_shard, write_shard
 from vicinal.checks import InputError, check_k
 from vicinal.files import fingerprint, reading, write_atomically
-from vicinal.similarity.blocks import Block, batch_key, engine_key
+from vicinal.similarity.block import Block
 from vicinal.similarity.density import TopK, best_of, joined_topk
 from vicinal.similarity.factors import Dense, Factor
 from vicinal.similarity.kernel import GradientKernel
 from vicinal.similarity.outputs import Contrast
+from vicinal.similarity.store import batch_key, engine_key
 
 
 class SketchError(NamedTuple):
@@ -82,6 +83,7 @@ def _inputs(factor: Any, dim: int, seed: int) -> Float[Tensor, "n t s"]:
             return torch.nn.functional.one_hot(factor.a, factor.vocabulary).to(b)
         return table.to(b).T[factor.a]
     ones = b.new_ones(*b.shape[:2], 1)
+    ones = ones if factor.one is None else ones * factor.one[:, None, None]
     if not factor.weight:
         return ones
     a = torch.cat([factor.a, ones], 2) if factor.bias else factor.a
@@ -137,6 +139,8 @@ class SketchedIndex:
         for batch in blocks.batches():
             names.append(self._shard(batch, engine))
             here = [i - batch.start for i in wanted if batch.start <= i < batch.start + batch.rows]
+            if not isinstance(batch.x, Tensor):
+                raise InputError("an index takes inputs that are one tensor: wrap the model so.")
             kept.append(batch.x[here])
             targets += [] if batch.labels is None else [batch.labels[here]]
         self._shards, self._count = names, blocks.count

@@ -38,13 +38,16 @@ def whiten(
 ) -> Whitening:
     """The inverse square root of every K(x, x), by float64 eigenvalues.
 
-    Eigenvalues below ``d · eps · λ_max`` are rounding (eps of ``precision``, in which K was
-    summed); the ``deficiency`` smallest are known to be zero.
+    Eigenvalues below ``d · eps · λ_max`` are rounding: eps of the sums, which have float32 at
+    least, or the square of that of gradients of half ``precision``. The ``deficiency`` smallest are
+    known to be zero.
 
     >>> whiten(torch.tensor([[[4.0]], [[0.0]]]), precision=torch.float32).root.flatten().tolist()
     [0.5, 0.0]
     """
-    s, vectors = inverse_roots(gram.double(), torch.finfo(precision).eps, deficiency)
+    summed = torch.finfo(torch.promote_types(precision, torch.float32)).eps
+    eps = max(summed, torch.finfo(precision).eps ** 2)
+    s, vectors = inverse_roots(gram.double(), eps, deficiency)
     return Whitening((vectors * s[:, None, :]) @ vectors.mT, (s > 0).sum(1))
 
 

@@ -8,13 +8,15 @@ Convolutions have :mod:`~vicinal.similarity.rules.conv` to themselves; what has 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from vicinal.similarity.factors import Dense, Factor, Places, stacked
+from vicinal.similarity.factors import Dense, Factor, stacked
+from vicinal.similarity.places import Places
+from vicinal.similarity.rules.attention import Projection
 from vicinal.similarity.rules.conv import convolution, transposed_convolution
 
 COVERED = ("weight", "bias")  # what a rule knows the gradients of, where the layer has them
@@ -40,6 +42,12 @@ class LayerUse:
         cheaper = places**2 * (width + d * out) <= d * width * out
         return cheaper if self.ghost is None else self.ghost
 
+    def keeps_places(self, places: int, width: int, out: int) -> bool:
+        """Whether the places are no more than twice as large as the gradients they make up."""
+        d = len(self.grads)
+        smaller = places * (width + d * out) <= 2 * d * width * out
+        return smaller if self.ghost is None else self.ghost
+
     def ghosts(self, places: Places) -> list[Piece]:
         """The one piece of a ghost: it holds the bias as well."""
         return [(tuple(name for name in COVERED if name in self.wanted), places)]
@@ -55,7 +63,7 @@ def linear(use: LayerUse) -> list[Piece]:
     a = use.x.reshape(n, -1, width)
     b = stacked(use.grads, -2).reshape(n, a.shape[1], len(use.grads), -1)
     t, d, out = b.shape[1:]
-    if "weight" in use.wanted and (t == 1 or use.keeps_ghost(t, width, out)):
+    if "weight" in use.wanted and (t == 1 or use.keeps_places(t, width, out)):
         return use.ghosts(Places(a, b, bias="bias" in use.wanted))
     pieces: list[Piece] = []
     if "weight" in use.wanted:
@@ -66,6 +74,13 @@ def linear(use: LayerUse) -> list[Piece]:
     return pieces
 
 
+def transposed_linear(use: LayerUse) -> list[Piece]:
+    """A linear layer whose weight is kept as ``(in, out)``: ``Conv1D`` of Hugging Face's GPT-2."""
+    shape = tuple(use.module.weight.shape[::-1])
+    pieces = linear(use)
+    return [(n, replace(f, shape=shape)) if n[0] == "weight" else (n, f) for n, f in pieces]
+
+
 def embedding(use: LayerUse) -> list[Piece]:
     """``nn.Embedding``: a linear layer on one-hot inputs, kept as their indices."""
     n, module = len(use.x), use.module
@@ -74,8 +89,8 @@ def embedding(use: LayerUse) -> list[Piece]:
     if module.padding_idx is not None:  # autograd gives the padding row no gradient
         b = b * (index != module.padding_idx)[:, :, None, None]
     places = Places(index, b, vocabulary=module.num_embeddings)
-    # one-hot inputs are compared at no cost: T² against the vocabulary
-    ghost = use.ghost if use.ghost is not None else b.shape[1] ** 2 <= module.num_embeddings
+    # one-hot inputs are integers: the places are nearly always smaller than a table a sample
+    ghost = use.ghost if use.ghost is not None else b.shape[1] <= 2 * module.num_embeddings
     return [(("weight",), places if ghost else Dense(places.dense()))]
 
 
@@ -123,6 +138,7 @@ def _over_places(g: Tensor) -> Tensor:
 
 RULES: dict[type[nn.Module], Rule] = {
     nn.Linear: linear,
+    Projection: linear,
     nn.Embedding: embedding,
     nn.PReLU: prelu,
     **dict.fromkeys((nn.Conv1d, nn.Conv2d, nn.Conv3d), convolution),
@@ -145,4 +161,28 @@ def rule_for(module: nn.Module) -> Rule | None:
             if isinstance(module, nn.Embedding) and module.scale_grad_by_freq:
                 return None  # its gradient is scaled by what else is in the sample
             return RULES[kind]
-    return None
+    return transposed_linear if _is_transposed(module) else None
+
+
+def _is_transposed(module: nn.Module) -> bool:
+    """By name: the library is not asked for."""
+    kind = type(module)
+    return (kind.__module__, kind.__name__) == ("transformers.pytorch_utils", "Conv1D")
+
+
+def widths(module: Any) -> tuple[int, int] | None:
+    """Features in and out of a layer that is a linear map at every place."""
+    transposed = _is_transposed(module)
+    if not transposed and not isinstance(module, (nn.Linear, Projection)):
+        return None
+    first, second = module.weight.shape
+    return (first, second) if transposed else (second, first)
+
+
+def feature_axes(module: nn.Module) -> int | None:
+    """How many of the last axes of its output a layer that acts on each place by itself needs
+    together; None: all but the first.
+    """
+    if isinstance(module, (nn.LayerNorm, nn.RMSNorm)):
+        return len(module.normalized_shape)
+    return 1 if isinstance(module, nn.Embedding) or widths(module) is not None else None

@@ -18,7 +18,8 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from vicinal.similarity.factors import Dense, Factor, Places, Totals, own_layout, stacked, wide
+from vicinal.similarity.factors import Dense, Factor, stacked
+from vicinal.similarity.places import Places, Totals, own_layout, wide
 
 if TYPE_CHECKING:
     from vicinal.similarity.rules import LayerUse, Piece

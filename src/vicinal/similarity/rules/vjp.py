@@ -21,9 +21,10 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils import _pytree as pytree
 
 from vicinal.checks import InputError
+from vicinal.similarity.watch import leaves_of, wants_company
 
 if TYPE_CHECKING:
-    from vicinal.similarity.plan import WatchedCall
+    from vicinal.similarity.watch import WatchedCall
 
 
 @dataclass(frozen=True)
@@ -38,7 +39,7 @@ class Rerun:
 
     def __call__(self, params: dict[str, Tensor], leaves: list[Any]) -> list[Tensor]:
         args, kwargs = pytree.tree_unflatten(leaves, self.spec)
-        found = pytree.tree_leaves(functional_call(self.watched.module, params, args, kwargs))
+        found = leaves_of(functional_call(self.watched.module, params, args, kwargs))
         return [found[i] for i in self.watched.returned]
 
 
@@ -49,7 +50,8 @@ def samplewise(
 
     The call is a unit's, or of the ``whole`` model, whose batch axis is always the first.
     """
-    axes = ((0,), {}) if whole else unit_axes(call.module, call.args, call.kwargs)
+    every = tuple(0 for _ in call.args), dict.fromkeys(call.kwargs, 0)
+    axes = every if whole else unit_axes(call.module, call.args, call.kwargs)
     if axes is None:
         raise InputError(f"the inputs of layer `{call.name}` changed their form between batches.")
     leaves, spec = pytree.tree_flatten((call.args, call.kwargs))
@@ -92,12 +94,22 @@ def _by_vmap(run: Rerun, params: dict[str, Tensor]) -> Float[Tensor, "n d p"]:
 
 
 def _by_loop(run: Rerun, params: dict[str, Tensor], create_graph: bool) -> Float[Tensor, "n d p"]:
-    """One sample after another by plain autograd."""
+    """One sample after another by plain autograd; beside itself where it must not run alone."""
     grads = run.watched.grads
+    pair = wants_company(run.watched.module)
+
+    def one(t: Tensor, axis: int, i: int) -> Tensor:
+        alone = t.narrow(axis, i, 1)
+        return alone.repeat_interleave(2, axis) if pair else alone
+
+    def seed(t: Tensor, axis: int, i: int) -> Tensor:
+        alone = t.narrow(axis, i, 1)
+        return torch.cat([alone, torch.zeros_like(alone)], axis) if pair else alone
+
     samples = []
     for i in range(grads[0][0].shape[run.out_axes[0]]):
         leaves = [
-            leaf if axis is None else leaf.narrow(axis, i, 1)
+            leaf if axis is None else one(leaf, axis, i)
             for leaf, axis in zip(run.leaves, run.axes, strict=True)
         ]
         with torch.enable_grad():
@@ -107,7 +119,7 @@ def _by_loop(run: Rerun, params: dict[str, Tensor], create_graph: bool) -> Float
                 found = torch.autograd.grad(
                     returned,
                     list(params.values()),
-                    [c.narrow(a, i, 1) for c, a in zip(output, run.out_axes, strict=True)],
+                    [seed(c, a, i) for c, a in zip(output, run.out_axes, strict=True)],
                     retain_graph=True,
                     create_graph=create_graph,
                     materialize_grads=True,

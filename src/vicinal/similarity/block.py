@@ -1,0 +1,107 @@
+"""The gradients of some consecutive samples, in the form that is asked for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from vicinal.similarity.factors import Dense, Factor, mixed, select, together
+from vicinal.similarity.whitening import Whitening
+
+
+@dataclass(frozen=True)
+class Block:
+    """The gradients of some consecutive samples.
+
+    ``factors`` times ``scale(x)`` are one of these forms: ``raw`` G; ``white`` K^-½ G;
+    ``unit`` K^-½ G / √r, of norm 1; ``sum`` the same, to be summed and multiplied with sums (large
+    gradients are mixed on the way); ``dual`` K⁻¹ G.
+    """
+
+    start: int
+    factors: list[Factor]
+    gram: Float[Tensor, "n d d"]
+    whitening: Whitening
+    outputs: Float[Tensor, "n d"]
+    target: Tensor | None
+    scale: Float[Tensor, " n"] | None = None
+
+    def __len__(self) -> int:
+        return len(self.outputs)
+
+    @property
+    def stop(self) -> int:
+        return self.start + len(self)
+
+    @property
+    def nbytes(self) -> int:
+        return sum(factor.nbytes for factor in self.factors)
+
+    def formed(self, form: str) -> Block:
+        """In another form; one output is scaled, several are mixed."""
+        if form == "raw":
+            return self
+        root, scale = self.whitening.root, None
+        if form in ("unit", "sum"):
+            root = self.unit_root()
+        elif form == "dual":
+            root = root @ root
+            scale = None if self.scale is None else 1 / self.scale
+        if root.shape[-1] == 1:
+            alone = root[:, 0, 0].to(self.outputs.dtype)
+            return replace(self, scale=alone if scale is None else alone * scale)
+        if form == "sum":
+            return replace(
+                self,
+                factors=[
+                    f.to_mix(root) if isinstance(f, Dense) else f.mixed(root) for f in self.factors
+                ],
+                scale=None,
+            )
+        return replace(self, factors=mixed(self.factors, root), scale=scale)
+
+    def unit_root(self) -> Float[Tensor, "n d d"]:
+        """``K^-½ / √r``: makes gradients of norm 1."""
+        root, rank = self.whitening
+        return root / rank.clamp_min(1).to(root).sqrt()[:, None, None]
+
+    def rows(self, index: slice) -> Block:
+        return Block(
+            self.start + index.indices(len(self))[0],
+            select(self.factors, index),
+            self.gram[index],
+            Whitening(*(t[index] for t in self.whitening)),
+            self.outputs[index],
+            None if self.target is None else self.target[index],
+            None if self.scale is None else self.scale[index],
+        )
+
+
+def joined(blocks: list[Block]) -> Block:
+    """Consecutive blocks as one. Their gradients move there layer by layer: never all twice."""
+    first = blocks[0]
+    if len(blocks) == 1:
+        return first
+    scales = [b.outputs.new_ones(len(b)) if b.scale is None else b.scale for b in blocks]
+    factors: list[Factor] = []
+    for i in range(len(first.factors)):
+        factors.append(together([b.factors[i] for b in blocks]))
+        for b in blocks:
+            b.factors[i] = factors[-1]
+    whitening = Whitening(
+        *(torch.cat(parts) for parts in zip(*(b.whitening for b in blocks), strict=True))
+    )
+    return Block(
+        first.start,
+        factors,
+        torch.cat([b.gram for b in blocks]),
+        whitening,
+        torch.cat([b.outputs for b in blocks]),
+        None
+        if first.target is None
+        else torch.cat([b.target for b in blocks if b.target is not None]),
+        None if all(b.scale is None for b in blocks) else torch.cat(scales),
+    )

@@ -1,0 +1,147 @@
+"""From the watched calls of a batch to the factors of its gradients, layer by layer."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from vicinal.similarity import routing
+from vicinal.similarity.factors import Dense, Factor, stacked
+from vicinal.similarity.places import Places
+from vicinal.similarity.plan import WHOLE, Lessons, Plan, Surprise
+from vicinal.similarity.rules import LayerUse, Piece, rule_for
+from vicinal.similarity.rules.conv import can_convolve, for_products
+from vicinal.similarity.rules.vjp import samplewise
+from vicinal.similarity.watch import WatchedCall
+
+LOOPED = "vjp, sample by sample"
+
+
+@dataclass(frozen=True)
+class Part:
+    """One factor: the layer and parameters it belongs to, and how it was found."""
+
+    layer: str
+    parameters: tuple[str, ...]
+    rule: str
+    factor: Factor
+
+
+@dataclass(frozen=True)
+class Assembly:
+    """A batch whose backward passes are done.
+
+    Parameters
+    ----------
+    plan, layers, selected
+        How each parameter is treated, the modules by name, the parameters by name.
+    known
+        Parts of an earlier batch by their first parameter: factors of one kind are multiplied, so
+        each layer keeps the form it had.
+    calls
+        What the layers took in, and the gradients at their outputs.
+    like
+        A tensor ``(samples, gradients per sample)`` of the model's dtype.
+    create_graph, products
+        Whether the factors are to be differentiated; whether they are for products with sums only.
+    """
+
+    plan: Plan
+    layers: Mapping[str, nn.Module]
+    selected: Mapping[str, nn.Parameter]
+    known: Mapping[str, Part]
+    calls: Sequence[WatchedCall]
+    like: Tensor
+    create_graph: bool = False
+    products: bool = False
+
+    def parts(self) -> tuple[Part, ...]:
+        """In the order of the parameters."""
+        units = [call for call in self.calls if call.name in self.plan.units]
+        parts = [self._rerun(call, self.plan.units[call.name]) for call in units]
+        parts += [self._copied(call) for call in self.calls if call.name in self.plan.copies.bare]
+        shared: dict[str, list[Tensor]] = {}
+        for layer, names in self.plan.ruled.items():
+            for own, factor in self._pieces(layer):
+                full = tuple(names[name] for name in own)
+                if full[0] in self.plan.shared:
+                    shared.setdefault(full[0], []).append(factor.dense())
+                else:
+                    parts.append(Part(layer, full, factor.kind, factor.widened()))
+        for name, gradients in shared.items():
+            total = Dense(functools.reduce(torch.add, gradients)).widened()
+            parts.append(Part(name.rpartition(".")[0], (name,), "dense, shared", total))
+        place = {name: i for i, name in enumerate(self.selected)}
+        return tuple(sorted(parts, key=lambda part: place[part.parameters[0]]))
+
+    def _pieces(self, layer: str) -> list[Piece]:
+        """The factors of a layer's calls; a shared parameter apart, to be summed."""
+        names = self.plan.ruled[layer]
+        calls = [call for call in self.calls if call.name == layer]
+        alone = [own for own, full in names.items() if full in self.plan.shared]
+        groups = [names.keys() - alone, *({own} for own in alone)]
+        found: list[Piece] = []
+        for wanted in map(frozenset, filter(None, groups)):
+            if not calls:
+                found += routing.nothing(self._use(layer, wanted), self.like)
+            elif layer in self.plan.gathered:
+                found += self._gathered(layer, wanted, calls)
+            else:
+                uses = [self._use(layer, wanted, call) for call in calls]
+                found += [piece for use in uses for piece in self._ruled(use, names)]
+        return found
+
+    def _ruled(self, use: LayerUse, names: Mapping[str, str]) -> list[Piece]:
+        shared = not self.plan.shared.isdisjoint(names.values())
+        if self.products and not shared and use.ghost is False and can_convolve(use.module):
+            return for_products(use, self.known[names["weight"]].factor.shape)
+        return _by_rule(use)
+
+    def _gathered(
+        self, layer: str, wanted: frozenset[str], calls: Sequence[WatchedCall]
+    ) -> list[Piece]:
+        """The factors of calls whose rows are not the samples, all calls together."""
+        owners = [call.samples for call in calls if call.samples is not None]
+        if len(owners) < len(calls):  # rows of several samples at once
+            whole = frozenset(self.plan.ruled[layer].values())
+            raise Surprise(Lessons(whole=whole))
+        uses = [routing.as_rows(self._use(layer, wanted, call)) for call in calls]
+        rows = routing.joined([_by_rule(use) for use in uses])
+        return routing.gathered(uses[0], rows, torch.cat(owners), len(self.like))
+
+    def _use(self, layer: str, wanted: frozenset[str], call: WatchedCall | None = None) -> LayerUse:
+        """In the form of the first batch, if there was one."""
+        known = self.known.get(self.plan.ruled[layer].get("weight", ""))
+        ghost = None if known is None else isinstance(known.factor, Places)
+        if call is None:
+            return LayerUse(self.layers[layer], self.like, [], wanted, ghost)
+        x = call.args[0] if self.create_graph else call.args[0].detach()
+        return LayerUse(call.module, x, [g[0] for g in call.grads], wanted, ghost)
+
+    def _copied(self, call: WatchedCall) -> Part:
+        """The gradients of a parameter of which each sample had a copy: those of the copies."""
+        g = stacked([g[0] for g in call.grads], 1)
+        found = Dense(g.reshape(len(g), len(call.grads), self.selected[call.name].numel()))
+        return Part(call.name.rpartition(".")[0], (call.name,), found.kind, found.widened())
+
+    def _rerun(self, call: WatchedCall, names: Mapping[str, str]) -> Part:
+        """Gradients of a unit's (or of the model's remaining) parameters by running it again."""
+        full = tuple(names.values())
+        g, loop = samplewise(
+            call,
+            {own: self.selected[name] for own, name in names.items()},
+            whole=call.name == WHOLE,
+            create_graph=self.create_graph,
+            loop=full[0] in self.known and self.known[full[0]].rule == LOOPED,
+        )
+        return Part(call.name, full, LOOPED if loop else "vmap(vjp)", Dense(g).widened())
+
+
+def _by_rule(use: LayerUse) -> list[Piece]:
+    rule = rule_for(use.module)
+    assert rule is not None
+    return rule(use)

@@ -1,0 +1,265 @@
+"""Gradients as sums over places; :mod:`~vicinal.similarity.factors` says what they answer."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from math import prod
+from typing import Self, TypeAlias
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+Totals: TypeAlias = tuple[Tensor, ...]
+TILE_BYTES = 64 << 20  # the largest temporary of one Gram product
+DOUBLE_ROWS = 64  # of small factors in float64 at a time: they stay in the cache
+
+
+class Tensors:
+    """What both kinds do to their tensors one by one."""
+
+    def tensors(self) -> dict[str, Tensor]:
+        return {name: t for name, t in vars(self).items() if isinstance(t, Tensor)}
+
+    def __len__(self) -> int:
+        return len(next(iter(self.tensors().values())))
+
+    @property
+    def nbytes(self) -> int:
+        return sum(t.nbytes for t in self.tensors().values())
+
+    def select(self, index: slice | Tensor) -> Self:
+        return self._each(lambda t: t[index])
+
+    def widened(self) -> Self:
+        return self._each(wide)
+
+    def _each(self, change: Callable[[Tensor], Tensor]) -> Self:
+        return replace(self, **{name: change(t) for name, t in self.tensors().items()})  # type: ignore[type-var]
+
+
+@dataclass(frozen=True)
+class Places(Tensors):
+    """``G(x, i) = Σ_t b[x, t, i] ⊗ a[x, t]``, and the bias' gradient ``Σ_t b[x, t, i]`` if any.
+
+    ``a``: inputs ``(n, t, in)``, or integers ``(n, t)`` that stand for one-hot rows of width
+    ``vocabulary``. ``b``: gradients at the output ``(n, t, d, out)``.
+    """
+
+    a: Tensor
+    b: Float[Tensor, "n t d out"]
+    weight: bool = True
+    bias: bool = False
+    vocabulary: int = 0  # > 0: `a` holds the indices of an embedding
+    shape: tuple[int, ...] = ()  # of b's features x a's, where the parameter's layout is another
+    one: Float[Tensor, " n"] | None = None  # the bias' input, where samples were rescaled; None: 1
+
+    @property
+    def outputs(self) -> int:
+        return self.b.shape[2]
+
+    @property
+    def kind(self) -> str:
+        return "kronecker" if self.b.shape[1] == 1 else "ghost"
+
+    def pair_flops(self) -> int:
+        """Of the trace kernel of one pair of samples."""
+        t = self.b.shape[1]
+        return 2 * min(self._pair(t, t), self._size() if t > 1 else self._pair(t, t))
+
+    def form_flops(self) -> int:
+        """Of carrying out the sum over the places of one sample, if that is the cheaper way."""
+        t = self.b.shape[1]
+        return 0 if self._pair(t, t) <= self._size() else 2 * t * self._size()
+
+    def _pair(self, t: int, s: int) -> int:
+        """Multiplications of a pair by ``Σ_ts ⟨a_t, a_s⟩ ⟨b_t, b_s⟩``."""
+        d, out = self.b.shape[2:]
+        return t * s * ((1 if self.vocabulary else self.a.shape[-1]) + d * out)
+
+    def _size(self) -> int:
+        """Numbers of one sample's gradients."""
+        return (self.vocabulary or self.a.shape[-1]) * prod(self.b.shape[2:])
+
+    def _carried_out(self, other: Places) -> Iterator[tuple[Tensor, Tensor]]:
+        """The gradients themselves ``(n, d, p)`` and the other's, a few of the layer's features
+        out at a time: nothing as large as the weights is kept for each sample.
+        """
+        each = (len(self) + len(other)) * self._size() * self.b.element_size()
+        step = max(1, TILE_BYTES * self.b.shape[3] // max(each, 1))
+        same = other is self
+        for first in range(0, self.b.shape[3], step):
+            some = slice(first, first + step)
+            left = replace(self, b=self.b[..., some], bias=False, shape=()).dense()
+            right = replace(other, b=other.b[..., some], bias=False, shape=())
+            yield left, left if same else right.dense()
+        if self.bias:  # apart: to append it would copy all of the weight's
+            left = self._with_one(self.b).sum(1)
+            yield left, left if same else other._with_one(other.b).sum(1)
+
+    def _as_ghosts(self, other: Places, pair: int = 1, size: int = 1) -> bool:
+        """Whether a tile costs less place by place than by carrying out the sums first."""
+        n, m, t, s = len(self), len(other), self.b.shape[1], other.b.shape[1]
+        places = n * t + (0 if other is self else m * s)
+        forming = 0 if self.vocabulary else places * self._size()
+        return (
+            not self.weight
+            or n * m * self._pair(t, s) * pair <= forming + n * m * self._size() * size
+        )
+
+    def self_gram(self) -> Float[Tensor, "n d d"]:
+        n, t, d, out = self.b.shape
+        inner = self.inner_rows(self)
+        if t == 1:  # in float64, for its inverse root amplifies rounding
+            rows = (part.double() for part in self.b[:, 0].split(DOUBLE_ROWS))
+            return inner * torch.cat([b @ b.mT for b in rows])
+        flat = self.b.reshape(n, t, d * out)
+        left = (
+            (inner.expand(n, t, t) @ flat).view(n, t, d, out).transpose(1, 2).reshape(n, d, t * out)
+        )
+        right = self.b.transpose(1, 2).reshape(n, d, t * out)
+        return left @ right.mT
+
+    def trace_gram(self, other: Places, into: Tensor | None = None) -> Float[Tensor, "n m"]:
+        n, t = self.b.shape[:2]
+        m, s = other.b.shape[:2]
+        if t == s == 1:
+            gram = self.b.reshape(n, -1) @ other.b.reshape(m, -1).T
+            inner = self._inner(other)
+            gram = gram * inner if gram.requires_grad or inner.requires_grad else gram.mul_(inner)
+            return gram if into is None else into.add_(gram)
+        if self._as_ghosts(other):
+            gram = self._by_places(other)
+        else:
+            made = self._carried_out(other)
+            gram = functools.reduce(torch.add, (a.flatten(1) @ b.flatten(1).T for a, b in made))
+        return gram if into is None else into.add_(gram)
+
+    def _by_places(self, other: Places) -> Float[Tensor, "n m"]:
+        (n, t), (m, s) = self.b.shape[:2], other.b.shape[:2]
+        rows = max(1, TILE_BYTES // max(1, self.b.element_size() * t * m * s))
+        parts = []
+        for start in range(0, n, rows):
+            part = self.select(slice(start, start + rows))
+            left, right = (x.b.flatten(2).flatten(0, 1) for x in (part, other))
+            product = part._inner(other) * (left @ right.T)
+            parts.append(product.view(len(part), t, m, s).sum((1, 3)))
+        return torch.cat(parts)
+
+    def matrix_gram(self, other: Places) -> Float[Tensor, "n m d e"]:
+        n, t, d, _ = self.b.shape
+        m, s, e, _ = other.b.shape
+        if t * s > 1 and not self._as_ghosts(other, pair=d, size=d):
+            made = self._carried_out(other)
+            products = (a.flatten(0, 1) @ b.flatten(0, 1).T for a, b in made)
+            return functools.reduce(torch.add, products).view(n, d, m, e).transpose(1, 2)
+        rows = max(1, TILE_BYTES // max(1, self.b.element_size() * t * d * m * s * e))
+        parts = []
+        for start in range(0, n, rows):
+            part = self.select(slice(start, start + rows))
+            outer = part.b.flatten(0, 2) @ other.b.flatten(0, 2).T
+            product = outer.view(len(part) * t, d, m * s, e) * part._inner(other)[:, None, :, None]
+            parts.append(product.view(len(part), t, d, m, s, e).sum((1, 4)).transpose(1, 2))
+        return torch.cat(parts)
+
+    def mixed(self, w: Float[Tensor, "n c d"]) -> Places:
+        w = w.to(self.b.dtype)
+        if self.b.shape[1] == 1:
+            return replace(self, b=(w @ self.b[:, 0])[:, None])
+        return replace(self, b=w[:, None] @ self.b)
+
+    def total(self, weights: Tensor | None = None, into: Totals | None = None) -> Totals:
+        b = self.b if weights is None else self.b * weights[:, None, None, None]
+        _, _, d, out = b.shape
+        flat = b.reshape(-1, d * out)
+        found: list[Tensor] = []
+        if self.weight and self.vocabulary:
+            rows = flat.new_zeros(self.vocabulary, d * out) if into is None else into[0]
+            found.append(rows.index_add(0, self.a.flatten(), flat))
+        elif self.weight:
+            a = self.a.reshape(-1, self.a.shape[-1])
+            found.append(flat.T @ a if into is None else into[0].addmm_(flat.T, a))
+        if self.bias:
+            summed = self._with_one(b).sum((0, 1)).flatten()
+            found.append(summed if into is None else into[-1].add_(summed))
+        return tuple(found)
+
+    def dot(self, total: Totals) -> Float[Tensor, " n"]:
+        n = len(self)
+        flat = self.b.reshape(-1, prod(self.b.shape[2:]))
+        if self.weight and self.vocabulary:
+            against = total[0][self.a.flatten()]
+        elif self.weight:
+            a = self.a.reshape(-1, self.a.shape[-1])
+            against = (
+                torch.addmm(self._bias_of(total[-1]), a, total[0].T)
+                if self.bias
+                else a @ total[0].T
+            )
+        else:
+            against = self._bias_of(total[-1])
+        return (flat * against).view(n, -1).sum(1)
+
+    def dense(self) -> Float[Tensor, "n d p"]:
+        n, t, d, out = self.b.shape
+        found: list[Tensor] = []
+        if self.weight and self.vocabulary:
+            rows = self.b.new_zeros(n, self.vocabulary, d * out)
+            at = self.a[:, :, None].expand(-1, -1, d * out)
+            rows = rows.scatter_add(1, at, self.b.reshape(n, t, d * out))
+            found.append(rows.view(n, -1, d, out).transpose(1, 2).flatten(2))
+        elif self.weight:
+            weight = (self.b.reshape(n, t, d * out).mT @ self.a).view(n, d, -1)
+            found.append(own_layout(weight, self.shape))
+        if self.bias:
+            found.append(self._with_one(self.b).sum(1))
+        return torch.cat(found, 2) if len(found) > 1 else found[0]
+
+    def _inner(self, other: Places) -> Tensor:
+        """Inner products of the inputs at every pair of places, (n t, m s); 1 more with a bias."""
+        if not self.weight:
+            return self.b.new_ones(1, 1)
+        if self.vocabulary:
+            return (self.a.reshape(-1, 1) == other.a.reshape(1, -1)).to(self.b.dtype)
+        inner = self.a.reshape(-1, self.a.shape[-1]) @ other.a.reshape(-1, self.a.shape[-1]).T
+        if self.bias and (self.one is not None or other.one is not None):
+            return inner + self._ones()[:, None] * other._ones()[None]
+        return inner + 1 if self.bias and inner.requires_grad else inner.add_(float(self.bias))
+
+    def _ones(self) -> Float[Tensor, " n_t"]:
+        """The bias' input at every place."""
+        one = self.a.new_ones(len(self)) if self.one is None else self.one
+        return one.repeat_interleave(self.a.shape[1])
+
+    def _with_one(self, b: Tensor) -> Tensor:
+        return b if self.one is None else b * self.one.view(-1, *[1] * (b.ndim - 1))
+
+    def _bias_of(self, total: Tensor) -> Tensor:
+        return total if self.one is None else self._ones()[:, None] * total
+
+    def inner_rows(self, other: Places) -> Float[Tensor, "n t s"]:
+        """The same, but only of each sample with that of the same row."""
+        if not self.weight:
+            return self.b.new_ones(1, 1, 1)
+        if self.vocabulary:
+            return (self.a[:, :, None] == other.a[:, None, :]).to(self.b.dtype)
+        if self.bias and self.one is not None and other.one is not None:
+            return self.a @ other.a.mT + (self.one * other.one)[:, None, None]
+        return self.a @ other.a.mT + float(self.bias)
+
+
+def own_layout(flat: Float[Tensor, "n d p"], shape: tuple[int, ...]) -> Float[Tensor, "n d p"]:
+    """Gradients stored as ``(..., *kernel, in)`` in the layout ``(..., in, *kernel)`` of the
+    weight; those of a weight that is kept transposed, ``shape`` (out, in), as ``(in, out)``.
+    """
+    if not shape:
+        return flat
+    whole = flat.reshape(*flat.shape[:2], *shape)
+    return (whole.mT if len(shape) == 2 else whole.movedim(-1, 3)).flatten(2)
+
+
+def wide(x: Tensor) -> Tensor:
+    """Half precision as float32: squared norms overflow float16 past 256."""
+    return x.float() if x.dtype in (torch.float16, torch.bfloat16) else x
