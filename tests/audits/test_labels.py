@@ -30,7 +30,9 @@ def planted():
 
 
 def test_every_row_is_scored_by_probabilities_that_never_saw_its_label(planted):
-    report, _, given, _ = planted
+    _, _, given, _ = planted
+    settings = AuditSettings(k=20, space="raw", prior="uniform")  # the neighbors alone
+    report = audit(support=(blobs(400, 0)[0], given), query=blobs(160, 1), settings=settings)
     ned = report.head.ned
     scores = report.labels.scores
     assert scores.shape == (400,)
