@@ -112,16 +112,15 @@ class NEDClassifier(ClassifierMixin, BaseEstimator):
     def fit(self, X: Any, y: Any) -> NEDClassifier:
         """Take rows with labels (n,), or soft labels (n, c), as the support; fit the rest."""
         recipe, x = self.recipe_, rows_of(self, X, reset=True)
-        support = support_in_space(self, x, labels_of(y, len(x)))
-        return self._fit(recipe, support, isinstance(X, Tensor))
+        own = support_in_space(self, x, labels_of(y, len(x)))
+        return self._fit(recipe, own, isinstance(X, Tensor))
 
     def fit_support(self, support: LabeledSupport) -> NEDClassifier:
         """The same for a support that is in its search already, with its labels coded."""
-        recipe, self.n_features_in_ = self.recipe_, support.rows.shape[1]
-        self.space_losses_: dict[str, float] = {}
+        self.n_features_in_, self.space_losses_ = support.rows.shape[1], dict[str, float]()
         if self.space != "raw":
             support = support_in_space(self, support.rows, support.labels, support.ids)
-        return self._fit(recipe, support, True)
+        return self._fit(self.recipe_, support, True)
 
     def fit_on(self, held_out: Evidence) -> NEDClassifier:
         """Fit on held-out rows whose neighbors were found before."""
@@ -288,9 +287,8 @@ class NEDClassifier(ClassifierMixin, BaseEstimator):
 
     @property
     def class_temperatures_(self) -> NDArray[np.float64]:
-        own = self._fitted().parameters_.log_bandwidths
-        ratios = np.ones(len(self.classes_)) if own is None else own.exp().numpy()
-        return self.temperature_ * ratios
+        own, many = self._fitted().parameters_.log_bandwidths, len(self.classes_)
+        return self.temperature_ * (np.ones(many) if own is None else own.exp().numpy())
 
     @property
     def loo_proba_(self) -> Any:
@@ -369,10 +367,8 @@ class NEDClassifier(ClassifierMixin, BaseEstimator):
     def _check_collapse(self, evidence: Evidence) -> None:
         """Rows that no neighbor could set right do not speak against a collapse."""
         best = best_class(self.log_probs_of(evidence.neighborhood), evidence.neighborhood)
-        bound_to_be_wrong = len(self.support_.unreachable(self.k_))
-        accuracy = float((best == evidence.targets).sum()) / max(
-            len(evidence) - bound_to_be_wrong, 1
-        )
+        in_reach = max(len(evidence) - len(self.support_.unreachable(self.k_)), 1)
+        accuracy = float((best == evidence.targets).sum()) / in_reach
         if len(self.classes_) > 1 and accuracy > 0.999:
             self._warn(
                 f"leave-one-out accuracy is {accuracy:.4f}: either the task is easy, or the "
