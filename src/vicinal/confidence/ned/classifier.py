@@ -43,15 +43,13 @@ from vicinal.confidence.ned.posterior import (
     ned_log_probs,
     with_prior,
 )
-from vicinal.confidence.ned.space import check_space, support_in_space
+from vicinal.confidence.ned.space import DEFAULT_K, check_space, support_in_space
 from vicinal.confidence.prediction import Prediction, prediction_of
 from vicinal.confidence.support import Evidence, LabeledSupport, rows_of
 from vicinal.labels import codes_of, labels_of, named, without_empty_classes
 from vicinal.neighbors.neighborhood import Neighborhood
 from vicinal.neighbors.search import Search
 from vicinal.neighbors.spaces import Space
-
-DEFAULT_K = 100
 
 
 class NEDClassifier(ClassifierMixin, BaseEstimator):
@@ -89,7 +87,7 @@ class NEDClassifier(ClassifierMixin, BaseEstimator):
 
     def __init__(
         self,
-        k: int = 100,
+        k: int = DEFAULT_K,
         temperature: float | None = None,
         sharpness: float | str = 1.0,
         background: float | str = 0.0,

@@ -43,7 +43,7 @@ SHRINKAGE = 0.1
 USUAL_LOGIT = -4.0  # of the background: ε = 0.018
 NO_LOGIT = -40.0  # ε = 0
 FOLDS = 3
-MAX_ROWS = 3_000  # so few parameters need no more (20 per class at least); T alone uses all rows
+MAX_ROWS = 1_500  # so few parameters need no more (20 per class at least); T alone uses all rows
 _TINY = 1e-200
 Vector = NDArray[np.float64]
 Mask = NDArray[np.bool_]  # which of a vector's parameters are free
