@@ -241,8 +241,9 @@ def _losses_at_best(evidence: Evidence, temperature: float | None, dimensions: i
     v = np.zeros(count + 4)
     v[-1] = -math.log(len(evidence))
     usable = evidence.rows(reachable(evidence, True))  # the same rows in every space
-    v = coarse(v, usable.rows(torch.linspace(0, len(usable) - 1, min(len(usable), 200)).long()))
+    some = torch.linspace(0, len(usable) - 1, min(len(usable), 150)).long()
+    v = coarse(v, usable.rows(some), points=12)
     if temperature is not None:
         v[0] = math.log(temperature) if 0 < temperature < math.inf else v[0]
     free = fit_mask(count, temperature is None, False, True, True)
-    return row_losses(descend(v, usable, free, dimensions, steps=15)[0], usable)
+    return row_losses(descend(v, usable, free, dimensions, steps=8)[0], usable)
