@@ -43,7 +43,7 @@ from vicinal.confidence.ned.posterior import (
     ned_log_probs,
     with_prior,
 )
-from vicinal.confidence.ned.space import DEFAULT_K, check_space, support_in_space
+from vicinal.confidence.ned.space import DEFAULT_K, check_space, flatness, support_in_space
 from vicinal.confidence.prediction import Prediction, prediction_of
 from vicinal.confidence.support import Evidence, LabeledSupport, rows_of
 from vicinal.labels import codes_of, labels_of, named, without_empty_classes
@@ -335,6 +335,8 @@ class NEDClassifier(ClassifierMixin, BaseEstimator):
         self.stale_: tuple[str, ...] = ()
         self.support_, self._torch = support, as_torch
         self.k_ = self._usable_k(before=0)
+        if self.space != "raw" and (sentence := flatness(support)):
+            self._warn(sentence)
         return self._learn(recipe, None)
 
     def _learn(self, recipe: Recipe, held_out: Evidence | None) -> NEDClassifier:
@@ -347,9 +349,7 @@ class NEDClassifier(ClassifierMixin, BaseEstimator):
             self._warn(sentence)
         self._use(with_prior(fit.parameters, labels.counts(), self.prior))
         self.fitted_ = fit.kept
-        self.stale_ = tuple(
-            name for name in self.stale_ if name == "space_"
-        )  # fit() alone mends it
+        self.stale_ = ("space_",) * ("space_" in self.stale_)  # fit() alone mends it
         self.fitted_on_ = "leave-one-out" if held_out is None else "held-out"
         if evidence is not None and evidence.leave_one_out and not labels.soft:
             self._check_collapse(evidence)

@@ -275,9 +275,9 @@ def _best(start: Vector, evidence: Evidence, free: Mask, dimensions: int) -> Vec
     if free[-2] and free[0] and start[-2] == 0:
         starts.append(starts[0].copy())
         starts[1][[0, -2]] += 1.0
-    if len(starts) > 1:  # a few steps on a third of the rows tell which valley is the deeper one
-        third = evidence.rows(slice(None, None, 3))
-        ends = [descend(v, third, free, dimensions, steps=12) for v in starts]
+    if len(starts) > 1:  # a few steps on some rows tell which valley is the deeper one
+        some = evidence.rows(slice(None, None, max(len(evidence) // 500, 1)))
+        ends = [descend(v, some, free, dimensions, steps=12) for v in starts]
         starts = [min(ends, key=lambda end: end[1])[0]]
     return descend(starts[0], evidence, free, dimensions)[0]
 

@@ -119,6 +119,24 @@ def support_in_space(
     return LabeledSupport(search, labels, ids, space=fit.space, crossed=fit.crossed)
 
 
+def flatness(support: LabeledSupport) -> str | None:
+    """What to say where the mapped rows span fewer directions than their classes need."""
+    rows, classes = support.rows, len(support.labels.classes)
+    needed = min(classes - 1, rows.shape[1])
+    some = torch.linspace(0, len(rows) - 1, min(len(rows), 2 * needed + 20)).long()
+    if len(rows) <= needed or _rank(rows[some]) >= needed or (rank := _rank(rows)) >= needed:
+        return None
+    return (
+        f"the rows span {rank} directions in the {support.space.name} space, too few to set "
+        f"{classes} classes apart: some will be taken for one another. The embedding has "
+        "collapsed, or most of its columns are copies; check it."
+    )
+
+
+def _rank(rows: Tensor) -> int:
+    return int(torch.linalg.matrix_rank(rows - rows.mean(0)))
+
+
 def pool_of(task: Task) -> Task:
     """The rows to choose by."""
     n, enough = len(task.x), max(POOL, 20 * len(task.labels.classes))
