@@ -162,3 +162,15 @@ def test_a_class_of_narrow_spread_gets_a_small_bandwidth(rng):
     plain = NEDClassifier(k=60).fit(x, y)
     nll = lambda n: -float(n.loo_proba_.gather(1, y[:, None]).log().mean())
     assert nll(ned) <= nll(plain) + 1e-6
+
+
+@pytest.mark.parametrize("extras", [{}, {"sharpness": "fit", "background": "fit"}])
+def test_a_perfect_leave_one_out_leaves_the_doubt_that_its_rows_cannot_rule_out(rng, extras):
+    y = torch.arange(40) % 2
+    x = torch.randn(40, 2, generator=rng).double() + 4.0 * y[:, None]
+    ned = NEDClassifier(k=39, **extras).fit(x, y)
+    plain = NEDClassifier(k=39, temperature=ned.temperature_).fit(x, y)
+    told = -plain.loo_proba_.gather(1, y[:, None]).log().sum()
+    assert 0.9 < float(told) < 1  # at T = 0 it is 0, and the first error costs every digit
+    assert any("lower bound" in sentence for sentence in ned.warnings_)
+    assert ned.sharpness_ == 1  # rows that are all certain buy no parameters

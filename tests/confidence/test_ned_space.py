@@ -1,5 +1,7 @@
 """NEDClassifier in a fitted space: chosen on held-out rows, kept everywhere, and honest."""
 
+from pathlib import Path
+
 import numpy as np
 import pytest
 import torch
@@ -8,8 +10,9 @@ from torch.testing import assert_close
 
 import vicinal
 from vicinal.checks import InputError
+from vicinal.confidence import bundle
 from vicinal.confidence.ned.classifier import NEDClassifier
-from vicinal.confidence.ned.space import folds_of, simplest_of_the_best
+from vicinal.confidence.ned.space import folds_of, in_reach
 from vicinal.labels import labels_of
 from vicinal.neighbors.spaces import SPACES
 
@@ -91,8 +94,8 @@ def test_folds_hold_every_class_alike():
 def test_a_simpler_space_within_a_standard_error_is_taken():
     noisy = torch.tensor([1.0, 0.0, 1.0, 0.0])
     losses = {"raw": noisy, "unit": noisy - torch.tensor([0.5, -0.45, 0.5, -0.45]), "x": noisy + 1}
-    assert simplest_of_the_best(losses) == "raw"
-    assert simplest_of_the_best({"raw": noisy, "unit": noisy - 0.1}) == "unit"
+    assert in_reach(losses)[0] == "raw"
+    assert in_reach({"raw": noisy, "unit": noisy - 0.1})[0] == "unit"
 
 
 @pytest.mark.parametrize("space", SPACES)
@@ -103,6 +106,35 @@ def test_the_space_is_in_the_file(loud, tmp_path, space):
     assert (back.space_.name, back.n_features_in_) == (space, 20)
     assert_close(back.predict_proba(q), ned.predict_proba(q), rtol=0, atol=0)
     assert_close(torch.as_tensor(back.loo_proba_), torch.as_tensor(ned.loo_proba_))
+
+
+def test_a_file_of_before_there_were_spaces_holds_raw_rows():
+    old = vicinal.load(Path(__file__).parents[1] / "golden" / "kept.vic").ned
+    assert old.space_.name == "raw"
+    assert old.n_features_in_ == old.support_.rows.shape[1]
+    assert_close(old.space_(old.support_.rows), old.support_.rows, rtol=0, atol=0)
+
+
+def test_the_file_holds_one_map_and_none_of_the_folds(loud, tmp_path):
+    (x, y), _ = loud
+    path = NEDClassifier(k=20, space="whitened").fit(x, y).save(tmp_path / "ned.vic")
+    maps = [v for v in bundle.read(path)[1].values() if v.shape == (20, 20)]
+    assert len(maps) == 1
+
+
+def test_rows_added_to_a_loaded_file_are_fitted_as_to_the_one_that_was_saved(loud, tmp_path):
+    (x, y), (q, labels) = loud
+    ned = NEDClassifier(k=20, space="whitened").fit(x, y)
+    back = vicinal.load(ned.save(tmp_path / "ned.vic"))
+    assert ned.add(q, labels).temperature_ == back.add(q, labels).temperature_
+    assert_close(ned.predict_proba(q), back.predict_proba(q))
+
+
+def test_when_one_fold_alone_is_left_its_rows_are_dealt_anew(loud):
+    (x, y), _ = loud
+    ned = NEDClassifier(space="whitened").fit(x, y)
+    ned.remove((ned.support_.crossed.fold != 0).nonzero()[:, 0])
+    assert torch.isfinite(torch.as_tensor(ned.loo_proba_)).all()
 
 
 @pytest.mark.parametrize("space", SPACES)
@@ -165,3 +197,20 @@ def test_digits_are_no_worse_in_the_fitted_space():
     raw = NEDClassifier(k=50, **FITTED).fit(x[:500], y[:500])
     fit = NEDClassifier(k=50, space="fit", **FITTED).fit(x[:500], y[:500])
     assert nll(fit, x[500:], y[500:]) < 1.1 * nll(raw, x[500:], y[500:])
+
+
+def test_rows_that_span_fewer_directions_than_there_are_classes_earn_a_sentence(rng):
+    y = torch.arange(200) % 8
+    flat = torch.randn(200, 2, generator=rng) @ torch.randn(2, 30, generator=rng)
+    for space in ("standardized", "whitened"):
+        ned = NEDClassifier(k=20, space=space).fit(flat, y)
+        assert any("directions" in sentence for sentence in ned.warnings_), space
+    ned = NEDClassifier(k=20, space="whitened").fit(torch.randn(200, 30, generator=rng), y)
+    assert not any("directions" in sentence for sentence in ned.warnings_)
+
+
+def test_candidates_far_behind_are_dropped_and_still_reported(loud):
+    (x, y), (q, w) = loud
+    more = NEDClassifier(k=20, space="fit").fit(torch.cat([x, q, x + 0.1]), torch.cat([y, w, y]))
+    assert set(more.space_losses_) >= set(SPACES[:5])
+    assert more.space_losses_["raw"] > more.space_losses_["whitened"]

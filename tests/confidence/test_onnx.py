@@ -22,6 +22,10 @@ FORMS = [
     {"k": 15, "temperature": float("inf")},
     {"k": 15, "sharpness": 3.0, "background": 0.04, "prior": [0.5, 0.2, 0.3]},
     {"k": 30, "bandwidth": "class", "sharpness": "fit", "background": "fit"},
+    {"k": 15, "space": "centered-unit"},
+    {"k": 15, "space": "standardized", "metric": "euclidean"},
+    {"k": 15, "space": "whitened"},
+    {"k": 15, "space": "learned", "metric": "cosine"},
 ]
 
 

@@ -259,7 +259,7 @@ def gather(
 
     kept: NeighborGraph | None = None
     if fit.crossed is not None:
-        graph = fit.crossed.neighborhood(k, settings.metric, in_fold).labeled(codes)
+        graph = fit.crossed.neighborhood(k, settings.metric, codes, in_fold).labeled(codes)
     else:
         own = torch.arange(len(codes))
         graph = asked(search, sets.support.rows, k, "support", own).cpu().labeled(codes)

@@ -26,6 +26,7 @@ from vicinal import labels as coding
 from vicinal.checks import InputError, as_matrix
 from vicinal.labels import Labels, labels_of
 from vicinal.neighbors.graph import NeighborGraph
+from vicinal.neighbors.learned import Form
 from vicinal.neighbors.neighborhood import Neighborhood, NeighborLabels, joined
 from vicinal.neighbors.search import ExactSearch, Search
 from vicinal.neighbors.spaces import RAW, Space
@@ -99,40 +100,57 @@ def joined_evidence(parts: Sequence[Evidence]) -> Evidence:
 class CrossFit:
     """The honest stand-in for the leave-one-out graph where the space itself looked at the labels.
 
-    A row of fold f is searched among the rows of the other folds, in a space that was fitted to
-    them alone: ``spaces[f]``. ``rows`` are as they came, before any map.
+    A row of fold f is searched among the rows of the other folds, in a space of the same ``form``
+    that is fitted to them alone. ``rows`` are as they came, before any map. Like the graph, the
+    neighborhoods are found when they are asked for, and no map of a fold outlives that.
     """
 
     rows: Float[Tensor, "n d"]
     fold: Int[Tensor, " n"]
-    spaces: tuple[Space, ...]
+    form: Form
 
-    def neighborhood(self, k: int, metric: str, ask: Ask | None = None) -> Neighborhood:
+    def neighborhood(
+        self,
+        k: int,
+        metric: str,
+        labels: Int[Tensor, " n"] | Float[Tensor, "n c"],
+        ask: Ask | None = None,
+    ) -> Neighborhood:
         """Each row's k nearest of the other folds (fewer where these have fewer rows).
 
-        ``ask(support, rows, k, fold)`` takes the place of an exact search.
+        Parameters
+        ----------
+        k, metric : how many, by which distance.
+        labels : of all rows; each fold's map is fitted to those of the others.
+        ask : ``ask(support, rows, k, fold)`` takes the place of an exact search.
         """
-        own = [(self.fold == f).nonzero()[:, 0] for f in range(len(self.spaces))]
+        own = [(self.fold == f).nonzero()[:, 0] for f in self.fold.unique()]
         k = min(k, len(self.fold) - max(map(len, own)))
         distances = self.rows.new_empty(len(self.fold), k)
         indices = torch.empty(len(self.fold), k, dtype=torch.long)
         for f, mine in enumerate(own):
-            if len(mine):
-                rest, x = (self.fold != f).nonzero()[:, 0], self.spaces[f](self.rows)
-                if ask is None:
-                    found = ExactSearch(metric).build(x[rest]).query(x[mine], k).cpu()
-                else:
-                    found = ask(x[rest], x[mine], k, f).cpu()
-                distances[mine], indices[mine] = found.distances, rest[found.indices]
+            rest = (self.fold != self.fold[mine[0]]).nonzero()[:, 0]
+            others = self.rows[rest]
+            space = self.form(others, labels[rest])
+            x, rows = space(others), space(self.rows[mine])
+            if ask is None:
+                found = ExactSearch(metric).build(x).query(rows, k).cpu()
+            else:
+                found = ask(x, rows, k, f).cpu()
+            distances[mine], indices[mine] = found.distances, rest[found.indices]
         return Neighborhood(distances, indices)
 
     def with_rows(self, rows: Float[Tensor, "m d"], ids: Int[Tensor, " m"]) -> CrossFit:
-        """New rows join the folds in turn; no map has seen them."""
-        fold = torch.cat([self.fold, ids % len(self.spaces)])
+        """New rows join the folds in turn."""
+        fold = torch.cat([self.fold, ids % (self.fold.max() + 1)])
         return replace(self, rows=torch.cat([self.rows, rows.to(self.rows)]), fold=fold)
 
     def keep(self, kept: Tensor) -> CrossFit:
-        return replace(self, rows=self.rows[kept], fold=self.fold[kept])
+        """Without the other rows; where these were all folds but one, the cards are dealt anew."""
+        fold = self.fold[kept]
+        if len(fold.unique()) < 2:
+            fold = torch.arange(len(fold)) % 2
+        return replace(self, rows=self.rows[kept], fold=fold)
 
 
 class LabeledSupport:
@@ -206,7 +224,8 @@ class LabeledSupport:
         k = min(k, len(self) - 1)
         if self.crossed is not None:
             if self._honest is None or self._honest.k < k:
-                self._honest = self.crossed.neighborhood(k, self.search.metric)
+                found = self.crossed.neighborhood(k, self.search.metric, self.labels.codes)
+                self._honest = found
             return self._honest.first(k).labeled(self.labels.codes)
         if self._graph is None or self._graph.k != k:
             self._graph = NeighborGraph.build(self.search, k)

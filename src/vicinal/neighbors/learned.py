@@ -23,7 +23,16 @@ from torch import Tensor
 
 from vicinal.neighbors.distances import unit_rows
 from vicinal.neighbors.search.exact import ExactSearch
-from vicinal.neighbors.spaces import USUAL, Labels, Space, Whitening, class_sums, whitened_space
+from vicinal.neighbors.spaces import (
+    LABELED,
+    USUAL,
+    Labels,
+    Space,
+    Whitening,
+    class_sums,
+    plain_space,
+    whitened_space,
+)
 from vicinal.neighbors.surprise import fit_temperature
 from vicinal.neighbors.temperature import optimal_temperature
 from vicinal.neighbors.tiles.masses import log_masses
@@ -35,6 +44,25 @@ CHECK = 6  # steps between two looks at the rows set aside
 RATE = 0.03
 PULL = 1.0  # λ
 SET_ASIDE = 5  # one row in so many
+
+
+class Form(NamedTuple):
+    """A space that is not fitted yet: its name and what shapes it. Rows and labels make it one.
+
+    >>> Form("unit")(torch.tensor([[3.0, 4.0]]), torch.tensor([0])).unit
+    True
+    """
+
+    name: str
+    whitening: Whitening = USUAL
+    steps: int | None = None  # of learning; None stops where rows set aside do best
+
+    def __call__(self, x: Float[Tensor, "n d"], labels: Labels) -> Space:
+        if self.name not in LABELED:
+            return plain_space(self.name, x)
+        if self.name == "whitened":
+            return whitened_space(x, labels, self.whitening)
+        return learned_space(x, labels, self.whitening, steps=self.steps)
 
 
 class Start(NamedTuple):

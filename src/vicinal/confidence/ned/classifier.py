@@ -43,15 +43,13 @@ from vicinal.confidence.ned.posterior import (
     ned_log_probs,
     with_prior,
 )
-from vicinal.confidence.ned.space import check_space, support_in_space
+from vicinal.confidence.ned.space import DEFAULT_K, check_space, flatness, support_in_space
 from vicinal.confidence.prediction import Prediction, prediction_of
 from vicinal.confidence.support import Evidence, LabeledSupport, rows_of
 from vicinal.labels import codes_of, labels_of, named, without_empty_classes
 from vicinal.neighbors.neighborhood import Neighborhood
 from vicinal.neighbors.search import Search
 from vicinal.neighbors.spaces import Space
-
-DEFAULT_K = 100
 
 
 class NEDClassifier(ClassifierMixin, BaseEstimator):
@@ -89,7 +87,7 @@ class NEDClassifier(ClassifierMixin, BaseEstimator):
 
     def __init__(
         self,
-        k: int = 100,
+        k: int = DEFAULT_K,
         temperature: float | None = None,
         sharpness: float | str = 1.0,
         background: float | str = 0.0,
@@ -112,17 +110,17 @@ class NEDClassifier(ClassifierMixin, BaseEstimator):
     def fit(self, X: Any, y: Any) -> NEDClassifier:
         """Take rows with labels (n,), or soft labels (n, c), as the support; fit the rest."""
         recipe, x = self.recipe_, rows_of(self, X, reset=True)
-        support = support_in_space(self, x, labels_of(y, len(x)))
-        return self._fit(recipe, support, isinstance(X, Tensor))
+        own = support_in_space(self, x, labels_of(y, len(x)))
+        return self._fit(recipe, own, isinstance(X, Tensor))
 
     def fit_support(self, support: LabeledSupport) -> NEDClassifier:
         """The same for a support that is in its search already, with its labels coded."""
-        recipe, shift = self.recipe_, support.space.shift
+        shift = support.space.shift
         self.n_features_in_ = support.rows.shape[1] if shift is None else len(shift)
         self.space_losses_: dict[str, float] = {}
         if self.space != "raw":
             support = support_in_space(self, support.rows, support.labels, support.ids)
-        return self._fit(recipe, support, True)
+        return self._fit(self.recipe_, support, True)
 
     def fit_on(self, held_out: Evidence) -> NEDClassifier:
         """Fit on held-out rows whose neighbors were found before."""
@@ -290,9 +288,8 @@ class NEDClassifier(ClassifierMixin, BaseEstimator):
 
     @property
     def class_temperatures_(self) -> NDArray[np.float64]:
-        own = self._fitted().parameters_.log_bandwidths
-        ratios = np.ones(len(self.classes_)) if own is None else own.exp().numpy()
-        return self.temperature_ * ratios
+        own, many = self._fitted().parameters_.log_bandwidths, len(self.classes_)
+        return self.temperature_ * (np.ones(many) if own is None else own.exp().numpy())
 
     @property
     def loo_proba_(self) -> Any:
@@ -341,6 +338,8 @@ class NEDClassifier(ClassifierMixin, BaseEstimator):
         self.stale_: tuple[str, ...] = ()
         self.support_, self._torch = support, as_torch
         self.k_ = self._usable_k(before=0)
+        if self.space != "raw" and (sentence := flatness(support)):
+            self._warn(sentence)
         return self._learn(recipe, None)
 
     def _learn(self, recipe: Recipe, held_out: Evidence | None) -> NEDClassifier:
@@ -353,9 +352,7 @@ class NEDClassifier(ClassifierMixin, BaseEstimator):
             self._warn(sentence)
         self._use(with_prior(fit.parameters, labels.counts(), self.prior))
         self.fitted_ = fit.kept
-        self.stale_ = tuple(
-            name for name in self.stale_ if name == "space_"
-        )  # fit() alone mends it
+        self.stale_ = ("space_",) * ("space_" in self.stale_)  # fit() alone mends it
         self.fitted_on_ = "leave-one-out" if held_out is None else "held-out"
         if evidence is not None and evidence.leave_one_out and not labels.soft:
             self._check_collapse(evidence)
@@ -371,10 +368,8 @@ class NEDClassifier(ClassifierMixin, BaseEstimator):
     def _check_collapse(self, evidence: Evidence) -> None:
         """Rows that no neighbor could set right do not speak against a collapse."""
         best = best_class(self.log_probs_of(evidence.neighborhood), evidence.neighborhood)
-        bound_to_be_wrong = len(self.support_.unreachable(self.k_))
-        accuracy = float((best == evidence.targets).sum()) / max(
-            len(evidence) - bound_to_be_wrong, 1
-        )
+        in_reach = max(len(evidence) - len(self.support_.unreachable(self.k_)), 1)
+        accuracy = float((best == evidence.targets).sum()) / in_reach
         if len(self.classes_) > 1 and accuracy > 0.999:
             self._warn(
                 f"leave-one-out accuracy is {accuracy:.4f}: either the task is easy, or the "

@@ -13,8 +13,9 @@ from vicinal.confidence.ned.classifier import NEDClassifier
 from vicinal.confidence.ned.posterior import NEDParameters
 from vicinal.confidence.support import CrossFit, LabeledSupport
 from vicinal.labels import Labels
+from vicinal.neighbors.learned import Form
 from vicinal.neighbors.search import make_search
-from vicinal.neighbors.spaces import RAW, Space
+from vicinal.neighbors.spaces import RAW, Space, Whitening
 
 _NUMBERS = ("temperature", "sharpness", "background", "effective_dimension")
 _VECTORS = ("log_bandwidths", "prior", "log_prior_shift")
@@ -47,12 +48,7 @@ def ned_state(ned: NEDClassifier) -> tuple[dict[str, Tensor], dict[str, Any]]:
         "options": {k: int(v) if isinstance(v, np.integer) else v for k, v in options.items()},
         "classes": pack_classes(ned.classes_),
         "k": ned.k_,
-        "space": {
-            "name": ned.space_.name,
-            "unit": ned.space_.unit,
-            "width": ned.n_features_in_,
-            "losses": ned.space_losses_,
-        },
+        "space": _space_facts(ned),
         "fitted": list(ned.fitted_),
         "fitted_on": ned.fitted_on_,
         "stale": list(ned.stale_),
@@ -89,14 +85,21 @@ def ned_of_state(tensors: dict[str, Tensor], facts: dict[str, Any]) -> NEDClassi
 
 
 def _space_tensors(support: LabeledSupport) -> dict[str, Tensor]:
-    """The map, and where it saw the labels the rows and maps of its folds as well."""
+    """The map, and where it saw the labels what its folds' maps are fitted to when asked for."""
     parts = {"space_shift": support.space.shift, "space_matrix": support.space.matrix}
     crossed = support.crossed
     if crossed is not None:
         parts |= {"crossed_rows": crossed.rows, "crossed_fold": crossed.fold}
-        for f, space in enumerate(crossed.spaces):
-            parts |= {f"crossed_shift_{f}": space.shift, f"crossed_matrix_{f}": space.matrix}
     return {name: value for name, value in parts.items() if value is not None}
+
+
+def _space_facts(ned: NEDClassifier) -> dict[str, Any]:
+    space, crossed = ned.space_, ned.support_.crossed
+    facts = {"name": space.name, "unit": space.unit, "width": ned.n_features_in_}
+    form = None
+    if crossed is not None:
+        form = crossed.form.whitening._asdict() | {"steps": crossed.form.steps}
+    return facts | {"losses": ned.space_losses_, "form": form}
 
 
 def _space_of(tensors: dict[str, Tensor], facts: dict[str, Any]) -> tuple[Space, CrossFit | None]:
@@ -107,7 +110,6 @@ def _space_of(tensors: dict[str, Tensor], facts: dict[str, Any]) -> tuple[Space,
     space = Space(name, tensors.get("space_shift"), tensors.get("space_matrix"), unit)
     if "crossed_rows" not in tensors:
         return space, None
-    count = sum(key.startswith("crossed_shift_") for key in tensors)
-    maps = [(tensors[f"crossed_shift_{f}"], tensors[f"crossed_matrix_{f}"]) for f in range(count)]
-    spaces = tuple(Space(name, shift, matrix, unit) for shift, matrix in maps)
-    return space, CrossFit(tensors["crossed_rows"], tensors["crossed_fold"], spaces)
+    about = facts["space"]["form"]
+    form = Form(name, Whitening(about["shrinkage"], about["toward"]), about["steps"])
+    return space, CrossFit(tensors["crossed_rows"], tensors["crossed_fold"], form)

@@ -43,7 +43,7 @@ SHRINKAGE = 0.1
 USUAL_LOGIT = -4.0  # of the background: ε = 0.018
 NO_LOGIT = -40.0  # ε = 0
 FOLDS = 3
-MAX_ROWS = 3_000  # so few parameters need no more (20 per class at least); T alone uses all rows
+MAX_ROWS = 1_500  # so few parameters need no more (20 per class at least); T alone uses all rows
 _TINY = 1e-200
 Vector = NDArray[np.float64]
 Mask = NDArray[np.bool_]  # which of a vector's parameters are free
@@ -145,11 +145,33 @@ def _plain_temperature(
             "neighbors say nothing about their labels beyond the plain vote. Try a larger k, or "
             "check that rows and labels belong together.",
         )
-    return math.log(at), (
+    wide = _widest(v, rows, math.log(at), fallback)
+    return wide, (
         f"the temperature ran into its lower bound ({at:.3g}): the classes have collapsed, as when "
         "the support is the embedding's own training set, and confidence will be too high on new "
-        "rows. Call calibrate(X, y) with held-out rows.",
+        f"rows. {math.exp(wide):.3g} is used, the largest that fits these rows about as well. "
+        "Call calibrate(X, y) with held-out rows.",
     )
+
+
+def _widest(v: Vector, rows: Evidence, low: float, high: float) -> float:
+    """The largest log T that costs all n rows together less than a nat more than T = 0 does.
+
+    Rows that are all nearest to their own class say T = 0, the nearest neighbor's certainty, and
+    the first new row that is not costs as many nats as the kernel has digits. Up to here no T is
+    less likely by more than the odds of one row in n + 1.
+    """
+    n, enough = len(rows), rows.rows(torch.linspace(0, len(rows) - 1, min(len(rows), 3_000)).long())
+
+    def fits(log_t: float) -> bool:
+        return float(row_losses(np.array([log_t, *v[1:]]), enough).mean()) * (n + 1) <= 1
+
+    if fits(high):
+        return max(low, high)
+    for _ in range(30):
+        middle = (low + high) / 2
+        low, high = (middle, high) if fits(middle) else (low, middle)
+    return low
 
 
 def reachable(evidence: Evidence, background: bool) -> Bool[Tensor, " n"]:
@@ -210,12 +232,12 @@ def descend(
     return placed(found.x), float(found.fun)
 
 
-def coarse(v: Vector, evidence: Evidence) -> Vector:
+def coarse(v: Vector, evidence: Evidence, points: int = 23) -> Vector:
     """T from a grid around the k-th distance: the loss may have two minima in T."""
     scale = float(evidence.distances[:, -1].median())
     if scale <= 0:
         return v
-    grid = [np.array([math.log(scale) + u, *v[1:]]) for u in np.linspace(-8, 3, 23)]
+    grid = [np.array([math.log(scale) + u, *v[1:]]) for u in np.linspace(-8, 3, points)]
     return min(grid, key=lambda at: float(row_losses(at, evidence).mean()))
 
 
@@ -238,8 +260,9 @@ def fit_jointly(
             own = descend(v, evidence.rows(fold != f), free, dimensions, steps=12)[0]
             losses[fold == f] = row_losses(own, evidence.rows(fold == f))
         gain = lowest - losses
-        # Lower in the mean by half a standard error: a coin's toss should not buy parameters.
-        if float(gain.mean()) > 0.5 * float(gain.std()) / math.sqrt(len(gain)):
+        # Lower by half a standard error, and by a nat in all: neither a coin's toss nor rows that
+        # are all certain should buy parameters.
+        if float(gain.sum()) > max(1.0, 0.5 * float(gain.std()) * math.sqrt(len(gain))):
             best, kept, lowest = v, step, losses
     return best, kept
 
@@ -252,8 +275,11 @@ def _best(start: Vector, evidence: Evidence, free: Mask, dimensions: int) -> Vec
     if free[-2] and free[0] and start[-2] == 0:
         starts.append(starts[0].copy())
         starts[1][[0, -2]] += 1.0
-    ends = [descend(v, evidence, free, dimensions) for v in starts]
-    return min(ends, key=lambda end: end[1])[0]
+    if len(starts) > 1:  # a few steps on some rows tell which valley is the deeper one
+        some = evidence.rows(slice(None, None, max(len(evidence) // 500, 1)))
+        ends = [descend(v, some, free, dimensions, steps=12) for v in starts]
+        starts = [min(ends, key=lambda end: end[1])[0]]
+    return descend(starts[0], evidence, free, dimensions)[0]
 
 
 def _pass(v: Vector, evidence: Evidence):  # type: ignore[no-untyped-def]  # (n,), a thunk

@@ -3,19 +3,20 @@ r"""Which space to compare rows in: chosen by the log-loss of rows that no candi
 Leave-one-out is blind here. A space that saw a row's label has drawn the row to its class: on 2,500
 features of birds the leave-one-out loss of the whitened space is 0.54 where new rows have 2.9. So
 the rows are dealt into folds; a candidate is fitted without a fold, and its rows are searched
-among the others. The lowest mean loss wins, but a simpler space within one standard error of it (of
-the paired difference) is taken instead. What the choice costs does not grow with the support: about
-900 rows are scored, whatever its size.
+among the others. Candidates that 300 rows put three standard errors behind the best are dropped,
+the others are scored on 600. The lowest mean loss wins, but a simpler space within one standard
+error of it (of the paired difference) is taken instead. What the choice costs does not grow with
+the support: 4,000 rows of it suffice, 20 of each class at least.
 
-The chosen space is then fitted to all rows. Where it looks at labels, it is also fitted without
-each fold in turn (:class:`vicinal.confidence.support.CrossFit`), and everything that is fitted or
-said leave-one-out rests on these neighborhoods.
+The chosen space is then fitted to all rows. Where it looks at labels,
+:class:`vicinal.confidence.support.CrossFit` takes the place of the leave-one-out graph, and
+everything that is fitted or said leave-one-out rests on its neighborhoods.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -28,28 +29,24 @@ from vicinal.checks import InputError, check_choice, check_k
 from vicinal.confidence.ned.fit import coarse, descend, fit_mask, reachable, row_losses
 from vicinal.confidence.support import CrossFit, Evidence, LabeledSupport
 from vicinal.labels import Labels
-from vicinal.neighbors.learned import best_steps, learned_space
+from vicinal.neighbors.learned import Form, best_steps
 from vicinal.neighbors.neighborhood import Neighborhood
 from vicinal.neighbors.search import ExactSearch, make_search
-from vicinal.neighbors.spaces import (
-    LABELED,
-    RAW,
-    SPACES,
-    Space,
-    Whitening,
-    plain_space,
-    whitened_space,
-)
+from vicinal.neighbors.spaces import LABELED, RAW, SPACES, Space, Whitening
 
 if TYPE_CHECKING:
     from vicinal.confidence.ned.classifier import NEDClassifier
 
+DEFAULT_K = 100  # of NED: as many neighbors, or the whole of a smaller support
 FOLDS = 5
-SCORED = 900  # rows, at most
+FIRST, SCORED = 300, 600  # rows that score every candidate, and those still in the running
+POOL = 4_000  # rows to choose by, or 20 per class
 FORMS = (Whitening(0.3, "sphere"), Whitening(0.3, "columns"))  # the better one goes on
-AT_MOST = 100  # k by default: as many, or the whole support
 FEW = 10  # rows with which nothing can be chosen
-Fit = Callable[[Tensor, Tensor], Space]  # rows, codes -> space
+# Learning takes as long as the graph of 8,000 rows: a second or two for a small support, and a
+# small part of the time of a large one. In between it must be asked for by name.
+LEARN_BELOW, LEARN_ABOVE = 5_000, 40_000
+Losses = Float[Tensor, " m"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,23 +94,23 @@ def fit_space(
     few = len(x) < FEW or int((labels.counts() > 1).sum()) < 2
     if name == "raw" or (name == "fit" and few):
         return SpaceFit()
-    if name not in (*LABELED, "fit"):
-        return SpaceFit(plain_space(name, x))
-    task = Task(x, labels, folds_of(labels, min(FOLDS, len(x))), k, metric, temperature)
-    if few:
-        return _cross_fitted(whitening(Whitening()), task, {})
-    scored = dict(_candidates(name, task))
-    losses = {title: loss for title, (_, loss) in scored.items()}
-    chosen = simplest_of_the_best(losses) if name == "fit" else name
-    means = {title: float(loss.mean()) for title, loss in losses.items()}
-    return _cross_fitted(scored[chosen][0], task, means)
+    form, losses = Form(name), dict[str, Losses]()
+    fold = folds_of(labels, min(FOLDS, len(x)))
+    if name in (*LABELED, "fit") and few:
+        form = Form("whitened")
+    elif name in (*LABELED, "fit"):
+        task = pool_of(Task(x, labels, fold, k, metric, temperature))
+        form, losses = choose(name, task, learn=not LEARN_BELOW < len(x) < LEARN_ABOVE)
+    space = form(x, labels.codes)
+    crossed = CrossFit(x, fold, form) if space.labeled else None
+    return SpaceFit(space, crossed, {title: float(loss.mean()) for title, loss in losses.items()})
 
 
 def support_in_space(
     ned: NEDClassifier, x: Float[Tensor, "n d"], labels: Labels, ids: Tensor | None = None
 ) -> LabeledSupport:
     """The rows in the space that ``ned.space`` names or chooses, ready to be searched."""
-    k = min(ned.k, len(x)) if ned.k == AT_MOST else ned.k
+    k = min(ned.k, len(x)) if ned.k == DEFAULT_K else ned.k
     check_k(k, len(x), "k", "the support")
     given = ned.recipe_.temperature
     fit = fit_space(ned.space, x, labels, k=k, metric=ned.metric, temperature=given)
@@ -122,18 +119,73 @@ def support_in_space(
     return LabeledSupport(search, labels, ids, space=fit.space, crossed=fit.crossed)
 
 
-def simplest_of_the_best(losses: dict[str, Float[Tensor, " m"]]) -> str:
-    """The first whose loss is within a standard error of the lowest; simpler ones come first.
+def flatness(support: LabeledSupport) -> str | None:
+    """What to say where the mapped rows span fewer directions than their classes need."""
+    rows, classes = support.rows, len(support.labels.classes)
+    needed = min(classes - 1, rows.shape[1])
+    some = torch.linspace(0, len(rows) - 1, min(len(rows), 2 * needed + 20)).long()
+    if len(rows) <= needed or _rank(rows[some]) >= needed or (rank := _rank(rows)) >= needed:
+        return None
+    return (
+        f"the rows span {rank} directions in the {support.space.name} space, too few to set "
+        f"{classes} classes apart: some will be taken for one another. The embedding has "
+        "collapsed, or most of its columns are copies; check it."
+    )
 
-    >>> simplest_of_the_best({"raw": torch.tensor([1.0, 1.2]), "unit": torch.tensor([0.9, 1.3])})
-    'raw'
+
+def _rank(rows: Tensor) -> int:
+    return int(torch.linalg.matrix_rank(rows - rows.mean(0)))
+
+
+def pool_of(task: Task) -> Task:
+    """The rows to choose by."""
+    n, enough = len(task.x), max(POOL, 20 * len(task.labels.classes))
+    if n <= enough:
+        return task
+    some = torch.randperm(n, generator=torch.Generator().manual_seed(1))[:enough]
+    labels = Labels(task.labels.classes, task.labels.codes[some])
+    return task._replace(x=task.x[some], labels=labels, fold=task.fold[some])
+
+
+def choose(name: str, task: Task, *, learn: bool) -> tuple[Form, dict[str, Losses]]:
+    """The form that is named or wins, and the losses of all that were scored, simplest first.
+
+    ``learn``: a learned space may be tried, which it is where whitening is the best so far.
+    """
+    forms, losses = dict[str, Form](), dict[str, Losses]()
+    for plain in SPACES[:-2] if name == "fit" else ():
+        try:
+            losses[plain] = held_out_losses(Form(plain), task, FIRST)
+        except InputError:
+            continue  # rows of one column, or none that varies: no such space
+        forms[plain] = Form(plain)
+    forms["whitened"], losses["whitened"] = _best_whitening(task)
+    running, learn = in_reach(losses, errors=3), name == "learned" or (name == "fit" and learn)
+    count = SCORED if len(running) > 1 or learn else FIRST
+    if len(task.x) > FIRST < count:
+        losses |= {title: held_out_losses(forms[title], task, count) for title in running}
+    best = min(running, key=lambda title: float(losses[title].mean()))
+    if learn and best == "whitened":
+        forms["learned"] = _learned(forms["whitened"], task)
+        losses["learned"] = held_out_losses(forms["learned"], task, count)
+        running.append("learned")
+    chosen = in_reach({title: losses[title] for title in running})[0] if name == "fit" else name
+    return forms[chosen], losses
+
+
+def in_reach(losses: dict[str, Losses], errors: float = 1.0) -> list[str]:
+    """Those within so many standard errors (of the paired difference) of the lowest mean loss.
+
+    >>> in_reach({"raw": torch.tensor([1.0, 1.2]), "unit": torch.tensor([0.9, 1.3])})
+    ['raw', 'unit']
     """
     best = min(losses.values(), key=lambda loss: float(loss.mean()))
-    for name, loss in losses.items():
-        gap = loss - best
-        if float(gap.mean()) <= float(gap.std()) / math.sqrt(len(gap)):
-            return name
-    raise AssertionError("the lowest is within reach of itself")
+    gaps = {name: loss - best for name, loss in losses.items()}
+    return [
+        name
+        for name, gap in gaps.items()
+        if float(gap.mean()) <= errors * float(gap.std()) / math.sqrt(len(gap))
+    ]
 
 
 def folds_of(labels: Labels, count: int) -> Int[Tensor, " n"]:
@@ -146,40 +198,15 @@ def folds_of(labels: Labels, count: int) -> Int[Tensor, " n"]:
     return fold
 
 
-def whitening(form: Whitening) -> Fit:
-    return lambda x, codes: whitened_space(x, codes, form)
+def _learned(whitened: Form, task: Task) -> Form:
+    rest = task.fold != 0
+    steps = best_steps(task.x[rest], task.labels.codes[rest], whitened.whitening)
+    return Form("learned", whitened.whitening, steps)
 
 
-def learning(form: Whitening, steps: int) -> Fit:
-    return lambda x, codes: learned_space(x, codes, form, steps=steps)
-
-
-def _plain(name: str) -> Fit:
-    return lambda x, codes: plain_space(name, x)
-
-
-def _candidates(name: str, task: Task) -> Iterator[tuple[str, tuple[Fit, Tensor]]]:
-    """Each with its losses, in order of simplicity; a learned one where whitening was no loss."""
-    lowest = math.inf
-    if name == "fit":
-        for plain in (known for known in SPACES if known not in LABELED):
-            try:
-                loss = held_out_losses(_plain(plain), task)
-            except InputError:
-                continue  # rows of one column, or none that varies: no such space
-            lowest = min(lowest, float(loss.mean()))
-            yield plain, (_plain(plain), loss)
-    best, loss = _best_whitening(task)
-    yield "whitened", (whitening(best), loss)
-    if name != "whitened" and (name == "learned" or bool(loss.mean() < lowest)):
-        rest = task.fold != 0
-        steps = best_steps(task.x[rest], task.labels.codes[rest], best)
-        yield "learned", (learning(best, steps), held_out_losses(learning(best, steps), task))
-
-
-def _best_whitening(task: Task) -> tuple[Whitening, Tensor]:
+def _best_whitening(task: Task) -> tuple[Form, Losses]:
     """The better form, then more shrinkage where that helps, or else less."""
-    grid = {form: held_out_losses(whitening(form), task) for form in FORMS}
+    grid = {form: held_out_losses(Form("whitened", form), task, FIRST) for form in FORMS}
 
     def best() -> Whitening:
         return min(grid, key=lambda form: float(grid[form].mean()))
@@ -187,18 +214,18 @@ def _best_whitening(task: Task) -> tuple[Whitening, Tensor]:
     form = best()
     for shrinkage in (0.6, 0.9):
         more = form._replace(shrinkage=shrinkage)
-        grid[more] = held_out_losses(whitening(more), task)
+        grid[more] = held_out_losses(Form("whitened", more), task, FIRST)
         if best() != more:
             break
     if best() == form:
         less = form._replace(shrinkage=0.1)
-        grid[less] = held_out_losses(whitening(less), task)
-    return best(), grid[best()]
+        grid[less] = held_out_losses(Form("whitened", less), task, FIRST)
+    return Form("whitened", best()), grid[best()]
 
 
-def held_out_losses(fit: Fit, task: Task) -> Float[Tensor, " m"]:
+def held_out_losses(form: Form, task: Task, count: int) -> Losses:
     """-log p of scored rows among the rows of the other folds, in a space fitted to those alone."""
-    parts = [_searched(fit, task, f, rows) for f, rows in _scored(task)]
+    parts = [_searched(form, task, f, rows) for f, rows in _scored(task, count)]
     k = min(found.k for found, _ in parts)
     distances = torch.cat([found.distances[:, :k] for found, _ in parts])
     indices = torch.cat([found.indices[:, :k] for found, _ in parts])
@@ -208,45 +235,33 @@ def held_out_losses(fit: Fit, task: Task) -> Float[Tensor, " m"]:
     return _losses_at_best(evidence, task.temperature, task.x.shape[1])
 
 
-def _scored(task: Task) -> Iterator[tuple[int, Tensor]]:
+def _scored(task: Task, count: int) -> Iterator[tuple[int, Tensor]]:
     """Folds, and which of their rows are scored: all of few, or as many as suffice."""
-    size = len(task.x) // FOLDS
-    folds = min(int(task.fold.max()) + 1, math.ceil(SCORED / max(size, 1)))
+    folds = min(int(task.fold.max()) + 1, math.ceil(count / max(len(task.x) // FOLDS, 1)))
     for f in range(folds):
         rows = (task.fold == f).nonzero()[:, 0]
-        at = torch.linspace(0, len(rows) - 1, min(len(rows), SCORED // folds)).long()
+        at = torch.linspace(0, len(rows) - 1, min(len(rows), count // folds)).long()
         yield f, rows[at]
 
 
-def _searched(fit: Fit, task: Task, f: int, rows: Tensor) -> tuple[Neighborhood, Tensor]:
+def _searched(form: Form, task: Task, f: int, rows: Tensor) -> tuple[Neighborhood, Tensor]:
     rest = (task.fold != f).nonzero()[:, 0]
-    space = fit(task.x[rest], task.labels.codes[rest])
-    search = ExactSearch(task.metric).build(space(task.x[rest]))
+    x = task.x[rest]
+    space = form(x, task.labels.codes[rest])
+    search = ExactSearch(task.metric).build(space(x))
     found = search.query(space(task.x[rows]), min(task.k, len(rest))).cpu()
     return Neighborhood(found.distances, rest[found.indices]), rows
 
 
-def _losses_at_best(
-    evidence: Evidence, temperature: float | None, dimensions: int
-) -> Float[Tensor, " m"]:
+def _losses_at_best(evidence: Evidence, temperature: float | None, dimensions: int) -> Losses:
     """Losses with T, an exponent and a floor of prior fitted to the same rows: three numbers."""
     count = len(evidence.counts)
     v = np.zeros(count + 4)
     v[-1] = -math.log(len(evidence))
     usable = evidence.rows(reachable(evidence, True))  # the same rows in every space
-    v = coarse(v, usable.rows(torch.linspace(0, len(usable) - 1, min(len(usable), 200)).long()))
+    some = torch.linspace(0, len(usable) - 1, min(len(usable), 150)).long()
+    v = coarse(v, usable.rows(some), points=12)
     if temperature is not None:
         v[0] = math.log(temperature) if 0 < temperature < math.inf else v[0]
     free = fit_mask(count, temperature is None, False, True, True)
-    return row_losses(descend(v, usable, free, dimensions, steps=15)[0], usable)
-
-
-def _cross_fitted(fit: Fit, task: Task, losses: dict[str, float]) -> SpaceFit:
-    space = fit(task.x, task.labels.codes)
-    if not space.labeled:
-        return SpaceFit(space, None, losses)
-    spaces = []
-    for f in range(int(task.fold.max()) + 1):
-        rest = (task.fold != f).nonzero()[:, 0]
-        spaces.append(fit(task.x[rest], task.labels.codes[rest]))
-    return SpaceFit(space, CrossFit(task.x, task.fold, tuple(spaces)), losses)
+    return row_losses(descend(v, usable, free, dimensions, steps=8)[0], usable)
