@@ -18,7 +18,6 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor
-from torch.distributed.distributed_c10d import _get_process_group_store
 
 from vicinal.checks import InputError
 
@@ -45,7 +44,7 @@ def told(
     If it raises on one process, all of them raise its sentence.
     """
     try:
-        mine = {"said": look()}
+        mine: dict[str, Any] = {"said": look()}
     except Exception as error:
         kind = "" if isinstance(error, InputError) else f"{type(error).__name__}: "
         mine = {"wrong": f"{kind}{error}"}
@@ -147,7 +146,7 @@ def _exchange(start: Callable[[], Any], group: Any, step: str) -> None:
 
 def _patience(group: Any) -> float:
     """Seconds to wait, so that the roll is called within the group's timeout."""
-    backend = (group or dist.group.WORLD)._get_backend(torch.device("cpu"))
+    backend = _whole(group)._get_backend(torch.device("cpu"))
     timeout = backend.options._timeout.total_seconds()
     return max(timeout - ROLL - 2 * PULSE, timeout / 2)
 
@@ -189,7 +188,13 @@ def _alarmed(group: Any) -> bool:
 
 
 def _store(group: Any) -> Any:
-    return dist.PrefixStore("vicinal", _get_process_group_store(group or dist.group.WORLD))
+    from torch.distributed.distributed_c10d import PrefixStore, _get_process_group_store
+
+    return PrefixStore("vicinal", _get_process_group_store(_whole(group)))
+
+
+def _whole(group: Any) -> Any:
+    return dist.group.WORLD if group is None else group
 
 
 def _first_line(error: RuntimeError) -> str:

@@ -3,29 +3,8 @@
 import sys
 
 import torch
-from hypothesis import HealthCheck, Phase, given, seed, settings
 
-from fuzz.outcomes import Outcomes
-from fuzz.targets import GENERATORS
-
-
-def run(name, count, number):
-    """``count`` draws; nothing is shrunk, everything is counted."""
-    strategy, target = GENERATORS[name]
-    outcomes = Outcomes(name)
-
-    @seed(number)
-    @settings(
-        max_examples=count, phases=[Phase.generate], database=None, deadline=None,
-        suppress_health_check=list(HealthCheck),
-    )  # fmt: skip
-    @given(strategy)
-    def draws(drawn):
-        outcomes.of(*target(drawn))
-
-    draws()
-    return outcomes
-
+from fuzz.targets import GENERATORS, run
 
 if __name__ == "__main__":
     torch.set_num_threads(1)

@@ -20,14 +20,14 @@ class Outcomes:
     counts: Counter = field(default_factory=Counter)
     others: dict = field(default_factory=dict)  # where -> an example
 
-    def of(self, call, check=None):
+    def of(self, call, check, drawn):
         """Run ``call``; ``check(answer)`` names what is wrong with an answer, or None."""
         self.counts["tried"] += 1
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
                 answer = call()
-                wrong = check(answer) if check else None
+                wrong = check(answer)
         except InputError as error:
             wrong = f"a record's own refusal: {error}" if OURS.search(str(error)) else None
             if wrong is None:
@@ -41,7 +41,8 @@ class Outcomes:
             self.counts["answers"] += 1
             return None
         self.counts["else"] += 1
-        self.others.setdefault(re.sub(r"[-\d.e+]{3,}", "#", wrong)[:300], wrong)
+        kind = re.sub(r"[-\d.e+]{3,}", "#", wrong)[:300]
+        self.others.setdefault(kind, f"{wrong}\n        from {str(drawn)[:600]}")
         return wrong
 
     def __str__(self):

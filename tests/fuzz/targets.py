@@ -2,22 +2,39 @@
 
 import numpy as np
 import torch
+from hypothesis import HealthCheck, Phase, given, seed, settings
 from hypothesis import strategies as st
 
 import vicinal
 from fuzz.generators import jobs, labels, rows, usually
+from fuzz.outcomes import Outcomes
 from losses.catalog import CATALOG
+from vicinal import losses
 from vicinal.audits import AuditSettings
-from vicinal.checks import InputError
 from vicinal.confidence import NEDClassifier
 
 CALLS = {name: (call, kind) for name, call, kind in CATALOG}
+# The catalog makes soft targets or proxies of tensors; what is none meets the loss as it is.
+AS_IT_IS = {
+    "supervised_contrastive_soft": losses.supervised_contrastive_loss,
+    "nt_xent_soft": losses.nt_xent_loss,
+    "proxy_nca": lambda x, y: losses.proxy_nca_loss(x, y, torch.eye(3, 4)),
+    "proxy_nca_original": lambda x, y: losses.proxy_nca_loss(
+        x, y, torch.eye(3, 3), include_positive=False
+    ),
+    "normalized_softmax": lambda x, y: losses.normalized_softmax_loss(x, y, torch.eye(3, 2)),
+    "info_nce_soft": lambda x, y: losses.info_nce(x, y, noise="batch"),
+    "info_nce_mixed": losses.info_nce,
+    "soft_distribution_info_nce": losses.soft_distribution_info_nce,
+    "soft_target_cross_entropy": losses.soft_target_cross_entropy,
+    "mixed_cross_entropy": losses.soft_target_cross_entropy,
+}
 
 
 def audit(job):
     """An audit of arrays; every row is judged and every number is one."""
     chosen = dict(job)
-    settings = chosen.pop("settings")
+    given_settings = chosen.pop("settings")
 
     def check(report):
         p = np.array(report.cases.confidence)
@@ -28,7 +45,7 @@ def audit(job):
         report.to_json()  # refuses NaN
         return None
 
-    return lambda: vicinal.audit(settings=AuditSettings(**settings), **chosen), check
+    return lambda: vicinal.audit(settings=AuditSettings(**given_settings), **chosen), check
 
 
 @st.composite
@@ -92,22 +109,26 @@ def loss(batch):
     """A loss and its gradient: no NaN out of finite rows."""
     call, _ = CALLS[batch["loss"]]
     x, y = batch["x"], batch["labels"]
+    codes = isinstance(y, torch.Tensor) and y.dtype == torch.int64 and y.ndim == 1
+    codes = codes and not y.is_meta and bool(((y >= 0) & (y < 3)).all())
+    usual = isinstance(x, torch.Tensor) and not x.is_quantized and x.layout is torch.strided
+    if not codes or not (usual or _in_torch(x)):
+        call = AS_IT_IS.get(batch["loss"], call)
 
     def run():
-        rows = x
-        if not isinstance(rows, torch.Tensor):
-            rows = torch.from_numpy(rows) if _in_torch(rows) else rows
-        if not isinstance(rows, torch.Tensor) or not isinstance(y, torch.Tensor):
-            raise InputError("losses take tensors")
-        if rows.is_floating_point() and not rows.is_meta and not rows.is_sparse:
+        if not isinstance(x, torch.Tensor) and not _in_torch(x):
+            return call(x, y).detach(), None  # what is no tensor has no gradient either
+        rows = torch.as_tensor(x)
+        if rows.is_floating_point() and rows.layout is torch.strided and not rows.is_meta:
             rows = rows.detach().clone().requires_grad_()
         value = call(rows, y)
-        value.sum().backward()
-        return rows, value.detach()
+        if value.requires_grad:
+            value.sum().backward()
+        return value.detach(), rows
 
     def check(answer):
-        rows, value = answer
-        if not rows.isfinite().all():
+        value, rows = answer
+        if rows is None or not rows.float().isfinite().all():
             return None
         if value.isnan().any():
             return f"{batch['loss']} is NaN for finite {rows.dtype} up to {rows.abs().max():.0e}"
@@ -122,6 +143,24 @@ def _in_torch(x):
     kinds = ("float16", "float32", "float64", "complex64", "complex128", "int64", "bool", "int8")
     plain = type(x) is np.ndarray and x.dtype.isnative and str(x.dtype) in kinds
     return plain and x.flags.writeable and all(stride >= 0 for stride in x.strides)
+
+
+def run(name, count, number):
+    """``count`` draws of a generator; nothing is shrunk, everything is counted."""
+    strategy, target = GENERATORS[name]
+    outcomes = Outcomes(name)
+
+    @seed(number)
+    @settings(
+        max_examples=count, phases=[Phase.generate], database=None, deadline=None,
+        suppress_health_check=list(HealthCheck),
+    )  # fmt: skip
+    @given(strategy)
+    def draws(drawn):
+        outcomes.of(*target(drawn), drawn)
+
+    draws()
+    return outcomes
 
 
 GENERATORS = {"audit": (jobs(), audit), "ned": (fits(), classifier), "loss": (batches(), loss)}

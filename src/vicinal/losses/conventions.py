@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable
-from typing import Any, ParamSpec
+from typing import Any, ParamSpec, TypeGuard
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -37,7 +37,7 @@ def full_precision(loss: Callable[P, Tensor]) -> Callable[P, Tensor]:
     @functools.wraps(loss)
     def call(*args: P.args, **kwargs: P.kwargs) -> Tensor:
         device = args[0].device.type if args and isinstance(args[0], Tensor) else "cpu"
-        with torch.autocast(device, enabled=False):
+        with torch.autocast("cpu" if device == "meta" else device, enabled=False):
             return loss(*args, **kwargs)
 
     return call
@@ -76,13 +76,13 @@ def any_scale(loss: Callable[P, Tensor]) -> Callable[P, Tensor]:
         rows = [t for t in (*args, *kwargs.values()) if _is_rows(t)]
         if is_traced() or not any(leaves_range(t) for t in rows):
             return loss(*args, **kwargs)
-        wide = loss(*map(_wide, args), **{name: _wide(v) for name, v in kwargs.items()})  # type: ignore[arg-type]
+        wide = loss(*map(_wide, args), **{name: _wide(v) for name, v in kwargs.items()})
         return wide.to(torch.promote_types(rows[0].dtype, torch.float32))
 
     return call
 
 
-def _is_rows(t: object) -> bool:
+def _is_rows(t: object) -> TypeGuard[Tensor]:
     if not isinstance(t, Tensor) or t.ndim != 2 or not t.is_floating_point():
         return False
     return t.layout is torch.strided and not t.is_meta
