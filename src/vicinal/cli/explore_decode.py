@@ -12,6 +12,7 @@ import io
 import json
 import multiprocessing
 import os
+import re
 import tempfile
 from collections.abc import Callable
 from multiprocessing.connection import Connection
@@ -96,15 +97,21 @@ def _work(
         np.save(buffer, read(name, path, *how), allow_pickle=False)
         answer = buffer.getvalue()
     except InputError as error:
-        answer = f"!{error}".encode()
+        answer = _sentence(str(error), name, path)
     except MemoryError:
         answer = b""
     except RecursionError:
-        answer = f"!cannot read {name}: it is nested too deep.".encode()
+        answer = _sentence(f"cannot read {name}: it is nested too deep.", name, path)
     except Exception as error:  # of any parser: what it cannot read is no fault of ours
-        what = f"{type(error).__name__}: {str(error)[:200]}"
-        answer = f"!cannot read {name}: {what}.".encode("utf-8", "replace")
+        what = f"{type(error).__name__}: {str(error)[:300]}"
+        answer = _sentence(f"cannot read {name}: {what}.", name, path)
     out.send_bytes(answer)
+
+
+def _sentence(said: str, name: str, path: Path) -> bytes:
+    """Nobody outside needs to know where the upload lay."""
+    folder = re.escape(str(path.parent))
+    return f"!{re.sub(rf'{folder}/upload[.a-z]*', name, said)}".encode("utf-8", "replace")
 
 
 def _confine() -> None:
@@ -162,7 +169,7 @@ def _typed_rows(text: str) -> NDArray[Any]:
 def _pixels(name: str, path: Path, size: int | None, gray: bool) -> NDArray[Any]:
     from PIL import Image
 
-    Image.MAX_IMAGE_PIXELS = PIXELS  # of this process: it warns above, and refuses twice as many
+    Image.MAX_IMAGE_PIXELS = None  # of this process: the sentence below is ours
     with Image.open(path) as picture:
         wide, high = picture.size
     if wide * high > PIXELS:
