@@ -4,7 +4,7 @@ import pytest
 
 from fuzz.targets import run
 
-COUNTS = {"audit": 90, "ned": 250, "loss": 700}
+COUNTS = {"audit": 150, "ned": 500, "loss": 1000}
 
 
 @pytest.mark.parametrize("name", COUNTS)

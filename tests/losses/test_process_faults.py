@@ -33,7 +33,8 @@ def test_a_wrong_input_on_one_process_is_the_same_sentence_on_all(tmp_path, mode
     assert said[0] == said[1]  # the loss after all of them too: nobody waits for anybody
     for name in (*worker.WRONG, "modes"):
         assert said[0][name].startswith("InputError: "), name
-        assert "process 1" in said[0][name], name
+        if mode == "ring" or name != "labels of no sum":  # which the whole batch is refused for
+            assert "process 1" in said[0][name], name
 
 
 @pytest.mark.parametrize(

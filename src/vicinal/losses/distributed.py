@@ -106,24 +106,19 @@ def _agreed(loss: Any, mode: str, x: Any, labels: Any, group: Any) -> _Batch:
     """One small exchange: all processes have inputs of one kind, or all say the same sentence."""
 
     def look() -> dict[str, Any]:
-        rows = as_rows(x, "x") if len(x) else x
-        soft = isinstance(labels, Tensor) and labels.ndim == 2
-        if len(labels) != len(x):
-            raise InputError(
-                f"`labels` must hold one label for each row on every process: it has "
-                f"{len(labels)} for {len(x)} rows. Cut rows and labels alike."
-            )
-        if isinstance(labels, Tensor) and len(x):
-            as_labels(labels, len(x))
+        far = _checked(mode, x, labels)
+        kind = "mixed"
+        if isinstance(labels, Tensor):
+            whole = not labels.is_floating_point()
+            kind = f"{'whole' if whole else labels.dtype} of shape {('n', *labels.shape[1:])}"
         return {
             "loss": f"{type(loss).__name__}, mode {mode}",
             "rows": len(x),
             "columns": list(x.shape[1:]),
             "dtype": str(x.dtype),
-            "kind": "mixed" if isinstance(labels, MixedTargets) else "soft" if soft else "hard",
-            "classes": [*labels.shape[1:], str(labels.dtype)] if soft else [],
+            "kind": kind,
             "gradient": bool(x.requires_grad and torch.is_grad_enabled()),
-            "far": leaves_range(rows) if len(x) else False,
+            "far": far,
         }
 
     device = x.device if isinstance(x, Tensor) else torch.device("cpu")
@@ -132,9 +127,28 @@ def _agreed(loss: Any, mode: str, x: Any, labels: Any, group: Any) -> _Batch:
     check_alike(facts, "columns", "the columns of `x`", "Rows must come from one layer.")
     check_alike(facts, "dtype", "the dtype of `x`", "Convert it with x.float().")
     check_alike(facts, "kind", "the kind of `labels`", "Pass hard, soft or mixed ones everywhere.")
-    check_alike(facts, "classes", "the classes of soft `labels`", "They are over the same classes.")
     check_alike(facts, "gradient", "whether `x` has a gradient", "Else some would wait for it.")
     return _Batch([each["rows"] for each in facts], any(each["far"] for each in facts))
+
+
+def _checked(mode: str, x: Any, labels: Any) -> bool:
+    """What one process can say of its own rows; whether their squares leave float32's range.
+
+    A gathered loss sees the whole batch and says the rest itself, everywhere alike.
+    """
+    if not isinstance(x, Tensor) or not isinstance(labels, (Tensor, MixedTargets)):
+        kinds = f"{type(x).__name__} and {type(labels).__name__}"
+        raise InputError(f"`x` and `labels` must be tensors, got {kinds}.")
+    if len(labels) != len(x):
+        raise InputError(
+            f"`labels` must hold one label for each row on every process: it has {len(labels)} for "
+            f"{len(x)} rows. Cut rows and labels alike."
+        )
+    if mode == "gather" or not len(x):
+        return False
+    if isinstance(labels, Tensor):
+        as_labels(labels, len(x))
+    return leaves_range(as_rows(x, "x"))
 
 
 def gather_rows(x: Tensor, sizes: list[int], group: dist.ProcessGroup | None = None) -> Tensor:
