@@ -1,23 +1,44 @@
 # Two commands do everything on a fresh machine: `make demo` and `make test`.
-# Needs Python 3.11, pip, make and git; everything else is installed into .venv, once.
+# Needs Python 3.11 or later, pip, make and git; everything else is installed into .venv, once.
+# Another Python at hand: make test PYTHON=python3.12 VENV=.venv-3.12
 
 PYTHON ?= python3
 VENV := .venv
 BIN := $(VENV)/bin
-PIP := $(BIN)/pip install -q --no-compile --disable-pip-version-check -c constraints.txt
+INSTALL := pip install -q --no-compile --disable-pip-version-check
+# LOCKED=1: exactly the versions that the tests were last green with.
+PIP := $(BIN)/$(INSTALL) -c $(if $(LOCKED),constraints-tested.txt,constraints.txt)
 # One thread per test worker: the runner uses the cores.
 TEST_ENV := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
 
 # Packages are installed without byte code; the first import of each writes it, so let it.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo test setup browser check bench docs clean
+.PHONY: demo test test-oldest fuzz lock setup browser check bench docs clean
 
 demo: $(VENV)/.core
 	@$(BIN)/vicinal demo
 
 test: $(VENV)/.test browser
 	$(TEST_ENV) $(BIN)/python -m pytest -n 2 --dist worksteal -q $(ARGS)
+
+# The lower bounds of pyproject.toml, held once: a second environment with the oldest versions.
+test-oldest: .venv-oldest/.test
+	$(TEST_ENV) .venv-oldest/bin/python -m pytest -n 2 --dist worksteal -q -m "not browser" tests $(ARGS)
+
+.venv-oldest/.test: pyproject.toml constraints-oldest.txt
+	$(PYTHON) -m venv .venv-oldest
+	.venv-oldest/bin/$(INSTALL) -c constraints-oldest.txt -e '.[test]'
+	@touch $@
+
+# Odd arrays and labels at length: `make fuzz ARGS="audit 3000 1"` (generator, count, seed).
+fuzz: $(VENV)/.test
+	$(TEST_ENV) PYTHONPATH=tests $(BIN)/python -m fuzz $(ARGS)
+
+# The versions that are installed now, for LOCKED=1.
+lock: $(VENV)/.test
+	@{ head -2 constraints-tested.txt; $(BIN)/pip freeze --exclude-editable | sed 's/^torch==\([^+]*\).*/torch==\1/'; } \
+	  > constraints-tested.new && mv constraints-tested.new constraints-tested.txt
 
 setup: $(VENV)/.test browser
 
@@ -42,7 +63,7 @@ docs: $(VENV)/.docs
 	@echo "docs/_build/html/index.html"
 
 clean:
-	rm -rf $(VENV) build dist docs/_build
+	rm -rf $(VENV) .venv-oldest build dist docs/_build
 
 $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)

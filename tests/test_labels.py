@@ -108,3 +108,32 @@ def test_labels_of_another_kind_than_the_supports_are_refused(y, known, says):
 def test_whole_floats_and_truth_values_are_the_numbers_they_equal():
     assert codes_of(np.array([1.0, 0.0]), 2, labels_of([0, 1], 2)).tolist() == [1, 0]
     assert codes_of([True, False], 2, labels_of([0, 1], 2)).tolist() == [1, 0]
+
+
+def test_labels_of_any_hashable_kind_are_classes():
+    pairs = [(1, "a"), (0, "b"), (1, "a")]
+    found = labels_of(pairs, 3)
+    assert found.codes.tolist() == [1, 0, 1]
+    assert found.classes.tolist() == [(0, "b"), (1, "a")]
+    assert labels_of([frozenset({1}), frozenset({2})], 2).codes.tolist() == [0, 1]
+
+
+@pytest.mark.parametrize(
+    ("y", "said"),
+    [
+        ([{"y": 1}, {"y": 2}], "not hashable"),
+        ([[1], [1, 2]], "ragged list"),
+        (np.ma.masked_array([1, 2], mask=[0, 1]), "masked entries"),
+        (torch.tensor([1.0, 2.0], dtype=torch.bfloat16), "continuous"),
+        (torch.tensor([1, 2], device="meta"), "no values"),
+        (torch.tensor([1j, 2j]), "complex"),
+    ],
+)
+def test_what_is_no_list_of_labels_is_a_sentence(y, said):
+    with pytest.raises(InputError, match=said):
+        labels_of(y, 2)
+
+
+def test_soft_labels_in_half_precision_with_a_gradient_are_read():
+    soft = torch.eye(2, dtype=torch.bfloat16).requires_grad_()
+    assert labels_of(soft, 2).codes.tolist() == [[1, 0], [0, 1]]

@@ -14,6 +14,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
 
 
@@ -33,20 +34,57 @@ def as_tensor(value: Any, name: str) -> Tensor:
     torch.Size([1, 2])
     """
     if isinstance(value, Tensor):
-        return value
-    if hasattr(value, "to_numpy"):  # pandas, polars
-        value = value.to_numpy()
-    array = np.asarray(value)
+        return _dense_reals(value, name)
+    array = _array(value, name)
     if array.dtype.kind not in "biuf":
         raise InputError(
-            f"`{name}` must hold numbers, got {type(value).__name__} of dtype {array.dtype}. "
+            f"`{name}` must hold real numbers, got {type(value).__name__} of dtype {array.dtype}. "
             "Convert it with np.asarray(..., dtype=float)."
         )
     if array.dtype.kind == "u" and array.dtype.itemsize > 1:
-        array = array.astype(np.int64)  # torch computes with no wider unsigned kind than uint8
+        # torch computes with no wider unsigned kind than uint8; what int64 cannot hold is float64.
+        wide = bool(array.size) and int(array.max()) > np.iinfo(np.int64).max
+        array = array.astype(np.float64 if wide else np.int64)
+    if array.dtype.kind == "f" and array.dtype.itemsize > 8:
+        array = array.astype(np.float64)  # long doubles: torch has none
+    if not array.dtype.isnative:
+        array = array.astype(array.dtype.newbyteorder("="))
     if not array.flags.writeable or any(stride < 0 for stride in array.strides):
         array = array.copy()
     return torch.from_numpy(array)
+
+
+def _array(value: Any, name: str) -> NDArray[Any]:
+    """What numpy makes of a container; ragged lists and masked entries are refused."""
+    try:
+        array = value.to_numpy() if hasattr(value, "to_numpy") else value  # pandas, polars
+        masked = np.ma.is_masked(array)
+        array = np.asarray(array)
+    except (ValueError, TypeError, RuntimeError) as error:
+        raise InputError(
+            f"`{name}` cannot be read as numbers: {error}. Pass an array or tensor of shape (n, d)."
+        ) from None
+    if masked:
+        raise InputError(
+            f"`{name}` has masked entries, which would count as numbers. Leave these rows out, or "
+            "fill them with x.filled(value)."
+        )
+    return array
+
+
+def _dense_reals(x: Tensor, name: str) -> Tensor:
+    """A tensor whose values are there and real; else the way to one."""
+    if x.layout is not torch.strided:
+        kind, fix = "sparse", f"Pass {name}.to_dense()."
+    elif x.is_quantized:
+        kind, fix = "quantized", f"Pass {name}.dequantize()."
+    elif x.is_complex():
+        kind, fix = "complex", f"Pass its real part or torch.view_as_real({name}).flatten(1)."
+    elif x.is_meta:
+        kind, fix = "a meta tensor, which holds no values", "Load it on a device first."
+    else:
+        return x
+    raise InputError(f"`{name}` must hold real numbers, got {kind} ({x.dtype}). {fix}")
 
 
 def same_kind(result: Tensor, like: Any) -> Any:
@@ -160,10 +198,23 @@ def check_positive(value: float, name: str, *, infinite: bool = False) -> None:
         raise InputError(f"`{name}` must be a finite number above 0, got {value!r}.")
 
 
+def check_whole(value: object, name: str, least: int = 0) -> None:
+    """A whole number of at least ``least``; True and 2.0 are none."""
+    whole = isinstance(value, (int, np.integer)) and not isinstance(value, bool)
+    if not whole or value < least:  # type: ignore[operator]  # a number by now
+        raise InputError(f"`{name}` must be a whole number of at least {least}, got {value!r}.")
+
+
+def check_share(value: object, name: str) -> None:
+    """A number between 0 and 1, neither of them."""
+    number = isinstance(value, (int, float, np.number)) and not isinstance(value, bool)
+    if not number or not 0 < value < 1:  # type: ignore[operator]  # a number by now
+        raise InputError(f"`{name}` must be between 0 and 1, got {value!r}.")
+
+
 def check_k(k: int, available: int, name: str, of: str) -> None:
     """k is never lowered in silence: that would be another method."""
-    if isinstance(k, bool) or not isinstance(k, (int, np.integer)) or k < 1:
-        raise InputError(f"`{name}` must be a whole number of at least 1, got {k!r}.")
+    check_whole(k, name, 1)
     if k > available:
         raise InputError(
             f"`{name}`={k} but {of} has only {available} rows to choose from. "

@@ -165,15 +165,16 @@ def _array(y: Any, rows: int, name: str) -> NDArray[Any]:
             "Pass one label for each row."
         )
     if isinstance(y, Tensor):
-        array = y.detach().cpu().numpy()
-        if array.ndim == 1 and array.dtype.kind == "f":
-            raise _continuous(array, name)
+        values = as_tensor(y, name).detach().cpu()
+        if values.ndim == 1 and values.is_floating_point():
+            raise _continuous(values.dtype, name)
+        array = (values.double() if values.is_floating_point() else values).numpy()
     elif isinstance(y, (list, tuple)):
-        y = [item.tolist() if isinstance(item, Tensor) and item.ndim == 0 else item for item in y]
-        # numpy would make text of numbers beside text: then the list stays one of objects.
-        array = np.asarray(y, dtype=object if len(_kinds(y)) > 1 else None)
+        array = _listed(y, name)
     else:
         array = np.asarray(y)
+        if np.ma.is_masked(y):
+            raise InputError(f"`{name}` has masked entries. Leave rows without a label out.")
     if array.ndim == 0 or len(array) != rows:
         raise InputError(
             f"`{name}` must hold one label for each of the {rows} rows of `X`, got shape "
@@ -187,6 +188,22 @@ def _array(y: Any, rows: int, name: str) -> NDArray[Any]:
         sentence = f"A column-vector {name} was passed when a 1d array was expected."
         warnings.warn(f"{sentence} Pass {name}.ravel().", DataConversionWarning, stacklevel=4)
         array = array[:, 0]
+    return array
+
+
+def _listed(y: Iterable[Any], name: str) -> NDArray[Any]:
+    """A list as an array; what numpy would change (numbers beside text, pairs) stays objects."""
+    y = [item.tolist() if isinstance(item, Tensor) and item.ndim == 0 else item for item in y]
+    kinds = _kinds(y)
+    try:
+        array = np.asarray(y, dtype=object if len(kinds) > 1 else None)
+    except ValueError as error:
+        raise InputError(
+            f"`{name}` must hold one label for each row, got a ragged list ({error})."
+        ) from None
+    if array.ndim > 1 and (len(kinds) > 1 or ("tuple" in kinds and array.dtype.kind not in "biuf")):
+        array = np.empty(len(y), dtype=object)
+        array[:] = y
     return array
 
 
@@ -209,11 +226,24 @@ def _of_one_kind(array: NDArray[Any], name: str) -> NDArray[Any]:
             )
         if next(iter(kinds)) in ("numbers", "truth values"):
             array = np.array(array.tolist())
+        elif not _hashable(array):
+            raise InputError(
+                f"`{name}` holds labels that cannot be told apart ({next(iter(kinds))}, not "
+                "hashable). Pass numbers, text or tuples of them."
+            )
     if array.dtype.kind in "fMm":
         _check_no_nan(~np.isfinite(array), array, name)
     if array.dtype.kind == "c" or (array.dtype.kind == "f" and (array != np.floor(array)).any()):
-        raise _continuous(array, name)
+        raise _continuous(array.dtype, name)
     return array
+
+
+def _hashable(labels: Iterable[Any]) -> bool:
+    try:
+        set(labels)
+    except TypeError:
+        return False
+    return True
 
 
 def _check_no_nan(bad: NDArray[np.bool_], array: NDArray[Any], name: str) -> None:
@@ -256,9 +286,9 @@ def _check_kind(new: NDArray[Any], known: NDArray[Any], name: str) -> None:
         )
 
 
-def _continuous(array: NDArray[Any], name: str) -> InputError:
+def _continuous(dtype: object, name: str) -> InputError:
     return InputError(
-        f"`{name}` must be class labels, got dtype {array.dtype} (Unknown label type: continuous, "
+        f"`{name}` must be class labels, got dtype {dtype} (Unknown label type: continuous, "
         f"as in regression). Pass {name}.astype(int), strings, or an (n, c) matrix of soft labels."
     )
 

@@ -265,7 +265,8 @@ def test_out_of_memory_is_answered_with_a_smaller_batch(vicinal, photos, monkeyp
 def served(folder, token, *, trust_folder=False):
     audit = read_run(folder)
     judge = judge_of(folder, audit, trust_folder=trust_folder)
-    return TestClient(application(folder, audit, judge, token))
+    app = application(folder, audit, judge, token)
+    return TestClient(app, base_url="http://127.0.0.1:8000")
 
 
 def test_explore_serves_the_page_to_those_who_have_the_token(run_folder, files):

@@ -105,6 +105,6 @@ def main(rank, world, folder):
         try:
             losses.DistributedLoss(losses.NTXentLoss(), mode=mode)(x[rows], wrong)
         except InputError as error:
-            out[f"{mode} refused"] = torch.tensor("process 0 has" in str(error))
+            out[f"{mode} refused"] = torch.tensor("process 0: `labels`" in str(error))
     save_file(out, Path(folder, f"rank{rank}.safetensors"))
     dist.destroy_process_group()

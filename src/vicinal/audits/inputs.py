@@ -16,7 +16,16 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vicinal.audits.sections import SetFacts
-from vicinal.checks import InputError, as_matrix, check_choice, check_k, check_same_width
+from vicinal.checks import (
+    InputError,
+    as_matrix,
+    as_tensor,
+    check_choice,
+    check_k,
+    check_same_width,
+    check_share,
+    check_whole,
+)
 from vicinal.files import fingerprint
 from vicinal.labels import UNKNOWN, UNLABELED, Labels, codes_of, labels_of
 from vicinal.neighbors.distances import unit_rows
@@ -62,17 +71,17 @@ class AuditSettings(Record):
     space: str = "fit"
 
     def __post_init__(self) -> None:
+        if self.k is not None:
+            check_whole(self.k, "k", 1)
+        check_share(self.target_accuracy, "target_accuracy")
+        check_share(self.unfamiliar, "unfamiliar")
+        check_whole(self.seed, "seed")
+        check_whole(self.network_rows, "network_rows")
         super().__post_init__()
         check_choice(self.metric, "metric", ("sqeuclidean", "euclidean", "cosine"))
         check_choice(self.space, "space", (*SPACES, "fit"))
         check_choice(self.prior, "prior", ("support", "uniform"))
         check_choice(self.unknown, "unknown", ("wrong", "unlabeled"))
-        if not 0 < self.unfamiliar < 1:
-            raise InputError(f"`unfamiliar` must be between 0 and 1, got {self.unfamiliar!r}.")
-        if not 0 < self.target_accuracy < 1:
-            raise InputError(
-                f"`target_accuracy` must be between 0 and 1, got {self.target_accuracy!r}."
-            )
 
     @property
     def searched(self) -> tuple[str, ...]:
@@ -248,10 +257,18 @@ def _pair(value: Any, name: str) -> tuple[Any, Any]:
     return value, None
 
 
+def _count(y: Any, name: str) -> int:
+    try:
+        return len(y)
+    except TypeError:
+        raise InputError(
+            f"{name} must be a list or an array with one label per row, got {type(y).__name__}."
+        ) from None
+
+
 def _support_labels(y: Any) -> Labels:
     """The classes, and the support's codes: made here, and nowhere after."""
-    y = y.detach().cpu().numpy() if isinstance(y, Tensor) else y
-    labels = labels_of(y, len(y), "labels of support")
+    labels = labels_of(y, _count(y, "labels of support"), "labels of support")
     if labels.soft:
         raise InputError(
             f"labels of `support` must be one class per row, got shape {tuple(labels.codes.shape)}."
@@ -279,13 +296,12 @@ def _rows(
         x = unit_rows(x)
     if y is None:
         return LabeledRows(name, x, None, dtype)
-    if len(y) != len(x):
+    if _count(y, f"labels of {role}") != len(x):
         raise InputError(
             f"{name}: {len(x)} embeddings but {len(y)} labels. Rows must match one to one."
         )
     if known is None:
         return LabeledRows(name, x, y, dtype)
-    y = y.detach().cpu().numpy() if isinstance(y, Tensor) else y
     codes = codes_of(y, len(x), known, unlabeled=True, name=f"labels of {role}")
     _warn_of_unknown(y, codes, settings)
     if settings.unknown == "unlabeled":
@@ -294,6 +310,7 @@ def _rows(
 
 
 def _warn_of_unknown(y: Any, codes: Tensor, settings: AuditSettings) -> None:
+    y = y.tolist() if isinstance(y, Tensor) else y
     found = Counter(str(y[row]) for row in (codes == UNKNOWN).nonzero().flatten().tolist())
     rest = (
         "They are judged but not scored."
@@ -330,4 +347,9 @@ def class_names(classes: NDArray[Any], about: About) -> tuple[str, ...]:
 
 def _same_data(a: Any, b: Any) -> bool:
     """Whether both are the same rows; then a row must not see itself."""
-    return a is b or bool(np.array_equal(np.asarray(a), np.asarray(b)))
+    if a is b:
+        return True
+    x, z = as_tensor(a, "support").detach().cpu(), as_tensor(b, "query").detach().cpu()
+    if x.dtype != z.dtype:
+        x, z = x.double(), z.double()
+    return torch.equal(x, z)

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import io
-import json
 import secrets
 import socket
-import tempfile
+import threading
 import webbrowser
 from collections.abc import Callable
 from pathlib import Path
@@ -21,11 +19,11 @@ from vicinal.capture import capture
 from vicinal.checks import InputError
 from vicinal.cli.config import OWN_MODEL, read_config
 from vicinal.cli.console import Console
-from vicinal.cli.data_files import IMAGE_SUFFIXES, read_rows
+from vicinal.cli.data_files import IMAGE_SUFFIXES
+from vicinal.cli.explore_decode import uploaded_picture, uploaded_rows
 from vicinal.cli.flags import FROM_CONFIG
-from vicinal.cli.model_inputs import as_input, read_image
+from vicinal.cli.model_inputs import as_input
 from vicinal.cli.models import model_of
-from vicinal.cli.row_set import vectors
 from vicinal.cli.run_folder import CONFIG, HEAD, read_run
 from vicinal.cli.verbs import AuditOptions, ExploreOptions
 from vicinal.confidence import load
@@ -47,13 +45,18 @@ def run(options: ExploreOptions) -> None:
     audit = read_run(options.folder)
     trust = {"trust_pickle": options.trust_pickle, "trust_folder": options.trust_folder}
     judge = judge_of(options.folder, audit, **trust)
-    app = application(options.folder, audit, judge, token)
     listening = bound(options.port)
-    address = f"http://127.0.0.1:{listening.getsockname()[1]}/?token={token}"
+    port = listening.getsockname()[1]
+    app = application(options.folder, audit, judge, token, port)
+    address = f"http://127.0.0.1:{port}/?token={token}"
+    threading.Thread(target=uploaded_rows, args=("first.txt", b"0"), daemon=True).start()
     console.print(f"open   {address}\nstop   Ctrl-C")
     if options.browser:
         webbrowser.open(address)
-    config = uvicorn.Config(app, log_level="warning", server_header=False)
+    config = uvicorn.Config(
+        app, log_level="critical", server_header=False, lifespan="off", ws="none",
+        proxy_headers=False, limit_concurrency=64, timeout_keep_alive=5,
+    )  # fmt: skip
     uvicorn.Server(config).run(sockets=[listening])
 
 
@@ -81,35 +84,6 @@ def judge_of(
     return judge
 
 
-def uploaded_rows(name: str, data: bytes) -> NDArray[Any]:
-    """Rows of numbers from typed text, JSON or CSV, or from a data file; pickles are refused."""
-    if name.lower().endswith((".npy", ".npz", ".jsonl", ".parquet")):
-        with tempfile.TemporaryDirectory() as folder:
-            path = Path(folder) / Path(name).name
-            path.write_bytes(data)
-            rows = vectors(read_rows(str(path))).embeddings
-    else:
-        try:
-            rows = _typed_rows(data.decode("utf-8").strip())
-        except (ValueError, TypeError) as error:
-            raise InputError(
-                f"cannot read rows from {name}: {error}. Give one row of numbers per line."
-            ) from None
-    if rows is None or rows.ndim != 2 or rows.size == 0:
-        raise InputError("give one row of numbers per line.")
-    return rows
-
-
-def _typed_rows(text: str) -> NDArray[Any]:
-    if text[:1] in ("[", "{"):
-        value = json.loads(text)
-        value = value.get("rows", value) if isinstance(value, dict) else value
-        rows = np.asarray(value, dtype=np.float64)
-        return rows[None] if rows.ndim == 1 else rows
-    lines = [line for line in text.splitlines() if line.strip()]
-    return np.array([[float(v) for v in line.split(",")] for line in lines])
-
-
 def _embedder(
     folder: Path, trust_pickle: bool, trust_folder: bool
 ) -> Callable[[bytes], NDArray[Any]] | None:
@@ -133,7 +107,7 @@ def _embedder(
     layer = settings.embedding or "output"
 
     def embed(data: bytes) -> NDArray[Any]:
-        pixels = read_image(io.BytesIO(data), size=settings.size, gray=settings.gray)
+        pixels = uploaded_picture(data, size=settings.size, gray=settings.gray)
         rows = capture(model, as_input(pixels)[None], [layer], pool=compact)[layer].float()
         return np.asarray(unit_rows(rows) if settings.normalize else rows)
 

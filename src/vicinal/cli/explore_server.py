@@ -1,16 +1,26 @@
-"""The server of ``vicinal explore``: a page, its data, and ``predict``, behind a token."""
+"""The server of ``vicinal explore``: a page, its data, and ``predict``, behind one guard.
+
+Every request passes the guard first: the Host is this machine by name, the token is right, and
+whatever happens after it ends as an answer, not as words on the terminal. Bodies are counted as
+they come in, whatever they claim; uploads are judged in a thread, so the page goes on answering.
+"""
 
 from __future__ import annotations
 
+import asyncio
+import re
 import secrets
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from starlette.applications import Starlette
-from starlette.requests import Request
+from anyio import CapacityLimiter, to_thread
+from starlette.formparsers import MultiPartException
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response
-from starlette.routing import Route
+from starlette.routing import Route, Router
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from vicinal.audits.record import Audit
 from vicinal.checks import InputError
@@ -18,18 +28,27 @@ from vicinal.cli.run_folder import MEDIA, load_media
 from vicinal.report import live_files
 
 LIMIT = 32 << 20  # bytes of one upload
-HOSTS = ("127.0.0.1", "localhost", "testserver")
+PATIENCE = 60  # seconds until the whole of it must be here
+AT_ONCE = 2  # uploads judged at the same time; the others wait
 KINDS = {"html": "text/html", "json": "application/json", "css": "text/css"}
 HEADERS = {
     "X-Content-Type-Options": "nosniff",
+    "X-Frame-Options": "DENY",
+    "Content-Security-Policy": "frame-ancestors 'none'",
+    "Cross-Origin-Resource-Policy": "same-origin",
     "Referrer-Policy": "no-referrer",
     "Cache-Control": "no-store",
 }
+Judge = Callable[[str, bytes], list[dict[str, Any]]]
+
+
+class _TooLarge(Exception):
+    """More bytes have come in than one upload may have."""
 
 
 def application(
-    folder: Path, audit: Audit, judge: Callable[[str, bytes], list[dict[str, Any]]], token: str
-) -> Starlette:
+    folder: Path, audit: Audit, judge: Judge, token: str, port: int | None = None
+) -> ASGIApp:
     """Every address needs the token; nothing is written.
 
     Parameters
@@ -38,45 +57,99 @@ def application(
     audit : the record of the run.
     judge : from the name and the bytes of an upload to one answer per row.
     token : the secret part of the address.
+    port : the one that the Host of a request must name; None allows any.
     """
     files = live_files(audit, load_media(folder / MEDIA), token=token)
-
-    def allowed(request: Request) -> bool:
-        host = request.headers.get("host", "").rsplit(":", 1)[0]
-        given = request.query_params.get("token", "")
-        return host in HOSTS and secrets.compare_digest(given.encode(), token.encode())
+    judging = CapacityLimiter(AT_ONCE)
 
     async def show(request: Request) -> Response:
-        if not allowed(request):
-            return PlainTextResponse("wrong or missing token", 403, HEADERS)
         name = request.path_params.get("name") or "index.html"
         if name not in files:
             return PlainTextResponse("no such page", 404, HEADERS)
         return Response(files[name], media_type=KINDS[name.rsplit(".", 1)[1]], headers=HEADERS)
 
     async def predict(request: Request) -> Response:
-        if not allowed(request):
-            return JSONResponse({"error": "wrong or missing token"}, 403, HEADERS)
-        if int(request.headers.get("content-length", 0)) > LIMIT:
-            return JSONResponse({"error": f"at most {LIMIT >> 20} MB at once"}, 413, HEADERS)
         try:
-            return JSONResponse({"rows": judge(*await _upload(request))}, headers=HEADERS)
+            name, data = await asyncio.wait_for(_upload(request), PATIENCE)
+            rows = await to_thread.run_sync(judge, name, data, limiter=judging)
         except InputError as error:
-            return JSONResponse({"error": str(error)}, 400, HEADERS)
+            return _refused(str(error), 400)
+        except _TooLarge:
+            return _refused(f"at most {LIMIT >> 20} MB at once.", 413)
+        except TimeoutError:
+            return _refused(f"the upload took more than {PATIENCE} s.", 408)
+        except MultiPartException as error:
+            return _refused(f"no form with a file or rows: {error.message}", 400)
+        except ClientDisconnect:
+            return _refused("the upload was broken off.", 400)
+        return JSONResponse({"rows": rows}, headers=HEADERS)
 
-    return Starlette(
-        routes=[
-            Route("/", show),
-            Route("/predict", predict, methods=["POST"]),
-            Route("/{name}", show),
-        ]
-    )
+    routes = [
+        Route("/", show),
+        Route("/predict", predict, methods=["POST"]),
+        Route("/{name}", show),
+    ]
+    return _guarded(Router(routes), token, port)
+
+
+def _guarded(app: ASGIApp, token: str, port: int | None) -> ASGIApp:
+    """``app`` for those who name this machine and have the token; its failures are answers."""
+    digits = r"(:\d{1,5})?" if port is None else f":{port}"
+    here = re.compile(rf"(127\.0\.0\.1|localhost){digits}")
+
+    def refusal(request: Request) -> str | None:
+        hosts = request.headers.getlist("host")
+        if len(hosts) != 1 or not here.fullmatch(hosts[0]):
+            return "wrong host: open the address that vicinal explore printed"
+        if request.headers.get("origin", f"http://{hosts[0]}") != f"http://{hosts[0]}":
+            return "this page was not asked by itself"
+        given = request.query_params.get("token", "")
+        right = secrets.compare_digest(given.encode("utf-8", "replace"), token.encode())
+        return None if right else "wrong or missing token"
+
+    async def guarded(scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            return
+        begun = False
+
+        async def sent(message: Message) -> None:
+            nonlocal begun
+            begun = True
+            await send(message)
+
+        try:
+            why = refusal(Request(scope))
+            inner = app if why is None else _refused(why, 403)
+            await inner(scope, receive, sent)
+        except Exception as error:  # a fault of ours: a line here, a sentence there
+            sys.stderr.write(f"! explore failed: {type(error).__name__}: {str(error)[:200]!r}\n")
+            if not begun:
+                await _refused("vicinal failed on this one.", 500)(scope, receive, send)
+
+    return guarded
+
+
+def _refused(why: str, status: int) -> Response:
+    said = "".join(
+        c for c in " ".join(why.split()) if c.isprintable()
+    )  # parsers quote what they read
+    return JSONResponse({"error": said}, status, HEADERS)
 
 
 async def _upload(request: Request) -> tuple[str, bytes]:
     """The name and the bytes of a file, or of the rows that were typed."""
-    form = await request.form()
-    upload = form.get("file")
-    if upload is not None and not isinstance(upload, str):
-        return upload.filename or "", await upload.read()
-    return "rows.txt", str(form.get("rows") or "").encode()
+    read = 0
+
+    async def counted() -> Message:
+        nonlocal read
+        message = await request.receive()
+        read += len(message.get("body", b""))
+        if read > LIMIT:
+            raise _TooLarge
+        return message
+
+    async with Request(request.scope, counted).form(max_files=1, max_fields=4) as form:
+        upload = form.get("file")
+        if upload is not None and not isinstance(upload, str):
+            return upload.filename or "", await upload.read()
+        return "rows.txt", str(form.get("rows") or "").encode("utf-8", "replace")

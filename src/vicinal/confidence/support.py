@@ -303,12 +303,20 @@ class LabeledSupport:
         return int(((others.distances == 0) & other).any(1).sum())
 
 
+class _InputTypeError(InputError, TypeError):
+    """What scikit-learn's contract wants to be a TypeError: sparse rows, say."""
+
+
 def rows_of(estimator: Any, X: Any, *, reset: bool = False) -> Float[Tensor, "n d"]:
     """``X`` as finite rows of the estimator's width (``reset``: the width is learned here)."""
     if not isinstance(X, Tensor):
-        X = validate_data(
-            estimator, X, reset=reset, ensure_all_finite=False, dtype=[np.float64, np.float32]
-        )
+        try:
+            X = validate_data(
+                estimator, X, reset=reset, ensure_all_finite=False, dtype=[np.float64, np.float32]
+            )
+        except (ValueError, TypeError) as error:  # scikit-learn's own sentences
+            kind = _InputTypeError if isinstance(error, TypeError) else InputError
+            raise kind(str(error)) from None
         return as_matrix(X, "X")
     x = as_matrix(X.detach(), "X")
     if reset:

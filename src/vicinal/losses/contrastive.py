@@ -24,12 +24,13 @@ from typing import ClassVar
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from .conventions import full_precision, keep_valid, reduce_rows
+from .conventions import any_scale, full_precision, keep_valid, reduce_rows
 from .log_partition import in_blocks
 from .pairs import Pairs
 
 
 @full_precision
+@any_scale
 def supervised_contrastive_loss(
     x: Float[Tensor, "n d"],
     labels: Tensor,
@@ -70,6 +71,7 @@ def supervised_contrastive_loss(
 
 
 @full_precision
+@any_scale
 def nt_xent_loss(
     x: Float[Tensor, "n d"],
     labels: Tensor,

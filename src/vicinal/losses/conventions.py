@@ -8,8 +8,9 @@ a loss compiles into one graph.
 from __future__ import annotations
 
 import functools
+import math
 from collections.abc import Callable
-from typing import Any, ParamSpec
+from typing import Any, ParamSpec, TypeGuard
 
 import torch
 from jaxtyping import Bool, Float, Int
@@ -26,6 +27,7 @@ from vicinal.checks import (
 )
 
 REDUCTIONS = ("mean", "sum", "none")
+REACH = {torch.float32: 56, torch.float64: 500}  # powers of 2 of entries whose squares are exact
 P = ParamSpec("P")
 
 
@@ -35,10 +37,59 @@ def full_precision(loss: Callable[P, Tensor]) -> Callable[P, Tensor]:
     @functools.wraps(loss)
     def call(*args: P.args, **kwargs: P.kwargs) -> Tensor:
         device = args[0].device.type if args and isinstance(args[0], Tensor) else "cpu"
-        with torch.autocast(device, enabled=False):
+        with torch.autocast("cpu" if device == "meta" else device, enabled=False):
             return loss(*args, **kwargs)
 
     return call
+
+
+def leaves_range(x: Tensor) -> bool:
+    """Do squares of these rows overflow or vanish in float32? Beyond float64's reach: a sentence.
+
+    >>> leaves_range(torch.tensor([[1e20]])), leaves_range(torch.tensor([[1e20]]).double())
+    (True, False)
+    """
+    if is_traced() or not x.numel():
+        return False
+    x = x.detach() if x.dtype in REACH else x.detach().float()
+    low, high = (float(v) for v in x.aminmax())
+    size = max(-low, high)
+    if not 0 < size < math.inf or abs(math.frexp(size)[1]) <= REACH[x.dtype]:
+        return False  # NaN and infinity pass: a wrong batch must show
+    if x.dtype == torch.float64:
+        raise InputError(
+            f"rows with entries up to {size:.0e} cannot be compared: their squares "
+            f"{'overflow' if size > 1 else 'vanish in'} float64. Multiply them by {1 / size:.0e}."
+        )
+    return True
+
+
+def any_scale(loss: Callable[P, Tensor]) -> Callable[P, Tensor]:
+    """Where squares of float32 rows overflow or vanish, a loss is computed in float64.
+
+    The result is float32 again: infinite if it is beyond 3.4e38, never NaN for finite rows. (Not
+    while tracing, which cannot look at values.)
+    """
+
+    @functools.wraps(loss)
+    def call(*args: P.args, **kwargs: P.kwargs) -> Tensor:
+        rows = [t for t in (*args, *kwargs.values()) if _is_rows(t)]
+        if is_traced() or not any(leaves_range(t) for t in rows):
+            return loss(*args, **kwargs)
+        wide = loss(*map(_wide, args), **{name: _wide(v) for name, v in kwargs.items()})
+        return wide.to(torch.promote_types(rows[0].dtype, torch.float32))
+
+    return call
+
+
+def _is_rows(t: object) -> TypeGuard[Tensor]:
+    if not isinstance(t, Tensor) or t.ndim != 2 or not t.is_floating_point():
+        return False
+    return t.layout is torch.strided and not t.is_meta
+
+
+def _wide(t: Any) -> Any:
+    return t.double() if isinstance(t, Tensor) and t.is_floating_point() else t
 
 
 def as_rows(x: Any, name: str) -> Float[Tensor, "n d"]:
@@ -119,7 +170,7 @@ def keep_valid(
     """Zero where an anchor is not valid: attached to ``x``, no gradient, NaN where its row is
     NaN.
     """
-    return torch.where(valid, losses, x.sum(1) * 0)
+    return torch.where(valid, losses, (x * 0).sum(1))  # a sum of large rows may overflow
 
 
 def class_ids(labels: Int[Tensor, " n"]) -> Int[Tensor, " n"]:

@@ -15,7 +15,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
 import torch
 import torch.distributed as dist
@@ -23,22 +24,26 @@ from torch import Tensor, nn
 
 from vicinal.checks import InputError, check_choice
 from vicinal.neighbors.tiles.masses import precise_log_masses
+from vicinal.processes import all_added, all_gathered, check_alike, several, told
 
 from .contrastive import NTXentLoss, SupervisedContrastiveLoss
-from .conventions import keep_valid
+from .conventions import as_labels, as_rows, keep_valid, leaves_range
 from .pairs import Pairs
-from .ring import ring_sums, shard_sizes
+from .ring import ring_sums
 from .snnl import SoftNearestNeighborLoss
 from .targets import MixedTargets
 
 MODES = ("gather", "ring")
+Ring = Callable[..., tuple[Tensor, ...]]  # ring_sums among the processes of a group
 
 
 class DistributedLoss(nn.Module):
     """``loss`` over the rows of all processes of ``group``; shards may have different sizes.
 
     Without an initialized process group it is ``loss`` itself. ``reduction="none"`` gives each
-    process the losses of its own rows.
+    process the losses of its own rows. Inputs that do not fit together are the same ``InputError``
+    on every process; a process that dies or hangs ends the others by ``ProcessLost``, which names
+    it, within the group's timeout.
 
     >>> DistributedLoss(SupervisedContrastiveLoss())(torch.eye(2), torch.tensor([0, 0])).shape
     torch.Size([])
@@ -64,13 +69,14 @@ class DistributedLoss(nn.Module):
         self.mode = mode
 
     def forward(self, x: Tensor, labels: Tensor | MixedTargets) -> Tensor:
-        alone = not (dist.is_available() and dist.is_initialized())
-        if alone or dist.get_world_size(self.group) == 1:
+        if not several(self.group):
             return self.loss(x, labels)
-        _check_labels_everywhere(len(x), len(labels), self.group, x.device)
+        batch = _agreed(self.loss, self.mode, x, labels, self.group)
         if self.mode == "ring" and isinstance(labels, Tensor):
-            return self._reduce(*_ring_losses(self.loss, x, labels, self.group))
-        sizes = shard_sizes(len(x), self.group, x.device)
+            rows = x.double() if batch.far else x
+            found = _ring_losses(self.loss, rows, labels, batch.sizes, self.group)
+            return self._reduce(*found).to(torch.promote_types(x.dtype, torch.float32))
+        sizes = batch.sizes
         out = self.loss(
             gather_rows(x, sizes, self.group), _gather_labels(labels, sizes, self.group)
         )
@@ -89,16 +95,60 @@ class DistributedLoss(nn.Module):
         return total / _AllSum.apply(valid.sum().to(losses.dtype), self.group).clamp_min(1)
 
 
-def _check_labels_everywhere(rows: int, labels: int, group: Any, device: torch.device) -> None:
-    """One label for each row, on every process: all of them speak, none waits for another."""
-    sizes = [shard_sizes(count, group, device) for count in (rows, labels)]
-    wrong = [rank for rank, (a, b) in enumerate(zip(*sizes, strict=True)) if a != b]
-    if wrong:
-        a, b = (counts[wrong[0]] for counts in sizes)
+class _Batch(NamedTuple):
+    """What all processes know before the first row travels."""
+
+    sizes: list[int]  # rows of each process
+    far: bool  # squares of some process's rows leave float32's range
+
+
+def _agreed(loss: Any, mode: str, x: Any, labels: Any, group: Any) -> _Batch:
+    """One small exchange: all processes have inputs of one kind, or all say the same sentence."""
+
+    def look() -> dict[str, Any]:
+        far = _checked(mode, x, labels)
+        kind = "mixed"
+        if isinstance(labels, Tensor):
+            whole = not labels.is_floating_point()
+            kind = f"{'whole' if whole else labels.dtype} of shape {('n', *labels.shape[1:])}"
+        return {
+            "loss": f"{type(loss).__name__}, mode {mode}",
+            "rows": len(x),
+            "columns": list(x.shape[1:]),
+            "dtype": str(x.dtype),
+            "kind": kind,
+            "gradient": bool(x.requires_grad and torch.is_grad_enabled()),
+            "far": far,
+        }
+
+    device = x.device if isinstance(x, Tensor) else torch.device("cpu")
+    facts = told(look, group, device, "comparing the inputs of a loss")
+    check_alike(facts, "loss", "the loss", "Build the same DistributedLoss everywhere.")
+    check_alike(facts, "columns", "the columns of `x`", "Rows must come from one layer.")
+    check_alike(facts, "dtype", "the dtype of `x`", "Convert it with x.float().")
+    check_alike(facts, "kind", "the kind of `labels`", "Pass hard, soft or mixed ones everywhere.")
+    check_alike(facts, "gradient", "whether `x` has a gradient", "Else some would wait for it.")
+    return _Batch([each["rows"] for each in facts], any(each["far"] for each in facts))
+
+
+def _checked(mode: str, x: Any, labels: Any) -> bool:
+    """What one process can say of its own rows; whether their squares leave float32's range.
+
+    A gathered loss sees the whole batch and says the rest itself, everywhere alike.
+    """
+    if not isinstance(x, Tensor) or not isinstance(labels, (Tensor, MixedTargets)):
+        kinds = f"{type(x).__name__} and {type(labels).__name__}"
+        raise InputError(f"`x` and `labels` must be tensors, got {kinds}.")
+    if len(labels) != len(x):
         raise InputError(
-            f"`labels` must hold one label for each row on every process: process {wrong[0]} has "
-            f"{b} for {a} rows ({len(wrong)} such processes). Cut rows and labels alike."
+            f"`labels` must hold one label for each row on every process: it has {len(labels)} for "
+            f"{len(x)} rows. Cut rows and labels alike."
         )
+    if mode == "gather" or not len(x):
+        return False
+    if isinstance(labels, Tensor):
+        as_labels(labels, len(x))
+    return leaves_range(as_rows(x, "x"))
 
 
 def gather_rows(x: Tensor, sizes: list[int], group: dist.ProcessGroup | None = None) -> Tensor:
@@ -112,8 +162,7 @@ class _Gather(torch.autograd.Function):
         ctx.sizes, ctx.group = sizes, group
         padded = x.new_zeros(max(sizes), *x.shape[1:])  # all_gather wants equal shapes
         padded[: len(x)] = x
-        parts = [torch.empty_like(padded) for _ in sizes]
-        dist.all_gather(parts, padded, group=group)
+        parts = all_gathered(padded, group, "gathering the rows of a loss")
         return torch.cat([part[:size] for part, size in zip(parts, sizes, strict=True)])
 
     @staticmethod
@@ -129,9 +178,7 @@ class _AllSum(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, group: Any) -> Tensor:
         ctx.group = group
-        total = x.clone()
-        dist.all_reduce(total, group=group)
-        return total
+        return all_added(x.clone(), group, "adding up a loss or its gradient")
 
     @staticmethod
     def backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor, None]:
@@ -140,6 +187,7 @@ class _AllSum(torch.autograd.Function):
 
 def _gather_labels(labels: Any, sizes: list[int], group: Any) -> Any:
     if not isinstance(labels, MixedTargets):
+        labels = labels if labels.is_floating_point() else labels.long()
         return gather_rows(labels, sizes, group)
     a, b = gather_rows(labels.a, sizes, group), gather_rows(labels.b, sizes, group)
     return replace(labels, a=a, b=b, lam=gather_rows(labels.lam.contiguous(), sizes, group))
@@ -148,17 +196,21 @@ def _gather_labels(labels: Any, sizes: list[int], group: Any) -> Any:
 # ------------------------------------------------------------------ losses as sums over pairs
 
 
-def _ring_losses(loss: Any, x: Tensor, labels: Tensor, group: Any) -> tuple[Tensor, Tensor]:
+def _ring_losses(
+    loss: Any, x: Tensor, labels: Tensor, sizes: list[int], group: Any
+) -> tuple[Tensor, Tensor]:
     """Each local anchor's loss over the pairs of all processes, and which are valid."""
+    labels = labels if labels.is_floating_point() else labels.long()
+    ring = partial(ring_sums, sizes=sizes, group=group)
     if isinstance(loss, SoftNearestNeighborLoss):
-        return _soft_nearest_neighbor(loss, x, labels, group)
+        return _soft_nearest_neighbor(loss, x, labels, ring)
     if isinstance(loss, SupervisedContrastiveLoss):
-        return _supervised_contrastive(loss, x, labels, group)
-    return _nt_xent(loss, x, labels, group)
+        return _supervised_contrastive(loss, x, labels, ring)
+    return _nt_xent(loss, x, labels, ring)
 
 
 def _soft_nearest_neighbor(
-    loss: SoftNearestNeighborLoss, x: Tensor, labels: Tensor, group: Any
+    loss: SoftNearestNeighborLoss, x: Tensor, labels: Tensor, ring: Ring
 ) -> tuple[Tensor, Tensor]:
     if isinstance(loss.temperature, str):
         raise InputError(
@@ -174,7 +226,7 @@ def _soft_nearest_neighbor(
         return found.all, found.own
 
     learned = (t,) if isinstance(t, Tensor) else ()
-    everyone, own = ring_sums(masses, ("log", "log"), x, labels, *learned, group=group)
+    everyone, own = ring(masses, ("log", "log"), x, labels, *learned)
     valid = own != -torch.inf
     sign = -1 if loss.entangle == "max" else 1
     losses = sign * torch.where(valid, everyone - torch.where(valid, own, 0), 0)
@@ -183,19 +235,19 @@ def _soft_nearest_neighbor(
 
 
 def _supervised_contrastive(
-    loss: SupervisedContrastiveLoss, x: Tensor, labels: Tensor, group: Any
+    loss: SupervisedContrastiveLoss, x: Tensor, labels: Tensor, ring: Ring
 ) -> tuple[Tensor, Tensor]:
     def sums(*shard: Any) -> tuple[Tensor, ...]:
         return _pairs(loss, *shard).spread_and_pull()
 
     kinds = ("log", "add", "add")
-    spread, pull, count = ring_sums(sums, kinds, x, labels, *_learned(loss), group=group)
+    spread, pull, count = ring(sums, kinds, x, labels, *_learned(loss))
     valid = count > 0
     losses = spread.masked_fill(~valid, 0) - pull / count.masked_fill(~valid, 1)
     return keep_valid(losses, valid, x.to(losses.dtype)), valid
 
 
-def _nt_xent(loss: NTXentLoss, x: Tensor, labels: Tensor, group: Any) -> tuple[Tensor, Tensor]:
+def _nt_xent(loss: NTXentLoss, x: Tensor, labels: Tensor, ring: Ring) -> tuple[Tensor, Tensor]:
     def negatives(*shard: Any) -> tuple[Tensor, ...]:
         return (_pairs(loss, *shard).log_mass_of_negatives(),)
 
@@ -203,8 +255,8 @@ def _nt_xent(loss: NTXentLoss, x: Tensor, labels: Tensor, group: Any) -> tuple[T
         return _pairs(loss, x, labels, y, y_labels, *t).pushed_by(mass)
 
     learned = _learned(loss)
-    (mass,) = ring_sums(negatives, ("log",), x, labels, *learned, group=group)
-    total, count = ring_sums(pushed, ("add", "add"), x, labels, mass, *learned, group=group)
+    (mass,) = ring(negatives, ("log",), x, labels, *learned)
+    total, count = ring(pushed, ("add", "add"), x, labels, mass, *learned)
     valid = count > 0
     losses = total / count.masked_fill(~valid, 1)
     return keep_valid(losses, valid, x.to(losses.dtype)), valid

@@ -26,12 +26,13 @@ from vicinal.neighbors.distances import neighbor_distances, unit_rows
 from vicinal.neighbors.search.exact import ExactSearch
 from vicinal.neighbors.tiles.masses import Labels, masses_by_tiles
 
-from .conventions import REDUCTIONS, as_labels, as_rows, full_precision
+from .conventions import REDUCTIONS, any_scale, as_labels, as_rows, full_precision
 
 SYMMETRIES = ("union", "mutual", "directed")
 
 
 @full_precision
+@any_scale
 def graph_smoothness_loss(
     x: Float[Tensor, "n d"],
     labels: Labels,

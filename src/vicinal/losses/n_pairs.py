@@ -18,11 +18,12 @@ from torch import Tensor, nn
 
 from vicinal.checks import InputError, check_same_rows
 
-from .conventions import full_precision, keep_valid, reduce_rows
+from .conventions import any_scale, full_precision, keep_valid, reduce_rows
 from .pairs import Pairs, Product
 
 
 @full_precision
+@any_scale
 def n_pairs_loss(
     x: Float[Tensor, "n d"],
     labels: Tensor,

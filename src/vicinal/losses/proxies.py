@@ -22,10 +22,11 @@ from torch import Tensor, nn
 from vicinal.checks import InputError, check_positive, check_same_width
 from vicinal.neighbors.distances import unit_rows
 
-from .conventions import as_class_targets, as_rows, full_precision, reduce_rows
+from .conventions import any_scale, as_class_targets, as_rows, full_precision, reduce_rows
 
 
 @full_precision
+@any_scale
 def proxy_nca_loss(
     x: Float[Tensor, "n d"],
     labels: Tensor,
@@ -76,6 +77,7 @@ def proxy_nca_loss(
 
 
 @full_precision
+@any_scale
 def normalized_softmax_loss(
     x: Float[Tensor, "n d"],
     labels: Tensor,

@@ -16,6 +16,7 @@ import torch.distributed as dist
 from torch import Tensor
 
 from vicinal.checks import InputError
+from vicinal.processes import passed_on
 
 # partial(x, labels, reference, reference_labels, *extra) -> sums of each anchor over the reference
 # (over the other anchors if it is None); "log" sums are logarithms, "add" sums plain.
@@ -28,18 +29,14 @@ def ring_sums(
     x: Tensor,
     labels: Tensor,
     *extra: Tensor,
+    sizes: list[int],
     group: dist.ProcessGroup | None = None,
 ) -> tuple[Tensor, ...]:
-    """``partial`` over the shards of all processes, differentiable in ``x`` and ``extra``."""
-    sizes = shard_sizes(len(x), group, x.device)
+    """``partial`` over the shards of all processes, differentiable in ``x`` and ``extra``.
+
+    ``sizes``: how many rows each process has.
+    """
     return _RingSums.apply(partial, kinds, sizes, group, labels, x, *extra)
-
-
-def shard_sizes(rows: int, group: dist.ProcessGroup | None, device: torch.device) -> list[int]:
-    world = dist.get_world_size(group)
-    sizes = [torch.zeros(1, dtype=torch.long, device=device) for _ in range(world)]
-    dist.all_gather(sizes, torch.tensor([rows], device=device), group=group)
-    return [int(size) for size in sizes]
 
 
 class _RingSums(torch.autograd.Function):
@@ -128,19 +125,5 @@ def _partial_grads(
 
 def _pass_on(tensor: Tensor, step: int, sizes: list[int], group: Any) -> Tensor:
     """Send to the next process what this one holds, receive what the previous one held."""
-    world, rank = len(sizes), dist.get_rank(group)
-    incoming = tensor.new_empty(sizes[(rank - step - 1) % world], *tensor.shape[1:])
-    following, previous = (
-        r if group is None else dist.get_global_rank(group, r)
-        for r in ((rank + 1) % world, (rank - 1) % world)
-    )
-    tensor = tensor.contiguous()
-    waits = []
-    if tensor.numel():
-        waits.append(dist.isend(tensor, following, group=group))
-    if incoming.numel():
-        waits.append(dist.irecv(incoming, previous, group=group))
-    for wait in waits:
-        if wait is not None:
-            wait.wait()
-    return incoming
+    coming = sizes[(dist.get_rank(group) - step - 1) % len(sizes)]
+    return passed_on(tensor, coming, group, f"passing rows around the ring, step {step + 1}")

@@ -27,7 +27,7 @@ from vicinal.neighbors.temperature import optimal_temperature
 from vicinal.neighbors.tiles.dense import Surprise, small_surprise
 from vicinal.neighbors.tiles.masses import Labels, precise_log_masses
 
-from .conventions import REDUCTIONS, as_rows, full_precision, keep_valid
+from .conventions import REDUCTIONS, as_rows, full_precision, keep_valid, leaves_range
 from .schedules import Schedule, check_schedule
 
 ENTANGLE = ("min", "max")
@@ -81,7 +81,9 @@ def _surprise(
         plain = small_surprise(x, labels, temperature, metric, mean=mean)
         if plain is not None:
             return plain
-    masses = precise_log_masses(x, labels, temperature, metric, *references)
+    far = any(leaves_range(t) for t in (x, references[0]) if t is not None)
+    rows = x.double() if far else x  # and the reference with it
+    masses = precise_log_masses(rows, labels, temperature, metric, *references)
     valid = masses.own != -torch.inf  # NaN counts: a wrong batch must show
     # log(all / own) = log(1 + other / own): where classes are apart, all - own would cancel.
     lead = torch.where(valid, masses.own - masses.other, 0.0)

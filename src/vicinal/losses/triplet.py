@@ -23,7 +23,7 @@ from vicinal.checks import check_choice, check_positive, is_traced
 from vicinal.neighbors.derivatives import is_functional
 from vicinal.neighbors.distances import METRICS, pairwise_distances
 
-from .conventions import REDUCTIONS, as_hard_labels, as_rows, full_precision
+from .conventions import REDUCTIONS, any_scale, as_hard_labels, as_rows, full_precision
 from .log_partition import in_blocks
 
 MININGS = ("all", "hard", "semihard")
@@ -31,6 +31,7 @@ AVERAGES = ("active", "valid")
 
 
 @full_precision
+@any_scale
 def triplet_loss(
     x: Float[Tensor, "n d"],
     labels: Int[Tensor, " n"],

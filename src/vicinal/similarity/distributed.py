@@ -22,6 +22,7 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 from vicinal.checks import InputError
+from vicinal.processes import all_added, check_alike, passed_on, told
 from vicinal.similarity.block import Block
 from vicinal.similarity.blocks import Blocks, count
 from vicinal.similarity.density import class_totals, times_totals
@@ -57,9 +58,19 @@ def distributed_neighbors(
     if not dist.is_initialized():
         return kernel.neighbors(data, include_self=include_self)
     _check_outputs(kernel)
-    shard = kernel.blocks(data, "unit") if count(data, "data") else None
-    _check_plans(kernel, group)
-    sums = _all_reduced({} if shard is None else class_totals(kernel, shard), kernel, group)
+    shard: Blocks | None = None
+    own: dict[int, list[Totals]] = {}
+
+    def look() -> dict[str, Any]:
+        nonlocal shard, own
+        shard = kernel.blocks(data, "unit") if count(data, "data") else None
+        own = {} if shard is None else class_totals(kernel, shard)
+        shapes = [[list(t.shape) for t in totals] for totals in next(iter(own.values()), [])]
+        said = {"call": "neighbors", "labels": list(own), "shapes": shapes or None}
+        return {**said, "plan": _plan(kernel)}
+
+    facts = _told(look, kernel, group)
+    sums = _all_added(own, facts, kernel, group)
     parts = [_empty(kernel)]
     for block in shard or ():
         found = times_totals(kernel, block, sums)
@@ -79,20 +90,19 @@ def distributed_gram(
     if not dist.is_initialized():
         return kernel.gram(data)
     _check_outputs(kernel)
-    rows = count(data, "data")
-    shard = kernel.blocks(data, "unit") if rows else None
-    _check_plans(kernel, group)
-    mine = {"rows": rows, "blocks": 0 if shard is None else len(shard)}
-    sizes = _gathered(mine, _empty(kernel).device, group)
+    shard: Blocks | None = None
+
+    def look() -> dict[str, Any]:
+        nonlocal shard
+        rows = count(data, "data")
+        shard = kernel.blocks(data, "unit") if rows else None
+        said = {"call": "gram", "shapes": None, "rows": rows, "blocks": len(shard or ())}
+        return {**said, "plan": _plan(kernel)}
+
+    sizes = _told(look, kernel, group)
     offsets = [sum(size["rows"] for size in sizes[:r]) for r in range(len(sizes) + 1)]
-    found = _empty(kernel).new_empty(rows, offsets[-1])
-    needed = found.nbytes
-    if needed > kernel.memory_budget:
-        raise InputError(
-            f"{rows} rows of a Gram matrix of {offsets[-1]} samples take {needed / 2**20:.0f} MiB, "
-            f"more than memory_budget={kernel.memory_budget / 2**20:.0f} MiB. Use more processes, "
-            "distributed_neighbors, or raise the budget."
-        )
+    _check_memory(kernel, max(size["rows"] for size in sizes), offsets[-1])
+    found = _empty(kernel).new_empty(sizes[dist.get_rank(group)]["rows"], offsets[-1])
     for number in range(max(size["blocks"] for size in sizes)):
         for source, visiting in _around(_nth(shard, number), kernel, group):
             if visiting is None:
@@ -107,22 +117,34 @@ def distributed_gram(
 # ------------------------------------------------------------------ sums
 
 
-def _all_reduced(
-    sums: dict[int, list[Totals]], kernel: GradientKernel, group: Any
+def _told(look: Any, kernel: GradientKernel, group: Any) -> list[dict[str, Any]]:
+    """What every process found in its shard; all have the same question and the same layers."""
+    facts = told(look, group, _empty(kernel).device, "reading the shards of a kernel")
+    check_alike(facts, "call", "the function", "Every process calls the same one.")
+    plans = [each["plan"] for each in facts if each["plan"] is not None]
+    if any(plan != plans[0] for plan in plans):
+        raise InputError(
+            "processes see the model's layers used in different ways, as happens where a model "
+            "routes its inputs. Compute this kernel in one process."
+        )
+    check_alike(facts, "shapes", "the layers of the model", "Load the same model everywhere.")
+    return facts
+
+
+def _all_added(
+    sums: dict[int, list[Totals]], facts: list[dict[str, Any]], kernel: GradientKernel, group: Any
 ) -> dict[int, list[Totals]]:
     """The totals of every class over all processes; who has none of a class adds zeros."""
-    shapes = [[list(t.shape) for t in totals] for totals in next(iter(sums.values()), [])]
     empty = _empty(kernel)
-    gathered = _gathered({"labels": list(sums), "shapes": shapes}, empty.device, group)
-    layout: list[list[list[int]]] = next((g["shapes"] for g in gathered if g["shapes"]), [])
+    layout: list[list[list[int]]] = next((f["shapes"] for f in facts if f["shapes"]), [])
     found: dict[int, list[Totals]] = {}
-    for label in sorted({label for g in gathered for label in g["labels"]}):
+    for label in sorted({label for f in facts for label in f["labels"]}):
         mine = sums.get(label)
         if mine is None:
             mine = [tuple(empty.new_zeros(shape) for shape in each) for each in layout]
         for totals in mine:
             for t in totals:
-                dist.all_reduce(t, group=group)
+                all_added(t, group, "adding up the gradients of a class")
         found[label] = mine
     return found
 
@@ -145,23 +167,9 @@ def _around(
 
 def _passed_on(raw: Tensor, group: Any) -> Tensor:
     """To the right neighbor; what the left one sent. First how long it is, then it."""
-    world, rank = dist.get_world_size(group), dist.get_rank(group)
-    right, left = (rank + 1) % world, (rank - 1) % world
-
-    def exchange(out: Tensor, into: Tensor) -> None:
-        ops = [
-            dist.P2POp(dist.isend, out, group=group, group_peer=right),
-            dist.P2POp(dist.irecv, into, group=group, group_peer=left),
-        ]
-        for work in dist.batch_isend_irecv(ops):
-            work.wait()
-
+    step = "passing a block around the ring"
     length = torch.tensor([raw.numel()], device=raw.device)
-    coming = torch.empty_like(length)
-    exchange(length, coming)
-    received = raw.new_empty(int(coming))
-    exchange(raw, received)
-    return received
+    return passed_on(raw, int(passed_on(length, 1, group, step)), group, step)
 
 
 def _as_bytes(block: Block | None) -> Tensor:
@@ -204,39 +212,26 @@ def _nth(shard: Blocks | None, number: int) -> Block | None:
     return next(shard.since(number))
 
 
-# ------------------------------------------------------------------ facts between processes
-
-
-def _gathered(facts: dict[str, Any], device: torch.device, group: Any) -> list[dict[str, Any]]:
-    """The facts of every process, in the order of ranks; as JSON, never pickled."""
-    world = dist.get_world_size(group)
-    mine = torch.frombuffer(bytearray(json.dumps(facts).encode()), dtype=torch.uint8).to(device)
-    length = torch.tensor([mine.numel()], device=device)
-    lengths = [torch.empty_like(length) for _ in range(world)]
-    dist.all_gather(lengths, length, group=group)
-    longest = max(int(n) for n in lengths)
-    padded = torch.nn.functional.pad(mine, (0, longest - mine.numel()))
-    texts = [torch.empty_like(padded) for _ in range(world)]
-    dist.all_gather(texts, padded, group=group)
-    return [json.loads(bytes(t[: int(n)].tolist())) for t, n in zip(texts, lengths, strict=True)]
-
-
 def _empty(kernel: GradientKernel) -> Tensor:
     """No rows, where and as wide as the gradients are."""
     p = next(iter(kernel.engine.selected.values())).detach()
     return p.new_empty(0, dtype=torch.promote_types(p.dtype, torch.float32))
 
 
-def _check_plans(kernel: GradientKernel, group: Any) -> None:
-    """Every process must treat every layer alike; a model that routes its inputs may differ."""
-    parts = kernel.engine.known.values()  # none where there are no samples
-    mine = [[*part.parameters, type(part.factor).__name__] for part in parts]
-    found = [g["parts"] for g in _gathered({"parts": mine}, _empty(kernel).device, group)]
-    plans = [plan for plan in found if plan]
-    if any(plan != plans[0] for plan in plans):
+def _plan(kernel: GradientKernel) -> list[list[str]] | None:
+    """How each layer is treated; None where there were no samples to see it."""
+    parts = kernel.engine.known.values()
+    return [[*part.parameters, type(part.factor).__name__] for part in parts] or None
+
+
+def _check_memory(kernel: GradientKernel, rows: int, samples: int) -> None:
+    """Of the process with the most rows, so that all of them say it."""
+    needed = rows * samples * _empty(kernel).element_size()
+    if needed > kernel.memory_budget:
         raise InputError(
-            "processes see the model's layers used in different ways, as happens where a model "
-            "routes its inputs. Compute this kernel in one process."
+            f"{rows} rows of a Gram matrix of {samples} samples take {needed / 2**20:.0f} MiB, "
+            f"more than memory_budget={kernel.memory_budget / 2**20:.0f} MiB. Use more processes, "
+            "distributed_neighbors, or raise the budget."
         )
 
 

@@ -188,7 +188,8 @@ def reachable(evidence: Evidence, background: bool) -> Bool[Tensor, " n"]:
 
 def row_losses(v: Vector, evidence: Evidence) -> Float[Tensor, " n"]:
     """-log p of each row's own label (soft labels: the cross-entropy)."""
-    return torch.cat([_pass(v, block)[0] for block in _blocks(evidence)])
+    none = torch.empty(0, dtype=torch.float64)  # a fold may have no rows
+    return torch.cat([none, *(_pass(v, block)[0] for block in _blocks(evidence))])
 
 
 def loss_and_gradient(v: Vector, evidence: Evidence, free: Mask) -> tuple[float, Vector]:

@@ -14,14 +14,8 @@ from typing import Any, Protocol, Self
 import torch
 from torch import Tensor
 
-from vicinal.checks import (
-    InputError,
-    as_matrix,
-    as_tensor,
-    check_choice,
-    check_k,
-    check_same_width,
-)
+from vicinal import checks
+from vicinal.checks import InputError, as_matrix, as_tensor, check_choice, check_k
 from vicinal.neighbors.distances import (
     METRICS,
     compared_rows,
@@ -97,6 +91,7 @@ class ExactSearch:
         base = compared_rows(rows, self.metric)
         self._shift = base.mean(0, dtype=torch.float64).to(base.dtype)
         self._work, self._bias = self._prepare(base, "support")
+        _check_squares(self._work, self._bias)
         self._eps = torch.finfo(self._work.dtype).eps  # unit of rounding of candidates' scores
         self._support, self._base = rows, base
         return self
@@ -178,8 +173,9 @@ class ExactSearch:
         """Centered rows and their squared lengths (plus 1 for a zero row under the cosine)."""
         work = (base - self._shift).to(self._shift.dtype)
         squares = squared_lengths(work, base, self.metric)
-        if not bool(squares.isfinite().all()):
-            row = int((~squares.isfinite()).nonzero()[0])
+        fits = (squares * 1024).isfinite()  # sums of distances are formed as well
+        if not bool(fits.all()):
+            row = int((~fits).nonzero()[0])
             raise InputError(
                 f"row {row} of `{name}` is too large to square in {work.dtype}. "
                 f"Rescale the rows, or pass {name}.double()."
@@ -233,7 +229,7 @@ def squared_distances(q: Tensor, base: Tensor, indices: Tensor, metric: str) -> 
 
 def checked_rows(x: Any, name: str, support: Tensor) -> Tensor:
     x = as_matrix(x, name).detach()
-    check_same_width(x, support, name, "support")
+    checks.check_same_width(x, support, name, "support")
     return x
 
 
@@ -288,3 +284,13 @@ def _ragged(
     d, i = distances.new_full(shape, torch.inf), indices.new_full(shape, none)
     d[rows, slot], i[rows, slot] = distances, indices
     return d, i
+
+
+def _check_squares(work: Tensor, squares: Tensor) -> None:
+    """Rows that differ must not be at distance 0 because their squares vanish."""
+    info = torch.finfo(squares.dtype)
+    if float(squares.max()) < info.tiny / info.eps and bool(work.any()):
+        raise InputError(
+            f"the rows of `support` differ by {float(work.abs().max()):.0e} at most, too little "
+            f"to square in {work.dtype}. Multiply all rows by a constant."
+        )

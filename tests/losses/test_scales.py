@@ -1,0 +1,60 @@
+"""Rows whose squares leave float32's range: the value of float64, or infinity, never NaN."""
+
+import pytest
+import torch
+from torch.testing import assert_close
+
+from losses.catalog import CATALOG
+from vicinal import losses
+from vicinal.checks import InputError
+
+SCALES = (1e-44, 1e-30, 1e-20, 1e16, 1e19, 1e20, 1e25, 1e30, 1e37)
+NAMED = [c[:2] for c in CATALOG]
+# The plain path of the cosine reads directions alone: no scale is too far for it.
+COMPARED = [c for c in CATALOG if c[2] != "logits" and c[0] != "snnl_cosine"]
+
+
+def graded(call, x, y):
+    x = x.clone().requires_grad_()
+    value = call(x, y)
+    value.backward()
+    return value.detach(), x.grad
+
+
+@pytest.mark.parametrize(("name", "call"), NAMED, ids=[c[0] for c in CATALOG])
+def test_far_float32_rows_have_the_loss_and_gradient_of_float64(name, call, rng):
+    base, y = torch.randn(9, 3, generator=rng), torch.arange(9) % 3
+    for scale in SCALES:
+        x = (base.double() * scale).float()
+        value, grad = graded(call, x, y)
+        exact, exact_grad = (t.float() for t in graded(call, x.double(), y))
+        assert value.dtype == torch.float32
+        if exact < torch.finfo(torch.float32).max / len(x):  # else a sum over the rows may overflow
+            assert_close(value, exact, rtol=1e-4, atol=1e-6)
+        else:
+            assert value >= exact
+        assert not grad.isnan().any()
+        fits = exact_grad.isfinite() & grad.isfinite()
+        size = float(exact_grad[fits].abs().amax()) if fits.any() else 0.0
+        assert_close(grad[fits], exact_grad[fits], rtol=1e-3, atol=1e-3 * size + 1e-37)
+
+
+def test_the_module_and_a_reference_go_the_same_way(rng):
+    x, y = torch.randn(9, 3, generator=rng) * 1e25, torch.arange(9) % 3
+    module = losses.SoftNearestNeighborLoss(metric="euclidean")
+    assert_close(module(x, y), module(x.double(), y).float())
+    near = x / 1e25
+    far = {"reference": x, "reference_labels": y}
+    exact = losses.soft_nearest_neighbor_loss(near.double(), y, **far)
+    assert_close(losses.soft_nearest_neighbor_loss(near, y, **far), exact.float())
+
+
+@pytest.mark.parametrize(("name", "call"), [c[:2] for c in COMPARED], ids=[c[0] for c in COMPARED])
+def test_rows_that_no_float64_can_square_are_refused(name, call, rng):
+    y = torch.arange(9) % 3
+    for scale in (1e-160, 1e160, 1e300):
+        x = torch.randn(9, 3, generator=rng, dtype=torch.float64) * scale
+        if name == "snnl" and scale < 1:
+            continue  # squares that vanish are those of a chance loss, as they should
+        with pytest.raises(InputError, match=r"squares (overflow|vanish in) float64"):
+            call(x, y)
