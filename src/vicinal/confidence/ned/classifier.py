@@ -117,8 +117,7 @@ class NEDClassifier(ClassifierMixin, BaseEstimator):
 
     def fit_support(self, support: LabeledSupport) -> NEDClassifier:
         """The same for a support that is in its search already, with its labels coded."""
-        recipe, shift = self.recipe_, support.space.shift
-        self.n_features_in_ = support.rows.shape[1] if shift is None else len(shift)
+        recipe, self.n_features_in_ = self.recipe_, support.width
         self.space_losses_: dict[str, float] = {}
         if self.space != "raw":
             support = support_in_space(self, support.rows, support.labels, support.ids)
@@ -352,9 +351,7 @@ class NEDClassifier(ClassifierMixin, BaseEstimator):
             self._warn(sentence)
         self._use(with_prior(fit.parameters, labels.counts(), self.prior))
         self.fitted_ = fit.kept
-        self.stale_ = tuple(
-            name for name in self.stale_ if name == "space_"
-        )  # fit() alone mends it
+        self.stale_ = tuple(n for n in self.stale_ if n == "space_")  # fit() alone mends it
         self.fitted_on_ = "leave-one-out" if held_out is None else "held-out"
         if evidence is not None and evidence.leave_one_out and not labels.soft:
             self._check_collapse(evidence)
@@ -370,10 +367,8 @@ class NEDClassifier(ClassifierMixin, BaseEstimator):
     def _check_collapse(self, evidence: Evidence) -> None:
         """Rows that no neighbor could set right do not speak against a collapse."""
         best = best_class(self.log_probs_of(evidence.neighborhood), evidence.neighborhood)
-        bound_to_be_wrong = len(self.support_.unreachable(self.k_))
-        accuracy = float((best == evidence.targets).sum()) / max(
-            len(evidence) - bound_to_be_wrong, 1
-        )
+        able = max(len(evidence) - len(self.support_.unreachable(self.k_)), 1)
+        accuracy = float((best == evidence.targets).sum()) / able
         if len(self.classes_) > 1 and accuracy > 0.999:
             self._warn(
                 f"leave-one-out accuracy is {accuracy:.4f}: either the task is easy, or the "
