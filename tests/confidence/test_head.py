@@ -13,7 +13,8 @@ from torch.testing import assert_close
 import reference
 import vicinal
 from vicinal.checks import InputError
-from vicinal.confidence import NEDClassifier, TrustHead, bundle, load
+from vicinal.confidence import NEDClassifier, NEDLinear, TrustHead, bundle, load
+from vicinal.confidence.blend import fit_blend
 from vicinal.confidence.verdicts import VERDICTS, conformal_p, judge, reasons, verdict_codes
 from vicinal.evaluation import threshold_for_accuracy
 
@@ -337,3 +338,53 @@ def test_an_unknown_kind_of_bundle_is_refused(tmp_path):
     path = bundle.write(tmp_path / "x.vic", "other", {"w": torch.zeros(1)}, {})
     with pytest.raises(InputError, match="'other'"):
         load(path)
+
+
+@pytest.fixture
+def blended(rng):
+    x, y = rows(rng, 120)
+    return TrustHead.fit((x, y), rows(rng, 80), ned=NEDLinear(NEDClassifier(k=15)))
+
+
+def test_a_head_with_a_linear_part_answers_as_the_blend_and_survives_its_file(
+    blended, rng, tmp_path
+):
+    x = torch.randn(30, 3, generator=rng).double()
+    out, alone = blended.predict(x), blended.model.judge(x)
+    assert torch.equal(out.probabilities, alone.probabilities)
+    assert torch.equal(out.linear_share, alone.linear_share)
+    assert torch.equal(blended.predict_proba(x), out.probabilities)
+    again = load(blended.save(tmp_path / "head.vic"))
+    assert isinstance(again, TrustHead)
+    back = again.predict(x)
+    assert torch.equal(back.probabilities, out.probabilities)
+    assert back.verdict.tolist() == out.verdict.tolist()
+    assert back.reason == out.reason
+
+
+def test_the_blend_of_a_head_is_fitted_on_the_held_out_rows_and_its_threshold_out_of_fold(rng):
+    x, y = rows(rng, 120)
+    calib = rows(rng, 300)
+    head = TrustHead.fit((x, y), calib, ned=NEDLinear(NEDClassifier(k=15)), target_accuracy=0.8)
+    log_ned = head.ned.log_probs_of(head.ned.neighborhood_of(calib[0]))
+    log_linear = head.model.linear_.predict_log_proba(calib[0])
+    want = fit_blend(log_ned, log_linear, calib[1])
+    assert tuple(head.model.blend_) == pytest.approx(tuple(want), abs=2e-3)
+    assert head.standards.reachable
+    assert head.standards.source == "held-out"
+
+
+def test_edits_of_a_head_with_a_linear_part_follow_the_neighbors_and_say_what_is_stale(blended):
+    x, y = blended.ned.support_.rows, blended.ned.support_.labels.codes
+    before = blended.predict(x[:5])
+    with pytest.raises(InputError, match="a class the linear part of this head does not know"):
+        blended.add(x[:2], [0, 7])
+    with pytest.warns(UserWarning, match="changed since calibration"):
+        blended.add(x[:2] + 0.1, y[:2])
+    assert "linear_" in blended.stale_
+    assert len(blended.predict(x[:5])) == len(before)
+    gone = blended.ned.ids_[(blended.ned.support_.labels.codes == 1).numpy()]
+    with pytest.warns(UserWarning, match="changed since calibration"):
+        blended.remove(gone)
+    out = blended.predict(x[:5])
+    assert out.probabilities.shape == (5, len(blended.classes_))

@@ -40,7 +40,7 @@ from vicinal.neighbors.neighborhood import Neighborhood
 from vicinal.neighbors.search import Search, make_search
 from vicinal.neighbors.search.resumable import Progress, resumable_query
 
-MIN_FOLD_ROWS = 50  # labeled; with fewer the support's own rows, left out in turn, are fitted on
+MIN_FOLD_ROWS = 50  # labeled rows; with fewer the fit is said to be weak
 
 
 class Split(NamedTuple):
@@ -312,17 +312,9 @@ def split_of(
         how = f"fitted on {len(sets.calib.rows):,} calibration rows"
         return Split(found, (Fold(found, everyone, neighborhood.double()),), how)
     codes = sets.query.codes
-    labeled = 0 if codes is None else int((codes >= 0).sum())
-    few = labeled < min(2 * MIN_FOLD_ROWS, len(sets.codes))
-    if sets.leave_one_out or codes is None or few:
+    if sets.leave_one_out or codes is None or int((codes >= 0).sum()) < 4:
         found = Evidence(graph, sets.codes, counts, leave_one_out=True)
         whole = Fold(found, everyone, neighborhood.double())
-        if labeled and not sets.leave_one_out:
-            warn(
-                f"the query has only {labeled} labeled rows: too few to fit on one half and score "
-                "the other, so everything is fitted leave-one-out on the support. Pass a larger "
-                "query or --calib."
-            )
         return Split(found, (whole,), "leave-one-out on the support")
     order = torch.from_numpy(np.random.default_rng(seed).permutation(len(everyone)))
     halves = (order[: len(order) // 2].sort().values, order[len(order) // 2 :].sort().values)
@@ -337,6 +329,12 @@ def split_of(
     )
     for fold in folds:
         _check_some(fold.evidence, "one half of the query")
+    smallest = min(len(fold.evidence) for fold in folds)
+    if smallest < MIN_FOLD_ROWS:
+        warn(
+            f"each half of the query has only about {smallest} labeled rows to fit on: pass a "
+            "larger query or --calib."
+        )
     sizes = " + ".join(f"{len(half):,}" for half in halves)
     held_out = _evidence(neighborhood, codes, counts)
     return Split(held_out, folds, f"2-fold cross-fit on query ({sizes})")

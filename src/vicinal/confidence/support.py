@@ -186,6 +186,12 @@ class LabeledSupport:
     def rows(self) -> Float[Tensor, "n d"]:
         return self.search.support
 
+    @property
+    def width(self) -> int:
+        """Columns of what comes in, before the map."""
+        shift = self.space.shift
+        return self.search.support.shape[1] if shift is None else len(shift)
+
     def query(self, x: Float[Tensor, "m d"], k: int) -> Neighborhood:
         """The k nearest rows of each of ``x`` with their labels; indices are positions, not ids."""
         return self.search.query(self.space(x), k).cpu().labeled(self.labels.codes)

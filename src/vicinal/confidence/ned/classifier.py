@@ -115,8 +115,7 @@ class NEDClassifier(ClassifierMixin, BaseEstimator):
 
     def fit_support(self, support: LabeledSupport) -> NEDClassifier:
         """The same for a support that is in its search already, with its labels coded."""
-        shift = support.space.shift
-        self.n_features_in_ = support.rows.shape[1] if shift is None else len(shift)
+        self.n_features_in_ = support.width
         self.space_losses_: dict[str, float] = {}
         if self.space != "raw":
             support = support_in_space(self, support.rows, support.labels, support.ids)
