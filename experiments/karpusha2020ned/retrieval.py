@@ -7,6 +7,7 @@ split in a support, which votes, and queries.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -30,6 +31,7 @@ HEADS = ("1nn", "knn", "dudani", "gou", "ned", "ned_fitted")
 RIVALS = ("knn", "dudani", "gou")
 PAPERS = ("1nn", *RIVALS, "ned")
 Pair = tuple[Tensor, Tensor]
+Embed = Callable[[Tensor], Tensor]
 
 
 @dataclass(frozen=True)
@@ -44,14 +46,22 @@ class Halves:
 
 def halves(source: Source, name: str, loss: str, steps: int, dim: int, seed: int) -> Halves:
     """Learn on the seen classes; embed the unseen ones, half of them support, half query."""
-    (x, y), (new, labels) = seen_and_unseen(source, name)
-    net = embedding(x, y, loss, steps, dim, seed)
+    embed, (new, labels) = unseen_by(source, name, loss, steps, dim, seed)
     order = torch.randperm(len(new), generator=torch.Generator().manual_seed(seed))
-    order = order[:6000].to(new.device)  # Omniglot: 300 of its 659 characters' rows would do
-    z, flat, labels = F.normalize(outputs(net, new[order])), new[order].flatten(1), labels[order]
+    order = order[:6000].to(new.device)  # half of Omniglot's: nine rows of a character vote
+    z, flat, labels = outputs(embed, new[order]), new[order].flatten(1), labels[order]
     cut = len(order) // 2
     return Halves((z[:cut], labels[:cut]), (z[cut:], labels[cut:]),
                   (flat[:cut], labels[:cut]), (flat[cut:], labels[cut:]))  # fmt: skip
+
+
+def unseen_by(
+    source: Source, name: str, loss: str, steps: int, dim: int, seed: int
+) -> tuple[Embed, Pair]:
+    """An embedding with unit rows, and the rows of classes that it has not seen."""
+    seen, new = seen_and_unseen(source, name)
+    net = embedding(*seen, loss, steps, dim, seed)
+    return (lambda x: F.normalize(net(x))), new
 
 
 def seen_and_unseen(source: Source, name: str) -> tuple[Pair, Pair]:

@@ -14,18 +14,11 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
-import torch.nn.functional as F
 from experiments import nets
 from experiments.data import Source, cifar10_weights, images, parts
 from experiments.draw import COLORS, dots, tidy
-from experiments.karpusha2020ned.retrieval import (
-    PAPERS,
-    RIVALS,
-    Pair,
-    embedding,
-    fitted,
-    seen_and_unseen,
-)
+from experiments.fit import outputs
+from experiments.karpusha2020ned.retrieval import PAPERS, RIVALS, Embed, Pair, fitted, unseen_by
 from experiments.record import Claim
 from experiments.runner import main
 
@@ -49,18 +42,16 @@ QUICK = Settings(("digits",), 150, 500, ("gaussian_noise", "contrast"), (3,), 20
 PAPER = Settings(queries=2000, severities=(1, 2, 3, 4, 5), seeds=tuple(range(5)))
 PRESETS = {"quick": QUICK, "cpu": Settings(), "paper": PAPER}
 THEIRS = {"knn": (60.5, 12.3), "dudani": (62.1, 25.6), "gou": (62.2, 25.6), "ned": (64.8, 3.0)}
-SMALLER = "FashionMNIST and CIFAR-10 instead of CUB-200, three severities, 400 queries"
+SMALLER = "FashionMNIST and CIFAR-10 for CUB-200, three severities, 400 queries"
 
 
-def embedder(source: Source, name: str, settings: Settings, seed: int) -> tuple[object, Pair]:
+def embedder(source: Source, name: str, settings: Settings, seed: int) -> tuple[Embed, Pair]:
     """Images to embeddings, and the rows they are asked about."""
     if name == "cifar10":
         net = nets.CifarResNet().to(source.device)
         net.load_state_dict(cifar10_weights(source, "resnet20"))
         return net.eval().embed, images(source, name, "test")
-    seen, new = seen_and_unseen(source, name)
-    net = embedding(*seen, "normalized softmax", settings.steps, 64, seed)
-    return (lambda x: F.normalize(net(x))), new
+    return unseen_by(source, name, "normalized softmax", settings.steps, 64, seed)
 
 
 def run(settings: Settings, seed: int, source: Source) -> dict:
