@@ -30,7 +30,8 @@ def run(arguments: Sequence[str]) -> int:
         for name in chosen:
             redraw(name, given.preset)
     elif not given.board:
-        code = perform_all(chosen, given.preset, Source(Path(given.data), given.device), given.jobs)
+        root = None if given.preset == "quick" else Path(given.data)
+        code = perform_all(chosen, given.preset, Source(root, given.device), given.jobs)
         if code or given.preset != "cpu":
             return code
     if given.check:

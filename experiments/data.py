@@ -10,6 +10,7 @@ import gzip
 import hashlib
 import os
 import struct
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -17,6 +18,9 @@ import numpy as np
 import torch
 from sklearn.datasets import load_digits
 from torch import Tensor
+
+import vicinal
+from vicinal.files import atomically, fingerprint
 
 CACHE = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "vicinal-experiments"
 WHENCE = {
@@ -55,7 +59,7 @@ class Source:
     def give(self, x: np.ndarray, y: np.ndarray) -> tuple[Tensor, Tensor]:
         return (
             torch.as_tensor(x, dtype=torch.float32, device=self.device),
-            torch.as_tensor(np.asarray(y), dtype=torch.long, device=self.device),
+            torch.as_tensor(np.array(y), dtype=torch.long, device=self.device),
         )
 
 
@@ -135,3 +139,22 @@ def parts(x: Tensor, y: Tensor, sizes: tuple[int, ...], seed: int) -> list[tuple
     """Disjoint random rows of these sizes, another draw for every seed."""
     order = torch.randperm(len(x), generator=torch.Generator().manual_seed(seed))[: sum(sizes)]
     return [(x[rows], y[rows]) for rows in order.to(x.device).split(list(sizes))]
+
+
+def kept(source: Source, key: tuple, make: Callable[[], dict[str, Tensor]]) -> dict[str, Tensor]:
+    """``make()``, or what an equal key gave before, from the cache; quick runs are not kept.
+
+    For trained nets and embeddings that several files share. The key names all that it depends on;
+    the versions of torch and vicinal are added.
+    """
+    from safetensors.torch import load_file, save_file
+
+    if source.root is None:
+        return make()
+    name = fingerprint(repr(key), torch.__version__, vicinal.__version__)[:24]
+    path = CACHE / f"{key[0]}-{name}.safetensors"
+    if not path.is_file():
+        CACHE.mkdir(parents=True, exist_ok=True)
+        with atomically(path) as partial:
+            save_file({k: v.cpu().contiguous() for k, v in make().items()}, partial)
+    return load_file(path, device=source.device)

@@ -25,10 +25,10 @@ from vicinal.confidence import KNNClassifier, NEDClassifier
 @dataclass(frozen=True)
 class Settings:
     data: tuple[str, ...] = ("birds", "omniglot")
-    steps: tuple[int, ...] = (300, 600)
-    dim: int = 64
+    steps: tuple[int, ...] = (300, 300)
+    dim: int = 128
     ks: tuple[int, ...] = (1, 2, 5, 10, 20, 50, 100, 200)
-    seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
+    seeds: tuple[int, ...] = (0, 1, 2)
 
 
 PRESETS = {

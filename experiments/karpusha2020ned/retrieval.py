@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import torch
 import torch.nn.functional as F
 from experiments import nets
-from experiments.data import Source, bird_features, images, omniglot
+from experiments.data import Source, bird_features, images, kept, omniglot
 from experiments.fit import fit, outputs
 from torch import Tensor, nn
 
@@ -45,14 +45,26 @@ class Halves:
 
 
 def halves(source: Source, name: str, loss: str, steps: int, dim: int, seed: int) -> Halves:
-    """Learn on the seen classes; embed the unseen ones, half of them support, half query."""
+    """Learn on the seen classes; embed the unseen ones, half of them support, half query.
+
+    Kept from run to run: three files of this folder ask for the same.
+    """
+    key = ("halves", name, loss, steps, dim, seed)
+    held = kept(source, key, lambda: _halves(source, name, loss, steps, dim, seed))
+    z, flat, y = held["z"], held["flat"], held["y"]
+    cut = len(y) // 2
+    return Halves((z[:cut], y[:cut]), (z[cut:], y[cut:]), (flat[:cut], y[:cut]),
+                  (flat[cut:], y[cut:]))  # fmt: skip
+
+
+def _halves(
+    source: Source, name: str, loss: str, steps: int, dim: int, seed: int
+) -> dict[str, Tensor]:
     embed, (new, labels) = unseen_by(source, name, loss, steps, dim, seed)
     order = torch.randperm(len(new), generator=torch.Generator().manual_seed(seed))
-    order = order[:6000].to(new.device)  # half of Omniglot's: nine rows of a character vote
-    z, flat, labels = outputs(embed, new[order]), new[order].flatten(1), labels[order]
-    cut = len(order) // 2
-    return Halves((z[:cut], labels[:cut]), (z[cut:], labels[cut:]),
-                  (flat[:cut], labels[:cut]), (flat[cut:], labels[cut:]))  # fmt: skip
+    order = order[:6000].to(new.device)  # Omniglot: about five drawings of a character vote
+    new = new[order]
+    return {"z": outputs(embed, new), "flat": new.flatten(1), "y": labels[order]}
 
 
 def unseen_by(

@@ -29,12 +29,12 @@ from vicinal.studies import robustness_report
 @dataclass(frozen=True)
 class Settings:
     data: tuple[str, ...] = ("fashion_mnist", "cifar10")
-    queries: int = 400
+    queries: int = 250
     support: int = 4000
     corruptions: tuple[str, ...] = CORRUPTIONS
     severities: tuple[int, ...] = (1, 3, 5)
     k: int = 50
-    steps: int = 600
+    steps: int = 300
     seeds: tuple[int, ...] = (0, 1, 2)
 
 
@@ -42,7 +42,7 @@ QUICK = Settings(("digits",), 150, 500, ("gaussian_noise", "contrast"), (3,), 20
 PAPER = Settings(queries=2000, severities=(1, 2, 3, 4, 5), seeds=tuple(range(5)))
 PRESETS = {"quick": QUICK, "cpu": Settings(), "paper": PAPER}
 THEIRS = {"knn": (60.5, 12.3), "dudani": (62.1, 25.6), "gou": (62.2, 25.6), "ned": (64.8, 3.0)}
-SMALLER = "FashionMNIST and CIFAR-10 for CUB-200, three severities, 400 queries"
+SMALLER = "FashionMNIST and CIFAR-10 for CUB-200, three severities, 250 queries"
 
 
 def embedder(source: Source, name: str, settings: Settings, seed: int) -> tuple[Embed, Pair]:
