@@ -43,6 +43,7 @@ QUICK = Settings("digits", (1000, 500, 100), 60, 2, (0.1,), ("fgsm",), 20, (0,))
 PAPER = Settings(sizes=(50_000, 10_000, 2000), steps=20_000, inner=40, seeds=tuple(range(5)))
 PRESETS = {"quick": QUICK, "cpu": Settings(), "paper": PAPER}
 THEIRS = {"knn": (76.1, 10.9), "dudani": (77.7, 14.5), "gou": (77.7, 14.5), "ned": (78.0, 2.9)}
+WHAT = ("accuracy", "ece")
 SMALLER = "MNIST and a small net for CARS196 and ResNet-50; classes it has seen"
 
 
@@ -74,10 +75,7 @@ def run(settings: Settings, seed: int, source: Source) -> dict:
     cases: dict = {}
     for row in report.rows:
         case = f"{row.perturbation} {row.level:g} on {row.source}" if row.source else "clean"
-        cases.setdefault(case, {})[row.head] = {
-            "accuracy": 100 * row.accuracy,
-            "ece": 100 * row.ece,
-        }
+        cases.setdefault(case, {})[row.head] = {w: 100 * getattr(row, w) for w in WHAT}
     clean = accuracy(net, *test)
     return {"softmax": 100 * clean, "trained": clean > 0.8, "cases": cases}
 
@@ -101,7 +99,7 @@ def claims(rows: list[dict]) -> list[Claim]:
 def draw(rows: list[dict], figure) -> None:
     figure.set_figheight(4.2)
     cases = list(rows[0]["cases"])
-    for ax, what in zip(figure.subplots(2, 1, sharex=True), ("accuracy", "ece"), strict=True):
+    for ax, what in zip(figure.subplots(2, 1, sharex=True), WHAT, strict=True):
         lines = {h: [[r["cases"][c][h][what] for c in cases] for r in rows] for h in PAPERS}
         curves(ax, range(len(cases)), lines)
         tidy(ax, "", "", f"{what}, %")
