@@ -2,8 +2,7 @@
 
 Claim (Karpusha 2020, section 5): for nets that met such examples in training, under L∞ attacks of
 ε = 0.1 and 0.3 NED beats 1NN, kNN and both weighted kNN. Theirs, CARS196, PGD 0.3: kNN 76.1 / 10.9,
-Dudani 77.7 / 14.5, NED 78.0 / 2.9 (accuracy / ECE %). BIM 0.1 has NED at 80.4 below kNN's 87.3,
-likely a slip for 88.4. On what the attacks were made is not said.
+Dudani 77.7 / 14.5, NED 78.0 / 2.9 (accuracy / ECE %). On what the attacks were made is not said.
 
 Here: MNIST, a small net trained on PGD examples (ε up to 0.3); attacks made on its softmax and
 through NED itself (white box), shown to all heads. Their steps: BIM 10 of 0.02, PGD 40 of 0.01.
