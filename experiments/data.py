@@ -147,7 +147,8 @@ def kept(source: Source, key: tuple, make: Callable[[], dict[str, Tensor]]) -> d
     For trained nets and embeddings that several files share. The key names all that it depends on;
     the versions of torch and vicinal are added.
     """
-    from safetensors.torch import load_file, save_file
+    from safetensors import safe_open
+    from safetensors.torch import save_file
 
     if source.root is None:
         return make()
@@ -156,5 +157,8 @@ def kept(source: Source, key: tuple, make: Callable[[], dict[str, Tensor]]) -> d
     if not path.is_file():
         CACHE.mkdir(parents=True, exist_ok=True)
         with atomically(path) as partial:
-            save_file({k: v.cpu().contiguous() for k, v in make().items()}, partial)
-    return load_file(path, device=source.device)
+            made = {k: v.cpu().contiguous() for k, v in make().items()}
+            save_file(made, partial, metadata=source.read)
+    with safe_open(path, "pt", device=source.device) as held:
+        source.read.update(held.metadata() or {})
+        return {k: held.get_tensor(k) for k in held.keys()}  # noqa: SIM118

@@ -40,6 +40,16 @@ def cnn(
     )  # fmt: skip
 
 
+def convolutions(x: Tensor, out: int, width: int) -> nn.Sequential:
+    """Three convolutions with batch norm, strided but for the first on 8 px, and a linear layer."""
+    widths, side = (x.shape[1], width, 2 * width, 4 * width), x.shape[-1]
+    layers: list[nn.Module] = []
+    for at, (a, b) in enumerate(pairwise(widths)):
+        stride = 1 if at == 0 and side < 16 else 2
+        layers += [nn.Conv2d(a, b, 3, stride, 1, bias=False), nn.BatchNorm2d(b), nn.ReLU()]
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Linear(16 * width, out))
+
+
 class Block(nn.Module):
     """Two 3x3 convolutions around a shortcut; pre-activation, or as in the CIFAR-10 ResNets."""
 

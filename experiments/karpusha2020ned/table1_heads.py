@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from experiments.data import Source
 from experiments.draw import COLORS, dots, tidy
-from experiments.karpusha2020ned.retrieval import HEADS, PAPERS, RIVALS, halves, table
+from experiments.karpusha2020ned.retrieval import HEADS, PAPERS, RIVALS, halves, loss_of, table
 from experiments.record import Claim
 from experiments.runner import main
 
@@ -44,7 +44,7 @@ SMALLER = "64 px, frozen features and a linear map, or a small net; no CARS196, 
 def run(settings: Settings, seed: int, source: Source) -> dict:
     found = {}
     for name, steps in zip(settings.data, settings.steps, strict=True):
-        seen = halves(source, name, "normalized softmax", steps, settings.dim, seed)
+        seen = halves(source, name, loss_of(name), steps, settings.dim, seed)
         found[name] = table(seen.support, seen.query, settings.k)
         raw = table(seen.raw_support, seen.raw_query, settings.k)
         found[name]["ned, raw inputs"] = raw["ned"]
