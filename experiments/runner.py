@@ -109,10 +109,10 @@ def seeds(name: str, preset: str, todo: list[int], source: Source, jobs: int) ->
 
 
 def stored_rows(name: str, preset: str) -> list[Row]:
-    """The seeds of an earlier run, if it had the same settings."""
-    record, module = load(path_of(name, preset)), module_of(name)
-    same = record and record["settings"] == plain(asdict(module.PRESETS[preset]))
-    return [r for r in record["rows"] if r["seed"] in module.PRESETS[preset].seeds] if same else []
+    """The seeds of an earlier run, if it had the same settings but for the seeds."""
+    record, settings = load(path_of(name, preset)), module_of(name).PRESETS[preset]
+    same = record and record["settings"] | {"seeds": 0} == plain(asdict(settings)) | {"seeds": 0}
+    return [row for row in record["rows"] if row["seed"] in settings.seeds] if same else []
 
 
 def record_of(module: ModuleType, preset: str, rows: list[Row], read: dict[str, str]) -> Row:

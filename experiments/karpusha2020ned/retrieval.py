@@ -14,7 +14,9 @@ import torch
 import torch.nn.functional as F
 from experiments import nets
 from experiments.data import Source, bird_features, images, kept, omniglot
+from experiments.draw import COLORS, dots, tidy
 from experiments.fit import fit, outputs
+from matplotlib.figure import Figure
 from torch import Tensor, nn
 
 from vicinal.confidence import KNNClassifier, NEDClassifier
@@ -155,3 +157,22 @@ def fitted(support: Pair, k: int) -> dict[str, KNNClassifier | NEDClassifier]:
     weighted = zip(RIVALS, ("uniform", "dudani", "gou"), strict=True)
     made = {"1nn": KNNClassifier(1), **{name: KNNClassifier(k, w) for name, w in weighted}}
     return {name: head.fit(*support) for name, head in {**made, "ned": NEDClassifier(k)}.items()}
+
+
+def draw_table(rows: list[dict], key: str, names: tuple[str, ...], figure: Figure) -> None:
+    """Accuracy and ECE of the heads, a line of two panels for every entry of ``key``."""
+    figure.set_figheight(1.7 * len(rows[0][key]))
+    axes = figure.subplots(len(rows[0][key]), 2, squeeze=False, sharey=True)
+    for (left, right), name in zip(axes, rows[0][key], strict=True):
+        told = {h: [row[key][name][h] for row in rows] for h in names}
+        for ax, what, color in (
+            (left, "accuracy", COLORS[0]),
+            (right, "ece", COLORS[1]),
+            (right, "floor", "#bbbbbb"),
+        ):
+            dots(ax, {h: [r[what] for r in told[h]] for h in names}, color=color)
+        # 1-NN is always certain: its ECE is its error, beyond the axis.
+        most = max(r["ece"] for h in names[1:] for r in told[h])
+        right.set_xlim(0, 1.1 * most)
+        tidy(left, f"{name}: accuracy, %")
+        tidy(right, "ECE, % (gray: its noise floor)")

@@ -14,8 +14,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from experiments.data import Source
-from experiments.draw import COLORS, dots, tidy
-from experiments.karpusha2020ned.retrieval import HEADS, PAPERS, RIVALS, halves, loss_of, table
+from experiments.karpusha2020ned.retrieval import (
+    HEADS,
+    PAPERS,
+    RIVALS,
+    draw_table,
+    halves,
+    loss_of,
+    table,
+)
 from experiments.record import Claim
 from experiments.runner import main
 
@@ -69,16 +76,7 @@ def claims(rows: list[dict]) -> list[Claim]:
 
 
 def draw(rows: list[dict], figure) -> None:
-    figure.set_figheight(2.2 * len(rows[0]["sets"]))
-    axes = figure.subplots(len(rows[0]["sets"]), 2, squeeze=False, sharey=True)
-    names = (*HEADS, "ned, raw inputs")
-    for (left, right), name in zip(axes, rows[0]["sets"], strict=True):
-        for ax, what, color in ((left, "accuracy", COLORS[0]), (right, "ece", COLORS[1])):
-            dots(ax, {h: [r["sets"][name][h][what] for r in rows] for h in names}, color=color)
-        floor = {h: [r["sets"][name][h]["floor"] for r in rows] for h in names}
-        dots(right, floor, color="#bbbbbb")
-        tidy(left, f"{name}: accuracy, %")
-        tidy(right, "ECE, % (gray: its noise floor)")
+    draw_table(rows, "sets", (*HEADS, "ned, raw inputs"), figure)
 
 
 if __name__ == "__main__":

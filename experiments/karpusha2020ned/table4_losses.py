@@ -13,8 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from experiments.data import Source
-from experiments.draw import COLORS, dots, tidy
-from experiments.karpusha2020ned.retrieval import HEADS, PAPERS, RIVALS, halves, table
+from experiments.karpusha2020ned.retrieval import HEADS, PAPERS, RIVALS, draw_table, halves, table
 from experiments.record import Claim
 from experiments.runner import main
 
@@ -63,14 +62,7 @@ def claims(rows: list[dict]) -> list[Claim]:
 
 
 def draw(rows: list[dict], figure) -> None:
-    figure.set_figheight(5)
-    for (left, right), loss in zip(figure.subplots(3, 2, sharey=True), LOSSES, strict=True):
-        for ax, what, color in ((left, "accuracy", COLORS[0]), (right, "ece", COLORS[1])):
-            dots(ax, {h: [r["losses"][loss][h][what] for r in rows] for h in HEADS}, color=color)
-        floor = {h: [r["losses"][loss][h]["floor"] for r in rows] for h in HEADS}
-        dots(right, floor, color="#bbbbbb")
-        tidy(left, f"{loss}: accuracy, %")
-        tidy(right, "ECE, % (gray: its noise floor)")
+    draw_table(rows, "losses", HEADS, figure)
 
 
 if __name__ == "__main__":
