@@ -34,13 +34,10 @@ def test_quick_runs_without_data_and_gives_finite_numbers(name, tmp_path):
     found = numbers([{k: v for k, v in r.items() if k != "cpu_seconds"} for r in record["rows"]])
     assert len(found) > 3
     assert np.isfinite(found).all()
-    assert module_of(name).claims(record["rows"]) or name in SHOWN
+    assert module_of(name).claims(record["rows"]) or module_of(name).PICTURES
     stem = name.split("/")[1]
     assert (tmp_path / f"{stem}.quick.png").stat().st_size <= LIMIT
     assert (tmp_path / f"{stem}.quick.json").stat().st_size <= 64_000
-
-
-SHOWN = {"hugger2024infonce/fig05_mixtures"}  # pictures without a claim
 
 
 @pytest.mark.parametrize("name", NAMES)
