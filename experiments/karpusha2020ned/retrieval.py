@@ -142,13 +142,15 @@ def losses(name: str, classes: int, dim: int) -> nn.Module:
     }[name]()
 
 
-def table(support: Pair, query: Pair, k: int) -> dict[str, dict[str, float]]:
+def table(
+    support: Pair, query: Pair, k: int, heads: tuple[str, ...] = HEADS
+) -> dict[str, dict[str, float]]:
     """Accuracy, ECE, its noise floor (all %), for each head."""
-    found = compare_heads(support, query, heads=HEADS, k=k)
+    found = compare_heads(support, query, heads=heads, k=k)
     return {
         name: {"accuracy": 100 * found[name].accuracy, "ece": 100 * found[name].ece,
                "floor": 100 * found[name].noise_floor}
-        for name in HEADS
+        for name in heads
     }  # fmt: skip
 
 

@@ -53,7 +53,7 @@ def run(settings: Settings, seed: int, source: Source) -> dict:
     for name, steps in zip(settings.data, settings.steps, strict=True):
         seen = halves(source, name, loss_of(name), steps, settings.dim, seed)
         found[name] = table(seen.support, seen.query, settings.k)
-        raw = table(seen.raw_support, seen.raw_query, settings.k)
+        raw = table(seen.raw_support, seen.raw_query, settings.k, ("ned",))
         found[name]["ned, raw inputs"] = raw["ned"]
     return {"sets": found}
 
