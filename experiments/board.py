@@ -194,7 +194,7 @@ def card(entry: Entry) -> list[str]:
         for c in record["claims"]
     ]
     return [
-        f"({entry.paper}-{stem})=", f"### {record['title'].rstrip('.')}", "",
+        f'<a id="{entry.paper}-{stem}"></a>', "", f"### {record['title'].rstrip('.')}", "",
         f"`{entry.verdict()}` · [{entry.name}.py](../experiments/{entry.name}.py) · "
         f"{record['smaller']}", "",
         f"![{record['title']}](../experiments/{png})", "",
