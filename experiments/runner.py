@@ -83,7 +83,7 @@ def perform(
     """Run the seeds that are not stored yet; store after each; then judge and draw."""
     module = module_of(name)
     settings, path = module.PRESETS[preset], path_of(name, preset, folder)
-    rows = [] if folder else stored_rows(name, preset)
+    rows = stored_rows(name, preset, folder)
     read = dict((load(path) or {}).get("data", {})) if rows else {}
     todo = [s for s in settings.seeds if s not in [row["seed"] for row in rows]]
     for row in seeds(name, preset, todo, source, jobs):
@@ -108,9 +108,9 @@ def seeds(name: str, preset: str, todo: list[int], source: Source, jobs: int) ->
             yield done.result()
 
 
-def stored_rows(name: str, preset: str) -> list[Row]:
+def stored_rows(name: str, preset: str, folder: Path | None = None) -> list[Row]:
     """The seeds of an earlier run, if it had the same settings but for the seeds."""
-    record, settings = load(path_of(name, preset)), module_of(name).PRESETS[preset]
+    record, settings = load(path_of(name, preset, folder)), module_of(name).PRESETS[preset]
     same = record and record["settings"] | {"seeds": 0} == plain(asdict(settings)) | {"seeds": 0}
     return [row for row in record["rows"] if row["seed"] in settings.seeds] if same else []
 
