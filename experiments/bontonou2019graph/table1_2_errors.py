@@ -4,7 +4,7 @@ Claims (Bontonou 2019, sections 4.3 and 4.4), CIFAR-10: (1) the test error of 1-
 (5.48) and an RBF-SVC (5.50 %) on the outputs is close to cross-entropy's (5.06), and the three are
 alike; (2) with d = 200 the mean corruption error is 95.3 % of cross-entropy's, relative 90.3 %.
 
-Here: FashionMNIST, three convolutions, the constants of CIFAR-10-C at three severities.
+Here: FashionMNIST, three convolutions, the constants of CIFAR-10-C at two severities.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ class Settings:
     data: str = "fashion_mnist"
     rows: int = 10_000
     test: int = 2000
-    steps: int = 1000
-    corrupted: int = 500
+    steps: int = 800
+    corrupted: int = 300
     corruptions: tuple[str, ...] = CORRUPTIONS
-    severities: tuple[int, ...] = (1, 3, 5)
+    severities: tuple[int, ...] = (2, 4)
     seeds: tuple[int, ...] = (0, 1, 2)
 
 
@@ -44,7 +44,7 @@ PRESETS = {
 }
 THEIRS = {"cross-entropy": 5.06, "1-NN": 5.63, "10-NN": 5.48, "SVC": 5.50, "MCE": 95.28,
           "relative MCE": 90.33}  # fmt: skip
-SMALLER = "FashionMNIST and three convolutions for CIFAR-10 and PreActResNet-18; 10 epochs for 200"
+SMALLER = "FashionMNIST and three convolutions for CIFAR-10 and PreActResNet-18; 8 epochs for 200"
 
 
 def run(settings: Settings, seed: int, source: Source) -> dict:
