@@ -54,8 +54,7 @@ def run(settings: Settings, seed: int, source: Source) -> dict:
     smooth = trained(train, 10, settings.steps, seed, smooth={"alpha": 2.0})
     wide = trained(train, 200, settings.steps, seed, smooth={"alpha": 2.0})
     z, z_test = embed(smooth, train[0]).cpu(), embed(smooth, test[0]).cpu()
-    few = 3000  # an SVC grows with their square
-    svc = SVC().fit(z[:few], train[1][:few].cpu())
+    svc = SVC().fit(z[:3000], train[1][:3000].cpu())  # its time grows with their square
     errors = {
         "cross-entropy": 100 - 100 * accuracy(plain, *test),
         "1-NN": error_of_neighbors(smooth, train, test, 1),
