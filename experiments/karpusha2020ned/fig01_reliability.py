@@ -30,7 +30,7 @@ class Settings:
     steps: int = 300
     dim: int = 128
     ks: tuple[int, ...] = (10, 50)
-    seeds: tuple[int, ...] = (0, 1, 2)
+    seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
 
 
 PRESETS = {

@@ -28,7 +28,7 @@ class Settings:
     steps: tuple[int, ...] = (300, 300)
     dim: int = 128
     ks: tuple[int, ...] = (1, 5, 10, 20, 50, 200)
-    seeds: tuple[int, ...] = (0, 1, 2)
+    seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
 
 
 PRESETS = {

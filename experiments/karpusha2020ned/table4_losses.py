@@ -26,7 +26,7 @@ class Settings:
     steps: int = 300
     dim: int = 128
     k: int = 50
-    seeds: tuple[int, ...] = (0, 1, 2)
+    seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
 
 
 PRESETS = {
