@@ -37,6 +37,7 @@ PRESETS = {
     "paper": Settings(data=("birds",), steps=(6000,), dim=512),
 }
 THEIRS: dict[str, float] = {}
+WHY = "on birds the weighted kNN are as flat as NED up to k = 200, of 3,000 support rows"
 SMALLER = "64 px, frozen features and a linear map, or a small net on Omniglot"
 
 

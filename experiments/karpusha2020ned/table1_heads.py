@@ -33,7 +33,7 @@ class Settings:
     steps: tuple[int, ...] = (300, 300, 300)
     dim: int = 128
     k: int = 50
-    seeds: tuple[int, ...] = (0, 1, 2)
+    seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
 
 
 PRESETS = {
