@@ -14,7 +14,7 @@ TEST_ENV := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
 # Packages are installed without byte code; the first import of each writes it, so let it.
 export PYTHONDONTWRITEBYTECODE :=
 
-.PHONY: demo test test-oldest fuzz lock setup browser check bench docs clean
+.PHONY: demo test test-oldest fuzz lock setup browser check bench reproduce docs clean
 
 demo: $(VENV)/.core
 	@$(BIN)/vicinal demo
@@ -57,6 +57,10 @@ check: $(VENV)/.dev browser
 
 bench: $(VENV)/.bench
 	$(BIN)/python -m benchmarks $(ARGS)
+
+# Figures and tables of the papers whose data are in $VICINAL_DATA (or --data DIR), resumable.
+reproduce: $(VENV)/.test
+	$(TEST_ENV) $(BIN)/python -m experiments --jobs 2 $(ARGS)
 
 docs: $(VENV)/.docs
 	$(BIN)/python -m sphinx -q -W -b html docs docs/_build/html

@@ -1,0 +1,74 @@
+"""Figures and tables anew: ``python -m experiments [pattern ...] [--preset quick|cpu|paper]``.
+
+Without a pattern, all whose data are there. A run that was cut resumes at its next seed. Then the
+scoreboard (experiments/README.md, docs/reproduction.md) and the gallery are written.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from experiments import board
+from experiments.data import NoDataError, Source
+from experiments.record import load, path_of
+from experiments.runner import names, parser, perform, redraw
+
+
+def run(arguments: Sequence[str]) -> int:
+    given = parser().parse_args(arguments)
+    chosen = names(given.patterns)
+    if not chosen:
+        print(f"no experiment fits {' '.join(given.patterns)}; see --list")
+        return 2
+    if given.list:
+        print("\n".join(map(line, chosen)))
+        return 0
+    if given.redraw:
+        for name in chosen:
+            redraw(name, given.preset)
+    elif not given.board:
+        root = None if given.preset == "quick" else Path(given.data)
+        code = perform_all(chosen, given.preset, Source(root, given.device), given.jobs)
+        if code or given.preset != "cpu":
+            return code
+    if given.check:
+        changed = board.changed()
+        print("\n".join(f"{path} is not what --board writes" for path in changed) or "as committed")
+        return 1 if changed else 0
+    board.write()
+    print(board.first_line())
+    return 0
+
+
+def perform_all(chosen: Sequence[str], preset: str, source: Source, jobs: int) -> int:
+    """Each in turn, with what is done and what is left; without data is said, not failed."""
+    before = {name: (load(path_of(name, preset)) or {}).get("cpu_seconds", 60) for name in chosen}
+    start, tried = time.time(), 0
+    for at, name in enumerate(chosen):
+        left = sum(before[n] for n in chosen[at:]) / max(1, jobs)
+        print(f"[{at + 1}/{len(chosen)}] {name}, about {left / 60:.0f} min left", flush=True)
+        try:
+            perform(
+                name, preset, source, jobs=jobs, say=lambda text: print("  " + text, flush=True)
+            )
+            tried += 1
+        except NoDataError as missing:
+            print(f"  not tried (no data): {missing}", flush=True)
+    print(f"{tried} of {len(chosen)} in {(time.time() - start) / 60:.1f} min")
+    return 0 if tried else 2
+
+
+def line(name: str) -> str:
+    record = load(path_of(name, "cpu"))
+    if not record:
+        return f"{name:<48} not tried"
+    verdicts = [c["verdict"] for c in record["claims"] if not c["beyond"]]
+    told = ", ".join(f"{verdicts.count(v)} {v}" for v in dict.fromkeys(verdicts)) or "shown"
+    return f"{name:<48} {record['cpu_seconds']:>6.0f} s  {told}"
+
+
+if __name__ == "__main__":
+    sys.exit(run(sys.argv[1:]))

@@ -1,0 +1,164 @@
+"""The data sets, each by one function that returns tensors; nothing is downloaded.
+
+``Source`` says where the folders are and which device the tensors go to: whatever is computed from
+them follows. Images are (n, channels, side, side) in 0..1, labels int64.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import os
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import torch
+from sklearn.datasets import load_digits
+from torch import Tensor
+
+import vicinal
+from vicinal.files import atomically, fingerprint
+
+CACHE = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "vicinal-experiments"
+WHENCE = {
+    "mnist": "the four idx.gz files of yann.lecun.com/exdb/mnist",
+    "fashion_mnist": "the four idx.gz files of github.com/zalandoresearch/fashion-mnist",
+    "notmnist": "notMNIST_small as t10k-*.idx.gz",
+    "cifar10": "the first 1,000 training images of each class and the test set as sheets",
+    "cub200": "CUB-200-2011 at 64 px as sheets",
+    "cub200_lite0": "EfficientNet-Lite0 features of cub200",
+    "omniglot": "github.com/brendenlake/omniglot as npz",
+    "planetoid": "github.com/kimiyoung/planetoid as npz",
+    "weights": "github.com/akamaster/pytorch_resnet_cifar10 as safetensors",
+    "aerial_roads": "aerial photographs with road masks as a sheet",
+}
+
+
+class NoDataError(Exception):
+    """One sentence: what is missing, where it was looked for, where it comes from."""
+
+
+@dataclass(frozen=True)
+class Source:
+    root: Path | None = None
+    device: str = "cpu"
+    read: dict[str, str] = field(default_factory=dict)  # file -> sha256 of its first MB
+
+    def file(self, *parts: str) -> Path:
+        path = (self.root or Path("data")).joinpath(*parts)
+        if not path.is_file():
+            whence = WHENCE.get(parts[0], "see its function in experiments/data.py")
+            raise NoDataError(f"no {path}: pass --data DIR that holds {parts[0]}/ ({whence}).")
+        with path.open("rb") as file:
+            self.read["/".join(parts)] = hashlib.sha256(file.read(1 << 20)).hexdigest()[:16]
+        return path
+
+    def give(self, x: np.ndarray, y: np.ndarray) -> tuple[Tensor, Tensor]:
+        return (
+            torch.as_tensor(x, dtype=torch.float32, device=self.device),
+            torch.as_tensor(np.array(y), dtype=torch.long, device=self.device),
+        )
+
+
+def images(source: Source, name: str, split: str = "train") -> tuple[Tensor, Tensor]:
+    """``digits`` (8 px, bundled with scikit-learn, one split), or a data set by its folder."""
+    if name == "digits":
+        x, y = load_digits(return_X_y=True)
+        return source.give(x.reshape(-1, 1, 8, 8) / 16, y)
+    if name == "cifar10":
+        y = np.load(source.file("cifar10", "labels.npz"))[f"{split}_label"]
+        x = sheet(source.file("cifar10", f"{split}_10000.webp"), len(y), 32)
+        return source.give(x.transpose(0, 3, 1, 2) / np.float32(255), y)
+    if name == "cub200":
+        y = np.load(source.file("cub200", f"{split}_labels.npz"))["label"]
+        x = sheet(source.file("cub200", f"{split}_64px.jpg"), len(y), 64)
+        return source.give(x.transpose(0, 3, 1, 2) / np.float32(255), y)
+    split = "t10k" if split == "test" else split
+    x = idx(source.file(name, f"{split}-images-idx3-ubyte.gz"))
+    return source.give(
+        x[:, None] / np.float32(255), idx(source.file(name, f"{split}-labels-idx1-ubyte.gz"))
+    )
+
+
+def omniglot(source: Source, background: bool) -> tuple[Tensor, Tensor]:
+    """28 px, ink is 1; the official halves have disjoint alphabets."""
+    about = np.load(source.file("omniglot", "omniglot_105px.npz"))
+    x = np.load(source.file("omniglot", "omniglot_28px.npz"))["images"]
+    keep = about["background_set"].astype(bool) == background
+    return source.give(x[keep][:, None] / np.float32(255), about["character"][keep])
+
+
+def bird_features(source: Source, part: str) -> tuple[Tensor, Tensor]:
+    """``train_classes`` (labels 0-99) | ``test_classes`` (100-199): (n, 1280) pooled features."""
+    held = np.load(source.file("cub200_lite0", f"{part}_1280.npz"))
+    return source.give(held["features"].astype(np.float32), held["label"])
+
+
+def planetoid(source: Source, name: str) -> dict[str, np.ndarray]:
+    """``cora`` | ``citeseer``: CSR parts of features, undirected edges, labels, public split."""
+    held = np.load(source.file("planetoid", f"{name}.npz"))
+    return {key: held[key] for key in held.files}
+
+
+def aerial_roads(source: Source) -> tuple[np.ndarray, np.ndarray]:
+    """(100, 400, 400, 3) uint8 photographs and (100, 400, 400) bool road masks."""
+    x = sheet(source.file("aerial_roads", "images_400px_q90.jpg"), 100, 400)
+    bits = np.load(source.file("aerial_roads", "road_masks.npz"))["road"]
+    return x, np.unpackbits(bits, axis=1).reshape(100, 400, 400).astype(bool)
+
+
+def cifar10_weights(source: Source, name: str) -> dict[str, Tensor]:
+    """``resnet20`` | ``resnet56``: the published state, for :func:`experiments.nets.resnet`."""
+    from safetensors.torch import load_file
+
+    return load_file(source.file("weights", f"cifar10_{name}.safetensors"), device=source.device)
+
+
+def idx(path: Path) -> np.ndarray:
+    raw = gzip.decompress(path.read_bytes())
+    dims = raw[3]
+    shape = struct.unpack(f">{dims}I", raw[4 : 4 + 4 * dims])
+    return np.frombuffer(raw, np.uint8, offset=4 + 4 * dims).reshape(shape)
+
+
+def sheet(path: Path, count: int, side: int) -> np.ndarray:
+    """Undo a sheet: row-major grid of square tiles, ``count`` of them used."""
+    from PIL import Image
+
+    Image.MAX_IMAGE_PIXELS = None
+    a = np.asarray(Image.open(path).convert("RGB"))
+    rows, columns = a.shape[0] // side, a.shape[1] // side
+    tiles = a.reshape(rows, side, columns, side, 3).swapaxes(1, 2).reshape(-1, side, side, 3)
+    return np.ascontiguousarray(tiles[:count])
+
+
+def parts(x: Tensor, y: Tensor, sizes: tuple[int, ...], seed: int) -> list[tuple[Tensor, Tensor]]:
+    """Disjoint random rows of these sizes, another draw for every seed."""
+    order = torch.randperm(len(x), generator=torch.Generator().manual_seed(seed))[: sum(sizes)]
+    return [(x[rows], y[rows]) for rows in order.to(x.device).split(list(sizes))]
+
+
+def kept(source: Source, key: tuple, make: Callable[[], dict[str, Tensor]]) -> dict[str, Tensor]:
+    """``make()``, or what an equal key gave before, from the cache; quick runs are not kept.
+
+    For trained nets and embeddings that several files share. The key names all that it depends on;
+    the versions of torch and vicinal are added.
+    """
+    from safetensors import safe_open
+    from safetensors.torch import save_file
+
+    if source.root is None:
+        return make()
+    name = fingerprint(repr(key), torch.__version__, vicinal.__version__)[:24]
+    path = CACHE / f"{key[0]}-{name}.safetensors"
+    if not path.is_file():
+        CACHE.mkdir(parents=True, exist_ok=True)
+        with atomically(path) as partial:
+            made = {k: v.cpu().contiguous() for k, v in make().items()}
+            save_file(made, partial, metadata=source.read)
+    with safe_open(path, "pt", device=source.device) as held:
+        source.read.update(held.metadata() or {})
+        return {k: held.get_tensor(k) for k in held.keys()}  # noqa: SIM118

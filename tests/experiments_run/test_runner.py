@@ -1,0 +1,85 @@
+"""Seeds are stored one by one, a cut run goes on, and missing data is a sentence."""
+
+from dataclasses import dataclass
+from types import SimpleNamespace
+
+import pytest
+from experiments import runner
+from experiments.__main__ import run
+from experiments.data import NoDataError, Source, images
+from experiments.record import Claim, load
+
+
+@dataclass(frozen=True)
+class Settings:
+    size: int = 1
+    seeds: tuple[int, ...] = (0, 1, 2)
+
+
+def experiment(fails=()):
+    """A file of an experiment that notes which seeds it ran."""
+    ran = []
+
+    def one(settings, seed, source):
+        if seed in fails:
+            raise KeyboardInterrupt
+        ran.append(seed)
+        return {"gap": settings.size + 0.1 * seed}
+
+    return SimpleNamespace(
+        __doc__="Figure 1: a toy.", PRESETS={"cpu": Settings()}, THEIRS={}, SMALLER="", run=one,
+        claims=lambda rows: [Claim("above", [row["gap"] for row in rows])],
+        draw=lambda rows, figure: figure.subplots(), ran=ran,
+    )  # fmt: skip
+
+
+@pytest.fixture
+def perform(monkeypatch, tmp_path):
+    def call(module):
+        monkeypatch.setattr(runner, "module_of", lambda name: module)
+        return runner.perform("toy/fig01_toy", "cpu", Source(), folder=tmp_path)
+
+    return call
+
+
+def test_a_run_that_was_cut_goes_on_at_its_next_seed(perform, tmp_path):
+    with pytest.raises(KeyboardInterrupt):
+        perform(experiment(fails=[2]))
+    assert [r["seed"] for r in load(tmp_path / "fig01_toy.cpu.json")["rows"]] == [0, 1]
+    again = experiment()
+    record = perform(again)
+    assert again.ran == [2]
+    assert [r["gap"] for r in record["rows"]] == [1.0, 1.1, 1.2]
+    assert record["claims"][0]["verdict"] == "holds"
+    assert (tmp_path / "fig01_toy.cpu.png").is_file()
+
+
+def test_more_seeds_are_added_and_other_settings_start_anew(perform):
+    perform(experiment())
+    more = experiment()
+    more.PRESETS = {"cpu": Settings(seeds=(0, 1, 2, 3))}
+    assert len(perform(more)["rows"]) == 4
+    assert more.ran == [3]
+    other = experiment()
+    other.PRESETS = {"cpu": Settings(size=2)}
+    perform(other)
+    assert other.ran == [0, 1, 2]
+
+
+def test_missing_data_is_one_sentence_that_names_file_and_source(tmp_path):
+    with pytest.raises(NoDataError, match=r"mnist/train-images.*--data DIR.*yann\.lecun"):
+        images(Source(tmp_path), "mnist")
+
+
+def test_an_experiment_without_its_data_is_not_tried_rather_than_failed(monkeypatch, capsys):
+    def without(name, preset, source, **more):
+        raise NoDataError(f"no {source.root}/cub200")
+
+    monkeypatch.setattr("experiments.__main__.perform", without)
+    assert run(["karpusha2020ned/table4_losses", "--data", "nowhere"]) == 2
+    assert "not tried (no data): no nowhere/cub200" in capsys.readouterr().out
+
+
+def test_an_unknown_pattern_is_told(capsys):
+    assert run(["no_such_figure"]) == 2
+    assert "--list" in capsys.readouterr().out
