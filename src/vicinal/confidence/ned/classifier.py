@@ -351,9 +351,9 @@ class NEDClassifier(ClassifierMixin, BaseEstimator):
         self.effective_dimension_ = parameters.effective_dimension
 
     def _check_collapse(self, evidence: Evidence) -> None:
-        """Rows that no neighbor could set right do not speak against a collapse."""
+        """Rows that no neighbor could set right do not count; with one neighbor all do."""
         best = best_class(self.log_probs_of(evidence.neighborhood), evidence.neighborhood)
-        bound_to_be_wrong = len(self.support_.unreachable(self.k_))
+        bound_to_be_wrong = len(self.support_.unreachable(self.k_)) if self.k_ > 1 else 0
         right = float((best == evidence.targets).sum())
         accuracy = right / max(len(evidence) - bound_to_be_wrong, 1)
         if len(self.classes_) > 1 and accuracy > 0.999:
