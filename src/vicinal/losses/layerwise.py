@@ -92,8 +92,9 @@ class LayerwiseLoss(nn.Module):
         """Tell weights and temperatures that follow a schedule where training is."""
         self.epoch = float(epoch)
         for loss in self.losses:
-            if hasattr(loss, "set_epoch"):
-                loss.set_epoch(epoch)
+            tell = getattr(loss, "set_epoch", None)
+            if callable(tell):
+                tell(epoch)
 
     def weights(self) -> dict[str, float]:
         """The weight of each layer at this epoch."""
