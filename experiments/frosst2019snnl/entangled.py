@@ -1,8 +1,8 @@
-"""Three nets of one start, plain, entangled and with the triplet loss raised: six figures share them.
+"""Three nets of one start, plain, entangled, with the triplet loss raised: six figures share them.
 
-The recipe is that of the issue's trials on MNIST: cross-entropy alone for a fifth of the epochs, then
-the loss of every hidden layer is *raised* with a weight that ramps to 1; cosine distances, T of least
-loss fitted every ten steps.
+The recipe is that of the issue's trials on MNIST: cross-entropy alone for a fifth of the epochs,
+then the loss of every hidden layer is *raised* with a weight that ramps to 1; cosine distances, T
+of least loss fitted every ten steps.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def _trained(
     steps = recipe.epochs * len(x) // 128
     ramp = Ramp(-recipe.weight, start=0.2 * recipe.epochs, stop=0.3 * recipe.epochs)
     rule = RAISED.get(kind, RAISED["entangled"])()
-    hidden = LayerwiseLoss(rule, {n: 0.0 if kind == "plain" else ramp for n in HIDDEN})
+    hidden = LayerwiseLoss(rule, dict.fromkeys(HIDDEN, 0.0 if kind == "plain" else ramp))
 
     def loss(rows: Tensor, step: int) -> Tensor:
         hidden.set_epoch(128 * step / len(x))

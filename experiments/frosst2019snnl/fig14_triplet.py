@@ -1,12 +1,13 @@
-"""Figure 14: under attack, credibility follows accuracy in the entangled net, not after the triplet loss.
+"""Figure 14: under attack, credibility follows accuracy in the entangled net alone.
 
 Claims (Frosst 2019, appendix B): with FGSM of growing ε the credibility of DkNN stays nearer to its
 accuracy where the soft nearest neighbor loss of the hidden layers was maximized; maximizing the
 triplet loss does not do this. No numbers are printed.
 
-Here: MNIST, a net of two convolutions, 750 calibration rows. Credibility is a conformal p-value, about
-0.5 on average whatever the accuracy, so the gap is theirs, not a calibration error: whether credibility
-ranks right above wrong (AUROC) is shown beside it, and so is the accuracy that entangling costs.
+Here: MNIST, a net of two convolutions, 750 calibration rows. Credibility is a conformal p-value,
+about 0.5 on average whatever the accuracy, so the gap is theirs, not a calibration error: whether
+credibility ranks right above wrong (AUROC) is shown beside it, and so is the accuracy that
+entangling costs.
 """
 
 from __future__ import annotations
