@@ -56,11 +56,9 @@ def mixed(model: nn.Module, x: Tensor, y: Tensor, layers: list[str]) -> list[flo
 
 def run(settings: Settings, seed: int, source: Source) -> dict:
     (x, y), test = parts(*images(source, settings.data), (settings.rows, settings.test), seed)
+    stem, when, seen = 2 if x.shape[-1] > 16 else 1, [], []
     with nets.seeded(seed):
-        model = nets.res8(x.shape[1], settings.width, stem=2 if x.shape[-1] > 16 else 1)
-        model = model.to(x.device)
-    when: list[int] = []
-    seen: list[list[float]] = []
+        model = nets.res8(x.shape[1], settings.width, stem=stem).to(x.device)
 
     def look(step: int) -> None:
         if step % (settings.steps // settings.looks) == 0 or step == settings.steps - 1:
@@ -88,11 +86,9 @@ def run(settings: Settings, seed: int, source: Source) -> dict:
 
 
 def claims(rows: list[dict]) -> list[Claim]:
-    def change(block: str) -> list[float]:
-        return [row["curve"][block][-1] - row["curve"][block][0] for row in rows]
-
-    made = [Claim("the last block falls while it trains", np.negative(change("block 3")).tolist())]
-    made += [Claim(f"{b} stays or rises (not below −0.02)", change(b), needs=-0.02)
+    change = {b: [r["curve"][b][-1] - r["curve"][b][0] for r in rows] for b in BLOCKS}
+    made = [Claim("the last block falls while it trains", np.negative(change["block 3"]).tolist())]
+    made += [Claim(f"{b} stays or rises (not below −0.02)", change[b], needs=-0.02)
              for b in ("block 1", "block 2")]  # fmt: skip
     if "published" in rows[0]:
         told = [(b, difference(rows, f"published.{b}", f"untrained.{b}")) for b in BLOCKS]
@@ -105,8 +101,7 @@ def draw(rows: list[dict], figure) -> None:
     left, right = figure.subplots(1, 2)
     curves(left, rows[0]["steps"], {b: [row["curve"][b] for row in rows] for b in BLOCKS})
     tidy(left, "while a small ResNet trains", "step", "SNNL / chance").legend(fontsize=6)
-    ends = [k for k in ("untrained", "published") if k in rows[0]]
-    if ends:
+    if ends := [k for k in ("untrained", "published") if k in rows[0]]:
         bars(right, {b: {k: [row[k][b] for row in rows] for k in ends} for b in BLOCKS})
         tidy(right, "ResNet-20").legend(fontsize=6, frameon=False)
 
