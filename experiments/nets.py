@@ -50,6 +50,15 @@ def madry(side: int, channels: int) -> nn.Sequential:
     )  # fmt: skip
 
 
+def pooled_cnn(side: int, w: int) -> nn.Sequential:
+    """Two convolutions with average pools, two linear layers, PReLU: the net of netsimilarity."""
+    return nn.Sequential(
+        nn.Conv2d(1, w, 5, padding=2), nn.AvgPool2d(2), nn.PReLU(),
+        nn.Conv2d(w, 2 * w, 5, padding=2), nn.AvgPool2d(2), nn.PReLU(), nn.Flatten(),
+        nn.Linear(2 * w * (side // 4) ** 2, 8 * w), nn.PReLU(), nn.Linear(8 * w, 10),
+    )  # fmt: skip
+
+
 def convolutions(x: Tensor, out: int, width: int) -> nn.Sequential:
     """Three convolutions with batch norm, strided but for the first on 8 px, and a linear layer."""
     widths, side = (x.shape[1], width, 2 * width, 4 * width), x.shape[-1]
