@@ -1,10 +1,9 @@
 """Figure 5: a similarity criterion speeds up the first batches of MNIST.
 
 Claim (Charpiat 2019, section 5, appendix D.2): pulling the gradients of two samples of one class
-together, as an auxiliary loss, raises the validation accuracy of the first batches. Read off their
-curve: 36, 55, 65 % with and 26, 46, 58 % without after 20, 40, 60 batches.
+together, as an auxiliary loss, raises the validation accuracy of the first batches.
 
-Here: the released net at a quarter of its width, the cosine of the mean gradients of two batches,
+Here: the released net at half its width, the cosine of the mean gradients of two batches,
 with the text's sign (together) and with that of the released code (apart); one class per batch, as
 in the released loader, and batches of all classes.
 """
@@ -36,7 +35,7 @@ class Settings:
     test: int = 400
     steps: int = 60
     batch: int = 16
-    width: int = 8
+    width: int = 16
     seeds: tuple[int, ...] = (0, 1, 2, 3, 4, 5)
 
 
@@ -46,7 +45,7 @@ PRESETS = {
     "paper": Settings(rows=59_000, test=1000, steps=512, width=32, seeds=tuple(range(60))),
 }
 THEIRS = {"20": (36, 26), "40": (55, 46), "60": (65, 58)}
-SMALLER = "a quarter of the width, 400 rows to validate on"
+SMALLER = "half the width, 400 rows to validate on"
 WHY = "with the text's sign the criterion slows training; the released code adds it with the other"
 
 
@@ -54,10 +53,8 @@ def alike(model: nn.Module, logits: Tensor, y: Tensor) -> Tensor:
     """Cosine of the two halves' mean gradients of log p(own class) − mean log p(the others)."""
     own = F.one_hot(y, 10).to(logits.dtype)
     contrast = (F.log_softmax(logits, 1) * (own - (1 - own) / 9)).sum(1)
-    halves = [
-        torch.autograd.grad(half.mean(), list(model.parameters()), create_graph=True)
-        for half in contrast.chunk(2)
-    ]
+    weights, halves = list(model.parameters()), [half.mean() for half in contrast.chunk(2)]
+    halves = [torch.autograd.grad(half, weights, create_graph=True) for half in halves]
     return F.cosine_similarity(*(torch.cat([g.flatten() for g in h]) for h in halves), dim=0)
 
 
