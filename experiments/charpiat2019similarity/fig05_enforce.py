@@ -36,7 +36,7 @@ class Settings:
     steps: int = 60
     batch: int = 16
     width: int = 16
-    seeds: tuple[int, ...] = (0, 1, 2, 3, 4, 5)
+    seeds: tuple[int, ...] = (0, 1, 2, 3)
 
 
 PRESETS = {

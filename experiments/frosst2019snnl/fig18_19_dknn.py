@@ -45,7 +45,7 @@ PRESETS = {
     "paper": Settings(recipe=Recipe(59_000, 20, 64, support=50_000, test=10_000, k=75)),
 }
 THEIRS: dict[str, float] = {}
-SMALLER = "8,000 rows, two convolutions of 8 and 16 channels; 400 test rows at 7 strengths"
+SMALLER = "10,000 rows, two convolutions of 16 and 32 channels; 400 test rows at 7 strengths"
 FIGURE = {"mnist": "fig18", "fashion_mnist": "fig19", "digits": "fig18"}
 
 

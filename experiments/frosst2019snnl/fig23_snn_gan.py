@@ -38,7 +38,7 @@ PRESETS = {
     "paper": Settings(recipe=Recipe(59_000, 20, 64), steps=50_000, width=1024),
 }
 THEIRS: dict[str, float] = {}
-SMALLER = "perceptrons, 900 steps of 128, 8,000 rows"
+SMALLER = "perceptrons, 900 steps of 128, 10,000 rows"
 
 
 def run(settings: Settings, seed: int, source: Source) -> dict:

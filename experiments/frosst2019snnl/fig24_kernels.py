@@ -36,7 +36,7 @@ PRESETS = {
     "paper": Settings(recipe=Recipe(59_000, 20, 64)),
 }
 THEIRS: dict[str, float] = {}
-SMALLER = "8 kernels a net, 8,000 rows"
+SMALLER = "16 kernels a net, 10,000 rows"
 
 
 def noise(kernels: np.ndarray) -> float:
@@ -58,7 +58,7 @@ def run(settings: Settings, seed: int, source: Source) -> dict:
         found[data] = {kind: {"noise": noise(w)} for kind, w in kernels.items()}
         for kind, w in kernels.items():
             if seed == settings.seeds[0]:
-                found[data][kind]["kernels"] = w[:8].round(3)
+                found[data][kind]["kernels"] = w[:16].round(3)
     return found
 
 
