@@ -42,7 +42,7 @@ class Settings:
 
 
 PRESETS = {
-    "quick": Settings(frequencies=(1, 4), points=128, width=32, hidden=3, epochs=50, rate=2e-3,
+    "quick": Settings((1, 4), points=128, width=32, hidden=3, epochs=80, batch=16, rate=2e-3,
                       seeds=(0,)),
     "cpu": Settings(),
     "paper": Settings(frequencies=(1, 2, 4, 8, 16), seeds=tuple(range(5))),

@@ -103,7 +103,7 @@ def draw(rows: list[dict], figure) -> None:
     for ax, kind in zip(figure.subplots(1, 2, sharey=True), BATCHES, strict=True):
         points = len(rows[0][kind]["plain"])
         curves(ax, 3 * np.arange(1, points + 1), {n: [r[kind][n] for r in rows] for n in SIGNS})
-        tidy(ax, f"batches of {kind}", "batch", "accuracy, %").legend(fontsize=6, frameon=False)
+        tidy(ax, f"batches: {kind}", "batch", "accuracy, %").legend(fontsize=6, frameon=False)
 
 
 if __name__ == "__main__":

@@ -20,6 +20,7 @@ from torch import Tensor, nn
 PATCH, REACH = 48, 7  # px: side of what is seen of the image, largest offset that is looked for
 SIDE = PATCH + 2 * REACH  # the map is seen with its surroundings
 MARGIN = 12  # and may lie so much further off
+STRIDE = 13  # px from patch to patch
 ROUNDS = 3
 
 
@@ -99,10 +100,10 @@ def _aerial(source: Source, recipe: Recipe, seed: int) -> tuple[Scenes, Scenes]:
     photo = F.avg_pool2d(torch.tensor(photos).permute(0, 3, 1, 2).float() / 255, 2)
     road = F.avg_pool2d(torch.tensor(roads)[:, None].float(), 2)[:, 0]
     large, edge = SIDE + 2 * MARGIN, MARGIN + REACH
-    good = _crossings(road)[:, edge : edge + 200 - large + 1, edge : edge + 200 - large + 1]
+    good = _crossings(road[:, edge:-edge, edge:-edge])
     order = torch.randperm(100, generator=torch.Generator().manual_seed(seed))
     rank = torch.empty(100, dtype=torch.long).scatter_(0, order, torch.arange(100))
-    places = good[:, ::13, ::13].nonzero() * torch.tensor([1, 13, 13])
+    places = good.nonzero() * torch.tensor([1, STRIDE, STRIDE])
     places = places[rank[places[:, 0]].argsort(stable=True)]
     # both ends of the order, so that no photograph is in both halves
     places = torch.cat([places[: recipe.patches], places[-recipe.held :]])
@@ -115,11 +116,12 @@ def _aerial(source: Source, recipe: Recipe, seed: int) -> tuple[Scenes, Scenes]:
 
 
 def _crossings(road: Tensor) -> Tensor:
-    """Where a patch may begin: along one straight road the offset would be undefined."""
+    """Which patches will do: along one straight road the offset would be undefined."""
     dy, dx = torch.gradient(road, dim=(1, 2))
-    yy, xx, xy = (F.avg_pool2d(p[:, None], PATCH, 1)[:, 0] for p in (dy * dy, dx * dx, dy * dx))
+    yy, xx, xy, share = (
+        F.avg_pool2d(p[:, None], PATCH, STRIDE)[:, 0] for p in (dy * dy, dx * dx, dy * dx, road)
+    )
     least = (yy + xx - ((yy - xx).square() + 4 * xy.square()).sqrt()) / 2
-    share = F.avg_pool2d(road[:, None], PATCH, 1)[:, 0]
     return (least > 0.25 * (yy + xx)) & (share > 0.05) & (share < 0.6)
 
 
