@@ -85,7 +85,7 @@ def draw(rows: list[dict], figure) -> None:
     for r, (ax, name) in enumerate(zip(axes, NAMES, strict=False)):
         ax.imshow(sheet(held["patches"][r], 11, gap=2))
         told = "  ".join(f"{v:.2f}" for v in held["similar"][r][1:])
-        tidy(ax, f"{name}, the patch at the left and its nearest: {told}").set_axis_off()
+        tidy(ax, f"{name}: a patch, its nearest, {told}").set_axis_off()
         middle = (BINS[1:] + BINS[:-1]) / 2
         axes[3].step(middle, rows[0][name]["one"], where="mid", color=COLORS[r], label=name)
     tidy(axes[3], "", "k^C to that patch", "share of patches").legend(fontsize=6, frameon=False)

@@ -95,7 +95,7 @@ def draw(rows: list[dict], figure) -> None:
         ax.scatter(*places[:, :half], s=5, color="#4c72b0", label="digits")
         ax.scatter(*places[:, half:], s=5, color="#dd8452", label="letters")
         told = np.mean([[r[kind]["credibility"], r[kind]["distance"]] for r in rows], 0)
-        tidy(ax, f"{kind}: AUROC {told[0]:.2f} (DkNN), {told[1]:.2f} (distance)")
+        tidy(ax, f"{kind}: AUROC {told[0]:.2f}, by distance {told[1]:.2f}")
         ax.set(xticks=[], yticks=[])
         ax.legend(fontsize=6, frameon=False)
 
