@@ -29,7 +29,7 @@ PICTURES = True
 @dataclass(frozen=True)
 class Settings:
     recipes: tuple[Recipe, ...] = (
-        Recipe(), Recipe("generated", 250, 100, 80), Recipe("generated", 250, 100, 80, 3.5),
+        Recipe(), Recipe("generated", 160, 60, 60), Recipe("generated", 160, 60, 60, 3.5),
     )  # fmt: skip
     seeds: tuple[int, ...] = (0, 1, 2)
 
