@@ -20,7 +20,7 @@ from sklearn.datasets import load_digits
 from torch import Tensor
 
 import vicinal
-from vicinal.files import atomically, fingerprint
+from vicinal.files import fingerprint, write_atomically
 
 CACHE = Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "vicinal-experiments"
 WHENCE = {
@@ -148,7 +148,7 @@ def kept(source: Source, key: tuple, make: Callable[[], dict[str, Tensor]]) -> d
     the versions of torch and vicinal are added.
     """
     from safetensors import safe_open
-    from safetensors.torch import save_file
+    from safetensors.torch import save
 
     if source.root is None:
         return make()
@@ -156,9 +156,8 @@ def kept(source: Source, key: tuple, make: Callable[[], dict[str, Tensor]]) -> d
     path = CACHE / f"{key[0]}-{name}.safetensors"
     if not path.is_file():
         CACHE.mkdir(parents=True, exist_ok=True)
-        with atomically(path) as partial:
-            made = {k: v.cpu().contiguous() for k, v in make().items()}
-            save_file(made, partial, metadata=source.read)
+        made = {k: v.cpu().contiguous() for k, v in make().items()}
+        write_atomically(path, save(made, metadata=source.read))
     with safe_open(path, "pt", device=source.device) as held:
         source.read.update(held.metadata() or {})
         return {k: held.get_tensor(k) for k in held.keys()}  # noqa: SIM118

@@ -40,6 +40,25 @@ def cnn(
     )  # fmt: skip
 
 
+def madry(side: int, channels: int) -> nn.Sequential:
+    """Two padded convolutions with pools and two linear layers; ReLUs are 1, 4, 8."""
+    return nn.Sequential(
+        nn.Conv2d(1, channels, 5, 1, 2), nn.ReLU(), nn.MaxPool2d(2),
+        nn.Conv2d(channels, 2 * channels, 5, 1, 2), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(),
+        nn.Linear(2 * channels * (side // 4) ** 2, 8 * channels), nn.ReLU(),
+        nn.Linear(8 * channels, 10),
+    )  # fmt: skip
+
+
+def pooled_cnn(side: int, w: int) -> nn.Sequential:
+    """Two convolutions with average pools, two linear layers, PReLU: the net of netsimilarity."""
+    return nn.Sequential(
+        nn.Conv2d(1, w, 5, padding=2), nn.AvgPool2d(2), nn.PReLU(),
+        nn.Conv2d(w, 2 * w, 5, padding=2), nn.AvgPool2d(2), nn.PReLU(), nn.Flatten(),
+        nn.Linear(2 * w * (side // 4) ** 2, 8 * w), nn.PReLU(), nn.Linear(8 * w, 10),
+    )  # fmt: skip
+
+
 def convolutions(x: Tensor, out: int, width: int) -> nn.Sequential:
     """Three convolutions with batch norm, strided but for the first on 8 px, and a linear layer."""
     widths, side = (x.shape[1], width, 2 * width, 4 * width), x.shape[-1]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import fnmatch
 import importlib
+import io
 import os
 import platform
 import subprocess
@@ -25,7 +26,7 @@ from experiments.data import CACHE, NoDataError, Source
 from experiments.record import ROOT, Row, judged, load, path_of, plain, save
 
 import vicinal
-from vicinal.files import atomically
+from vicinal.files import write_atomically
 
 KINDS = ("fig", "table", "sec", "beyond/")  # how the file of an experiment begins
 
@@ -60,8 +61,9 @@ def one_seed(name: str, preset: str, seed: int, root: Path | None, device: str) 
     if pictures:
         path = picture_file(name, preset, seed)
         path.parent.mkdir(parents=True, exist_ok=True)
-        with atomically(path) as partial, partial.open("wb") as file:
-            np.savez_compressed(file, **pictures)
+        packed = io.BytesIO()
+        np.savez_compressed(packed, **pictures)
+        write_atomically(path, packed.getvalue())
     seconds = time.process_time() - start
     return {"seed": seed, "cpu_seconds": seconds, **found, "read": source.read}
 

@@ -420,6 +420,12 @@ def test_no_warning_is_given_where_nothing_is_wrong(cloud):
     assert ned.warnings_ == []
 
 
+def test_one_neighbor_on_random_labels_is_not_called_a_collapse(rng, recwarn):
+    x, y = torch.randn(300, 4, generator=rng), torch.randint(3, (300,), generator=rng)
+    NEDClassifier(k=1, temperature=1.0).fit(x, y)
+    assert not [w for w in recwarn if "leave-one-out accuracy" in str(w.message)]
+
+
 def test_classes_of_one_row_do_not_hide_that_the_others_have_collapsed(rng):
     y = torch.cat([torch.arange(60) % 3, torch.arange(3, 23)])  # and twenty classes of one row
     x = 100.0 * torch.eye(23)[y] + 1e-3 * torch.randn(80, 23, generator=rng)

@@ -6,7 +6,19 @@ from torch import nn
 from torch.testing import assert_close
 
 from vicinal.checks import InputError
-from vicinal.losses import LayerwiseLoss, SupervisedContrastiveLoss, supervised_contrastive_loss
+from vicinal.losses import (
+    LayerwiseLoss,
+    Maximize,
+    ProxyNCALoss,
+    Ramp,
+    SoftNearestNeighborLoss,
+    SupervisedContrastiveLoss,
+    TripletLoss,
+    soft_nearest_neighbor_loss,
+    supervised_contrastive_loss,
+    triplet_loss,
+)
+from vicinal.neighbors import optimal_temperature
 
 
 class Total(nn.Module):
@@ -102,3 +114,67 @@ def test_wrong_layers_are_named(model, batch):
         LayerwiseLoss(SupervisedContrastiveLoss(), {})
     with pytest.raises(InputError, match="no entry for layer '3'"):
         LayerwiseLoss({"1": SupervisedContrastiveLoss()}, {"1": 1.0, "3": 1.0})
+
+
+def test_a_weight_may_ramp_with_the_epoch_and_a_layer_of_weight_0_is_not_looked_at(model, batch):
+    x, y = batch
+    calls = []
+
+    def counted(h, labels):
+        calls.append(len(h))
+        return supervised_contrastive_loss(h, labels)
+
+    loss = LayerwiseLoss(counted, layers={"1": Ramp(2.0, start=2, stop=4)})
+    with loss.watch(model) as activations:
+        model(x)
+    at_first = loss(activations, y)
+    assert at_first == 0
+    assert not calls
+    at_first.backward(retain_graph=True)  # attached, gradient 0
+    assert not any(p.grad.any() for p in model[0].parameters())
+    for epoch, weight in [(3, 1.0), (3.5, 1.5), (9, 2.0)]:
+        loss.set_epoch(epoch)
+        assert loss.weights() == {"1": weight}
+        assert_close(loss(activations, y), weight * loss.terms(activations, y)["1"])
+
+
+def test_the_epoch_reaches_the_losses_of_the_layers(model):
+    inner = SoftNearestNeighborLoss(lambda epoch: 1.0 + epoch)
+    LayerwiseLoss(inner, layers={"1": 1.0}).set_epoch(3)
+    assert float(inner.epoch) == 3
+
+
+def test_maximizing_is_said_in_one_way_for_every_loss(rng):
+    x, y = torch.randn(8, 3, generator=rng).requires_grad_(), torch.arange(8) % 2
+    for loss in (TripletLoss(), SupervisedContrastiveLoss(), triplet_loss):
+        assert_close(Maximize(loss)(x, y), -loss(x, y))
+        raised = LayerwiseLoss(loss, layers={"1": -0.5})({"1": x}, y)
+        assert_close(raised, -0.5 * loss(x, y))
+
+
+def test_what_a_maximized_loss_learns_itself_still_lowers_it(rng):
+    x, y = torch.randn(12, 3, generator=rng).requires_grad_(), torch.arange(12) % 3
+    loss = SoftNearestNeighborLoss(2.0, learn_temperature=True)
+    twin = SoftNearestNeighborLoss(2.0, learn_temperature=True, entangle="max")
+    down = torch.autograd.grad(loss(x, y), [x, loss.log_temperature])
+    up = torch.autograd.grad(Maximize(loss)(x, y), [x, loss.log_temperature])
+    assert_close(up, (-down[0], down[1]))
+    assert_close(up, torch.autograd.grad(twin(x, y), [x, twin.log_temperature]))
+    layerwise = LayerwiseLoss(loss, layers={"1": -1.0})({"1": x}, y)
+    assert_close(up, torch.autograd.grad(layerwise, [x, loss.log_temperature]))
+    proxies = ProxyNCALoss(3, 3)
+    down, up = (torch.autograd.grad(p(x, y), proxies.parameters())
+                for p in (proxies, Maximize(proxies)))  # fmt: skip
+    assert_close(down, up)
+    with pytest.raises(InputError, match="minimized again"):
+        Maximize(twin)
+
+
+def test_a_shared_loss_that_keeps_its_temperature_keeps_one_for_each_layer(rng):
+    y = torch.arange(12) % 3
+    hidden = {"1": torch.randn(12, 3, generator=rng), "2": 5 * torch.randn(12, 3, generator=rng)}
+    loss = LayerwiseLoss(SoftNearestNeighborLoss("optimal", every=10), {"1": 1.0, "2": 1.0})
+    loss(hidden, y)
+    for name, term in loss.terms(hidden, y).items():
+        best = optimal_temperature(hidden[name], y)
+        assert_close(term, soft_nearest_neighbor_loss(hidden[name], y, temperature=best))

@@ -16,11 +16,14 @@ from vicinal.losses import (
     Cosine,
     InversePower,
     Linear,
+    Relative,
     SoftNearestNeighborLoss,
+    schedules,
     soft_nearest_neighbor_loss,
     soft_nearest_neighbor_terms,
 )
-from vicinal.neighbors import chance_level, optimal_temperature
+from vicinal.losses.schedules import mean_distance
+from vicinal.neighbors import chance_level, optimal_temperature, pairwise_distances
 from vicinal.neighbors.distances import METRICS
 from vicinal.neighbors.tiles.masses import masses_by_tiles
 
@@ -233,6 +236,49 @@ def test_the_optimal_temperature_is_a_constant_of_the_batch(rng):
     assert module(x[:3], torch.arange(3)) == 0
 
 
+def test_an_optimal_temperature_is_kept_between_fits(rng, monkeypatch):
+    fits, fit = [], schedules.optimal_temperature
+
+    def counted(x, labels, **options):
+        fits.append(len(x))
+        return fit(x, labels, **options)
+
+    monkeypatch.setattr(schedules, "optimal_temperature", counted)
+    x, y = batch(rng)
+    module, first = SoftNearestNeighborLoss("optimal", every=3), fit(x, y)
+    for scale in (1.0, 2.0, 3.0):
+        kept = soft_nearest_neighbor_loss(scale * x, y, temperature=first)
+        assert_close(module(scale * x, y), kept)
+    assert len(fits) == 1
+    fresh = soft_nearest_neighbor_loss(4 * x, y, temperature=fit(4 * x, y))
+    assert_close(module(4 * x, y), fresh)
+    assert len(fits) == 2
+
+
+def test_an_optimal_temperature_does_not_run_to_0_where_classes_are_apart(rng):
+    y = torch.arange(20) % 2
+    x = (torch.randn(20, 3, generator=rng) + 40 * y[:, None]).requires_grad_()
+    for metric in ("sqeuclidean", "euclidean", "cosine"):
+        spread = float(pairwise_distances(x.detach(), metric=metric).sum()) / (20 * 19)
+        assert_close(float(mean_distance(x, metric)), spread, rtol=1e-3, atol=1e-6)
+        module = SoftNearestNeighborLoss("optimal", metric=metric, floor=0.5)
+        fixed = soft_nearest_neighbor_loss(x, y, temperature=0.5 * spread, metric=metric)
+        assert_close(module(x, y), fixed, rtol=1e-3, atol=1e-5)
+    bare = SoftNearestNeighborLoss("optimal", floor=0.0)
+    assert not torch.autograd.grad(bare(x, y), x)[0].any()
+    raised = SoftNearestNeighborLoss("optimal", floor=0.1, entangle="max")
+    assert torch.autograd.grad(raised(x, y), x)[0].any()
+
+
+def test_a_relative_schedule_does_not_depend_on_the_scale_of_the_rows(rng):
+    x, y = batch(rng)
+    module = SoftNearestNeighborLoss(Relative(Linear(1.0, 0.1, 4)))
+    module.set_epoch(2)
+    assert_close(module(x, y), module(100 * x, y), rtol=1e-4, atol=1e-5)
+    expected = soft_nearest_neighbor_loss(x, y, temperature=0.55 * mean_distance(x, "sqeuclidean"))
+    assert_close(module(x, y), expected)
+
+
 def test_a_schedule_follows_the_epoch_and_is_saved_with_it(rng):
     x, y = batch(rng)
     for schedule, at_three in [
@@ -281,6 +327,9 @@ def test_wrong_inputs_are_named(rng):
             soft_nearest_neighbor_loss(x, labels)
     for arguments, words in [
         ({"temperature": 0.0}, "`temperature`"),
+        ({"temperature": "optimal", "every": 0}, "`every` must be a whole number"),
+        ({"temperature": "optimal", "floor": -1.0}, "`floor` must be 0 or more"),
+        ({"temperature": Relative(0.0)}, "temperature"),
         ({"temperature": "best"}, "`temperature` must be one of 'optimal'"),
         ({"entangle": "up"}, "`entangle` must be one of"),
         ({"temperature": InversePower(), "learn_temperature": True}, "needs a number to start"),

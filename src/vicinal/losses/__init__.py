@@ -20,7 +20,7 @@ from vicinal.losses.info_nce import (
     info_nce,
     soft_distribution_info_nce,
 )
-from vicinal.losses.layerwise import LayerwiseLoss
+from vicinal.losses.layerwise import LayerwiseLoss, Maximize
 from vicinal.losses.memory_bank import MemoryBank
 from vicinal.losses.n_pairs import NPairsLoss, n_pairs_loss
 from vicinal.losses.noise_targets import (
@@ -36,7 +36,7 @@ from vicinal.losses.proxies import (
     proxy_nca_loss,
 )
 from vicinal.losses.sampler import ClassBalancedBatchSampler
-from vicinal.losses.schedules import Cosine, InversePower, Linear
+from vicinal.losses.schedules import Cosine, InversePower, Linear, Ramp, Relative
 from vicinal.losses.snnl import (
     SoftNearestNeighborLoss,
     SoftNearestNeighborTerms,
@@ -52,6 +52,7 @@ __all__ = [
     "GradCache",
     "InfoNCELoss",
     "LayerwiseLoss",
+    "Maximize",
     "MemoryBank",
     "MixedTargets",
     "NPairsLoss",
@@ -79,7 +80,7 @@ __all__ = [
     "supervised_contrastive_loss",
     "triplet_loss",
 ]
-__all__ += ["Cosine", "InversePower", "Linear"]
+__all__ += ["Cosine", "InversePower", "Linear", "Ramp", "Relative"]
 __all__ += ["GraphSmoothnessLoss", "graph_smoothness_loss"]
 __all__ += ["SoftNearestNeighborLoss", "SoftNearestNeighborTerms"]
 __all__ += ["soft_nearest_neighbor_loss", "soft_nearest_neighbor_terms"]

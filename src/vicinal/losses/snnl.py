@@ -20,15 +20,20 @@ import torch
 from jaxtyping import Bool, Float
 from torch import Tensor, nn
 
-from vicinal.checks import InputError, check_choice, check_positive, is_traced
-from vicinal.neighbors.derivatives import one_by_one
+from vicinal.checks import InputError, check_choice, is_traced
 from vicinal.neighbors.distances import METRICS
-from vicinal.neighbors.temperature import optimal_temperature
 from vicinal.neighbors.tiles.dense import Surprise, small_surprise
 from vicinal.neighbors.tiles.masses import Labels, precise_log_masses
 
 from .conventions import REDUCTIONS, as_rows, full_precision, keep_valid, leaves_range
-from .schedules import Schedule, check_schedule
+from .schedules import (
+    Relative,
+    Schedule,
+    check_refits,
+    check_temperature,
+    mean_distance,
+    reached_temperature,
+)
 
 ENTANGLE = ("min", "max")
 
@@ -169,8 +174,8 @@ class SoftNearestNeighborLoss(nn.Module):
     temperature:
         A number, a tensor or parameter of yours, a schedule ``epoch -> T``
         (:mod:`vicinal.losses.schedules`; call :meth:`set_epoch` at the start of each epoch), or
-        ``"optimal"``: the minimum over T of each batch, as a constant (the derivative through an
-        optimum is zero).
+        ``"optimal"``: the minimum over T, as a constant (the derivative through an optimum is
+        zero).
     learn_temperature:
         T is a parameter, ``exp(log_temperature)``.
     entangle:
@@ -179,6 +184,12 @@ class SoftNearestNeighborLoss(nn.Module):
         that maximized would run to 0 and the loss to infinity.
     metric, reduction:
         As in :func:`soft_nearest_neighbor_loss`.
+    every:
+        Fit an ``"optimal"`` T at every so many calls and keep it between them: a fit costs more
+        than a training step. (A compiled loss fits at each call.)
+    floor:
+        The least ``"optimal"`` T, in mean distances of the batch. Where classes are apart the
+        optimum runs to 0, and loss and gradient with it; raise it to entangle from such a start.
 
     >>> x, y = torch.tensor([[0.0], [1.0], [2.0], [3.0]]), torch.tensor([0, 0, 1, 1])
     >>> SoftNearestNeighborLoss(entangle="max")(x, y)
@@ -195,16 +206,21 @@ class SoftNearestNeighborLoss(nn.Module):
         metric: str = "sqeuclidean",
         *,
         reduction: str = "mean",
+        every: int = 1,
+        floor: float = 0.01,
     ) -> None:
         super().__init__()
+        check_refits(every, floor)
         check_choice(entangle, "entangle", ENTANGLE)
         check_choice(metric, "metric", METRICS)
         check_choice(reduction, "reduction", REDUCTIONS)
         self.entangle, self.metric, self.reduction = entangle, metric, reduction
         self.register_buffer("epoch", torch.zeros((), dtype=torch.float64))
+        self.every, self.floor = every, floor
+        self._calls, self._fitted = 0, math.nan
         self.log_temperature: nn.Parameter | None = None
         self._warned = False
-        _check_temperature(temperature)
+        check_temperature(temperature)
         if learn_temperature:
             if callable(temperature) or isinstance(temperature, str):
                 raise InputError(
@@ -224,14 +240,22 @@ class SoftNearestNeighborLoss(nn.Module):
         if self.log_temperature is not None:
             t = self.log_temperature.exp()
         elif t == "optimal":
-            best = _best_temperature(x.detach(), labels, self.metric)
-            return best if is_traced() else float(best)
+            return self._optimal(x.detach(), labels)
         elif callable(t) and not isinstance(t, Tensor):
-            return t(float(self.epoch))
+            scale = mean_distance(x, self.metric) if isinstance(t, Relative) else 1.0
+            return t(float(self.epoch)) * scale
         assert isinstance(t, (int, float, Tensor))
         if self.entangle == "max" and isinstance(t, Tensor):
             return 2 * t.detach() - t  # the value of t, its gradient reversed
         return t
+
+    def _optimal(self, x: Tensor, labels: Tensor) -> float | Tensor:
+        if is_traced():
+            return reached_temperature(x, labels, self.metric, self.floor)
+        if self._calls % self.every == 0:
+            self._fitted = float(reached_temperature(x, labels, self.metric, self.floor))
+        self._calls += 1
+        return self._fitted
 
     def forward(
         self,
@@ -270,38 +294,3 @@ class SoftNearestNeighborLoss(nn.Module):
 
     def extra_repr(self) -> str:
         return f"entangle={self.entangle!r}, metric={self.metric!r}, reduction={self.reduction!r}"
-
-
-def _check_temperature(temperature: float | Tensor | Schedule | str) -> None:
-    if isinstance(temperature, str):
-        check_choice(temperature, "temperature", ("optimal",))
-    elif isinstance(temperature, Tensor):
-        check_positive(float(temperature.detach().min()), "temperature")
-    elif callable(temperature):
-        check_schedule(temperature)
-    else:
-        check_positive(float(temperature), "temperature")
-
-
-_SCHEMA = "(Tensor x, Tensor labels, str metric) -> Tensor"
-
-
-@torch.library.custom_op("vicinal::best_temperature", mutates_args=(), schema=_SCHEMA)
-def _best_temperature(x: Tensor, labels: Tensor, metric: str) -> Tensor:
-    """argmin over T, nothing to trace; any T where the loss has no use for it or is NaN anyway."""
-    t, x = 1.0, as_rows(x, "x")
-    if bool(torch.isfinite(x).all()):
-        try:
-            t = optimal_temperature(x, labels, metric=metric)
-        except InputError:
-            if labels.ndim != 1 or len(labels) != len(x) or len(labels.unique()) != len(labels):
-                raise
-    return torch.tensor(t, dtype=torch.float64)
-
-
-@_best_temperature.register_fake
-def _(x: Tensor, labels: Tensor, metric: str) -> Tensor:
-    return torch.empty((), dtype=torch.float64)
-
-
-_best_temperature.register_vmap(one_by_one(_best_temperature))

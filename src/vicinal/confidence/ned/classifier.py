@@ -365,10 +365,10 @@ class NEDClassifier(ClassifierMixin, BaseEstimator):
         self.effective_dimension_ = parameters.effective_dimension
 
     def _check_collapse(self, evidence: Evidence) -> None:
-        """Rows that no neighbor could set right do not speak against a collapse."""
+        """Rows that no neighbor could set right do not count; with one neighbor all do."""
         best = best_class(self.log_probs_of(evidence.neighborhood), evidence.neighborhood)
-        in_reach = max(len(evidence) - len(self.support_.unreachable(self.k_)), 1)
-        accuracy = float((best == evidence.targets).sum()) / in_reach
+        lost = len(self.support_.unreachable(self.k_)) if self.k_ > 1 else 0
+        accuracy = float((best == evidence.targets).sum()) / max(len(evidence) - lost, 1)
         if len(self.classes_) > 1 and accuracy > 0.999:
             self._warn(
                 f"leave-one-out accuracy is {accuracy:.4f}: either the task is easy, or the "

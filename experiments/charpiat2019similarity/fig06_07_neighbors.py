@@ -1,0 +1,95 @@
+"""Figures 6 and 7: the patches most similar to one, and all similarities to it, round by round.
+
+Claims (Charpiat 2019, section 6.2): the nearest patches by k^C look alike, and differ between the
+rounds; the similarities of round 2 lie further right than those of rounds 1 and 3. No numbers.
+
+Here: the nets of Figures 1 and 2. "Look alike" is measured by the share of road, and by whether two
+patches come from one photograph, against any other patches; patches of the training set.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from experiments.charpiat2019similarity.maps import QUICK, Recipe
+from experiments.charpiat2019similarity.patches import NAMES, closer, view
+from experiments.data import Source
+from experiments.draw import COLORS, sheet, tidy
+from experiments.record import Claim
+from experiments.runner import main
+
+BINS, PICTURES = np.linspace(-1, 1, 41), True
+
+
+@dataclass(frozen=True)
+class Settings:
+    recipe: Recipe = field(default_factory=Recipe)
+    patches: int = 160
+    held: int = 60
+    seeds: tuple[int, ...] = (0, 1, 2)
+
+
+PRESETS = {
+    "quick": Settings(QUICK, 40, 20, (0,)),
+    "cpu": Settings(),
+    "paper": Settings(Recipe("aerial", 2000, 400, 4000, width=32), 2000, 300),
+}
+THEIRS: dict[str, float] = {}
+SMALLER = "aerial roads; 220 patches for 3,045"
+
+
+def run(settings: Settings, seed: int, source: Source) -> dict:
+    found = view(source, settings.recipe, seed, settings.patches, settings.held)
+    rows, told = torch.arange(found.seen), {}
+    for r, name in enumerate(NAMES):
+        k = found.similar[r][: found.seen]
+        told[name] = closer(found, found.nearest(r)[: found.seen], rows)
+        told[name]["mean"] = float(k.mean())
+        told[name]["one"] = (np.histogram(k[0].numpy(), BINS)[0] / k.shape[1]).round(4)
+    lists = [set(found.nearest(r)[i].tolist()) for i in range(found.seen) for r in (0, 1)]
+    shared = [len(a & b) / 10 for a, b in zip(lists[::2], lists[1::2], strict=True)]
+    told["shared"] = float(np.mean(shared))
+    if seed == settings.seeds[0]:
+        near = torch.stack([torch.cat([rows[:1], found.nearest(r)[0]]) for r in range(len(NAMES))])
+        values = [found.similar[r][0][near[r]].numpy() for r in range(len(NAMES))]
+        told["pictures"] = {"patches": found.thumbs[near.numpy()], "similar": np.stack(values)}
+    return told
+
+
+def claims(rows: list[dict]) -> list[Claim]:
+    made = [
+        Claim(f"{name}: share of road, any patch − the ten nearest",
+              [row[name]["road"] for row in rows], items=["fig6"])
+        for name in NAMES
+    ]  # fmt: skip
+    made += [
+        Claim(f"{name}: rate of one photograph, nearest − any", beyond=True,
+              values=[row[name]["tile"] for row in rows])
+        for name in NAMES
+    ]  # fmt: skip
+    made.append(Claim("the lists of rounds 1 and 2 differ: share not in common > 0.1",
+                      [1 - row["shared"] for row in rows], needs=0.1, items=["fig6"]))  # fmt: skip
+    return made + [
+        Claim(f"mean similarity, round 2 − {other}", items=["fig7"],
+              values=[row["round 2"]["mean"] - row[other]["mean"] for row in rows])
+        for other in ("round 1", "round 3")
+    ]  # fmt: skip
+
+
+def draw(rows: list[dict], figure) -> None:
+    figure.set_figheight(4.4)
+    axes = figure.subplots(4, 1, height_ratios=(1, 1, 1, 2.4))
+    held = rows[0]["pictures"]
+    for r, (ax, name) in enumerate(zip(axes, NAMES, strict=False)):
+        ax.imshow(sheet(held["patches"][r], 11, gap=2))
+        told = "  ".join(f"{v:.2f}" for v in held["similar"][r][1:])
+        tidy(ax, f"{name}: a patch, its nearest, {told}").set_axis_off()
+        middle = (BINS[1:] + BINS[:-1]) / 2
+        axes[3].step(middle, rows[0][name]["one"], where="mid", color=COLORS[r], label=name)
+    tidy(axes[3], "", "k^C to that patch", "share of patches").legend(fontsize=6, frameon=False)
+
+
+if __name__ == "__main__":
+    main(__file__)

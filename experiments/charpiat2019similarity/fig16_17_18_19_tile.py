@@ -1,0 +1,84 @@
+"""Figures 16 to 19: ten fixed patches of an unseen photograph and their nearest, round by round.
+
+Claims (Charpiat 2019, appendix F): (16 to 18) the nearest patches of the same ten look alike in
+every round; (19) their histograms of similarity differ from round to round. No numbers.
+
+Here: patches of held-out aerial photographs and their nearest in the training set, by the nets of
+Figures 1 and 2; the share of road measures what looks alike.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from experiments.charpiat2019similarity.maps import QUICK, Recipe
+from experiments.charpiat2019similarity.patches import NAMES, closer, view
+from experiments.data import Source
+from experiments.draw import COLORS, sheet, tidy
+from experiments.record import Claim
+from experiments.runner import main
+
+BINS, PICTURES = np.linspace(-1, 1, 41), True
+FIGURES = ("fig16", "fig17", "fig18")
+
+
+@dataclass(frozen=True)
+class Settings:
+    recipe: Recipe = field(default_factory=Recipe)
+    patches: int = 160
+    held: int = 60
+    seeds: tuple[int, ...] = (0, 1, 2)
+
+
+PRESETS = {
+    "quick": Settings(QUICK, 40, 20, (0,)),
+    "cpu": Settings(),
+    "paper": Settings(Recipe("aerial", 2000, 400, 4000, width=32), 2745, 300),
+}
+THEIRS: dict[str, float] = {}
+SMALLER = "aerial roads; 160 patches to look among"
+
+
+def run(settings: Settings, seed: int, source: Source) -> dict:
+    found, told = view(source, settings.recipe, seed, settings.patches, settings.held), {}
+    ten, pictures, shares = found.seen + torch.arange(10), [], []
+    every = found.seen + torch.arange(settings.held)
+    for r, name in enumerate(NAMES):
+        among = found.similar[r][:, : found.seen]
+        near = among.topk(10, 1).indices
+        share = np.histogram(among[ten].numpy(), BINS)[0] / (10 * found.seen)
+        told[name] = {"road": closer(found, near[every], every)["road"],
+                      "spread": float(among[ten].std()), "histogram": share.round(4)}  # fmt: skip
+        shares.append(share)
+        pictures.append(found.thumbs[torch.cat([ten[:, None], near[ten][:, :4]], 1).numpy()])
+    # half the sum of differences: 0 for equal histograms, 1 for disjoint ones
+    told["apart"] = float(np.mean([np.abs(shares[r] - shares[r - 1]).sum() / 2 for r in (1, 2)]))
+    return {**told, **({"pictures": {"ten": np.stack(pictures)}} if seed == 0 else {})}
+
+
+def claims(rows: list[dict]) -> list[Claim]:
+    made = [
+        Claim(f"{name}: share of road, any patch − the ten nearest",
+              [row[name]["road"] for row in rows], items=[figure])
+        for name, figure in zip(NAMES, FIGURES, strict=True)
+    ]  # fmt: skip
+    return [*made, Claim("histograms of successive rounds differ by more than 0.1",
+                         [row["apart"] for row in rows], needs=0.1, items=["fig19"])]  # fmt: skip
+
+
+def draw(rows: list[dict], figure) -> None:
+    figure.set_figheight(4.6)
+    axes = figure.subplots(2, 3, height_ratios=(2, 1))
+    for r, name in enumerate(NAMES):
+        ten = rows[0]["pictures"]["ten"][r]
+        axes[0, r].imshow(sheet(ten.reshape(-1, *ten.shape[2:]), 5, gap=2))
+        tidy(axes[0, r], f"{name}: the same ten,\nfour nearest of each").set_axis_off()
+        mean = np.mean([row[name]["histogram"] for row in rows], 0)
+        axes[1, r].stairs(mean, BINS, fill=True, color=COLORS[r])
+        tidy(axes[1, r], "", "k^C of the ten to all", "share")
+
+
+if __name__ == "__main__":
+    main(__file__)

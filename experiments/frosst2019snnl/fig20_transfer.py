@@ -1,0 +1,98 @@
+"""Figure 20: attacks made on the entangled net transfer badly to the plain one.
+
+Claim (Frosst 2019, appendix G): FGSM inputs made on the entangled net fool the DkNN of the plain
+net less than the other way round; entangled nets are a poor source of attacks. No numbers.
+
+Here: the nets of Figure 14 and another plain net, of other rows and another start: a poor source is
+one that does worse than *it* does. MNIST and FashionMNIST.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from experiments.data import Source
+from experiments.draw import curves, tidy
+from experiments.frosst2019snnl.entangled import (
+    EPSILONS,
+    QUICK,
+    Recipe,
+    layers_of,
+    neighbors_of,
+    net,
+    rows_of,
+)
+from experiments.record import Claim
+from experiments.runner import main
+
+from vicinal.perturbations import fgsm
+
+STRENGTHS = EPSILONS[2:]
+ROUTES = {  # source -> target
+    "entangled → plain": ("entangled", "plain"),
+    "plain → entangled": ("plain", "entangled"),
+    "other plain → plain": ("other", "plain"),
+}
+
+
+@dataclass(frozen=True)
+class Settings:
+    data: tuple[str, ...] = ("mnist", "fashion_mnist")
+    recipe: Recipe = field(default_factory=Recipe)
+    seeds: tuple[int, ...] = (0, 1, 2)
+
+
+PRESETS = {
+    "quick": Settings(("digits",), QUICK, (0,)),
+    "cpu": Settings(),
+    "paper": Settings(recipe=Recipe(59_000, 20, 64, support=50_000, test=10_000, k=75)),
+}
+THEIRS: dict[str, float] = {}
+SMALLER = "MNIST and FashionMNIST, small nets, 400 test rows"
+SETS = ("mnist", "fashion_mnist", "digits")
+
+
+def run(settings: Settings, seed: int, source: Source) -> dict:
+    found: dict = {}
+    for data in settings.data:
+        rows = rows_of(source, data, settings.recipe, seed)
+        x, y = rows.test
+        models = {k: net(source, data, settings.recipe, k, seed) for k in ("plain", "entangled")}
+        # the plain net of the next seed, which is trained in any case
+        other = settings.seeds[(settings.seeds.index(seed) + 1) % len(settings.seeds)]
+        other += 1 if len(settings.seeds) == 1 else 0
+        models["other"] = net(source, data, settings.recipe, "plain", other)
+        heads = {k: neighbors_of(models[k], rows, settings.recipe) for k in ("plain", "entangled")}
+        found[data] = {route: [] for route in ROUTES}
+        for epsilon in STRENGTHS:
+            attacks = {k: fgsm(model, x, y, epsilon) for k, model in models.items()}
+            for route, (maker, judge) in ROUTES.items():
+                told = heads[judge].predict(layers_of(models[judge], attacks[maker]))
+                found[data][route].append(float((told == y).double().mean()))
+    return found
+
+
+def claims(rows: list[dict]) -> list[Claim]:
+    def more(data: str, one: str, two: str) -> list[float]:
+        return [100 * (sum(r[data][one]) - sum(r[data][two])) / len(STRENGTHS) for r in rows]
+
+    ours, back, fair = ROUTES
+    sets = [d for d in SETS if d in rows[0]]
+    said = "accuracy of DkNN over ε 0.1 to 0.3"
+    return [
+        Claim(f"{d}: {said}, {ours} over {other}", more(d, ours, other), unit="points")
+        for d in sets
+        for other in (back, fair)
+    ]
+
+
+def draw(rows: list[dict], figure) -> None:
+    sets = [d for d in SETS if d in rows[0]]
+    for ax, data in zip(figure.subplots(1, len(sets), squeeze=False)[0], sets, strict=True):
+        curves(ax, STRENGTHS, {route: [row[data][route] for row in rows] for route in ROUTES})
+        tidy(ax, data, "ε of FGSM", "DkNN accuracy").legend(fontsize=6, frameon=False)
+        ax.set_ylim(0, 1)
+
+
+if __name__ == "__main__":
+    main(__file__)
