@@ -251,7 +251,7 @@ def shares_of_weight(
         )
         own = predicted[start : start + block, None]
         # The answer's own class goes first among equals.
-        order = shares.scatter_add(1, own, torch.full(own.shape, 1e-9).double())
+        order = shares.scatter_add(1, own, torch.full(own.shape, 1e-6).double())
         top = order.topk(min(most, len(names)), 1).indices
         lines = zip(top.tolist(), shares.gather(1, top).tolist(), own[:, 0].tolist(), strict=True)
         for row, (codes, values, code) in enumerate(lines, start):
