@@ -10,7 +10,7 @@ from closure import closure
 
 REACH = {  # name, methods that are called -> files, lines
     "SNNL": (("vicinal.losses", "soft_nearest_neighbor_loss"), 11, 1060),
-    "graph smoothness": (("vicinal.losses", "graph_smoothness_loss"), 14, 1409),
+    "graph smoothness": (("vicinal.losses", "graph_smoothness_loss"), 14, 1410),
     "InfoNCE": (("vicinal.losses", "info_nce"), 8, 524),
     "NED": (
         ("vicinal.confidence", "NEDClassifier", ("fit", "predict_proba", "predict")),

@@ -78,8 +78,6 @@ def application(
             return _refused(f"at most {LIMIT >> 20} MB at once.", 413)
         except TimeoutError:
             return _refused(f"the upload took more than {PATIENCE} s.", 408)
-        except MultiPartException as error:
-            return _refused(f"no form with a file or rows: {error.message}", 400)
         except ClientDisconnect:
             return _refused("the upload was broken off.", 400)
         return JSONResponse({"rows": rows}, headers=HEADERS)
@@ -148,8 +146,12 @@ async def _upload(request: Request) -> tuple[str, bytes]:
             raise _TooLarge
         return message
 
-    async with Request(request.scope, counted).form(max_files=1, max_fields=4) as form:
-        upload = form.get("file")
-        if upload is not None and not isinstance(upload, str):
-            return upload.filename or "", await upload.read()
-        return "rows.txt", str(form.get("rows") or "").encode("utf-8", "replace")
+    try:
+        async with Request(request.scope, counted).form(max_files=1, max_fields=4) as form:
+            upload = form.get("file")
+            if upload is not None and not isinstance(upload, str):
+                return upload.filename or "", await upload.read()
+            return "rows.txt", str(form.get("rows") or "").encode("utf-8", "replace")
+    except (MultiPartException, ValueError) as error:  # of starlette's parser, and of its parser
+        why = getattr(error, "message", error)
+        raise InputError(f"no form with a file or rows: {why}") from None

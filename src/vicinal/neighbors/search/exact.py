@@ -176,9 +176,10 @@ class ExactSearch:
         fits = (squares * 1024).isfinite()  # sums of distances are formed as well
         if not bool(fits.all()):
             row = int((~fits).nonzero()[0])
+            wider = "" if work.dtype == torch.float64 else f", or pass {name}.double()"
             raise InputError(
                 f"row {row} of `{name}` is too large to square in {work.dtype}. "
-                f"Rescale the rows, or pass {name}.double()."
+                f"Rescale the rows{wider}."
             )
         return work, squares
 
