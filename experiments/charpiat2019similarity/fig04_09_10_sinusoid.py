@@ -38,7 +38,7 @@ class Settings:
     epochs: int = 80
     batch: int = 64
     rate: float = 1e-4
-    seeds: tuple[int, ...] = (0, 1, 2)
+    seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
 
 
 PRESETS = {
