@@ -42,6 +42,7 @@ PRESETS = {
 }
 THEIRS: dict[str, float] = {}
 SMALLER = "ResNet-20 of CIFAR-10 for VGG, aerial roads, 220 patches"
+WHY = "the net is briefly trained: its maps are still off by 2.4 of 2.9 px (theirs: 3.5 of 18)"
 
 
 def run(settings: Settings, seed: int, source: Source) -> dict:

@@ -41,6 +41,10 @@ PRESETS = {
 }
 THEIRS = {"denoising factor": 0.02, "shift, px": 4.4}
 SMALLER = "aerial roads; 220 patches for 3,045"
+WHY = (
+    "each round starts anew and is trained alike, so nothing sets round 2 apart; of 220 patches no "
+    "average has a factor below 1/√220 = 0.067 (of their 3,045: 0.018)"
+)
 
 
 def run(settings: Settings, seed: int, source: Source) -> dict:

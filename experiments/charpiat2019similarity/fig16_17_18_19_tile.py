@@ -39,6 +39,7 @@ PRESETS = {
 }
 THEIRS: dict[str, float] = {}
 SMALLER = "aerial roads; 160 patches to look among"
+WHY = "the 160 patches come from a few photographs, which need not hold any like the unseen one's"
 
 
 def run(settings: Settings, seed: int, source: Source) -> dict:

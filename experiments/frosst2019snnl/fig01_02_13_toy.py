@@ -33,6 +33,7 @@ class Settings:
 
 
 PRESETS = {"quick": Settings(15, 100, seeds=(0,)), "cpu": Settings(), "paper": Settings()}
+SHOWN = {"disc": "maximized in a disc", "up": "triplet maximized"}
 THEIRS: dict[str, float] = {}
 SMALLER = "generated; their number of points is not given"
 
@@ -63,10 +64,9 @@ def measures(x: Tensor, y: Tensor, mode: Tensor) -> dict[str, float]:
     centers = torch.stack([x[mode == m].mean(0) for m in range(4)])
     within = torch.stack([(x[mode == m] - centers[m]).norm(dim=1).mean() for m in range(4)]).mean()
     between = 0.5 * ((centers[0] - centers[1]).norm() + (centers[2] - centers[3]).norm())
-    own = (y[d.argmin(1)] == y).double().mean()
-    radius = (x - x.mean(0)).norm(dim=1)
+    own, radius = y[d.argmin(1)] == y, (x - x.mean(0)).norm(dim=1)
     apart, ring = between / within.clamp_min(1e-9), radius.std() / radius.mean()
-    return {"own": float(own), "apart": float(apart), "ring": float(ring)}
+    return {"own": float(own.double().mean()), "apart": float(apart), "ring": float(ring)}
 
 
 def run(settings: Settings, seed: int, source: Source) -> dict:
@@ -103,7 +103,7 @@ def draw(rows: list[dict], figure) -> None:
     panels = figure.subplots(2, 3).flat
     for ax, (name, (x, y)) in zip(panels, rows[0]["points"].items(), strict=True):
         ax.scatter(x, y, s=4, c=[COLORS[c] for c in rows[0]["classes"]])
-        tidy(ax, f"{name}\nown {rows[0][name]['own']:.2f}")
+        tidy(ax, f"{SHOWN.get(name, name)}\nown {rows[0][name]['own']:.2f}")
 
 
 if __name__ == "__main__":
