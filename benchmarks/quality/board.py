@@ -42,7 +42,7 @@ def heads_table(record: dict[str, Any]) -> list[str]:
         best = min(mean, key=lambda head: mean[head])
         place = _place(table, best)
         places.append(place)
-        ratio = np.mean([r["ece"] / max(r["floor"], 1e-9) for r in table[OURS]])
+        ratio = np.mean([r["ece"] / max(r["floor"], 1e-3) for r in table[OURS]])
         calm += ratio <= 1.3
         near += mean[NEIGHBORS] <= 1.1 * mean[WHAT_PEOPLE_USE]
         size = f"{shape['support']:,} × {shape['dims']:,}, {shape['classes']}"

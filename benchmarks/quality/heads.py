@@ -148,7 +148,7 @@ def _print(name: str, table: dict[str, list[Any]]) -> None:
     for head, rows in table.items():
         nll = np.array([row["nll"] for row in rows])
         se = nll.std(ddof=1) / len(nll) ** 0.5 if len(nll) > 1 else float("nan")
-        ratio = np.mean([row["ece"] / max(row["floor"], 1e-9) for row in rows])
+        ratio = np.mean([row["ece"] / max(row["floor"], 1e-3) for row in rows])
         accuracy = 100 * np.mean([row["accuracy"] for row in rows])
         print(f"{head:<28}{nll.mean():>8.3f} ± {se:.3f}{accuracy:>12.1f}{ratio:>13.2f}", flush=True)
 
