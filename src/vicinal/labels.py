@@ -287,8 +287,9 @@ def _check_kind(new: NDArray[Any], known: NDArray[Any], name: str) -> None:
 
 
 def _continuous(dtype: object, name: str) -> InputError:
+    kind = str(dtype).removeprefix("torch.")
     return InputError(
-        f"`{name}` must be class labels, got dtype {dtype} (Unknown label type: continuous, "
+        f"`{name}` must be class labels, got dtype {kind} (Unknown label type: continuous, "
         f"as in regression). Pass {name}.astype(int), strings, or an (n, c) matrix of soft labels."
     )
 

@@ -2,6 +2,7 @@
 
 import socket
 import threading
+import time
 
 import httpx
 import pytest
@@ -141,6 +142,10 @@ def serving(run_folder, audit):
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
         thread.start()
         running.append((server, thread))
+        for _ in range(400):
+            if server.started:
+                break
+            time.sleep(0.05)
         return f"http://127.0.0.1:{port}"
 
     yield start

@@ -12,7 +12,7 @@ from vicinal import losses
 
 def fixed(rows, x):
     """Class vectors, the same for every batch of a width, dtype as the batch (at least float32)."""
-    grid = torch.arange(rows * x.shape[1], dtype=torch.float64).view(rows, -1)
+    grid = torch.arange(rows * x.shape[-1], dtype=torch.float64).view(rows, -1)
     return (grid * 1.7).sin().to(torch.promote_types(x.dtype, torch.float32))
 
 
