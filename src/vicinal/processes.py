@@ -137,8 +137,10 @@ def _exchange(start: Callable[[], Any], group: Any, step: str) -> None:
                 work.wait(datetime.timedelta(seconds=PULSE))
                 return
             except RuntimeError:
-                late = time.monotonic() - began > limit
-                if work.is_completed() or late or _alarmed(group):
+                if work.is_completed():  # just after this look: well, or with an error of its own
+                    work.wait()
+                    return
+                if time.monotonic() - began > limit or _alarmed(group):
                     raise
     except RuntimeError as error:
         raise _lost(group, step, error) from None

@@ -11,7 +11,8 @@ import importlib.util
 import inspect
 import logging
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -144,13 +145,24 @@ def check_output(result: Any) -> None:
 def imported(spec: str, what: str) -> Any:
     """The object that ``pkg.module:name`` or ``file.py:name`` names."""
     where, _, name = spec.rpartition(":")
-    module = _module_from_file(Path(where)) if where.endswith(".py") else _module(where, what)
+    with _nothing_written():
+        module = _module_from_file(Path(where)) if where.endswith(".py") else _module(where, what)
     remember(getattr(module, "__file__", None))
     if not hasattr(module, name):
         public = [n for n in vars(module) if not n.startswith("_")]
         near = ", ".join(closest(name, public)) or ", ".join(public[:5])
         raise InputError(f"{where} has no {name!r}. Close names: {near}.")
     return getattr(module, name)
+
+
+@contextmanager
+def _nothing_written() -> Iterator[None]:
+    """No byte code beside the user's files: what fails shall leave nothing behind."""
+    before, sys.dont_write_bytecode = sys.dont_write_bytecode, True
+    try:
+        yield
+    finally:
+        sys.dont_write_bytecode = before
 
 
 def _factory(spec: str) -> Callable[..., Any]:
