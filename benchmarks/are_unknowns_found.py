@@ -12,8 +12,6 @@ by one pretrained network (``cifar_train.npz``, ``cifar_test.npz``, ``fashion.np
 
 from __future__ import annotations
 
-import gzip
-import struct
 import warnings
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -26,6 +24,7 @@ from sklearn.ensemble import IsolationForest
 from sklearn.neighbors import LocalOutlierFactor
 from torch import nn
 
+from benchmarks.quality.sets import idx
 from benchmarks.runner import save
 from vicinal.confidence import NEDClassifier, TrustHead
 from vicinal.confidence.familiarity import PARTS
@@ -46,7 +45,7 @@ def pairs(data: Path | None, seed: int) -> Iterator[Group]:
     yield grouped("digits 0-4", x[y < 5], y[y < 5], {"digits 5-9": x[y >= 5]}, rng)
     if data is None:
         return
-    images = {name: idx(data / name, split) for name, split in IMAGES.items()}
+    images = {name: idx(data / name, split, None) for name, split in IMAGES.items()}
     some = {name: rng.permutation(len(y))[:5000] for name, (_, y) in images.items()}
     images = {name: (x[some[name]], y[some[name]]) for name, (x, y) in images.items()}
     packed = np.load(data / "omniglot" / "omniglot_28px.npz")["images"]
@@ -86,17 +85,6 @@ def grouped(name: str, x: Rows, y: Rows, foreign: dict[str, Rows], rng: Any) -> 
     support, fresh = order[:cut], order[cut : cut + FRESH]
     far = {n: z[rng.permutation(len(z))[:FOREIGN]] for n, z in foreign.items()}
     return name, x[support], np.unique(y[support], return_inverse=True)[1], x[fresh], far
-
-
-def idx(folder: Path, split: str) -> tuple[Rows, Rows]:
-    def read(kind: str) -> Rows:
-        raw = gzip.decompress((folder / f"{split}-{kind}-ubyte.gz").read_bytes())
-        dims = raw[3]
-        shape = struct.unpack(f">{dims}I", raw[4 : 4 + 4 * dims])
-        return np.frombuffer(raw, np.uint8, offset=4 + 4 * dims).reshape(shape)
-
-    images = read("images-idx3")
-    return images.reshape(len(images), -1).astype(np.float32) / 255, read("labels-idx1")
 
 
 def trained(x: Rows, y: Rows, seed: int) -> Callable[[Rows], Rows]:

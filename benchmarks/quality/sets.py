@@ -72,8 +72,8 @@ def split_of(x: Rows, y: Rows, seed: int, quick: bool = False) -> Split:
     return Split(support, held, fresh)
 
 
-def idx(folder: Path, split: str) -> tuple[Rows, Rows]:
-    """Images and labels of the MNIST family, one row of pixels in [0, 1] each."""
+def idx(folder: Path, split: str, most: int | None = 6000) -> tuple[Rows, Rows]:
+    """Images and labels of the MNIST family, one row of pixels in [0, 1] each; so many at most."""
 
     def read(kind: str) -> Rows:
         raw = gzip.decompress((folder / f"{split}-{kind}-ubyte.gz").read_bytes())
@@ -81,7 +81,7 @@ def idx(folder: Path, split: str) -> tuple[Rows, Rows]:
         return np.frombuffer(raw, np.uint8, offset=4 + 4 * raw[3]).reshape(shape)
 
     images, labels = read("images-idx3"), read("labels-idx1")
-    some = np.random.default_rng(0).permutation(len(images))[:6000]
+    some = np.random.default_rng(0).permutation(len(images))[:most]
     return images[some].reshape(len(some), -1).astype(np.float32) / 255, labels[some]
 
 
