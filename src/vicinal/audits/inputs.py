@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -15,6 +15,7 @@ from jaxtyping import Float, Int
 from numpy.typing import NDArray
 from torch import Tensor
 
+from vicinal.audits.class_order import stated_positions
 from vicinal.audits.sections import SetFacts
 from vicinal.checks import (
     InputError,
@@ -100,7 +101,7 @@ class About:
     foreign_name: str = "foreign"
     support_ids: Sequence[str] | None = None
     query_ids: Sequence[str] | None = None
-    class_names: Sequence[str] | None = None
+    class_names: Sequence[str] | Mapping[Any, str] | None = None  # in the order of the logits
     model: str | None = None
     command: str = ""
     reproduce: str = ""
@@ -334,15 +335,27 @@ def _warn_of_small_classes(codes: Tensor, names: Sequence[str]) -> None:
 
 
 def class_names(classes: NDArray[Any], about: About) -> tuple[str, ...]:
-    if about.class_names is None:
-        return tuple(str(label) for label in classes.tolist())
-    if classes.dtype.kind in "iu" and len(about.class_names) > int(classes.max()):
-        return tuple(str(about.class_names[int(code)]) for code in classes)
-    if len(about.class_names) != len(classes):
+    """What the classes are called: whole numbers by their place in a list, text by itself.
+
+    A list never renames labels that are text: whoever wrote it meant another order than ours.
+    """
+    names, own = about.class_names, classes.tolist()
+    if names is None:
+        return tuple(map(str, own))
+    if isinstance(names, Mapping):
+        return tuple(str(names.get(label, label)) for label in own)
+    if classes.dtype.kind not in "iu":
+        stated_positions(own, list(map(str, names)), "the list of classes")
+        return tuple(map(str, own))
+    if own[0] >= 0 and len(names) > own[-1]:
+        return tuple(str(names[code]) for code in own)
+    if len(names) != len(own):
         raise InputError(
-            f"{len(about.class_names)} class names were given for {len(classes)} classes."
+            f"{len(names)} class names were given for {len(own)} classes "
+            f"({', '.join(map(str, own[:8]))}{', …' if len(own) > 8 else ''}). Give one name for "
+            "each, in the order of their numbers."
         )
-    return tuple(map(str, about.class_names))
+    return tuple(map(str, names))
 
 
 def _same_data(a: Any, b: Any) -> bool:

@@ -93,6 +93,21 @@ class ModelOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ClassOptions:
+    """What the model's outputs stand for, in their order."""
+
+    classes: Annotated[
+        str | None,
+        typer.Option(
+            "--classes", help="Classes in the order of the model's outputs: a file, or a,b,c."
+        ),
+    ] = None
+    labels: Annotated[
+        Path | None, typer.Option("--labels", help="The same as a file, one name per line.")
+    ] = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class ImageOptions:
     """How images are read for a model."""
 
@@ -127,6 +142,7 @@ class AuditOptions(
     DataOptions,
     VectorOptions,
     ModelOptions,
+    ClassOptions,
     ImageOptions,
     ConsoleOptions,
 ):
@@ -176,9 +192,6 @@ class AuditOptions(
     layer: Annotated[
         list[str] | None, typer.Option("--layer", help="Layer for the story; repeatable.")
     ] = None
-    labels: Annotated[Path | None, typer.Option("--labels", help="Class names, one per line.")] = (
-        None
-    )
     apply: Annotated[
         Path | None,
         typer.Option("--apply", help="Decisions exported from the page: relabel first."),
