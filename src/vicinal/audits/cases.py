@@ -40,7 +40,7 @@ class CaseVerdicts(NamedTuple):
 
 def verdicts_of(facts: Facts) -> CaseVerdicts:
     """Each row against the held-out rows of the fold it was not fitted in."""
-    answer, target = facts.answer, facts.settings.target_accuracy
+    answer, target = facts.answer, facts.promise.target
     m, confidence = len(answer.predicted), torch.from_numpy(answer.confidence)
     crowding, linear = crowding_of(facts.model, m), answer.linear_share
     credibility, near, familiar = torch.zeros(3, m, dtype=torch.float64)

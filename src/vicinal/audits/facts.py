@@ -35,6 +35,7 @@ from vicinal.checks import InputError
 from vicinal.confidence.ned.classifier import NEDClassifier
 from vicinal.confidence.ned_linear import NEDLinear
 from vicinal.confidence.support import Evidence, LabeledSupport
+from vicinal.evaluation import ChosenTarget, reachable_target
 from vicinal.files import fingerprint
 from vicinal.labels import UNKNOWN, Labels
 from vicinal.neighbors.graph import NeighborGraph
@@ -42,6 +43,7 @@ from vicinal.neighbors.neighborhood import Neighborhood
 from vicinal.neighbors.search import Search, make_search
 from vicinal.neighbors.search.resumable import Progress, resumable_query
 
+DELTA = 0.05  # the chance that a threshold breaks its promise
 MIN_FOLD_ROWS = 50  # labeled rows; with fewer the fit is said to be weak
 
 
@@ -137,18 +139,34 @@ class Facts:
         return answers
 
     @cached_property
-    def scored(self) -> dict[str, Scored]:
-        """Every answer against the query's labels; empty where it has none."""
-        codes, target = self.sets.query.codes, self.settings.target_accuracy
+    def measured(self) -> dict[str, Scored]:
+        """Every answer against the query's labels, whatever the target; empty where it has none."""
+        codes = self.sets.query.codes
         if codes is None or not bool((codes >= UNKNOWN).any()):
             return {}
-        return {name: Scored(a, codes.numpy(), target) for name, a in self.answers.items()}
+        return {name: Scored(a, codes.numpy(), 0.5) for name, a in self.answers.items()}
+
+    @cached_property
+    def promise(self) -> ChosenTarget:
+        """The target accuracy: as it was set, or the highest that half of the rows can meet."""
+        if self.settings.target_accuracy is not None:
+            return ChosenTarget(self.settings.target_accuracy, DELTA, "")
+        score = self.measured.get(self.shown)
+        if score is None:
+            return reachable_target(self.answer.confidence, delta=DELTA)
+        return reachable_target(score.confidence, score.right, DELTA)
+
+    @cached_property
+    def scored(self) -> dict[str, Scored]:
+        """The same with the one target of all heads."""
+        target, level, _ = self.promise
+        return {n: replace(s, target=target, level=level) for n, s in self.measured.items()}
 
     @cached_property
     def choice(self) -> Choice:
         """The recommended head; without labels in the query, what the rows to fit on say."""
-        if any(score.nll is not None for score in self.scored.values()):
-            return choice_of(self.scored, self.settings.prior)
+        if any(score.nll is not None for score in self.measured.values()):
+            return choice_of(self.measured, self.settings.prior)
         held_out = self.split.folds[0]
         everyone = torch.arange(len(held_out.evidence))
         view = replace(self.linear, query=held_out_view(self.task, held_out))

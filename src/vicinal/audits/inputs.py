@@ -51,6 +51,8 @@ class AuditSettings(Record):
 
     k: neighbors that vote; None is 100, or the whole of a smaller support.
     space: the linear map before the distances; ``"fit"`` is what held-out support rows choose.
+    target_accuracy: what accepted rows keep; None is the highest of 0.90, 0.95, 0.97 and 0.99 that
+        at least half of the rows can be shown to meet, else the accuracy itself.
     unknown: query rows of a class the support lacks count as ``"wrong"``, or as ``"unlabeled"``.
     embedding, layers: which layers of a model to search in, and to tell the story of.
     unfamiliar: the share of ordinary rows that may be called so; a promise.
@@ -59,7 +61,7 @@ class AuditSettings(Record):
     k: int | None = None
     metric: str = "sqeuclidean"
     normalize: bool = False
-    target_accuracy: float = 0.99
+    target_accuracy: float | None = None
     prior: str = "support"
     unknown: str = "wrong"
     force_ece: bool = False
@@ -74,7 +76,8 @@ class AuditSettings(Record):
     def __post_init__(self) -> None:
         if self.k is not None:
             check_whole(self.k, "k", 1)
-        check_share(self.target_accuracy, "target_accuracy")
+        if self.target_accuracy is not None:
+            check_share(self.target_accuracy, "target_accuracy")
         check_share(self.unfamiliar, "unfamiliar")
         check_whole(self.seed, "seed")
         check_whole(self.network_rows, "network_rows")

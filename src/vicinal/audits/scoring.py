@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from vicinal.audits.heads import Answer, Task, ned
 from vicinal.audits.sections import Head, ReliabilityBin, RiskCoverage, Sweep, Threshold
+from vicinal.confidence.verdicts import contested_below
 from vicinal.evaluation import (
     AcceptanceThreshold,
     LogLoss,
@@ -25,6 +26,7 @@ from vicinal.evaluation import (
     threshold_for_accuracy,
 )
 from vicinal.evaluation.intervals import clopper_pearson_lower
+from vicinal.evaluation.threshold import TARGETS
 from vicinal.labels import UNKNOWN
 
 MIN_ECE_ROWS = 100  # below, even a perfect head reads an ECE of several points
@@ -36,13 +38,15 @@ class Scored:
     """An answer against codes; nothing is computed before it is read.
 
     A row of a class the support lacks (``UNKNOWN``) is wrong, and has no log loss; a row without
-    label is not scored. ``target`` and ``delta``: the promise of the threshold.
+    label is not scored. ``target`` and ``delta``: the promise of the threshold; ``level``: what of
+    delta its test may spend, where several targets share it.
     """
 
     answer: Answer
     codes: NDArray[np.int64]
     target: float
     delta: float = 0.05
+    level: float | None = None
 
     @cached_property
     def rows(self) -> NDArray[np.bool_]:
@@ -112,7 +116,14 @@ class Scored:
     @cached_property
     def threshold(self) -> AcceptanceThreshold:
         """The confidence that keeps the target: verdicts, curve and saved head use this one."""
-        return threshold_for_accuracy(self.confidence, self.right, self.target, self.delta)
+        return self.threshold_at(self.target)
+
+    def threshold_at(self, target: float) -> AcceptanceThreshold:
+        """The same for another target; for its own at the level that was left for it."""
+        shared = self.level is not None and target == self.target
+        level = self.level if shared and self.level is not None else self.delta
+        found = threshold_for_accuracy(self.confidence, self.right, target, level)
+        return dataclasses.replace(found, delta=self.delta)
 
 
 def head_record(name: str, scored: Scored, force_ece: bool) -> Head:
@@ -159,27 +170,40 @@ def _at(k: int, task: Task, whole: Scored) -> Scored:
     return dataclasses.replace(whole, answer=ned(fewer, "ned", ""))
 
 
-def risk_coverage_of(name: str, scored: Scored) -> RiskCoverage:
+def risk_coverage_of(name: str, scored: Scored, why: str = "") -> RiskCoverage:
     """Accuracy against coverage at up to 400 thresholds, and the one that keeps the target."""
-    curve, cut, n = risk_coverage(scored.confidence, scored.right), scored.threshold, scored.count
+    curve, n = risk_coverage(scored.confidence, scored.right), scored.count
     keep = np.unique(np.linspace(0, len(curve.threshold) - 1, CURVE_POINTS).round().astype(int))
     accepted, errors = curve.accepted[keep], curve.errors[keep]
     low = clopper_pearson_lower(accepted - errors, accepted, scored.delta)
+    others = sorted({scored.target, *TARGETS})
     return RiskCoverage(
         head=name,
         threshold=tuple(curve.threshold[keep].tolist()),
         coverage=tuple((accepted / n).tolist()),
         accuracy=tuple((1 - errors / accepted).tolist()),
         lower_bound=tuple(low.tolist()),
-        chosen=Threshold(
-            target=cut.target,
-            value=float(cut.threshold) if cut.reachable else None,
-            coverage=float(cut.coverage),
-            accuracy=cut.accuracy,
-            lower_bound=cut.lower_bound,
-            rows=n,
-            delta=cut.delta,
-        ),
+        chosen=_threshold(scored, scored.threshold, why),
+        targets=tuple(_threshold(scored, scored.threshold_at(target)) for target in others),
+    )
+
+
+def _threshold(scored: Scored, cut: AcceptanceThreshold, why: str = "") -> Threshold:
+    value = float(cut.threshold) if cut.reachable else None
+    sure = scored.answer.confidence
+    return Threshold(
+        target=cut.target,
+        value=value,
+        coverage=float(cut.coverage),
+        accuracy=cut.accuracy,
+        lower_bound=cut.lower_bound,
+        rows=scored.count,
+        delta=cut.delta,
+        accepted=cut.accepted,
+        errors=cut.accepted - round((cut.accuracy or 0.0) * cut.accepted),
+        unscored=0 if value is None else int((sure >= value).sum()) - cut.accepted,
+        level=contested_below(cut.threshold, cut.target),
+        why=why,
     )
 
 

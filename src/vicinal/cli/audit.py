@@ -35,7 +35,7 @@ from vicinal.cli.row_set import RowSet, check_same_dims
 from vicinal.cli.run_folder import CLEANED, DROPPED, media_of, next_folder, write_run
 from vicinal.cli.verbs import METRICS, AuditOptions
 from vicinal.files import reading, remove_tree
-from vicinal.report.facts import label_sentences
+from vicinal.report.facts import label_sentences, target_sentence, threshold_sentence
 
 ROLES = ("support", "query", "calib", "foreign")
 
@@ -97,6 +97,10 @@ def _heads(audit: Audit) -> Iterator[str]:
         yield f"  {head.title:<34}{_cells(head)}{mark}"
     if audit.recommendation is not None:
         yield f"  {audit.recommendation.why}"
+    if audit.risk_coverage is not None:
+        yield f"  {threshold_sentence(audit)}"
+    if (why := target_sentence(audit)) is not None:
+        yield f"  {why} --target-accuracy sets another."
     yield ""
 
 

@@ -22,7 +22,12 @@ Fresh = Annotated[bool, typer.Option("--fresh", help="Start anew; ignore what a 
 Metric = Annotated[str, typer.Option("--metric", help="l2 or cosine.")]
 DropBad = Annotated[bool, typer.Option("--drop-bad", help="Skip rows with NaN/Inf; list them.")]
 TargetAccuracy = Annotated[
-    float, typer.Option("--target-accuracy", help="Accuracy the accepted rows keep, below 1.")
+    float | None,
+    typer.Option(
+        "--target-accuracy",
+        help="Accuracy the accepted rows keep; default: the highest of 0.90, 0.95, 0.97, 0.99 "
+        "that half of the rows can meet.",
+    ),
 ]
 TrustPickle = Annotated[
     bool, typer.Option("--trust-pickle", help="Load pickled objects. They can run any code.")
@@ -173,7 +178,7 @@ class AuditOptions(
             "learned, or fit: what held-out rows choose.",
         ),
     ] = "fit"
-    target_accuracy: TargetAccuracy = 0.99
+    target_accuracy: TargetAccuracy = None
     unfamiliar: Unfamiliar = 0.05
     prior: Annotated[str, typer.Option("--prior", help="Class shares: support, uniform.")] = (
         "support"
@@ -242,7 +247,7 @@ class FitOptions(DataOptions, VectorOptions, ConsoleOptions):
 
     support: Annotated[str, typer.Argument(help="Labeled reference rows.")]
     calib: Annotated[str | None, typer.Option("--calib", help="Held-out labeled rows.")] = None
-    target_accuracy: TargetAccuracy = 0.99
+    target_accuracy: TargetAccuracy = None
     unfamiliar: Unfamiliar = 0.05
     out: Out = None
     k: Annotated[int | None, typer.Option("--k", help="Neighbors that vote.", min=1)] = None

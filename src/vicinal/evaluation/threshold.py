@@ -16,13 +16,19 @@ Choosing the best of many thresholds after looking spoils that. Testing in an or
 The chance of a broken promise is at most :math:`\delta` where accuracy falls as the threshold does.
 For other shapes the same holds for thresholds fixed beforehand, and the starts, which are counts,
 move with the sample; the tests measure hostile shapes.
+
+Where nobody names a target, :func:`reachable_target` does: the highest of 0.90, 0.95, 0.97 and 0.99
+that at least half of the rows meet. Several targets are tested then and one is reported, so they
+share :math:`\delta`: most of it goes to the target that the confidences foresee before any outcome
+is looked at, the rest evenly to the others. One of all these promises is broken with chance at most
+the sum of the shares.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from scipy import special
@@ -31,6 +37,10 @@ from vicinal.evaluation.inputs import FloatArray, IntArray, as_correct, as_vecto
 from vicinal.evaluation.intervals import check_fraction, clopper_pearson_lower
 from vicinal.evaluation.selection import accepted_from_the_top
 
+TARGETS = (0.99, 0.97, 0.95, 0.90)
+LISTED = "90, 95, 97 and 99 %"
+ENOUGH = 0.5  # of the rows meet a target that is chosen for them
+MOST = 0.8  # share of delta that goes to the target that the confidences foresee
 FORESEEN = 0.7  # share of delta that goes where the confidences foresee a pass
 CANDIDATES = 2000  # thresholds, evenly spread, among which that place is looked for
 
@@ -97,6 +107,60 @@ def threshold_for_accuracy(
     lower = max(lower, float(target))  # the test passed: below it only by rounding
     at = float(values[found])
     return AcceptanceThreshold(True, at, rows / len(c), right / rows, lower, rows, *asked)
+
+
+class ChosenTarget(NamedTuple):
+    """A target, the level its threshold is tested at (a share of delta), and why it is this one."""
+
+    target: float
+    level: float
+    reason: str
+
+
+def reachable_target(confidence: Any, correct: Any = None, delta: float = 0.05) -> ChosenTarget:
+    """The highest usual target that at least half of the rows can be shown to meet.
+
+    Else the accuracy itself, in whole percent and at most 0.90. Without ``correct`` the confidences
+    alone decide.
+
+    Parameters
+    ----------
+    confidence : (n,) of held-out rows, probabilities.
+    correct : (n,) whether each of them is right, where that is known.
+    delta : the chance that the promise of the threshold is broken, for all targets together.
+
+    >>> c = np.linspace(0.8, 1, 400)
+    >>> right = np.random.default_rng(0).random(400) < c
+    >>> chosen = reachable_target(c, right)
+    >>> chosen.target, threshold_for_accuracy(c, right, chosen.target, chosen.level).coverage > 0.5
+    (0.9, True)
+    """
+    check_fraction(delta, "delta")
+    c = np.clip(as_vector(confidence, "confidence"), 0, 1)
+    right = None if correct is None else as_correct(correct, len(c))
+    overall = float(np.mean(c if right is None else right))
+    last = min(max(math.floor(100 * overall) / 100, 0.01), TARGETS[-1])
+    tried = tuple(dict.fromkeys((*TARGETS, last)))
+    foreseen = next((t for t in tried if _half_foreseen(c, t, MOST * delta)), last)
+    few = (1 - MOST) * delta / (len(tried) - 1)
+    if right is None:
+        return ChosenTarget(foreseen, delta, "what the confidences foresee; no label could test it")
+    for target in tried:
+        level = MOST * delta if target == foreseen else few
+        share = threshold_for_accuracy(c, right, target, level).coverage
+        if share >= ENOUGH and target in TARGETS:
+            why = f"the highest of {LISTED} that at least half of the rows meet ({share:.0%} do)"
+            return ChosenTarget(target, level, why)
+    why = f"the accuracy itself: half of the rows cannot be shown to meet any of {LISTED}"
+    return ChosenTarget(last, MOST * delta if last == foreseen else few, why)
+
+
+def _half_foreseen(c: FloatArray, target: float, level: float) -> bool:
+    """Whether half of the rows, or more, pass the test if the confidences come true."""
+    best = np.sort(c)[::-1]
+    rows = np.arange(1, len(c) + 1)[-(-len(c) // 2) - 1 :]
+    needed = np.ceil(special.bdtrik(1 - level, rows, target)) + 1
+    return bool((np.cumsum(best)[rows - 1] >= needed).any())
 
 
 def _shares(c: FloatArray, accepted: IntArray, target: float, delta: float) -> FloatArray:

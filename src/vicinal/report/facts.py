@@ -84,11 +84,20 @@ def threshold_sentence(audit: Audit) -> str:
             f"No threshold reaches an accuracy of {percent(pick.target, 0)} with a "
             f"{percent(1 - pick.delta, 0)} lower bound on this data."
         )
+    of = "inputs" if pick.rows == len(audit.cases.id) else "inputs with a label"
     return (
-        f"Accept confidence ≥ {decimal(pick.value)}: {percent(pick.coverage)} of inputs, at an "
+        f"Accept confidence ≥ {decimal(pick.value)}: {percent(pick.coverage)} of {of}, at an "
         f"accuracy of at least {percent(pick.target, 0)} ({percent(1 - pick.delta, 0)} bound, "
         f"n = {count(pick.rows)})."
     )
+
+
+def target_sentence(audit: Audit) -> str | None:
+    """Why the target accuracy is what it is, where nobody named one."""
+    pick = audit.risk_coverage.chosen if audit.risk_coverage else None
+    if pick is None or not pick.why:
+        return None
+    return f"Target accuracy {percent(pick.target, 0)}: {pick.why}."
 
 
 def attention_sentence(audit: Audit) -> str:
