@@ -167,9 +167,8 @@ def support_rows(facts: Facts) -> SupportRows:
 
 
 def duplicates_of(facts: Facts) -> Duplicates:
-    codes = facts.sets.query.codes
-    correct = None if codes is None else (facts.answer.predicted == codes).numpy()
-    twins = data.duplicates(*data.as_given(facts), correct)
+    scored = None if facts.score is None else (facts.score.rows, facts.score.right)
+    twins = data.duplicates(*data.as_given(facts), scored)
     if twins.exact and not facts.sets.leave_one_out:
         share, rest = 100 * twins.exact / facts.neighborhood.size, ""
         if twins.accuracy_without is not None:

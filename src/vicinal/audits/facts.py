@@ -43,7 +43,6 @@ from vicinal.neighbors.neighborhood import Neighborhood
 from vicinal.neighbors.search import Search, make_search
 from vicinal.neighbors.search.resumable import Progress, resumable_query
 
-DELTA = 0.05  # the chance that a threshold breaks its promise
 MIN_FOLD_ROWS = 50  # labeled rows; with fewer the fit is said to be weak
 
 
@@ -150,17 +149,16 @@ class Facts:
     def promise(self) -> ChosenTarget:
         """The target accuracy: as it was set, or the highest that half of the rows can meet."""
         if self.settings.target_accuracy is not None:
-            return ChosenTarget(self.settings.target_accuracy, DELTA, "")
+            return ChosenTarget(self.settings.target_accuracy)
         score = self.measured.get(self.shown)
         if score is None:
-            return reachable_target(self.answer.confidence, delta=DELTA)
-        return reachable_target(score.confidence, score.right, DELTA)
+            return reachable_target(self.answer.confidence)
+        return reachable_target(score.confidence, score.right, score.delta)
 
     @cached_property
     def scored(self) -> dict[str, Scored]:
         """The same with the one target of all heads."""
-        target, level, _ = self.promise
-        return {n: replace(s, target=target, level=level) for n, s in self.measured.items()}
+        return {n: replace(s, target=self.promise.target) for n, s in self.measured.items()}
 
     @cached_property
     def choice(self) -> Choice:

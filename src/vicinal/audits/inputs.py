@@ -126,6 +126,9 @@ class LabeledRows:
     codes: Int[Tensor, " n"] | None
     dtype: str
     given: Float[Tensor, "n d"] | None = None
+    others: dict[int, str] = field(
+        default_factory=dict
+    )  # row -> label of a class the support lacks
 
     @property
     def as_given(self) -> Float[Tensor, "n d"]:
@@ -307,15 +310,16 @@ def _rows(
     if known is None:
         return LabeledRows(name, x, y, dtype)
     codes = codes_of(y, len(x), known, unlabeled=True, name=f"labels of {role}")
-    _warn_of_unknown(y, codes, settings)
-    if settings.unknown == "unlabeled":
-        codes = codes.masked_fill(codes == UNKNOWN, UNLABELED)
-    return LabeledRows(name, x, codes, dtype)
-
-
-def _warn_of_unknown(y: Any, codes: Tensor, settings: AuditSettings) -> None:
     y = y.tolist() if isinstance(y, Tensor) else y
-    found = Counter(str(y[row]) for row in (codes == UNKNOWN).nonzero().flatten().tolist())
+    others = {row: str(y[row]) for row in (codes == UNKNOWN).nonzero().flatten().tolist()}
+    _warn_of_unknown(others, settings)
+    if settings.unknown == "unlabeled":
+        codes, others = codes.masked_fill(codes == UNKNOWN, UNLABELED), {}
+    return LabeledRows(name, x, codes, dtype, others=others)
+
+
+def _warn_of_unknown(others: Mapping[int, str], settings: AuditSettings) -> None:
+    found = Counter(others.values())
     rest = (
         "They are judged but not scored."
         if settings.unknown == "unlabeled"

@@ -38,15 +38,13 @@ class Scored:
     """An answer against codes; nothing is computed before it is read.
 
     A row of a class the support lacks (``UNKNOWN``) is wrong, and has no log loss; a row without
-    label is not scored. ``target`` and ``delta``: the promise of the threshold; ``level``: what of
-    delta its test may spend, where several targets share it.
+    label is not scored. ``target`` and ``delta``: the promise of the threshold.
     """
 
     answer: Answer
     codes: NDArray[np.int64]
     target: float
     delta: float = 0.05
-    level: float | None = None
 
     @cached_property
     def rows(self) -> NDArray[np.bool_]:
@@ -119,11 +117,8 @@ class Scored:
         return self.threshold_at(self.target)
 
     def threshold_at(self, target: float) -> AcceptanceThreshold:
-        """The same for another target; for its own at the level that was left for it."""
-        shared = self.level is not None and target == self.target
-        level = self.level if shared and self.level is not None else self.delta
-        found = threshold_for_accuracy(self.confidence, self.right, target, level)
-        return dataclasses.replace(found, delta=self.delta)
+        """The same for another target."""
+        return threshold_for_accuracy(self.confidence, self.right, target, self.delta)
 
 
 def head_record(name: str, scored: Scored, force_ece: bool) -> Head:
@@ -173,10 +168,12 @@ def _at(k: int, task: Task, whole: Scored) -> Scored:
 def risk_coverage_of(name: str, scored: Scored, why: str = "") -> RiskCoverage:
     """Accuracy against coverage at up to 400 thresholds, and the one that keeps the target."""
     curve, n = risk_coverage(scored.confidence, scored.right), scored.count
-    keep = np.unique(np.linspace(0, len(curve.threshold) - 1, CURVE_POINTS).round().astype(int))
+    cuts = [scored.threshold_at(target) for target in sorted({scored.target, *TARGETS})]
+    spread = np.linspace(0, len(curve.threshold) - 1, CURVE_POINTS).round().astype(int)
+    named = np.flatnonzero(np.isin(curve.threshold, [cut.threshold for cut in cuts]))
+    keep = np.union1d(spread, named)  # what a sentence names is a point of the curve
     accepted, errors = curve.accepted[keep], curve.errors[keep]
     low = clopper_pearson_lower(accepted - errors, accepted, scored.delta)
-    others = sorted({scored.target, *TARGETS})
     return RiskCoverage(
         head=name,
         threshold=tuple(curve.threshold[keep].tolist()),
@@ -184,7 +181,7 @@ def risk_coverage_of(name: str, scored: Scored, why: str = "") -> RiskCoverage:
         accuracy=tuple((1 - errors / accepted).tolist()),
         lower_bound=tuple(low.tolist()),
         chosen=_threshold(scored, scored.threshold, why),
-        targets=tuple(_threshold(scored, scored.threshold_at(target)) for target in others),
+        targets=tuple(_threshold(scored, cut) for cut in cuts),
     )
 
 

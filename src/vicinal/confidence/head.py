@@ -40,9 +40,7 @@ from vicinal.confidence.verdicts import (
     reasons,
     standards_of,
 )
-from vicinal.evaluation import ChosenTarget, reachable_target, threshold_for_accuracy
-
-DELTA = 0.05  # the chance that a threshold breaks its promise
+from vicinal.evaluation import reachable_target, threshold_for_accuracy
 
 
 @dataclass(frozen=True, eq=False)
@@ -283,12 +281,8 @@ def measure(
     best = best_class(log_probs, evidence.neighborhood)
     confidence = log_probs.gather(1, best[:, None])[:, 0].exp().clamp_max(1).numpy()
     right = (best == evidence.targets).numpy()
-    target, level, _ = (
-        reachable_target(confidence, right)
-        if target_accuracy is None
-        else ChosenTarget(target_accuracy, DELTA, "")
-    )
-    threshold = threshold_for_accuracy(confidence, right, target, level).threshold
+    target = target_accuracy or reachable_target(confidence, right).target
+    threshold = threshold_for_accuracy(confidence, right, target).threshold
     familiar = Familiarity.of(held_out_scores(ned, evidence, unfamiliar), unfamiliar)
     return standards_of(evidence, ned.parameters_, threshold, target, familiar)
 

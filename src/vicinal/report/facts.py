@@ -39,7 +39,8 @@ def at_floor(head: Head) -> bool:
 
 def headline(audit: Audit) -> tuple[str, ...]:
     """Three sentences: may the confidence be believed, what to accept, what to look at."""
-    return (calibration_sentence(audit), threshold_sentence(audit), attention_sentence(audit))
+    accept = " ".join(filter(None, (threshold_sentence(audit), target_sentence(audit))))
+    return (calibration_sentence(audit), accept, attention_sentence(audit))
 
 
 def calibration_sentence(audit: Audit) -> str:
