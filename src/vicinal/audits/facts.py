@@ -7,6 +7,7 @@ fitted is never scored on the rows it was fitted on.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -18,6 +19,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from vicinal.audits.cases import verdicts_of, weights_of
+from vicinal.audits.class_order import stated_positions
 from vicinal.audits.familiarity import combination_of, foreignness
 from vicinal.audits.fitted_space import most_neighbors, space_facts, space_of
 from vicinal.audits.heads import HEADS, RECIPES, Answer, Fold, Task, best_vote_k, held_out_view
@@ -33,6 +35,7 @@ from vicinal.checks import InputError
 from vicinal.confidence.ned.classifier import NEDClassifier
 from vicinal.confidence.ned_linear import NEDLinear
 from vicinal.confidence.support import Evidence, LabeledSupport
+from vicinal.evaluation import ChosenTarget, reachable_target
 from vicinal.files import fingerprint
 from vicinal.labels import UNKNOWN, Labels
 from vicinal.neighbors.graph import NeighborGraph
@@ -135,18 +138,33 @@ class Facts:
         return answers
 
     @cached_property
-    def scored(self) -> dict[str, Scored]:
-        """Every answer against the query's labels; empty where it has none."""
-        codes, target = self.sets.query.codes, self.settings.target_accuracy
+    def measured(self) -> dict[str, Scored]:
+        """Every answer against the query's labels, whatever the target; empty where it has none."""
+        codes = self.sets.query.codes
         if codes is None or not bool((codes >= UNKNOWN).any()):
             return {}
-        return {name: Scored(a, codes.numpy(), target) for name, a in self.answers.items()}
+        return {name: Scored(a, codes.numpy(), 0.5) for name, a in self.answers.items()}
+
+    @cached_property
+    def promise(self) -> ChosenTarget:
+        """The target accuracy: as it was set, or the highest that half of the rows can meet."""
+        if self.settings.target_accuracy is not None:
+            return ChosenTarget(self.settings.target_accuracy)
+        score = self.measured.get(self.shown)
+        if score is None:
+            return reachable_target(self.answer.confidence)
+        return reachable_target(score.confidence, score.right, score.delta)
+
+    @cached_property
+    def scored(self) -> dict[str, Scored]:
+        """The same with the one target of all heads."""
+        return {n: replace(s, target=self.promise.target) for n, s in self.measured.items()}
 
     @cached_property
     def choice(self) -> Choice:
         """The recommended head; without labels in the query, what the rows to fit on say."""
-        if any(score.nll is not None for score in self.scored.values()):
-            return choice_of(self.scored, self.settings.prior)
+        if any(score.nll is not None for score in self.measured.values()):
+            return choice_of(self.measured, self.settings.prior)
         held_out = self.split.folds[0]
         everyone = torch.arange(len(held_out.evidence))
         view = replace(self.linear, query=held_out_view(self.task, held_out))
@@ -231,7 +249,7 @@ def gather(
 ) -> Facts:
     """Choose the space, search and split; ``work`` keeps finished blocks of a stopped search."""
     k, codes = usable_k(settings, sets), sets.codes
-    given = None if logits is None else aligned_logits(logits, sets)
+    given = None if logits is None else aligned_logits(logits, sets, about.class_names)
     fit = space_of(settings, sets, k)
     sets = sets.mapped(fit.space)
     if fit.crossed is not None and settings.k is None:
@@ -276,21 +294,28 @@ def gather(
     return Facts(sets, settings, about, model, support, graph, query, split, given, said, foreign)
 
 
-def aligned_logits(logits: Any, sets: Sets) -> Tensor:
-    """Columns in the order of the support's classes."""
+def aligned_logits(logits: Any, sets: Sets, order: Any = None) -> Tensor:
+    """Columns in the order of the support's classes; ``order``: their names, if known."""
     scores = torch.as_tensor(np.asarray(logits)).double()
     if scores.ndim != 2 or len(scores) != len(sets.query.rows):
         raise InputError(
             f"`logits` must have one row per query row: shape {tuple(scores.shape)} for "
             f"{len(sets.query.rows)} rows."
         )
-    if scores.shape[1] == len(sets.classes):
+    whole, own = sets.classes.dtype.kind in "iu", sets.classes.tolist()
+    listed = order is not None and not isinstance(order, Mapping)
+    if listed and not whole and len(order) == scores.shape[1]:
+        return scores[:, stated_positions(own, list(map(str, order)), "the list of classes")]
+    if whole and listed and len(order) == scores.shape[1] and 0 <= own[0] <= own[-1] < len(order):
+        return scores[:, own]
+    if scores.shape[1] == len(own):
         return scores
-    if sets.classes.dtype.kind in "iu" and int(sets.classes.max()) < scores.shape[1]:
-        return scores[:, torch.from_numpy(sets.classes.astype(np.int64))]
+    if whole and own[0] >= 0 and own[-1] < scores.shape[1]:
+        return scores[:, own]
     raise InputError(
-        f"`logits` have {scores.shape[1]} columns for {len(sets.classes)} classes of the support. "
-        "Give one column per class, in sorted order of the labels."
+        f"`logits` have {scores.shape[1]} columns for {len(own)} classes of the support. "
+        "Give one column per class in sorted order of the labels, or name the columns: "
+        "class_names=, --classes."
     )
 
 

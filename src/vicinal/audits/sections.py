@@ -105,7 +105,10 @@ class Recommendation(Record):
 
 @dataclass(frozen=True)
 class Threshold(Record):
-    """Accept where confidence is at least ``value``; None: no cut-off reaches the target."""
+    """Accept where confidence is at least ``value``; None: no cut-off reaches the target.
+
+    Coverage and accuracy are of the ``rows`` that have a label; others stand in ``unscored``.
+    """
 
     target: float
     value: float | None
@@ -114,6 +117,11 @@ class Threshold(Record):
     lower_bound: float | None
     rows: int  # rows the bound rests on
     delta: float = 0.05
+    accepted: int = 0  # of those rows
+    errors: int = 0  # among the accepted
+    unscored: int = 0  # rows without a label that would be accepted too
+    level: float | None = None  # confidence below which a row is contested
+    why: str = ""  # why this target, where nobody named one
 
 
 @dataclass(frozen=True)
@@ -126,6 +134,7 @@ class RiskCoverage(Record):
     accuracy: tuple[float, ...]
     lower_bound: tuple[float, ...]
     chosen: Threshold | None = None
+    targets: tuple[Threshold, ...] = ()  # the chosen one and other usual targets, lowest first
 
 
 @dataclass(frozen=True)
