@@ -7,7 +7,7 @@ With y_i the place of row i on the map, and each of its k nearest rows wanted eq
     KL(p‖q) has the gradient   4 Σ_j (p_ij - q_ij) w_ij (y_i - y_j)
 
 (van der Maaten & Hinton 2008). The even p of the graph, instead of a Gaussian of some perplexity,
-is what the map is then measured by: it keeps more of the k neighbors. The first part of the gradient
+is what the map is then measured by: it keeps more of the k. The first part of the gradient
 is a sum over edges. The second, over all pairs, is a convolution with w², done on a grid by FFT
 (Linderman et al. 2019): mass is spread to 4 × 4 grid points by cubic interpolation and read there.
 """
