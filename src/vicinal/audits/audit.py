@@ -33,6 +33,7 @@ from vicinal.audits.class_order import below_warning, order_warning
 from vicinal.audits.facts import Facts, gather
 from vicinal.audits.familiarity import kept_standards, unknowns_of, untested
 from vicinal.audits.inputs import About, AuditSettings, AuditWarning, ready_sets, warn
+from vicinal.audits.map import map_of
 from vicinal.audits.model import ModelFacts, images_of, listen
 from vicinal.audits.recommend import recommendation_of, warn_of_seen_support
 from vicinal.audits.record import Audit, SupportRows
@@ -225,6 +226,8 @@ def not_checked(facts: Facts) -> dict[str, str]:
         missing["accuracy"] = "the query has no labels"
     if facts.sets.leave_one_out:
         missing["held-out rows"] = "one set was given; everything is leave-one-out on it"
+    if facts.settings.map == "none":
+        missing["map"] = "not asked for: --map none"
     if facts.sets.foreign is None:
         missing["outliers"] = untested()
     return missing
@@ -254,13 +257,7 @@ SECTIONS: dict[str, Callable[[Facts], Any]] = {
     "borders": lambda f: data.borders(*_graph_of(f)),
     "layers": lambda f: f.model and f.model.layers,
     "network": lambda f: f.model and f.model.network and f.model.network.view,
-    "map": lambda f: data.map_of(
-        f.sets.query.rows,
-        f.sets.support.rows,
-        f.sets.codes,
-        f.neighborhood.indices,
-        f.settings.seed,
-    ),
+    "map": map_of,
     "unknowns": unknowns_of,
     "duplicates": duplicates_of,
     "hubs": lambda f: data.hubs(f.neighborhood.indices, f.weights, len(f.sets.codes)),

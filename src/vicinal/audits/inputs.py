@@ -56,6 +56,7 @@ class AuditSettings(Record):
     unknown: query rows of a class the support lacks count as ``"wrong"``, or as ``"unlabeled"``.
     embedding, layers: which layers of a model to search in, and to tell the story of.
     unfamiliar: the share of ordinary rows that may be called so; a promise.
+    map: ``"tsne"`` places rows near their neighbors, ``"linear"`` is quicker, ``"none"`` skips it.
     """
 
     k: int | None = None
@@ -72,6 +73,7 @@ class AuditSettings(Record):
     network_rows: int = 400
     unfamiliar: float = 0.05
     space: str = "fit"
+    map: str = "tsne"
 
     def __post_init__(self) -> None:
         if self.k is not None:
@@ -84,6 +86,7 @@ class AuditSettings(Record):
         super().__post_init__()
         check_choice(self.metric, "metric", ("sqeuclidean", "euclidean", "cosine"))
         check_choice(self.space, "space", (*SPACES, "fit"))
+        check_choice(self.map, "map", ("tsne", "linear", "none"))
         check_choice(self.prior, "prior", ("support", "uniform"))
         check_choice(self.unknown, "unknown", ("wrong", "unlabeled"))
 

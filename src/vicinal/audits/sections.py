@@ -277,17 +277,30 @@ class NetworkView(Record):
 
 
 @dataclass(frozen=True)
+class LinearMap(Record):
+    """The linear shadow of the same rows, in the same order."""
+
+    method: str
+    x: tuple[float, ...]
+    y: tuple[float, ...]
+    preservation: float
+    support_x: tuple[float, ...] = ()
+    support_y: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True)
 class Map(Record):
     """Two dimensions to look at; neighbors shown on a click are the true ones."""
 
     method: str
     x: tuple[float, ...]  # the query, row by row
     y: tuple[float, ...]
-    preservation: float  # share of the 10 true neighbors that are among the map's 10
+    preservation: float  # share of a row's 10 nearest drawn rows that are so on the map
     support_row: tuple[int, ...] = ()
     support_x: tuple[float, ...] = ()
     support_y: tuple[float, ...] = ()
     note: str = ""
+    linear: LinearMap | None = None
 
 
 @dataclass(frozen=True)

@@ -203,6 +203,7 @@ def settings_of(options: AuditOptions) -> AuditSettings:
         metric="cosine" if options.metric == "cosine" else "sqeuclidean",
         normalize=options.normalize,
         space=options.space,
+        map=options.map,
         target_accuracy=options.target_accuracy,
         unfamiliar=options.unfamiliar,
         prior=options.prior,

@@ -178,6 +178,9 @@ class AuditOptions(
             "learned, or fit: what held-out rows choose.",
         ),
     ] = "fit"
+    map: Annotated[
+        str, typer.Option("--map", help="tsne keeps neighbors near; linear is quicker; none.")
+    ] = "tsne"
     target_accuracy: TargetAccuracy = None
     unfamiliar: Unfamiliar = 0.05
     prior: Annotated[str, typer.Option("--prior", help="Class shares: support, uniform.")] = (
