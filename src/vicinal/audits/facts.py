@@ -20,6 +20,7 @@ from torch import Tensor
 from vicinal.audits.cases import verdicts_of, weights_of
 from vicinal.audits.familiarity import combination_of, foreignness
 from vicinal.audits.fitted_space import most_neighbors, space_facts, space_of
+from vicinal.audits.fitting import fitting_of, left_out_losses
 from vicinal.audits.heads import HEADS, RECIPES, Answer, Fold, Task, best_vote_k, held_out_view
 from vicinal.audits.inputs import About, AuditSettings, LabeledRows, Sets, usable_k, warn
 from vicinal.audits.linear_view import LinearView, linear_view
@@ -77,6 +78,7 @@ class Facts:
 
     foreignness = cached_property(foreignness)
     combination = cached_property(combination_of)
+    fitting = cached_property(fitting_of)
     weights = cached_property(weights_of)
     verdicts = cached_property(verdicts_of)
 
@@ -95,7 +97,7 @@ class Facts:
             codes=sets.codes,
             query=sets.query.as_given,
             neighborhood=self.neighborhood,
-            folds=self.split.folds,
+            folds=self.fitting.folds,
             num_classes=len(sets.classes),
             metric=self.settings.metric,
             vote_k=vote_k,
@@ -116,7 +118,7 @@ class Facts:
             calib = sets.calib.as_given[sets.calib.codes >= 0]
         query = None if sets.leave_one_out else sets.query.as_given
         support = sets.support.as_given, sets.codes
-        return linear_view(support, query, calib, space=self.support.space, seed=self.settings.seed)
+        return linear_view(support, query, calib, seed=self.settings.seed)
 
     @cached_property
     def answers(self) -> dict[str, Answer]:
@@ -146,7 +148,7 @@ class Facts:
     def choice(self) -> Choice:
         """The recommended head; without labels in the query, what the rows to fit on say."""
         if any(score.nll is not None for score in self.scored.values()):
-            return choice_of(self.scored, self.settings.prior)
+            return choice_of(self.scored, self.settings.prior, left_out_losses(self))
         held_out = self.split.folds[0]
         everyone = torch.arange(len(held_out.evidence))
         view = replace(self.linear, query=held_out_view(self.task, held_out))
@@ -179,7 +181,7 @@ class Facts:
     @cached_property
     def ned(self) -> NEDClassifier:
         """The neighbors of the head to keep, fitted on all held-out rows there are."""
-        settings, held_out = self.settings, self.split.held_out
+        settings, held_out = self.settings, self.fitting.held_out
         ned = NEDClassifier(
             k=self.neighborhood.k, prior=settings.prior, metric=settings.metric,
             search=settings.search,
