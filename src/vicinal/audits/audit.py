@@ -123,7 +123,7 @@ def data_of(facts: Facts) -> Data:
         support=sets.support.facts(),
         query=sets.query.facts(),
         calib=None if sets.calib is None else sets.calib.facts(),
-        split=facts.split.how,
+        split=facts.fitting.how,
         metric=settings.metric,
         k=facts.neighborhood.k,
         temperature=temperature if math.isfinite(temperature) else None,

@@ -22,6 +22,7 @@ from vicinal.audits.cases import verdicts_of, weights_of
 from vicinal.audits.class_order import stated_positions
 from vicinal.audits.familiarity import combination_of, foreignness
 from vicinal.audits.fitted_space import most_neighbors, space_facts, space_of
+from vicinal.audits.fitting import fitting_of, left_out_losses
 from vicinal.audits.heads import HEADS, RECIPES, Answer, Fold, Task, best_vote_k, held_out_view
 from vicinal.audits.inputs import About, AuditSettings, LabeledRows, Sets, usable_k, warn
 from vicinal.audits.linear_view import LinearView, linear_view
@@ -80,6 +81,7 @@ class Facts:
 
     foreignness = cached_property(foreignness)
     combination = cached_property(combination_of)
+    fitting = cached_property(fitting_of)
     weights = cached_property(weights_of)
     verdicts = cached_property(verdicts_of)
 
@@ -98,7 +100,7 @@ class Facts:
             codes=sets.codes,
             query=sets.query.as_given,
             neighborhood=self.neighborhood,
-            folds=self.split.folds,
+            folds=self.fitting.folds,
             num_classes=len(sets.classes),
             metric=self.settings.metric,
             vote_k=vote_k,
@@ -119,7 +121,7 @@ class Facts:
             calib = sets.calib.as_given[sets.calib.codes >= 0]
         query = None if sets.leave_one_out else sets.query.as_given
         support = sets.support.as_given, sets.codes
-        return linear_view(support, query, calib, space=self.support.space, seed=self.settings.seed)
+        return linear_view(support, query, calib, seed=self.settings.seed)
 
     @cached_property
     def answers(self) -> dict[str, Answer]:
@@ -164,7 +166,7 @@ class Facts:
     def choice(self) -> Choice:
         """The recommended head; without labels in the query, what the rows to fit on say."""
         if any(score.nll is not None for score in self.measured.values()):
-            return choice_of(self.measured, self.settings.prior)
+            return choice_of(self.measured, self.settings.prior, left_out_losses(self))
         held_out = self.split.folds[0]
         everyone = torch.arange(len(held_out.evidence))
         view = replace(self.linear, query=held_out_view(self.task, held_out))
@@ -197,7 +199,7 @@ class Facts:
     @cached_property
     def ned(self) -> NEDClassifier:
         """The neighbors of the head to keep, fitted on all held-out rows there are."""
-        settings, held_out = self.settings, self.split.held_out
+        settings, held_out = self.settings, self.fitting.held_out
         ned = NEDClassifier(
             k=self.neighborhood.k, prior=settings.prior, metric=settings.metric,
             search=settings.search,
