@@ -157,6 +157,15 @@ class AuditOptions(
             "learned, or fit: what held-out rows choose.",
         ),
     ] = "fit"
+    search: Annotated[
+        str,
+        typer.Option(
+            "--search", help="Who finds neighbors: exact, faiss, or auto: what costs less here."
+        ),
+    ] = "auto"
+    recall: Annotated[
+        float, typer.Option("--recall", help="Share of the true neighbors to find, at least.")
+    ] = 0.98
     target_accuracy: TargetAccuracy = 0.99
     unfamiliar: Unfamiliar = 0.05
     prior: Annotated[str, typer.Option("--prior", help="Class shares: support, uniform.")] = (
