@@ -43,6 +43,7 @@ from vicinal.audits.scoring import (
     risk_coverage_of,
     sweep_over_k,
 )
+from vicinal.audits.searching import search_facts
 from vicinal.audits.sections import Data, Duplicates, Head, PriorShift, Provenance
 from vicinal.audits.suspects import label_audit
 from vicinal.confidence.head import TrustHead
@@ -59,6 +60,8 @@ def audit(
     calib: Any = None,
     foreign: Any = None,
     logits: Any = None,
+    search: str | None = None,
+    recall: float | None = None,
     settings: AuditSettings | None = None,
     about: About | None = None,
     work: str | Path | None = None,
@@ -79,6 +82,8 @@ def audit(
     foreign : ``Z``, rows known to belong to none of the classes: how many would be caught, and
         how many called supported. With a model, inputs for it.
     logits : a softmax head's on the query, one column per class; a model brings its own.
+    search, recall : who finds the neighbors, and how many of the true ones at least; as of
+        :class:`AuditSettings`, whose fields they take the place of.
     settings : what decides the numbers besides the data, :class:`AuditSettings`.
     about : what the rows are called and look like, :class:`About`.
     work : a folder where finished blocks of the searches stay; a stopped audit goes on there.
@@ -93,6 +98,10 @@ def audit(
     """
     start = time.perf_counter()
     settings, about = settings or AuditSettings(), about or About()
+    if search is not None:
+        settings = dataclasses.replace(settings, search=search)
+    if recall is not None:
+        settings = dataclasses.replace(settings, recall=recall)
     seen: ModelFacts | None = None
     if model is not None:
         seen = listen(model, train, test, calib, settings, work, progress, foreign)
@@ -247,6 +256,7 @@ SECTIONS: dict[str, Callable[[Facts], Any]] = {
     "heads": heads_of,
     "recommended": lambda f: f.choice.head,
     "recommendation": recommendation_of,
+    "search": search_facts,
     "cases": cases_of,
     "support": support_rows,
     "labels": label_audit,
