@@ -5,7 +5,8 @@
 
 from typing import Any
 
-from vicinal.neighbors.search.exact import ExactSearch, make_search
+from vicinal.neighbors.search.choice import make_search
+from vicinal.neighbors.search.exact import ExactSearch
 from vicinal.neighbors.search.protocol import Search
 from vicinal.neighbors.search.resumable import leave_one_out, resumable_query
 

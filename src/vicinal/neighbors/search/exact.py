@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from importlib.util import find_spec
+from collections.abc import Callable
 from typing import Any, Self
 
 import torch
@@ -19,7 +19,6 @@ from vicinal.neighbors.distances import (
     zero_rows,
 )
 from vicinal.neighbors.neighborhood import Neighborhood, joined
-from vicinal.neighbors.search.protocol import Search
 from vicinal.neighbors.search.smallest import by_distance_then_index, smallest_scores
 
 SPARE = 16  # candidates kept beyond k, so that the product's rounding seldom matters at the k-th
@@ -42,6 +41,7 @@ class ExactSearch:
     """
 
     exact = True
+    title = "exact"
 
     def __init__(self, metric: str = "sqeuclidean") -> None:
         check_choice(metric, "metric", METRICS)
@@ -100,14 +100,19 @@ class ExactSearch:
     @torch.no_grad()
     def query(self, x: Any, k: int, *, exclude: Any = None) -> Neighborhood:
         """The k nearest rows of the support to each row of ``x``."""
+        return self._answered(x, k, exclude, self._exact)
+
+    def _answered(
+        self, x: Any, k: int, exclude: Any, answer: Callable[[Tensor, int, Tensor], Neighborhood]
+    ) -> Neighborhood:
         x = checked_rows(x, "x", self.width)
         left_out = checked_exclude(exclude, len(x), len(self), x.device)
         check_k(k, len(self) - bool((left_out >= 0).any()), "k", "the support")
         parts = zip(x.split(_QUERIES), left_out.split(_QUERIES), strict=True)
         with torch.autocast(x.device.type, enabled=False):
-            return joined([self._query(rows, k, out) for rows, out in parts])
+            return joined([answer(rows, k, out) for rows, out in parts])
 
-    def _query(self, x: Tensor, k: int, exclude: Tensor) -> Neighborhood:
+    def _exact(self, x: Tensor, k: int, exclude: Tensor) -> Neighborhood:
         q, count = compared_rows(x, self.metric), min(len(self), k + SPARE)
         work, offset = self._prepare(q, "x")
         scores, indices = self._candidates(work, count)
@@ -115,7 +120,7 @@ class ExactSearch:
         squared.masked_fill_(indices == exclude[:, None], torch.inf)
         distances, indices = by_distance_then_index(in_unit(squared, self.metric), indices)
         distances, indices = distances[:, :k].contiguous(), indices[:, :k].contiguous()
-        if self.exact and count < len(self):
+        if count < len(self):
             # A row that was not kept scores at least the largest kept score, less the rounding.
             # (Only rows with ‖x‖ ≤ ‖q‖ + √d_k can be nearer than d_k: that bounds the rounding.)
             kth = squared_unit(distances[:, -1], self.metric).to(offset.dtype)
@@ -169,27 +174,6 @@ class ExactSearch:
                 f"Rescale the rows{wider}."
             )
         return work, squares
-
-
-def make_search(search: str | Search, metric: str) -> Search:
-    """A search by name (``"auto"``: faiss where it is installed, else exact), or the one given.
-
-    >>> make_search("exact", "cosine").metric
-    'cosine'
-    """
-    if not isinstance(search, str):
-        if search.metric != metric:
-            raise InputError(
-                f"`search` compares by {search.metric!r} but `metric` is {metric!r}. "
-                f"Pass metric={search.metric!r}, or a search of that metric."
-            )
-        return search
-    check_choice(search, "search", ("exact", "faiss", "auto"))
-    if search == "exact" or (search == "auto" and find_spec("faiss") is None):
-        return ExactSearch(metric)
-    from vicinal.neighbors.search.faiss import FaissSearch  # an extra: imported when asked for
-
-    return FaissSearch(metric)
 
 
 def squared_distances(q: Tensor, base: Tensor, indices: Tensor, metric: str) -> Tensor:

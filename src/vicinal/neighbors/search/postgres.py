@@ -84,6 +84,10 @@ class PgSearch:
     def exact(self) -> bool:
         return not self.hnsw
 
+    @property
+    def title(self) -> str:
+        return f"PostgreSQL ({'hnsw' if self.hnsw else 'exact'})"
+
     def rows(self, indices: Tensor | slice) -> Tensor:
         return self.support[indices]
 

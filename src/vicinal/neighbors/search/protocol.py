@@ -17,17 +17,25 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from vicinal.neighbors.neighborhood import Neighborhood
+from vicinal.neighbors.search.recall import Recall
 
 
 class Search(Protocol):
     """What the rest of the library asks of a search.
 
-    ``exact`` says whether every answer is promised to be the exact one. Indices are 0..n-1 over the
-    whole support, in whatever parts it is kept.
+    Indices are 0..n-1 over the whole support, in whatever parts it is kept.
     """
 
     metric: str
-    exact: bool
+
+    @property
+    def exact(self) -> bool:
+        """Whether every answer is promised to be the exact one; if not, the search is an
+        :class:`ApproximateSearch`, which can say how far off it is."""
+
+    @property
+    def title(self) -> str:
+        """The engine in a few words, for the record of an audit."""
 
     def __len__(self) -> int:
         """How many rows the support has."""
@@ -54,3 +62,14 @@ class Search(Protocol):
 
     def remove(self, indices: Any) -> None:
         """Delete rows; later rows move up, so indices stay 0..n-1. (One only read refuses.)"""
+
+
+class ApproximateSearch(Search, Protocol):
+    """A search that may miss neighbors: it has measured how many, and can be asked not to."""
+
+    @property
+    def recall_(self) -> Recall | None:
+        """What was measured at build, at the effort it has chosen; None where it is exact."""
+
+    def exactly(self, x: Any, k: int, *, exclude: Any = None) -> Neighborhood:
+        """:meth:`query`, exact whatever it costs."""
