@@ -348,7 +348,7 @@ def test_duplicates_across_sets_are_counted_and_taken_out_of_the_accuracy(rng):
     near = ExactSearch().build(x).query(q, 5)
     loo = ExactSearch().build(x).query(x, 5, exclude=torch.arange(30))
     correct = np.array([True] * 5 + [True, False] * 10)
-    found = duplicates(near, loo, correct)
+    found = duplicates(near, loo, (np.ones(len(correct), bool), correct))
     assert (found.exact, found.near) == (3, 2)
     assert found.pairs[:3] == ((0, 0), (1, 1), (2, 2))
     assert found.accuracy_without == pytest.approx(0.5)
