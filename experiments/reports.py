@@ -19,12 +19,12 @@ from pathlib import Path
 
 import numpy as np
 import torch
+from experiments.data import NoDataError, Source, bird_features, images, sheet
 from sklearn.decomposition import TruncatedSVD
 from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.pipeline import make_pipeline
 
 import vicinal
-from experiments.data import NoDataError, Source, bird_features, images, sheet
 from vicinal.audits import About, Audit, Media
 from vicinal.audits.demo import audited, demonstration
 from vicinal.files import write_atomically
@@ -74,7 +74,7 @@ def clothes(source: Source) -> Audit:
 
 
 def cifar10n(source: Source) -> Audit:
-    """What people called 10,000 pictures ("worse": 4 of 10 wrong), in a pretrained net's features."""
+    """What people called pictures ("worse": 4 of 10 wrong), in a pretrained net's features."""
     x, _ = images(source, "cifar10")
     where = np.load(source.file("cifar10", "labels.npz"))["train_index"]
     human = np.load(source.file("cifar10", "cifar10n_full50000.npz"))["worse_label"][where]
