@@ -28,8 +28,9 @@ from torch import nn
 
 from vicinal import __version__
 from vicinal.audits import data
-from vicinal.audits.cases import SHOWN_NEIGHBORS, cases_of, class_facts, credibility_of
+from vicinal.audits.cases import SHOWN_NEIGHBORS, cases_of, class_facts
 from vicinal.audits.class_order import order_warning
+from vicinal.audits.credibility import credibility_of
 from vicinal.audits.facts import Facts, gather
 from vicinal.audits.familiarity import kept_standards, unknowns_of, untested
 from vicinal.audits.inputs import About, AuditSettings, AuditWarning, ready_sets, warn
@@ -58,6 +59,8 @@ def audit(
     calib: Any = None,
     foreign: Any = None,
     logits: Any = None,
+    stress: bool | None = None,
+    checkpoints: Any = None,
     settings: AuditSettings | None = None,
     about: About | None = None,
     work: str | Path | None = None,
@@ -78,6 +81,10 @@ def audit(
     foreign : ``Z``, rows known to belong to none of the classes: how many would be caught, and
         how many called supported. With a model, inputs for it.
     logits : a softmax head's on the query, one column per class; a model brings its own.
+    stress : True asks for every corruption and the worst case over many attacks, False for none;
+        None is what ``settings`` say, by default a few. For a model of images.
+    checkpoints : of the model over its training, for the entanglement of its layers: a pattern
+        like ``"ckpt/*.pt"``, files, or ``{step: file or state dict}``.
     settings : what decides the numbers besides the data, :class:`AuditSettings`.
     about : what the rows are called and look like, :class:`About`.
     work : a folder where finished blocks of the searches stay; a stopped audit goes on there.
@@ -92,9 +99,11 @@ def audit(
     """
     start = time.perf_counter()
     settings, about = settings or AuditSettings(), about or About()
+    if stress is not None:
+        settings = dataclasses.replace(settings, stress="full" if stress else "none")
     seen: ModelFacts | None = None
     if model is not None:
-        seen = listen(model, train, test, calib, settings, work, progress, foreign)
+        seen = listen(model, train, test, calib, settings, work, progress, foreign, checkpoints)
         support, query, calib, foreign = seen.support, seen.query, seen.calib, seen.foreign
         logits = seen.logits if logits is None else logits
         if about.media is None and about.show_images:
@@ -210,10 +219,10 @@ def not_checked(facts: Facts) -> dict[str, str]:
     if facts.model is None:
         missing["layers"] = "needs the model: --model"
         missing["network"] = "needs the model: --model"
-        missing["stress"] = "corruptions and attacks need the model and inputs"
     else:
         missing.update(facts.model.not_checked)
-        missing["stress"] = "not run; see vicinal.studies.robustness_report"
+    if facts.stressed.why is not None:
+        missing["stress"] = facts.stressed.why
     if facts.task.logits is None:
         missing["softmax"] = "no logits were given"
     if facts.sets.query.codes is None:
@@ -256,6 +265,7 @@ SECTIONS: dict[str, Callable[[Facts], Any]] = {
         f.neighborhood.indices,
         f.settings.seed,
     ),
+    "stress": lambda f: f.stressed.record,
     "unknowns": unknowns_of,
     "duplicates": duplicates_of,
     "hubs": lambda f: data.hubs(f.neighborhood.indices, f.weights, len(f.sets.codes)),

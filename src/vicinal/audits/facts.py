@@ -27,6 +27,7 @@ from vicinal.audits.model import ModelFacts
 from vicinal.audits.recommend import Choice, choice_of, keepable, kept_blend
 from vicinal.audits.scoring import Scored
 from vicinal.audits.sections import SpaceFacts
+from vicinal.audits.stress import stressed
 from vicinal.audits.suspects import ScoredLabels, scored_labels
 from vicinal.capture import ShardStore
 from vicinal.checks import InputError
@@ -79,6 +80,7 @@ class Facts:
     combination = cached_property(combination_of)
     weights = cached_property(weights_of)
     verdicts = cached_property(verdicts_of)
+    stressed = cached_property(stressed)
 
     @cached_property
     def task(self) -> Task:

@@ -53,6 +53,7 @@ class AuditSettings(Record):
     unknown: query rows of a class the support lacks count as ``"wrong"``, or as ``"unlabeled"``.
     embedding, layers: which layers of a model to search in, and to tell the story of.
     unfamiliar: the share of ordinary rows that may be called so; a promise.
+    stress: a model's inputs are corrupted and attacked a little, fully, or not (``"none"``).
     """
 
     k: int | None = None
@@ -69,6 +70,7 @@ class AuditSettings(Record):
     network_rows: int = 400
     unfamiliar: float = 0.05
     space: str = "fit"
+    stress: str = "small"
 
     def __post_init__(self) -> None:
         if self.k is not None:
@@ -81,6 +83,7 @@ class AuditSettings(Record):
         check_choice(self.metric, "metric", ("sqeuclidean", "euclidean", "cosine"))
         check_choice(self.space, "space", (*SPACES, "fit"))
         check_choice(self.prior, "prior", ("support", "uniform"))
+        check_choice(self.stress, "stress", ("none", "small", "full"))
         check_choice(self.unknown, "unknown", ("wrong", "unlabeled"))
 
     @property

@@ -176,6 +176,17 @@ class AuditOptions(
     layer: Annotated[
         list[str] | None, typer.Option("--layer", help="Layer for the story; repeatable.")
     ] = None
+    stress: Annotated[
+        bool | None,
+        typer.Option(
+            "--stress/--no-stress",
+            help="All corruptions and attacks on images, or none; by default a few.",
+        ),
+    ] = None
+    checkpoints: Annotated[
+        str | None,
+        typer.Option("--checkpoints", help="'ckpt/*.pt': entanglement by layer over training."),
+    ] = None
     labels: Annotated[Path | None, typer.Option("--labels", help="Class names, one per line.")] = (
         None
     )
