@@ -79,31 +79,38 @@ def layer_history(record: tuple[Layer, ...]) -> Figure | None:
     plot.left_axis(ticks(0, most), lambda v: points(v, 1 if most < 0.05 else 0), "% of chance")
     steps = [tick for tick in ticks(first, last) if tick == int(tick)]
     plot.bottom_axis(steps, lambda v: f"{v:g}", "checkpoint")
-    for i, (layer, path) in enumerate(zip(logged, paths, strict=True)):
-        plot.line(path, f"n{i % 4}")
-        for (step, value), error in zip(path, layer.history_se, strict=False):
-            half = 2 * past(layer, error)
-            plot.whisker(step, max(value - half, 0.0), value + half)
-    for layer, y in apart(logged, [plot.sy(path[-1][1]) for path in paths]):
-        plot.text(plot.width - 122, y + 4, short(layer.name, 18), "tick")
+    for i, path in enumerate(paths):
+        plot.line(path, f"n{i % 7}")
+    ends = [plot.sy(path[-1][1]) for path in paths]
+    for i, y in apart(ends, plot.height - plot.bottom):
+        plot.segment((plot.width - 122, y), (plot.width - 104, y), f"line n{i % 7}")
+        plot.text(plot.width - 98, y + 4, short(logged[i].name, 15), "tick")
     return Figure(
         "layer-history",
         "Entanglement over training",
         f"Every layer at every checkpoint, on the same {count(logged[0].history_n)} rows, as a "
-        "share of chance; lines up and down: ± 2 standard errors.",
+        "share of chance; their standard errors are in the table.",
         plot.draw("Entanglement per layer over checkpoints", "wide"),
-        ("layer", "checkpoint", "share of chance", "entanglement"),
+        ("layer", "checkpoint", "share of chance", "±", "entanglement"),
         [
-            [layer.name, count(s), percent(past(layer, v)), decimal(v, 4)]
+            [layer.name, count(s), percent(past(layer, v)), percent(past(layer, e)), decimal(v, 4)]
             for layer in logged
-            for s, v in zip(layer.steps, layer.history, strict=True)
+            for s, v, e in zip(layer.steps, layer.history, layer.history_se, strict=True)
         ],
     )
 
 
-def apart(names: list[Layer], heights: list[float], gap: float = 13) -> list[tuple[Layer, float]]:
-    """Labels at their heights, moved down where two would lie on one another."""
-    placed: list[tuple[Layer, float]] = []
-    for layer, y in sorted(zip(names, heights, strict=True), key=lambda pair: pair[1]):
-        placed.append((layer, max(y, placed[-1][1] + gap) if placed else y))
+def apart(heights: list[float], floor: float, gap: float = 14) -> list[tuple[int, float]]:
+    """Places and heights of labels, moved where two would lie on one another or below the floor.
+
+    >>> apart([50.0, 52.0, 10.0], 60.0)
+    [(2, 10.0), (0, 46.0), (1, 60.0)]
+    """
+    placed: list[tuple[int, float]] = []
+    for place in sorted(range(len(heights)), key=heights.__getitem__):
+        y = heights[place]
+        placed.append((place, max(y, placed[-1][1] + gap) if placed else y))
+    for at in range(len(placed) - 1, -1, -1):
+        below = floor if at == len(placed) - 1 else placed[at + 1][1] - gap
+        placed[at] = (placed[at][0], min(placed[at][1], below))
     return placed
