@@ -20,6 +20,7 @@ from PIL import Image
 from torch import Tensor
 
 from vicinal.audits.attacks import attack_audit
+from vicinal.audits.class_order import columns_for
 from vicinal.audits.entangled_layers import compact
 from vicinal.audits.familiarity import kept_standards
 from vicinal.audits.model import as_pixels
@@ -132,7 +133,7 @@ def stressed(facts: Facts) -> Stressed:
 def _record(facts: Facts, extent: Extent, sample: Sample, total: int) -> Stressed:
     assert facts.model is not None
     head, seed = TrustHead(facts.kept, kept_standards(facts)), facts.settings.seed
-    columns = None if facts.logits is None else _columns(facts)
+    columns = _columns(facts)
     cases, worst, strongest = list[_Case](), 1, dict[str, list[Judgement]]()
     layer = facts.model.source.embedding
     for at, case in enumerate(
@@ -150,7 +151,7 @@ def _record(facts: Facts, extent: Extent, sample: Sample, total: int) -> Stresse
             facts.model.source.progress("stress", at + 1, extent.passes)
     record = Stress(
         rows=len(sample.rows),
-        how=_how(facts, extent, sample),
+        how=_how(extent, sample, columns is not None),
         cost=extent.cost(len(sample.rows), total),
         results=tuple(case.row for case in cases),
         worst=worst,
@@ -160,14 +161,16 @@ def _record(facts: Facts, extent: Extent, sample: Sample, total: int) -> Stresse
     return Stressed(record, None, strongest)
 
 
-def _columns(facts: Facts) -> Int[Tensor, " c"]:
-    """Of the model's output, in the order of the classes."""
-    assert facts.model is not None
-    assert facts.model.logits is not None
-    classes = facts.sets.classes
-    if facts.model.logits.shape[1] == len(classes):
-        return torch.arange(len(classes))
-    return torch.from_numpy(classes.astype(np.int64))
+def _columns(facts: Facts) -> Int[Tensor, " c"] | None:
+    """Of the model's output, in the order of the classes; None where it has none for them."""
+    logits = facts.model.logits if facts.model is not None else None
+    if logits is None or facts.logits is None:
+        return None
+    try:
+        found = columns_for(logits.shape[1], facts.sets.classes, facts.about.class_names)
+    except InputError:
+        return None
+    return torch.tensor(found)
 
 
 def _judged(
@@ -211,8 +214,8 @@ def _ece(facts: Facts, sure: Float[Tensor, " n"], right: Tensor) -> float | None
     return expected_calibration_error(sure.clamp(0, 1), right) if enough else None
 
 
-def _how(facts: Facts, extent: Extent, sample: Sample) -> str:
-    through = "the model's own output" if facts.logits is not None else "the neighbors"
+def _how(extent: Extent, sample: Sample, own: bool) -> str:
+    through = "the model's own output" if own else "the neighbors"
     constants = {"cifar": "CIFAR-10-C", "imagenet": "ImageNet-C"}[sample.constants]
     whole = bool((sample.net.low == 0).all()) and bool((sample.net.span == 1).all())
     scaled = "" if whole else "; inputs were taken as pixels by the range of each channel"
@@ -260,9 +263,9 @@ def _worst_case(facts: Facts, extent: Extent, sample: Sample, head: TrustHead) -
     assert facts.model is not None
     few = slice(0, extent.attacked)
     own = facts.sets.classes[sample.codes[few].numpy()]
-    proxy = sample.net if facts.logits is not None else None
-    if proxy is not None and not torch.equal(_columns(facts), torch.arange(len(facts.sets.names))):
-        proxy = None  # its columns are not the head's classes
+    columns, straight = _columns(facts), torch.arange(len(facts.sets.names))
+    same = columns is not None and torch.equal(columns, straight)  # its columns are the classes
+    proxy = sample.net if same else None
     found = attack_audit(
         head.ned, sample.x[few], own, ATTACKED_AT,
         net=sample.net.of(facts.model.source.embedding), proxy=proxy,
