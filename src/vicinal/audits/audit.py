@@ -28,8 +28,9 @@ from torch import nn
 
 from vicinal import __version__
 from vicinal.audits import data
-from vicinal.audits.cases import SHOWN_NEIGHBORS, cases_of, class_facts, credibility_of
+from vicinal.audits.cases import SHOWN_NEIGHBORS, cases_of, class_facts
 from vicinal.audits.class_order import below_warning, order_warning
+from vicinal.audits.credibility import credibility_of
 from vicinal.audits.facts import Facts, gather
 from vicinal.audits.familiarity import kept_standards, unknowns_of, untested
 from vicinal.audits.inputs import About, AuditSettings, AuditWarning, ready_sets, warn
@@ -60,6 +61,8 @@ def audit(
     calib: Any = None,
     foreign: Any = None,
     logits: Any = None,
+    stress: bool | None = None,
+    checkpoints: Any = None,
     search: str | None = None,
     recall: float | None = None,
     settings: AuditSettings | None = None,
@@ -82,6 +85,10 @@ def audit(
     foreign : ``Z``, rows known to belong to none of the classes: how many would be caught, and
         how many called supported. With a model, inputs for it.
     logits : a softmax head's on the query, one column per class; a model brings its own.
+    stress : True asks for every corruption and the worst case over many attacks, False for none;
+        None is what ``settings`` say, by default a few. For a model of images.
+    checkpoints : of the model over its training, for the entanglement of its layers: a pattern
+        like ``"ckpt/*.pt"``, files, or ``{step: file or state dict}``.
     search, recall : who finds the neighbors, and how many of the true ones at least; as of
         :class:`AuditSettings`, whose fields they take the place of.
     settings : what decides the numbers besides the data, :class:`AuditSettings`.
@@ -98,13 +105,15 @@ def audit(
     """
     start = time.perf_counter()
     settings, about = settings or AuditSettings(), about or About()
+    if stress is not None:
+        settings = dataclasses.replace(settings, stress="full" if stress else "none")
     if search is not None:
         settings = dataclasses.replace(settings, search=search)
     if recall is not None:
         settings = dataclasses.replace(settings, recall=recall)
     seen: ModelFacts | None = None
     if model is not None:
-        seen = listen(model, train, test, calib, settings, work, progress, foreign)
+        seen = listen(model, train, test, calib, settings, work, progress, foreign, checkpoints)
         support, query, calib, foreign = seen.support, seen.query, seen.calib, seen.foreign
         named = len(about.class_names) if isinstance(about.class_names, Sequence) else None
         logits = seen.columns_of(named) if logits is None else logits
@@ -223,10 +232,10 @@ def not_checked(facts: Facts) -> dict[str, str]:
     if facts.model is None:
         missing["layers"] = "needs the model: --model"
         missing["network"] = "needs the model: --model"
-        missing["stress"] = "corruptions and attacks need the model and inputs"
     else:
         missing.update(facts.model.not_checked)
-        missing["stress"] = "not run; see vicinal.studies.robustness_report"
+    if facts.stressed.why is not None:
+        missing["stress"] = facts.stressed.why
     if facts.task.logits is None:
         missing["softmax"] = "no logits were given"
         if facts.model is not None:
@@ -268,6 +277,7 @@ SECTIONS: dict[str, Callable[[Facts], Any]] = {
     "layers": lambda f: f.model and f.model.layers,
     "network": lambda f: f.model and f.model.network and f.model.network.view,
     "map": map_of,
+    "stress": lambda f: f.stressed.record,
     "unknowns": unknowns_of,
     "duplicates": duplicates_of,
     "hubs": lambda f: data.hubs(f.neighborhood.indices, f.weights, len(f.sets.codes)),

@@ -32,6 +32,8 @@ def summary(audit: Audit) -> dict[str, Any]:
     unsure = labels["ambiguous"] if labels else None
     if sections["network"]:
         sections["network"].pop("fit_map")
+    if sections["stress"]:
+        sections["stress"].pop("examples")
     return {
         "name": audit.name,
         "heads": heads,

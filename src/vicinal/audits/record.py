@@ -35,10 +35,10 @@ from vicinal.audits.sections import (
     Recommendation,
     RiskCoverage,
     SearchFacts,
-    StressTable,
     Sweep,
     Unknowns,
 )
+from vicinal.audits.stress_records import Stress
 from vicinal.checks import InputError, check_choice
 from vicinal.confidence.verdicts import VERDICTS
 from vicinal.records import Record
@@ -120,7 +120,7 @@ class Audit(Record):
     layers: tuple[Layer, ...] | None = None
     network: NetworkView | None = None
     map: Map | None = None
-    stress: tuple[StressTable, ...] | None = None
+    stress: Stress | None = None
     unknowns: Unknowns | None = None
     duplicates: Duplicates | None = None
     hubs: Hubs | None = None

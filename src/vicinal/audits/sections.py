@@ -182,7 +182,10 @@ class Histogram(Record):
 
 @dataclass(frozen=True)
 class Detection(Record):
-    """How many rows of a known-foreign set one detector flags, at which rate of false alarms."""
+    """How many rows unlike the support one detector flags, at which rate of false alarms.
+
+    ``set``: known-foreign rows, or query rows at the strongest corruption or attack of the stress.
+    """
 
     set: str
     detector: str
@@ -265,12 +268,15 @@ class Layer(Record):
     name: str
     entanglement: float
     chance: float
-    temperature: float
+    temperature: float | None  # None: no finite one does better than chance
     n: int
     se: float | None = None
     metric: str = "sqeuclidean"
-    steps: tuple[int, ...] = ()  # by epoch, where it was logged
-    history: tuple[float, ...] = ()
+    steps: tuple[int, ...] = ()  # of the checkpoints that were given
+    history: tuple[float, ...] = ()  # entanglement at each of them, on the same rows
+    history_se: tuple[float | None, ...] = ()
+    history_n: int = 0  # rows, drawn anew: fewer than n, so compare shares of chance
+    history_chance: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -323,14 +329,6 @@ class Map(Record):
     support_y: tuple[float, ...] = ()
     note: str = ""
     linear: LinearMap | None = None
-
-
-@dataclass(frozen=True)
-class StressTable(Record):
-    title: str
-    note: str  # "non-adaptive attacks: a pass is not robustness"
-    columns: tuple[str, ...]
-    rows: tuple[tuple[str | float | None, ...], ...]
 
 
 @dataclass(frozen=True)

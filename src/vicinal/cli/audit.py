@@ -13,15 +13,19 @@ import sys
 import zipfile
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from vicinal.audits import audit
+from vicinal.audits.costs import costs
+from vicinal.audits.entangled_layers import states_of
 from vicinal.audits.files import word
 from vicinal.audits.inputs import About, AuditSettings
 from vicinal.audits.model import embedding_of
 from vicinal.audits.record import Audit
 from vicinal.audits.sections import Head
+from vicinal.capture import read_weights, row_count
 from vicinal.checks import InputError, check_choice, closest
 from vicinal.cli.classes import order_for, stated_order
 from vicinal.cli.config import as_config
@@ -35,7 +39,12 @@ from vicinal.cli.row_set import RowSet, check_same_dims
 from vicinal.cli.run_folder import CLEANED, DROPPED, media_of, next_folder, write_run
 from vicinal.cli.verbs import METRICS, AuditOptions
 from vicinal.files import reading, remove_tree
-from vicinal.report.facts import label_sentences, target_sentence, threshold_sentence
+from vicinal.report.facts import (
+    label_sentences,
+    stress_sentences,
+    target_sentence,
+    threshold_sentence,
+)
 
 ROLES = ("support", "query", "calib", "foreign")
 
@@ -133,6 +142,8 @@ def _findings(audit: Audit) -> Iterator[str]:
             f"(AUROC {found.parts[0].auroc:.3f}; {found.flagged:.1%} of ordinary rows flagged, "
             f"promised {found.rate:g})"
         )
+    for line in stress_sentences(audit):
+        yield f"  stress     {line}"
     for planted in audit.planted:
         missed = planted.planted - planted.found
         yield (
@@ -172,6 +183,9 @@ def prepare(options: AuditOptions, console: Console) -> Prepared:
     settings_of(options)  # a wrong setting is answered before a file is read
     if options.model is not None:
         return _with_model(options, options.model, console)
+    if options.stress or options.checkpoints is not None:
+        flag = "--stress" if options.stress else "--checkpoints"
+        raise InputError(f"{flag} needs the model that made the embeddings: add --model.")
     given = {role: spec for role in ROLES if (spec := getattr(options, role)) is not None}
     zero_rows = options.metric == "cosine" or options.normalize
     sets = {r: read_vectors(spec, options, zero_rows=zero_rows) for r, spec in given.items()}
@@ -216,6 +230,7 @@ def settings_of(options: AuditOptions) -> AuditSettings:
         seed=options.seed,
         embedding=options.embedding,
         layers=tuple(options.layer or ()),
+        stress={None: "small", True: "full", False: "none"}[options.stress],
     )
 
 
@@ -254,8 +269,20 @@ def _with_model(options: AuditOptions, spec: str, console: Console) -> Prepared:
         "test": sets["query"].data,
         "calib": sets["calib"].data if "calib" in sets else None,
         "foreign": sets["foreign"].data if "foreign" in sets else None,
+        "checkpoints": checkpoints_of(options),
     }
+    sizes = {role: row_count(sets[role].data) for role in ("support", "query")}
+    for line in costs(settings_of(options), **sizes, checkpoints=len(arguments["checkpoints"])):
+        console.print(line)
     return Prepared(options, arguments, about, tables)
+
+
+def checkpoints_of(options: AuditOptions) -> dict[int, Any]:
+    """Each file by its step; read when its turn comes, as pickles only where they are trusted."""
+    found = states_of(options.checkpoints)
+    if not options.trust_pickle:
+        return found
+    return {step: partial(read_weights, file, trust_pickle=True) for step, file in found.items()}
 
 
 def _pair(rows: RowSet) -> Any:

@@ -209,6 +209,17 @@ class AuditOptions(
     layer: Annotated[
         list[str] | None, typer.Option("--layer", help="Layer for the story; repeatable.")
     ] = None
+    stress: Annotated[
+        bool | None,
+        typer.Option(
+            "--stress/--no-stress",
+            help="All corruptions and attacks on images, or none; by default a few.",
+        ),
+    ] = None
+    checkpoints: Annotated[
+        str | None,
+        typer.Option("--checkpoints", help="'ckpt/*.pt': entanglement by layer over training."),
+    ] = None
     apply: Annotated[
         Path | None,
         typer.Option("--apply", help="Decisions exported from the page: relabel first."),

@@ -22,7 +22,7 @@ from vicinal.audits.record import Audit, Media
 from vicinal.checks import InputError
 from vicinal.files import reading, write_atomically
 from vicinal.report import facts, words
-from vicinal.report.figures import structure, trust
+from vicinal.report.figures import depth, stress, structure, trust
 from vicinal.report.payload import Payload, fill
 from vicinal.report.svg import Figure
 
@@ -41,7 +41,7 @@ class Section(NamedTuple):
 
 def contents(audit: Audit) -> list[Section]:
     """The sections in reading order: a line here is a template of that key in assets/sections."""
-    layers = drawn(audit.layers, structure.layers, structure.layer_history)
+    layers = drawn(audit.layers, depth.layers, depth.layer_history)
     credibility = drawn(audit.credibility, trust.credibility, trust.p_values)
     network = drawn(audit.network, structure.density, structure.denoising)
     return [
@@ -54,7 +54,7 @@ def contents(audit: Audit) -> list[Section]:
         Section("layers-section", "Layers", "Layers", layers),
         Section("network", "Network", "The network’s own view", network),
         Section("map", "Map", "Map"),
-        Section("stress", "Stress", "Stress"),
+        Section("stress", "Stress", "Stress", drawn(audit.stress, stress.verdicts_under_stress)),
         Section("limits", "Limits", "Limits and provenance"),
     ]
 
