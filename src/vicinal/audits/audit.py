@@ -32,7 +32,7 @@ from vicinal.audits.cases import SHOWN_NEIGHBORS, cases_of, class_facts, credibi
 from vicinal.audits.class_order import below_warning, order_warning
 from vicinal.audits.facts import Facts, gather
 from vicinal.audits.familiarity import kept_standards, unknowns_of, untested
-from vicinal.audits.inputs import About, AuditSettings, AuditWarning, ready_sets, warn
+from vicinal.audits.inputs import About, AuditSettings, AuditWarning, floats, ready_sets, warn
 from vicinal.audits.model import ModelFacts, images_of, listen
 from vicinal.audits.recommend import recommendation_of, warn_of_seen_support
 from vicinal.audits.record import Audit, SupportRows
@@ -44,7 +44,9 @@ from vicinal.audits.scoring import (
 )
 from vicinal.audits.sections import Data, Duplicates, Head, PriorShift, Provenance
 from vicinal.audits.suspects import label_audit
+from vicinal.checks import InputError
 from vicinal.confidence.head import TrustHead
+from vicinal.confidence.made_from import MadeFrom
 from vicinal.neighbors.search.resumable import Progress
 
 
@@ -93,6 +95,7 @@ def audit(
     start = time.perf_counter()
     settings, about = settings or AuditSettings(), about or About()
     seen: ModelFacts | None = None
+    _check_model(model)
     if model is not None:
         seen = listen(model, train, test, calib, settings, work, progress, foreign)
         support, query, calib, foreign = seen.support, seen.query, seen.calib, seen.foreign
@@ -111,6 +114,22 @@ def audit(
         **sections,
         provenance=provenance_of(settings.seed, command, about.reproduce or command, start, config),
         warnings=(*about.warnings, *_sentences(caught)),
+    )
+
+
+def _check_model(model: Any) -> None:
+    if model is None or isinstance(model, nn.Module):
+        return
+    kind = type(model).__name__
+    if hasattr(model, "predict_proba"):
+        raise InputError(
+            f"`model` is a {kind}, which has no layers to listen to. Pass its inputs as rows and "
+            "its answers as logits: vicinal.audit(support=(X, y), query=(Xq, yq), "
+            "logits=model.predict_log_proba(Xq))."
+        )
+    raise InputError(
+        f"`model` must be a torch.nn.Module, got {kind}. For embeddings pass support=(Z, y) and "
+        "query=(Zq, yq)."
     )
 
 
@@ -232,7 +251,25 @@ def not_checked(facts: Facts) -> dict[str, str]:
 
 def trust_head(facts: Facts) -> TrustHead:
     """The head to keep: standards from all held-out rows, the audit's own threshold."""
-    return TrustHead(facts.kept, kept_standards(facts))
+    return TrustHead(facts.kept, kept_standards(facts), _made_from(facts))
+
+
+def _made_from(facts: Facts) -> MadeFrom:
+    """The model, its layer and how images were read, as far as they are known here."""
+    config, model, sets = facts.about.config, facts.model, facts.sets
+    called = zip(map(str, sets.classes.tolist()), sets.names, strict=True)
+    names = {label: name for label, name in called if label != name}
+    if model is None:
+        return MadeFrom(normalize=facts.settings.normalize, names=names)
+    reading = {name: config[name] for name in ("weights", "size", "gray") if config.get(name)}
+    reading |= {name: floats(config[name], name) for name in ("mean", "std") if config.get(name)}
+    return MadeFrom(
+        model=facts.about.model or model.name,
+        embedding=model.embedding,
+        normalize=facts.settings.normalize,
+        names=names,
+        **reading,
+    )
 
 
 # Field of the record -> what computes it from the facts. A new section is one line here, one

@@ -64,6 +64,7 @@ class ModelFacts:
     support_neighborhoods: dict[str, Neighborhood] = field(default_factory=dict)
     network: NetworkFacts | None = None
     foreign: Any = None
+    embedding: str = "output"
     not_checked: dict[str, str] = field(default_factory=dict)
 
     def columns_of(self, named: int | None) -> Tensor | None:
@@ -127,6 +128,7 @@ def listen(
         support_neighborhoods=neighborhoods,
         network=network,
         foreign=unknown,
+        embedding=embedding,
         not_checked={} if missing is None else {"network": missing},
     )
 

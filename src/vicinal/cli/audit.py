@@ -7,10 +7,10 @@ terminal's version of the page's first screen.
 from __future__ import annotations
 
 import hashlib
+import importlib.util
 import re
 import shlex
 import sys
-import zipfile
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -22,27 +22,39 @@ from vicinal.audits.inputs import About, AuditSettings
 from vicinal.audits.model import embedding_of
 from vicinal.audits.record import Audit
 from vicinal.audits.sections import Head
-from vicinal.checks import InputError, check_choice, closest
+from vicinal.checks import InputError, check_choice
 from vicinal.cli.classes import order_for, stated_order
 from vicinal.cli.config import as_config
 from vicinal.cli.console import Console
-from vicinal.cli.data_files import read_vectors
+from vicinal.cli.data_files import read_rows, read_vectors, without_labels
 from vicinal.cli.decisions import cleaned_support
 from vicinal.cli.folders import WORK, locked
-from vicinal.cli.model_inputs import ModelInputs, check_fits, in_codes_of, model_inputs, relabeled
+from vicinal.cli.model_inputs import (
+    ImageReading,
+    ModelInputs,
+    check_fits,
+    in_codes_of,
+    model_inputs,
+    relabeled,
+)
 from vicinal.cli.models import model_of
 from vicinal.cli.row_set import RowSet, check_same_dims
 from vicinal.cli.run_folder import CLEANED, DROPPED, media_of, next_folder, write_run
 from vicinal.cli.verbs import METRICS, AuditOptions
-from vicinal.files import reading, remove_tree
+from vicinal.files import remove_tree
 from vicinal.report.facts import label_sentences, target_sentence, threshold_sentence
 
+SERVER = ("uvicorn", "starlette", "python_multipart")  # of the extra that explore needs
 ROLES = ("support", "query", "calib", "foreign")
 
 
 def run(options: AuditOptions) -> None:
     """Read, audit, write, and print the page's first screen."""
     console = Console(options.as_json, options.quiet)
+    if options.support is None:
+        raise InputError(
+            "nothing to audit: vicinal audit TRAIN TEST, or vicinal audit --config run/config.json."
+        )
     prepared = prepare(options, console)
     folder = options.out or next_folder(Path("runs"), "audit")
     with locked(folder, "run"):
@@ -68,7 +80,7 @@ def print_summary(audit: Audit, folder: Path, console: Console) -> None:
     console.print(f"vicinal {made.version} · seed {made.seed} · no network used")
     for text in audit.warnings:
         console.warn(text)
-    for part in (_data(audit), _heads(audit), _findings(audit), _written(folder)):
+    for part in (_data(audit), _heads(audit), _findings(audit), _written(audit, folder)):
         console.print("\n".join(part))
 
 
@@ -146,13 +158,20 @@ def _findings(audit: Audit) -> Iterator[str]:
     yield ""
 
 
-def _written(folder: Path) -> Iterator[str]:
+def _written(audit: Audit, folder: Path) -> Iterator[str]:
     page = folder / "report.html"
     size = f"{page.stat().st_size / 1e6:.1f} MB"
     files = "summary.json · samples.csv · suspects.csv · labels.csv · trust.vic"
     cleaned = f" · {CLEANED}" if (folder / CLEANED).exists() else ""
     yield f"wrote  {page} ({size}) · {files}{cleaned}"
-    yield f"next   vicinal explore {folder}   |   vicinal predict {folder}/trust.vic new.npz"
+    predict = f"vicinal predict {folder}/trust.vic new.npz"
+    if audit.head.made_from.model is not None:
+        predict = f"vicinal predict {folder}/trust.vic NEW --model {audit.head.made_from.model}"
+    if all(importlib.util.find_spec(name) for name in SERVER):
+        yield f"next   vicinal explore {folder}   |   {predict}"
+    else:
+        yield f"next   open {page}   |   {predict}"
+        yield "       (vicinal explore judges new inputs live: pip install 'vicinal[explore]')"
 
 
 @dataclass(frozen=True)
@@ -171,11 +190,13 @@ def prepare(options: AuditOptions, console: Console) -> Prepared:
     if options.model is not None:
         return _with_model(options, options.model, console)
     given = {role: spec for role in ROLES if (spec := getattr(options, role)) is not None}
+    if Path(str(options.support)).is_dir() and (rows := read_rows(str(options.support))).unlabeled:
+        raise without_labels(rows, options.support)
     zero_rows = options.metric == "cosine" or options.normalize
     sets = {r: read_vectors(spec, options, zero_rows=zero_rows) for r, spec in given.items()}
     support = sets["support"]
     if support.labels is None:
-        _refuse_unlabeled(support, options.support)
+        raise without_labels(support, options.support)
     for role, rows in sets.items():
         check_same_dims(support, rows, "support", role)
     tables = {}
@@ -229,7 +250,7 @@ def _with_model(options: AuditOptions, spec: str, console: Console) -> Prepared:
     names: list[str] | None = None
     for role in ROLES:
         if (data := getattr(options, role)) is not None:
-            inputs = model_inputs(data, options, size=options.size, gray=options.gray)
+            inputs = model_inputs(data, options, ImageReading.of(options))
             if role == "support":
                 names = order_for(inputs, loaded.model, stated, console)
             sets[role] = inputs if role == "foreign" else in_codes_of(names, inputs)
@@ -257,24 +278,13 @@ def _pair(rows: RowSet) -> Any:
     return rows.embeddings if rows.labels is None else (rows.embeddings, rows.labels)
 
 
-def _refuse_unlabeled(rows: RowSet, spec: str) -> None:
-    keys: list[str] = []
-    if spec.endswith(".npz"):
-        with reading(spec), zipfile.ZipFile(spec) as file:
-            keys = [name.removesuffix(".npy") for name in file.namelist()]
-    near = closest("target", keys, 1) or closest("labels", keys, 1) or closest("y", keys, 1)
-    hint = f" Did you mean --label-key {near[0]}?" if near else ""
-    listed = f" (keys: {', '.join(keys)})" if keys else ""
-    raise InputError(f"{rows.name} has no key 'y' or 'labels'{listed}.{hint}")
-
-
 def _about(options: AuditOptions, sets: dict[str, Any], names: list[str] | None = None) -> About:
     """What the sets are called and look like."""
     support, query, calib = sets["support"], sets["query"], sets.get("calib")
     wanted = not options.no_images
     media, notes = media_of(support, query, options.media_root) if wanted else (None, ())
     return About(
-        name=Path(options.query or options.support).stem,
+        name=Path(options.query or options.support or "audit").stem,
         support_name=support.name,
         query_name=query.name,
         calib_name=calib.name if calib else "calib",
@@ -284,7 +294,7 @@ def _about(options: AuditOptions, sets: dict[str, Any], names: list[str] | None 
         class_names=names or stated_order(options),
         model=options.model,
         command=shlex.join(["vicinal", *sys.argv[1:]]),
-        reproduce="vicinal audit - --config config.json",
+        reproduce="vicinal audit --config config.json",
         media=media,
         warnings=notes,
         show_images=not options.no_images,

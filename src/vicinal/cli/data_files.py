@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -31,7 +32,7 @@ from vicinal.cli.row_set import (
     usable,
     vectors,
 )
-from vicinal.cli.tables import TABLES, labels_in, read_table
+from vicinal.cli.tables import TABLES, columns_of, labels_in, read_table
 from vicinal.cli.verbs import AuditOptions, DataOptions, FitOptions, VectorVerb
 from vicinal.files import reading, regular_file
 
@@ -62,6 +63,8 @@ def read_rows(spec: str, options: DataOptions = USUAL) -> RowSet:
             return _npy([spec], options)
         if ending in TABLES:
             return read_table(path, options)
+        if ending in IMAGE_SUFFIXES:
+            return RowSet(path.name, None, None, (path.name,), images=[spec], source=spec)
     known = ", ".join([".npz", ".npy", *TABLES])
     raise InputError(
         f"cannot tell what {spec} is: its ending is none of {known}, and it is no folder."
@@ -129,19 +132,23 @@ def _folder(path: Path) -> RowSet:
     if (path / NEW / MANIFEST).exists():
         raise unfinished(path, ShardStore(path / NEW))
     files = sorted(p for p in path.rglob("*") if p.suffix.lower() in IMAGE_SUFFIXES)
-    inside = [p for p in files if p.parent != path]
-    if not inside:
+    if not files:
         raise InputError(
-            f"{path} holds no images in class folders (class/name.png) and no capture of "
-            "`vicinal embed`."
+            f"{path} holds no images (class/name.png) and no capture of `vicinal embed`."
         )
-    names = [p.relative_to(path) for p in inside]
+    inside = [p for p in files if p.parent != path]
+    if inside and len(inside) < len(files):
+        raise InputError(
+            f"{path} holds images both in class folders and beside them (first: "
+            f"{next(p.name for p in files if p.parent == path)}). Move or remove one kind."
+        )
+    names = [p.relative_to(path) for p in files]
     return RowSet(
         path.name,
         None,
-        labels_in([name.parts[0] for name in names]),  # folders 0, 1, …, 10 are numbers
+        labels_in([name.parts[0] for name in names]) if inside else None,  # 0, 1, …, 10: numbers
         tuple(str(name) for name in names),
-        images=[str(p) for p in inside],
+        images=[str(p) for p in files],
         source=str(path),
     )
 
@@ -193,3 +200,24 @@ def _described(folder: Path) -> dict[str, Any]:
             ):
                 raise ValueError(f"{name!r} is no list of texts")
         return facts
+
+
+def without_labels(rows: RowSet, spec: str | None) -> InputError:
+    """The sentence for rows that should have labels, with the keys or columns there are."""
+    path, kind, keys, words = Path(spec or ""), "key", list[str](), list[str]()
+    with suppress(InputError):
+        if path.suffix == ".npz":
+            keys = list(read_npz(path))
+        elif path.suffix.lower() in TABLES:
+            found = columns_of(path)
+            kind, keys, words = "column", list(found), [name for name in found if found[name]]
+    if path.is_dir():
+        return InputError(
+            f"{rows.name} has no labels. Put its images into one folder for each class, or add a "
+            "table with their names and labels (labels.csv)."
+        )
+    near = [k for usual in ("target", "labels", "y", "class") for k in closest(usual, keys, 1)]
+    near = near or words
+    hint = f"Did you mean --label-key {near[0]}?" if near else "Name it with --label-key."
+    listed = f" ({kind}s: {', '.join(keys)})" if keys else ""
+    return InputError(f"{rows.name} has no {kind} 'y' or 'labels'{listed}. {hint}")

@@ -60,6 +60,11 @@ class RowSet:
         return len(self.images if self.images is not None else self.texts or ())
 
     @property
+    def unlabeled(self) -> bool:
+        """Images or texts without any label: no model can make a support of them."""
+        return self.embeddings is None and self.labels is None
+
+    @property
     def shape(self) -> tuple[int, ...]:
         """The shape of the embeddings."""
         if self.embeddings is None:

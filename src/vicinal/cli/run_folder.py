@@ -116,6 +116,11 @@ def read_run(folder: Path) -> Audit:
     if not path.exists():
         raise InputError(f"no run in {folder}: audit.json is missing. Give a folder of an audit.")
     regular_file(path, within=path.parent)
+    if path.suffix != ".json":
+        raise InputError(
+            f"{path} is data, not a run. Audit it first: vicinal audit TRAIN {path} -o runs/a; "
+            "then give the folder."
+        )
     try:
         text = path.read_bytes().decode("utf-8")
     except UnicodeDecodeError:

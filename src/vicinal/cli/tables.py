@@ -36,13 +36,25 @@ def read_table(path: Path, options: DataOptions) -> RowSet:
     """The rows of a table; ``path`` is also what the messages call it."""
     regular_file(path)
     with reading(path.name):
-        table = _columns_of(path)
+        table = _table_in(path)
         if not table or not next(iter(table.values())):
             raise InputError(f"{path.name} has no rows.")
         return _from_table(path, table, options)
 
 
-def _columns_of(path: Path) -> dict[str, list[Any]]:
+def columns_of(path: Path) -> dict[str, bool]:
+    """The names of a table's columns, and whether a column holds a few words again and again."""
+    with reading(path.name):
+        table = _table_in(path)
+    few = {
+        name: all(isinstance(v, str) and not _is_number(v) for v in column)
+        and 1 < len(set(column)) <= len(column) / 2
+        for name, column in table.items()
+    }
+    return few
+
+
+def _table_in(path: Path) -> dict[str, list[Any]]:
     """Columns by name, values as they are written."""
     ending = path.suffix.lower()
     if ending == ".parquet":

@@ -120,6 +120,12 @@ class ImageOptions:
         int | None, typer.Option("--size", help="Resize images to this square.", min=1, max=4096)
     ] = None
     gray: Annotated[bool, typer.Option("--gray", help="Read images with one channel.")] = False
+    mean: Annotated[
+        str | None, typer.Option("--mean", help="Subtracted from pixels in [0, 1]: 0.5 or r,g,b.")
+    ] = None
+    std: Annotated[
+        str | None, typer.Option("--std", help="What they are then divided by: 0.5 or r,g,b.")
+    ] = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -158,7 +164,9 @@ class AuditOptions(
         "vicinal audit photos/train photos/test --model net.py:make --weights w.pt"
     )
 
-    support: Annotated[str, typer.Argument(help="Labeled reference rows: file or folder.")]
+    support: Annotated[
+        str | None, typer.Argument(help="Labeled reference rows: file or folder.")
+    ] = None
     query: Annotated[str | None, typer.Argument(help="Rows to judge.")] = None
     calib: Annotated[str | None, typer.Option("--calib", help="Held-out rows to fit on.")] = None
     foreign: Annotated[
@@ -256,16 +264,24 @@ class FitOptions(DataOptions, VectorOptions, ConsoleOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class PredictOptions(DataOptions, VectorOptions, ConsoleOptions):
+class PredictOptions(DataOptions, VectorOptions, ModelOptions, ImageOptions, ConsoleOptions):
     """Label, confidence, credibility, verdict and reason of each row; one line each."""
 
     EXAMPLE: ClassVar[str] = (
         "vicinal predict trust.vic new.npz   ·   "
+        "vicinal predict trust.vic photos/ --model net.py:make   ·   "
         "cat rows.jsonl | vicinal predict trust.vic - --jsonl -"
     )
 
     head: Annotated[Path, typer.Argument(help="A .vic file of fit or audit.")]
     query: Annotated[str, typer.Argument(help="Rows to judge; - reads JSON lines from stdin.")]
+    model: Annotated[
+        str | None,
+        typer.Option("--model", help="What embeds images; layer and size are the head's own."),
+    ] = None
+    embedding: Annotated[
+        str | None, typer.Option("--embedding", help="Another layer than the head's own.")
+    ] = None
     out: Out = None
     jsonl: Annotated[
         str | None, typer.Option("--jsonl", help="Write JSON lines to this file, or - for stdout.")

@@ -26,6 +26,7 @@ from vicinal.checks import InputError, as_matrix, as_tensor, same_kind
 from vicinal.confidence.bundle import write
 from vicinal.confidence.familiarity import ANCHORS, Familiarity, Surroundings, enough
 from vicinal.confidence.linear_file import ned_linear_state
+from vicinal.confidence.made_from import MadeFrom
 from vicinal.confidence.ned.classifier import NEDClassifier
 from vicinal.confidence.ned.file import ned_state
 from vicinal.confidence.ned.fit import fit_recipe
@@ -80,8 +81,14 @@ class TrustHead:
     shown.
     """
 
-    def __init__(self, model: NEDClassifier | NEDLinear, standards: Standards) -> None:
+    def __init__(
+        self,
+        model: NEDClassifier | NEDLinear,
+        standards: Standards,
+        made_from: MadeFrom | None = None,
+    ) -> None:
         self.model = model
+        self.made_from = made_from or MadeFrom()
         self.ned = model.ned_ if isinstance(model, NEDLinear) else model
         self.standards = standards
         self._seen: tuple[Any, Any, Surroundings] | None = None
@@ -169,7 +176,7 @@ class TrustHead:
         found = judge(
             neighborhood, codes, sure, self.ned.parameters_, self.standards, crowd, scores
         )
-        names = [str(name) for name in self.classes_.tolist()]
+        names = [self.made_from.name_of(label) for label in self.classes_.tolist()]
         weights = as_tensor(prediction.weights, "weights")
         said = (found, neighborhood, codes, sure, self.standards, names, weights, share)
         return Judgement(
@@ -227,6 +234,7 @@ class TrustHead:
             facts["familiarity"] = {"parts": list(familiar.parts), "rate": familiar.rate}
         arrays = {f"held_{k}": v for k, v in held.items() if isinstance(v, Tensor)}
         threshold = torch.tensor([held.pop("threshold")], dtype=torch.float64)
+        facts["made_from"] = self.made_from.to_dict()
         facts["standards"] = {k: v for k, v in held.items() if not isinstance(v, Tensor)}
         return write(path, kind, {**tensors, **arrays, "held_threshold": threshold}, facts)
 
