@@ -16,7 +16,7 @@ import math
 import platform
 import time
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,6 @@ import numpy as np
 import scipy
 import sklearn
 import torch
-from torch import nn
 
 from vicinal import __version__
 from vicinal.audits import data
@@ -32,7 +31,9 @@ from vicinal.audits.cases import SHOWN_NEIGHBORS, cases_of, class_facts, credibi
 from vicinal.audits.class_order import below_warning, order_warning
 from vicinal.audits.facts import Facts, gather
 from vicinal.audits.familiarity import kept_standards, unknowns_of, untested
+from vicinal.audits.frames import Columns
 from vicinal.audits.inputs import About, AuditSettings, AuditWarning, floats, ready_sets, warn
+from vicinal.audits.keywords import asked_settings, check_model, from_frames, given_images
 from vicinal.audits.model import ModelFacts, images_of, listen
 from vicinal.audits.recommend import recommendation_of, warn_of_seen_support
 from vicinal.audits.record import Audit, SupportRows
@@ -44,14 +45,13 @@ from vicinal.audits.scoring import (
 )
 from vicinal.audits.sections import Data, Duplicates, Head, PriorShift, Provenance
 from vicinal.audits.suspects import label_audit
-from vicinal.checks import InputError
 from vicinal.confidence.head import TrustHead
 from vicinal.confidence.made_from import MadeFrom
 from vicinal.neighbors.search.resumable import Progress
 
 
 def audit(
-    model: nn.Module | None = None,
+    model: Any = None,
     train: Any = None,
     test: Any = None,
     *,
@@ -60,6 +60,15 @@ def audit(
     calib: Any = None,
     foreign: Any = None,
     logits: Any = None,
+    target_accuracy: float | None = None,
+    class_names: Sequence[str] | Mapping[Any, str] | None = None,
+    images: Any = None,
+    metric: str = "auto",
+    k: int | None = None,
+    seed: int | None = None,
+    label: str | None = None,
+    image: str | None = None,
+    embedding: str | Sequence[str] | None = None,
     settings: AuditSettings | None = None,
     about: About | None = None,
     work: str | Path | None = None,
@@ -73,14 +82,25 @@ def audit(
     Parameters
     ----------
     model, train, test : a network and anything :func:`vicinal.capture.capture` takes; its layers,
-        their entanglement and the network's own view come along.
+        their entanglement and the network's own view come along. Or data frames of pandas or
+        polars, ``audit(train_frame, test_frame, label="species")``, the second left out or not.
     support : ``(Z, y)``, embeddings and their labels, where there is no model.
     query : ``(Zq, yq)``, or ``Zq`` alone; None judges the support leave-one-out.
     calib : ``(Zc, yc)``, held-out rows that set temperature and thresholds.
     foreign : ``Z``, rows known to belong to none of the classes: how many would be caught, and
         how many called supported. With a model, inputs for it.
     logits : a softmax head's on the query, one column per class; a model brings its own.
-    settings : what decides the numbers besides the data, :class:`AuditSettings`.
+    target_accuracy : what accepted rows keep; None: the highest of 0.90, 0.95, 0.97 and 0.99 that
+        half of the rows can be shown to meet.
+    class_names : what the classes are called, in the order of the model's outputs (logits).
+    images : what the rows look like, ``(of the support, of the query)``: arrays or paths.
+    metric : ``"auto"`` (squared distances in the space that fits best), ``"sqeuclidean"``,
+        ``"euclidean"`` or ``"cosine"``.
+    k : neighbors that vote; None is 100, or the whole of a smaller support.
+    seed : of all that is drawn.
+    label, image, embedding : columns of data frames; for a model ``embedding`` is the layer to
+        search in.
+    settings : what else decides the numbers, :class:`AuditSettings`.
     about : what the rows are called and look like, :class:`About`.
     work : a folder where finished blocks of the searches stay; a stopped audit goes on there.
     progress : called as ``progress(title, done, total)``.
@@ -93,9 +113,18 @@ def audit(
         100
     """
     start = time.perf_counter()
-    settings, about = settings or AuditSettings(), about or About()
+    settings = asked_settings(settings, target_accuracy, metric, k, seed, model, embedding)
+    about = about or About()
+    if class_names is not None:
+        about = dataclasses.replace(about, class_names=class_names)
+    columns = Columns(label, image, embedding)
+    model, support, query, calib, foreign, about = from_frames(
+        (model, train, support, query, calib, foreign), columns, about
+    )
+    if images is not None:
+        about = dataclasses.replace(about, media=given_images(images))
     seen: ModelFacts | None = None
-    _check_model(model)
+    check_model(model)
     if model is not None:
         seen = listen(model, train, test, calib, settings, work, progress, foreign)
         support, query, calib, foreign = seen.support, seen.query, seen.calib, seen.foreign
@@ -114,22 +143,6 @@ def audit(
         **sections,
         provenance=provenance_of(settings.seed, command, about.reproduce or command, start, config),
         warnings=(*about.warnings, *_sentences(caught)),
-    )
-
-
-def _check_model(model: Any) -> None:
-    if model is None or isinstance(model, nn.Module):
-        return
-    kind = type(model).__name__
-    if hasattr(model, "predict_proba"):
-        raise InputError(
-            f"`model` is a {kind}, which has no layers to listen to. Pass its inputs as rows and "
-            "its answers as logits: vicinal.audit(support=(X, y), query=(Xq, yq), "
-            "logits=model.predict_log_proba(Xq))."
-        )
-    raise InputError(
-        f"`model` must be a torch.nn.Module, got {kind}. For embeddings pass support=(Z, y) and "
-        "query=(Zq, yq)."
     )
 
 

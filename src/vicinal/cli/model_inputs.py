@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import itertools
 import os
-import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 import torch
 from jaxtyping import Int
 from numpy.typing import NDArray
-from PIL import Image
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
 from vicinal.audits.inputs import floats
+from vicinal.audits.pictures import read_image
 from vicinal.capture import batches, evaluating
 from vicinal.checks import InputError
 from vicinal.cli.data_files import read_rows
@@ -28,28 +27,6 @@ from vicinal.cli.user_code import user_code
 from vicinal.cli.verbs import DataOptions, ImageOptions
 from vicinal.files import reading, regular_file
 from vicinal.labels import labels_of
-
-PIXELS = 100_000_000  # of the largest picture that is decoded
-
-
-def read_image(
-    path: str | Path | BinaryIO, *, size: int | None = None, gray: bool = False
-) -> NDArray[Any]:
-    """uint8 ``(h, w)`` or ``(h, w, 3)``, resized to a square of ``size`` if asked."""
-    if isinstance(path, (str, Path)):
-        regular_file(path, "image")
-    name = path if isinstance(path, (str, Path)) else "the picture"
-    with reading(f"image {name}", "Replace it or leave it out."), warnings.catch_warnings():
-        warnings.simplefilter("ignore", Image.DecompressionBombWarning)  # our own limit is below
-        with Image.open(path) as file:
-            if file.width * file.height > PIXELS:
-                raise InputError(
-                    f"image {name} claims {file.width} x {file.height} pixels. Make it smaller."
-                )
-            image = file.convert("L" if gray else "RGB")
-        if size is not None:
-            image = image.resize((size, size), Image.Resampling.BILINEAR)
-        return np.asarray(image)
 
 
 def pictures(rows: RowSet, media_root: Path | None) -> tuple[Sequence[Any] | None, str | None]:
@@ -200,7 +177,9 @@ def model_inputs(spec: str, options: DataOptions, how: ImageReading) -> ModelInp
             if labels.classes.dtype.kind in "iu":
                 codes, classes = torch.from_numpy(rows.labels.astype(np.int64)), None
         if rows.embeddings is None:
-            paths = [str(regular_file(str(path), "image")) for path in rows.images or ()]
+            paths, note = pictures(rows, options.media_root)
+            if paths is None:
+                raise InputError(note or f"{rows.name} holds no images for the model.")
             return ModelInputs(ImageFiles(paths, codes, how), rows, classes)
         if rows.embeddings.dtype.kind not in "biuf" or rows.embeddings.ndim < 1 or not len(rows):
             shape = f"shape {rows.embeddings.shape} of {rows.embeddings.dtype}"

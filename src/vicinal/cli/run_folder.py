@@ -24,7 +24,7 @@ from vicinal.audits.files import (
     write_summary,
     write_suspects,
 )
-from vicinal.audits.model import as_pixels
+from vicinal.audits.pictures import as_pixels, read_image
 from vicinal.audits.record import Audit, Media, ReadLater
 from vicinal.checks import InputError
 from vicinal.cli.arrays import open_npz
@@ -39,7 +39,7 @@ from vicinal.cli.folders import (
     replacing,
     write_json,
 )
-from vicinal.cli.model_inputs import pictures, read_image
+from vicinal.cli.model_inputs import pictures
 from vicinal.cli.row_set import RowSet
 from vicinal.files import reading, regular_file, remove_tree, write_atomically
 

@@ -32,7 +32,7 @@ from vicinal.confidence.ned.file import ned_state
 from vicinal.confidence.ned.fit import fit_recipe
 from vicinal.confidence.ned.posterior import best_class, ned_log_probs
 from vicinal.confidence.ned_linear import NEDLinear
-from vicinal.confidence.prediction import Prediction, prediction_of
+from vicinal.confidence.prediction import SHOWN_ROWS, Prediction, prediction_of
 from vicinal.confidence.support import Evidence
 from vicinal.confidence.verdicts import (
     VERDICTS,
@@ -44,7 +44,7 @@ from vicinal.confidence.verdicts import (
 from vicinal.evaluation import reachable_target, threshold_for_accuracy
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Judgement(Prediction):
     """A prediction with what it is worth; see :mod:`vicinal.confidence.verdicts`.
 
@@ -68,6 +68,18 @@ class Judgement(Prediction):
     def reason(self) -> list[str]:
         """One line per row: the measured thing behind the verdict."""
         return self._reasons()
+
+    def __repr__(self) -> str:
+        """The first rows as a table; all of them are in the arrays."""
+        lines = [f"{'label':<16}{'confidence':>11}{'credibility':>13}  {'verdict':<12}reason"]
+        for row in range(min(len(self), SHOWN_ROWS)):
+            sure, credible = float(self.confidence[row]), float(self.credibility[row])
+            lines.append(
+                f"{str(self.label[row])[:15]:<16}{sure:>11.3f}{credible:>13.3f}  "
+                f"{self.verdict[row]:<12}{self.reason[row]}"
+            )
+        verdicts = " · ".join(f"{name} {n:,}" for name, n in self.counts().items())
+        return "\n".join([*lines, f"{len(self):,} rows: {verdicts}"])
 
     def counts(self) -> dict[str, int]:
         """How many rows of each verdict."""
@@ -143,6 +155,15 @@ class TrustHead:
                 f"`target_accuracy` must lie between 0 and 1, got {target_accuracy!r}."
             )
         return cls(ned, measure(ned, calib, target_accuracy, unfamiliar))
+
+    def __repr__(self) -> str:
+        held, ned = self.standards, self.ned
+        cut = f"accepts confidence >= {held.threshold:.3f}" if held.reachable else "accepts nothing"
+        return (
+            f"TrustHead({type(self.model).__name__}, {ned.support_size_:,} rows x "
+            f"{ned.n_features_in_}, {len(self.classes_)} classes; {cut} for accuracy "
+            f"{held.target_accuracy:g}, from {len(held.disagreements):,} {held.source} rows)"
+        )
 
     @property
     def classes_(self) -> NDArray[Any]:
