@@ -273,7 +273,8 @@ def _made_from(facts: Facts) -> MadeFrom:
     called = zip(map(str, sets.classes.tolist()), sets.names, strict=True)
     names = {label: name for label, name in called if label != name}
     if model is None:
-        return MadeFrom(normalize=facts.settings.normalize, names=names)
+        known, size = facts.about.model, config.get("size")
+        return MadeFrom(known, size=size, normalize=facts.settings.normalize, names=names)
     reading = {name: config[name] for name in ("weights", "size", "gray") if config.get(name)}
     reading |= {name: floats(config[name], name) for name in ("mean", "std") if config.get(name)}
     return MadeFrom(

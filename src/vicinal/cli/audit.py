@@ -11,12 +11,13 @@ import importlib.util
 import re
 import shlex
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from vicinal.audits import audit
+from vicinal.audits.encoder import ENCODER
 from vicinal.audits.files import word
 from vicinal.audits.inputs import About, AuditSettings
 from vicinal.audits.model import embedding_of
@@ -193,17 +194,19 @@ def prepare(options: AuditOptions, console: Console) -> Prepared:
     if Path(str(options.support)).is_dir() and (rows := read_rows(str(options.support))).unlabeled:
         raise without_labels(rows, options.support)
     zero_rows = options.metric == "cosine" or options.normalize
-    sets = {r: read_vectors(spec, options, zero_rows=zero_rows) for r, spec in given.items()}
+    sets = {
+        role: read_vectors(spec, options, zero_rows=zero_rows, console=console)
+        for role, spec in given.items()
+    }
     support = sets["support"]
     if support.labels is None:
         raise without_labels(support, options.support)
     for role, rows in sets.items():
         check_same_dims(support, rows, "support", role)
-    tables = {}
-    if dropped := [pair for rows in sets.values() for pair in rows.dropped]:
-        console.warn(f"{len(dropped)} rows were dropped; they are listed in {DROPPED}.")
-        tables[DROPPED] = [["id", "why"], *([word(name), why] for name, why in dropped)]
+    tables = _dropped(sets.values(), console)
     about = _about(options, {"query": support, **sets})
+    if support.source.endswith(f":{ENCODER}"):
+        about = replace(about, model=ENCODER)
     if options.apply is not None:
         sets["support"], tables[CLEANED] = cleaned_support(options.apply, support, about)
     arguments: dict[str, Any] = {role: _pair(rows) for role, rows in sets.items()}
@@ -212,6 +215,15 @@ def prepare(options: AuditOptions, console: Console) -> Prepared:
     if "query" in sets:
         arguments["logits"] = sets["query"].logits
     return Prepared(options, arguments, about, tables)
+
+
+def _dropped(sets: Iterable[RowSet], console: Console) -> dict[str, list[list[str]]]:
+    """The table of rows that were left out, if there are any, and a warning that says so."""
+    dropped = [pair for rows in sets for pair in rows.dropped]
+    if not dropped:
+        return {}
+    console.warn(f"{len(dropped)} rows were dropped; they are listed in {DROPPED}.")
+    return {DROPPED: [["id", "why"], *([word(name), why] for name, why in dropped)]}
 
 
 def settings_of(options: AuditOptions) -> AuditSettings:
@@ -255,7 +267,7 @@ def _with_model(options: AuditOptions, spec: str, console: Console) -> Prepared:
                 names = order_for(inputs, loaded.model, stated, console)
             sets[role] = inputs if role == "foreign" else in_codes_of(names, inputs)
     about = _about(options, {role: inputs.rows for role, inputs in sets.items()}, names)
-    tables = {}
+    tables = _dropped([inputs.rows for inputs in sets.values()], console)
     if options.apply is not None:
         rows, tables[CLEANED] = cleaned_support(options.apply, sets["support"].rows, about)
         sets["support"] = relabeled(sets["support"], rows)

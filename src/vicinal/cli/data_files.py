@@ -16,7 +16,9 @@ from vicinal.capture import ShardStore
 from vicinal.capture.shards import MANIFEST
 from vicinal.checks import InputError, closest
 from vicinal.cli.arrays import read_npy, read_npz
+from vicinal.cli.console import Console
 from vicinal.cli.folders import DESCRIBED, NEW
+from vicinal.cli.image_rows import encoded_rows, listed_images
 from vicinal.cli.row_set import (
     EMBEDDING_KEYS,
     ID_KEYS,
@@ -37,6 +39,7 @@ from vicinal.cli.verbs import AuditOptions, DataOptions, FitOptions, VectorVerb
 from vicinal.files import reading, regular_file
 
 IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff")
+LISTS = ("labels.csv", "labels.tsv", "labels.jsonl", "metadata.csv", "metadata.jsonl")
 USUAL = DataOptions()  # every key under one of its usual names
 
 
@@ -54,7 +57,7 @@ def read_rows(spec: str, options: DataOptions = USUAL) -> RowSet:
             return _npy(parts, options)
         path = Path(spec)
         if os.path.isdir(path):
-            return _folder(path)
+            return _folder(path, options)
         ending = regular_file(path).suffix.lower()
         if ending == ".npz":
             arrays = read_npz(path, trust_pickle=options.trust_pickle)
@@ -71,14 +74,20 @@ def read_rows(spec: str, options: DataOptions = USUAL) -> RowSet:
     )
 
 
-def read_vectors(spec: str, options: VectorVerb, *, zero_rows: bool = False) -> RowSet:
+def read_vectors(
+    spec: str, options: VectorVerb, *, zero_rows: bool = False, console: Console | None = None
+) -> RowSet:
     """The rows behind a data spec with one vector and, if there are labels, one class each.
+
+    Images without a model are embedded by the small encoder, which is said on the ``console``.
 
     ``zero_rows``: whether a row of zeros cannot be used; it has no cosine. What cannot be used is
     left out where the verb has ``--drop-bad`` and it was given, else refused.
     """
     with reading(spec):
         rows = checked_labels(read_rows(spec, options))
+        if rows.embeddings is None and rows.images is not None:
+            rows = encoded_rows(rows, options, console or Console(quiet=True))
         rows = vectors(rows, pool=options.pool, transpose=options.transpose)
         drop_bad = isinstance(options, (AuditOptions, FitOptions)) and options.drop_bad
         return usable(rows, drop_bad=drop_bad, zero_rows=zero_rows)
@@ -125,8 +134,8 @@ def _from_arrays(path: Path, arrays: Mapping[str, NDArray[Any]], options: DataOp
     return rows
 
 
-def _folder(path: Path) -> RowSet:
-    """A capture of ``vicinal embed``, or class folders of images."""
+def _folder(path: Path, options: DataOptions) -> RowSet:
+    """A capture of ``vicinal embed``, class folders of images, or images with a table of labels."""
     if (path / MANIFEST).exists():
         return captured(path)
     if (path / NEW / MANIFEST).exists():
@@ -137,6 +146,9 @@ def _folder(path: Path) -> RowSet:
             f"{path} holds no images (class/name.png) and no capture of `vicinal embed`."
         )
     inside = [p for p in files if p.parent != path]
+    listed = next((path / name for name in LISTS if (path / name).is_file()), None)
+    if listed is not None and not inside:
+        return listed_images(listed, files, options)
     if inside and len(inside) < len(files):
         raise InputError(
             f"{path} holds images both in class folders and beside them (first: "

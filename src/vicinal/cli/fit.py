@@ -66,7 +66,7 @@ def run(options: FitOptions) -> None:
 
 
 def _labeled(spec: str, options: FitOptions, console: Console) -> tuple[Any, Any]:
-    rows = read_vectors(spec, options, zero_rows=options.metric == "cosine")
+    rows = read_vectors(spec, options, zero_rows=options.metric == "cosine", console=console)
     if rows.labels is None:
         raise without_labels(rows, spec)
     for name, why in rows.dropped:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-import os
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -21,11 +20,12 @@ from vicinal.audits.pictures import read_image
 from vicinal.capture import batches, evaluating
 from vicinal.checks import InputError
 from vicinal.cli.data_files import read_rows
+from vicinal.cli.image_rows import image_paths
 from vicinal.cli.models import check_output, imported
 from vicinal.cli.row_set import RowSet, checked_labels
 from vicinal.cli.user_code import user_code
 from vicinal.cli.verbs import DataOptions, ImageOptions
-from vicinal.files import reading, regular_file
+from vicinal.files import reading
 from vicinal.labels import labels_of
 
 
@@ -42,19 +42,7 @@ def pictures(rows: RowSet, media_root: Path | None) -> tuple[Sequence[Any] | Non
         for at, item in enumerate(images):
             _check_pixels(np.asarray(item), f"{rows.name}: the picture of row {at}")
         return images, None
-    root = media_root or rows.root
-    if root is None:
-        return [str(regular_file(str(path), "image")) for path in images], None
-    found = []
-    for path in map(str, images):
-        place = next((p for p in (root / path, Path(path)) if os.path.lexists(p)), root / path)
-        if not place.resolve().is_relative_to(root.resolve()):
-            return None, (
-                f"{rows.name} names pictures outside {root} (like {path}); they are not shown. "
-                "If you trust the file, give their folder with --media-root."
-            )
-        found.append(str(regular_file(place, "image", within=root)))
-    return found, None
+    return image_paths(rows, media_root)
 
 
 def _check_pixels(pixels: NDArray[Any], what: str) -> None:

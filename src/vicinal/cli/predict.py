@@ -14,12 +14,14 @@ from typing import Any, Self, TextIO
 import numpy as np
 import torch
 
+from vicinal.audits.encoder import ENCODER
 from vicinal.audits.files import csv_text, number, word
 from vicinal.audits.model import compact
 from vicinal.capture import capture
 from vicinal.checks import InputError
 from vicinal.cli.console import Console, json_text
 from vicinal.cli.data_files import read_rows
+from vicinal.cli.image_rows import encoded_rows
 from vicinal.cli.model_inputs import ImageReading, check_fits, model_inputs
 from vicinal.cli.models import model_of
 from vicinal.cli.row_set import RowSet, usable, vectors
@@ -188,6 +190,9 @@ def _blocks(options: PredictOptions, head: TrustHead, console: Console) -> Itera
 def embedded(options: PredictOptions, made: MadeFrom, console: Console) -> RowSet:
     """Images, or other inputs, as the layer that the head was fitted on puts them out."""
     spec = options.model
+    if spec is None and made.model == ENCODER:  # our own code: it need not be typed
+        size = options.size or made.size
+        return encoded_rows(read_rows(options.query, options), replace(options, size=size), console)
     if spec is None:
         raise InputError(f"{options.query} has to be embedded first. {_how_to_embed(made)}")
     if options.weights is None and made.weights is not None and spec == made.model:

@@ -19,7 +19,7 @@ LABEL_KEYS = ("y", "labels", "label", "targets", "target", "class")
 ID_KEYS = ("ids", "id", "names", "name")
 IMAGE_KEYS = ("images", "image", "thumbnails")
 TEXT_KEYS = ("text", "texts", "sentence", "sentences")
-PATH_KEYS = ("paths", "path", "filepath")
+PATH_KEYS = ("paths", "path", "filepath", "file", "filename", "file_name")
 LOGIT_KEYS = ("logits", "scores")
 POOLS = ("mean", "max", "flatten")
 
@@ -183,7 +183,7 @@ def usable(rows: RowSet, *, drop_bad: bool, zero_rows: bool) -> RowSet:
     kept = rows.take(np.flatnonzero(~(bad | zero)))
     if len(kept) == 0:
         raise InputError(f"{rows.name}: no row is left after --drop-bad.")
-    return replace(kept, dropped=tuple(gone))
+    return replace(kept, dropped=(*rows.dropped, *gone))
 
 
 def check_same_dims(first: RowSet, other: RowSet, name: str, other_name: str) -> None:

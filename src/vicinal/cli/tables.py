@@ -113,11 +113,15 @@ def _from_table(path: Path, table: Mapping[str, list[Any]], options: DataOptions
     text = pick(table, options.text_col, TEXT_KEYS, name, "--text-col")
     taken = {label, ident, image, text}
     usual = [key for key in EMBEDDING_KEYS if key in table and _is_vector(table[key][0])]
+    lists = [key for key in table if key not in taken and isinstance(table[key][0], list)]
+    usual = usual or (lists if len(lists) == 1 else [])  # one column of lists is what is meant
     vector = pick(table, options.embedding_key, usual, name, "--embedding-key")
     numeric = [key for key in table if key not in taken and _is_numeric(table[key])]
     if vector:
-        embeddings = _stacked(table[vector], f"{name}:{vector}")
+        embeddings: NDArray[Any] | None = _stacked(table[vector], f"{name}:{vector}")
         shown = [key for key in table if key not in taken and key != vector]
+    elif image is not None and not numeric:  # for a model, or the encoder, to embed
+        embeddings, shown = None, []
     elif numeric:
         embeddings = np.array([_numbers(table[key], key) for key in numeric]).T
         shown = numeric
