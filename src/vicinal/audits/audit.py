@@ -34,6 +34,7 @@ from vicinal.audits.familiarity import kept_standards, unknowns_of, untested
 from vicinal.audits.frames import Columns
 from vicinal.audits.inputs import About, AuditSettings, AuditWarning, floats, ready_sets, warn
 from vicinal.audits.keywords import asked_settings, check_model, from_frames, given_images
+from vicinal.audits.map import map_of
 from vicinal.audits.model import ModelFacts, images_of, listen
 from vicinal.audits.recommend import recommendation_of, warn_of_seen_support
 from vicinal.audits.record import Audit, SupportRows
@@ -43,6 +44,7 @@ from vicinal.audits.scoring import (
     risk_coverage_of,
     sweep_over_k,
 )
+from vicinal.audits.searching import search_facts
 from vicinal.audits.sections import Data, Duplicates, Head, PriorShift, Provenance
 from vicinal.audits.suspects import label_audit
 from vicinal.confidence.head import TrustHead
@@ -69,6 +71,8 @@ def audit(
     label: str | None = None,
     image: str | None = None,
     embedding: str | Sequence[str] | None = None,
+    search: str | None = None,
+    recall: float | None = None,
     settings: AuditSettings | None = None,
     about: About | None = None,
     work: str | Path | None = None,
@@ -100,6 +104,8 @@ def audit(
     seed : of all that is drawn.
     label, image, embedding : columns of data frames; for a model ``embedding`` is the layer to
         search in.
+    search, recall : who finds the neighbors, and how many of the true ones at least; as of
+        :class:`AuditSettings`, whose fields they take the place of.
     settings : what else decides the numbers, :class:`AuditSettings`.
     about : what the rows are called and look like, :class:`About`.
     work : a folder where finished blocks of the searches stay; a stopped audit goes on there.
@@ -113,7 +119,9 @@ def audit(
         100
     """
     start = time.perf_counter()
-    settings = asked_settings(settings, target_accuracy, metric, k, seed, model, embedding)
+    asked = {"target_accuracy": target_accuracy, "metric": metric, "k": k, "seed": seed,
+             "search": search, "recall": recall}  # fmt: skip
+    settings = asked_settings(settings, asked, model, embedding)
     about = about or About()
     if class_names is not None:
         about = dataclasses.replace(about, class_names=class_names)
@@ -154,7 +162,7 @@ def data_of(facts: Facts) -> Data:
         support=sets.support.facts(),
         query=sets.query.facts(),
         calib=None if sets.calib is None else sets.calib.facts(),
-        split=facts.split.how,
+        split=facts.fitting.how,
         metric=settings.metric,
         k=facts.neighborhood.k,
         temperature=temperature if math.isfinite(temperature) else None,
@@ -257,6 +265,8 @@ def not_checked(facts: Facts) -> dict[str, str]:
         missing["accuracy"] = "the query has no labels"
     if facts.sets.leave_one_out:
         missing["held-out rows"] = "one set was given; everything is leave-one-out on it"
+    if facts.settings.map == "none":
+        missing["map"] = "not asked for: --map none"
     if facts.sets.foreign is None:
         missing["outliers"] = untested()
     return missing
@@ -295,6 +305,7 @@ SECTIONS: dict[str, Callable[[Facts], Any]] = {
     "heads": heads_of,
     "recommended": lambda f: f.choice.head,
     "recommendation": recommendation_of,
+    "search": search_facts,
     "cases": cases_of,
     "support": support_rows,
     "labels": label_audit,
@@ -305,13 +316,7 @@ SECTIONS: dict[str, Callable[[Facts], Any]] = {
     "borders": lambda f: data.borders(*_graph_of(f)),
     "layers": lambda f: f.model and f.model.layers,
     "network": lambda f: f.model and f.model.network and f.model.network.view,
-    "map": lambda f: data.map_of(
-        f.sets.query.rows,
-        f.sets.support.rows,
-        f.sets.codes,
-        f.neighborhood.indices,
-        f.settings.seed,
-    ),
+    "map": map_of,
     "unknowns": unknowns_of,
     "duplicates": duplicates_of,
     "hubs": lambda f: data.hubs(f.neighborhood.indices, f.weights, len(f.sets.codes)),

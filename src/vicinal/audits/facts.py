@@ -22,26 +22,26 @@ from vicinal.audits.cases import verdicts_of, weights_of
 from vicinal.audits.class_order import stated_positions
 from vicinal.audits.familiarity import combination_of, foreignness
 from vicinal.audits.fitted_space import most_neighbors, space_facts, space_of
+from vicinal.audits.fitting import fitting_of, left_out_losses
 from vicinal.audits.heads import HEADS, RECIPES, Answer, Fold, Task, best_vote_k, held_out_view
 from vicinal.audits.inputs import About, AuditSettings, LabeledRows, Sets, usable_k, warn
 from vicinal.audits.linear_view import LinearView, linear_view
 from vicinal.audits.model import ModelFacts
 from vicinal.audits.recommend import Choice, choice_of, keepable, kept_blend
 from vicinal.audits.scoring import Scored
+from vicinal.audits.searching import Searching
 from vicinal.audits.sections import SpaceFacts
 from vicinal.audits.suspects import ScoredLabels, scored_labels
-from vicinal.capture import ShardStore
 from vicinal.checks import InputError
+from vicinal.confidence.blend import Blend, blended_log_probs
 from vicinal.confidence.ned.classifier import NEDClassifier
 from vicinal.confidence.ned_linear import NEDLinear
 from vicinal.confidence.support import Evidence, LabeledSupport
 from vicinal.evaluation import ChosenTarget, reachable_target
-from vicinal.files import fingerprint
-from vicinal.labels import UNKNOWN, Labels
+from vicinal.labels import UNKNOWN, Labels, log_class_shares
 from vicinal.neighbors.graph import NeighborGraph
 from vicinal.neighbors.neighborhood import Neighborhood
-from vicinal.neighbors.search import Search, make_search
-from vicinal.neighbors.search.resumable import Progress, resumable_query
+from vicinal.neighbors.search.resumable import Progress
 
 MIN_FOLD_ROWS = 50  # labeled rows; with fewer the fit is said to be weak
 
@@ -76,10 +76,12 @@ class Facts:
     split: Split
     logits: Float[Tensor, "m c"] | None
     space: SpaceFacts
+    searching: Searching
     foreign: Neighborhood | None = None  # of the foreign rows in the support
 
     foreignness = cached_property(foreignness)
     combination = cached_property(combination_of)
+    fitting = cached_property(fitting_of)
     weights = cached_property(weights_of)
     verdicts = cached_property(verdicts_of)
 
@@ -98,7 +100,7 @@ class Facts:
             codes=sets.codes,
             query=sets.query.as_given,
             neighborhood=self.neighborhood,
-            folds=self.split.folds,
+            folds=self.fitting.folds,
             num_classes=len(sets.classes),
             metric=self.settings.metric,
             vote_k=vote_k,
@@ -119,7 +121,7 @@ class Facts:
             calib = sets.calib.as_given[sets.calib.codes >= 0]
         query = None if sets.leave_one_out else sets.query.as_given
         support = sets.support.as_given, sets.codes
-        return linear_view(support, query, calib, space=self.support.space, seed=self.settings.seed)
+        return linear_view(support, query, calib, seed=self.settings.seed)
 
     @cached_property
     def answers(self) -> dict[str, Answer]:
@@ -164,7 +166,7 @@ class Facts:
     def choice(self) -> Choice:
         """The recommended head; without labels in the query, what the rows to fit on say."""
         if any(score.nll is not None for score in self.measured.values()):
-            return choice_of(self.measured, self.settings.prior)
+            return choice_of(self.measured, self.settings.prior, left_out_losses(self))
         held_out = self.split.folds[0]
         everyone = torch.arange(len(held_out.evidence))
         view = replace(self.linear, query=held_out_view(self.task, held_out))
@@ -197,7 +199,7 @@ class Facts:
     @cached_property
     def ned(self) -> NEDClassifier:
         """The neighbors of the head to keep, fitted on all held-out rows there are."""
-        settings, held_out = self.settings, self.split.held_out
+        settings, held_out = self.settings, self.fitting.held_out
         ned = NEDClassifier(
             k=self.neighborhood.k, prior=settings.prior, metric=settings.metric,
             search=settings.search,
@@ -215,9 +217,22 @@ class Facts:
     @cached_property
     def support_log_probs(self) -> Float[Tensor, "n c"]:
         """What is said of each support row by parts that have not seen it (or its label)."""
+        everyone = torch.arange(len(self.sets.codes))
+        return self.said_of_support(everyone, self.ned.log_probs_of(self.graph))
+
+    def said_of_support(self, rows: Tensor, log_ned: Tensor) -> Float[Tensor, "r c"]:
+        """The same of some rows, of which the neighbors say this."""
+        if self._support_blend is None:
+            return log_ned
+        codes, log_linear = self.sets.codes, torch.from_numpy(self.linear.head.oof_log_proba_)
+        log_prior = log_class_shares(codes, len(self.sets.classes), leave_one_out=True)[rows]
+        return blended_log_probs(log_ned, log_linear[rows], log_prior, self._support_blend)
+
+    @cached_property
+    def _support_blend(self) -> Blend | None:
         if self.settings.prior != "support":
-            return self.ned.log_probs_of(self.graph)
-        return torch.from_numpy(NEDLinear().fit_parts(self.ned, self.linear.head).oof_log_proba_)
+            return None
+        return NEDLinear().fit_parts(self.ned, self.linear.head).blend_
 
     @property
     def labels_by(self) -> str:
@@ -254,44 +269,29 @@ def gather(
     sets = sets.mapped(fit.space)
     if fit.crossed is not None and settings.k is None:
         k = min(k, most_neighbors(fit.crossed))
-    search = make_search(settings.search, settings.metric).build(sets.support.rows)
-
-    def asked(
-        where: Search, rows: Tensor, k: int, question: str, exclude: Any = None
-    ) -> Neighborhood:
-        store, title = None, "label audit" if question.startswith("support") else "neighbors"
-        if work is not None:
-            key = fingerprint(sets.support.fingerprint, question, *settings.searched, k)
-            facts = {"layers": ["distances", "indices"], "rows": len(rows), "k": k}
-            store = ShardStore.open_for_writing(Path(work) / key[:16], facts)
-        return resumable_query(
-            where, rows, k, exclude=exclude, store=store, progress=progress, title=title
-        )
+    searching = Searching(sets.support, settings, work, progress)
 
     def nearest(rows: LabeledRows) -> Neighborhood:
-        return asked(search, rows.rows, k, rows.fingerprint).cpu().labeled(codes)
-
-    def in_fold(others: Tensor, rows: Tensor, k: int, fold: int) -> Neighborhood:
-        where = make_search(settings.search, settings.metric).build(others)
-        return asked(where, rows, k, f"support {fold}")
+        return searching.nearest(rows, k).labeled(codes)
 
     kept: NeighborGraph | None = None
     if fit.crossed is not None:
-        graph = fit.crossed.neighborhood(k, settings.metric, codes, in_fold).labeled(codes)
+        graph = searching.crossed(fit.crossed, k, codes).labeled(codes)
     else:
-        own = torch.arange(len(codes))
-        graph = asked(search, sets.support.rows, k, "support", own).cpu().labeled(codes)
-        kept = NeighborGraph(search, graph.distances, graph.indices)
+        graph = searching.own(k).labeled(codes)
+        kept = NeighborGraph(searching.engine, graph.distances, graph.indices)
     support = LabeledSupport(
-        search, Labels(sets.classes, codes), graph=kept, space=fit.space, crossed=fit.crossed,
-        honest=None if fit.crossed is None else graph,
+        searching.engine, Labels(sets.classes, codes), graph=kept, space=fit.space,
+        crossed=fit.crossed, honest=None if fit.crossed is None else graph,
     )  # fmt: skip
     query = graph if sets.leave_one_out else nearest(sets.query)
     calib = None if sets.calib is None else nearest(sets.calib)
     foreign = None if sets.foreign is None else nearest(sets.foreign)
     split = split_of(sets, query, graph, calib, settings.seed)
     said = space_facts(settings, fit)
-    return Facts(sets, settings, about, model, support, graph, query, split, given, said, foreign)
+    return Facts(
+        sets, settings, about, model, support, graph, query, split, given, said, searching, foreign
+    )
 
 
 def aligned_logits(logits: Any, sets: Sets, order: Any = None) -> Tensor:

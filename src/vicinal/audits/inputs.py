@@ -31,6 +31,7 @@ from vicinal.checks import (
 from vicinal.files import fingerprint
 from vicinal.labels import UNKNOWN, UNLABELED, Labels, codes_of, labels_of
 from vicinal.neighbors.distances import unit_rows
+from vicinal.neighbors.search.choice import RECALL, SEARCHES
 from vicinal.neighbors.spaces import RAW, SPACES, Space
 from vicinal.records import Record
 
@@ -57,6 +58,9 @@ class AuditSettings(Record):
     unknown: query rows of a class the support lacks count as ``"wrong"``, or as ``"unlabeled"``.
     embedding, layers: which layers of a model to search in, and to tell the story of.
     unfamiliar: the share of ordinary rows that may be called so; a promise.
+    map: ``"tsne"`` places rows near their neighbors, ``"linear"`` is quicker, ``"none"`` skips it.
+    search, recall: who finds neighbors: ``"exact"``, ``"faiss"``, or ``"auto"``, which is exact
+        until lists cost less here; and the share of the true ones to find where that is not all.
     """
 
     k: int | None = None
@@ -67,12 +71,14 @@ class AuditSettings(Record):
     unknown: str = "wrong"
     force_ece: bool = False
     seed: int = 0
-    search: str = "exact"
+    search: str = "auto"
     embedding: str | None = None
     layers: tuple[str, ...] = ()
     network_rows: int = 400
     unfamiliar: float = 0.05
     space: str = "fit"
+    map: str = "tsne"
+    recall: float = RECALL
 
     def __post_init__(self) -> None:
         if self.k is not None:
@@ -85,13 +91,17 @@ class AuditSettings(Record):
         super().__post_init__()
         check_choice(self.metric, "metric", ("sqeuclidean", "euclidean", "cosine"))
         check_choice(self.space, "space", (*SPACES, "fit"))
+        check_choice(self.map, "map", ("tsne", "linear", "none"))
         check_choice(self.prior, "prior", ("support", "uniform"))
         check_choice(self.unknown, "unknown", ("wrong", "unlabeled"))
+        check_choice(self.search, "search", SEARCHES)
+        if self.recall != 1:  # all of them: exact
+            check_share(self.recall, "recall")
 
     @property
     def searched(self) -> tuple[str, ...]:
         """What decides who is near whom, besides rows and k."""
-        return (self.metric, self.search, self.space)
+        return (self.metric, self.search, self.space, str(self.recall))
 
 
 @dataclass(frozen=True)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,20 +20,16 @@ METRICS = ("auto", "sqeuclidean", "euclidean", "cosine")
 
 def asked_settings(
     settings: AuditSettings | None,
-    target_accuracy: float | None,
-    metric: str,
-    k: int | None,
-    seed: int | None,
+    asked: Mapping[str, Any],
     model: Any,
     embedding: str | Sequence[str] | None,
 ) -> AuditSettings:
     """The settings with every keyword that was given; arguments as of :func:`vicinal.audit`."""
-    check_choice(metric, "metric", METRICS)
-    asked: dict[str, Any] = {"target_accuracy": target_accuracy, "k": k, "seed": seed}
-    asked["metric"] = None if metric == "auto" else metric
+    check_choice(asked["metric"], "metric", METRICS)
+    auto = {"metric"} if asked["metric"] == "auto" else set()
+    given = {name: v for name, v in asked.items() if v is not None and name not in auto}
     if isinstance(model, nn.Module) and isinstance(embedding, str):
-        asked["embedding"] = embedding
-    given = {name: value for name, value in asked.items() if value is not None}
+        given["embedding"] = embedding
     return dataclasses.replace(settings or AuditSettings(), **given)
 
 

@@ -37,6 +37,7 @@ from vicinal.audits.sections import (
     Provenance,
     Recommendation,
     RiskCoverage,
+    SearchFacts,
     StressTable,
     Sweep,
     Unknowns,
@@ -113,6 +114,7 @@ class Audit(Record):
     labels: LabelAudit | None
     provenance: Provenance
     recommendation: Recommendation | None = None
+    search: SearchFacts | None = None
     class_facts: tuple[ClassFacts, ...] = ()
     risk_coverage: RiskCoverage | None = None
     sweep: Sweep | None = None

@@ -98,6 +98,8 @@ def _data(audit: Audit) -> Iterator[str]:
     yield f"{'split':<8} {data.split} · k={data.k} · T={data.temperature or 0:.4g}"
     if data.space is not None:
         yield f"{'space':<8} {data.space.how}"
+    if audit.search is not None:
+        yield f"neighbors: {audit.search.how}"
     yield ""
 
 
@@ -236,6 +238,9 @@ def settings_of(options: AuditOptions) -> AuditSettings:
         metric="cosine" if options.metric == "cosine" else "sqeuclidean",
         normalize=options.normalize,
         space=options.space,
+        map=options.map,
+        search=options.search,
+        recall=options.recall,
         target_accuracy=options.target_accuracy,
         unfamiliar=options.unfamiliar,
         prior=options.prior,

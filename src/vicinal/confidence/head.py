@@ -192,7 +192,7 @@ class TrustHead:
         scores = None
         if self.standards.familiarity is not None:
             rows = self.ned.support_.space(as_matrix(X, "X").detach().cpu())
-            rows = rows.to(self.ned.support_.rows.dtype)
+            rows = rows.to(self.ned.support_.dtype)
             scores = self.surroundings.scores(rows, neighborhood, self.ned.parameters_)
         found = judge(
             neighborhood, codes, sure, self.ned.parameters_, self.standards, crowd, scores
