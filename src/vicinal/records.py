@@ -40,7 +40,7 @@ class Record:
     def __init_subclass__(cls) -> None:
         """Records may hold a value for each row: they show what is inside, not all of it."""
         if "__repr__" not in cls.__dict__:
-            cls.__repr__ = _shown  # type: ignore[method-assign]  # before dataclass writes one
+            cls.__repr__ = _shown  # type: ignore[assignment]  # before dataclass writes one
 
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):

@@ -144,7 +144,7 @@ def audit(
         warnings.simplefilter("always", UserWarning)
         sets = ready_sets(support, query, calib, settings, about, foreign)
         facts = gather(sets, logits, seen, settings, about, work, progress)
-        sections = {name: section(facts) for name, section in SECTIONS.items()}
+        sections = _sections(facts, progress)
     command = about.command or "vicinal.audit(...)"
     config = {**settings.to_dict(), **about.config}
     return Audit(
@@ -326,6 +326,16 @@ SECTIONS: dict[str, Callable[[Facts], Any]] = {
     "media": lambda f: f.about.media,
     "head": trust_head,
 }
+
+
+def _sections(facts: Facts, progress: Progress | None) -> dict[str, Any]:
+    """Every field of the record; what is shared is made by the first that reads it."""
+    found = {}
+    for at, (name, section) in enumerate(SECTIONS.items()):
+        if progress is not None:
+            progress(name.replace("_", " "), at, len(SECTIONS))
+        found[name] = section(facts)
+    return found
 
 
 def _graph_of(facts: Facts) -> tuple[Any, ...]:

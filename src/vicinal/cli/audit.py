@@ -11,10 +11,12 @@ import importlib.util
 import re
 import shlex
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
+
+from numpy.typing import NDArray
 
 from vicinal.audits import audit
 from vicinal.audits.encoder import ENCODER
@@ -25,6 +27,7 @@ from vicinal.audits.record import Audit
 from vicinal.audits.sections import Head
 from vicinal.checks import InputError, check_choice
 from vicinal.cli.classes import order_for, stated_order
+from vicinal.cli.clock import Clock
 from vicinal.cli.config import as_config
 from vicinal.cli.console import Console
 from vicinal.cli.data_files import read_rows, read_vectors, without_labels
@@ -56,22 +59,25 @@ def run(options: AuditOptions) -> None:
         raise InputError(
             "nothing to audit: vicinal audit TRAIN TEST, or vicinal audit --config run/config.json."
         )
+    clock = Clock("reading")
     prepared = prepare(options, console)
     folder = options.out or next_folder(Path("runs"), "audit")
     with locked(folder, "run"):
         if options.fresh:
             remove_tree(folder / WORK)
-        with console.progress("audit") as bar:  # one for each of its long steps
+        with console.steps(clock) as step:
             result = audit(
                 **prepared.arguments,
                 settings=settings_of(prepared.options),
                 about=prepared.about,
                 work=folder / WORK,
-                progress=lambda _title, done, total: bar(done, total),
+                progress=step,
             )
-        config = as_config(prepared.options)
-        write_run(result, folder, config, prepared.tables, max_mb=options.max_mb)
+            step("writing", 0, None)
+            write_run(result, folder, as_config(prepared.options), prepared.tables,
+                      max_mb=options.max_mb)  # fmt: skip
     print_summary(result, folder, console)
+    console.print(str(clock))
     console.result(result.summary)
 
 
@@ -192,12 +198,21 @@ def prepare(options: AuditOptions, console: Console) -> Prepared:
     settings_of(options)  # a wrong setting is answered before a file is read
     if options.model is not None:
         return _with_model(options, options.model, console)
+    return _with_rows(options, console)
+
+
+def _with_rows(
+    options: AuditOptions,
+    console: Console,
+    encode: Callable[[Sequence[str]], NDArray[Any]] | None = None,
+) -> Prepared:
+    """Embeddings as they are, of images by the small encoder, or of texts by ``encode``."""
     given = {role: spec for role in ROLES if (spec := getattr(options, role)) is not None}
     if Path(str(options.support)).is_dir() and (rows := read_rows(str(options.support))).unlabeled:
         raise without_labels(rows, options.support)
     zero_rows = options.metric == "cosine" or options.normalize
     sets = {
-        role: read_vectors(spec, options, zero_rows=zero_rows, console=console)
+        role: read_vectors(spec, options, zero_rows=zero_rows, console=console, encode=encode)
         for role, spec in given.items()
     }
     support = sets["support"]
@@ -255,6 +270,8 @@ def settings_of(options: AuditOptions) -> AuditSettings:
 def _with_model(options: AuditOptions, spec: str, console: Console) -> Prepared:
     """Inputs for the model, instead of embeddings."""
     loaded = model_of(spec, options, console)
+    if loaded.named is not None and loaded.named.encode is not None:
+        return _with_rows(options, console, loaded.named.encode)
     if not loaded.hooks:
         raise InputError(
             f"{spec} is a compiled program without layers: embed with `vicinal embed`, then audit "
@@ -262,12 +279,13 @@ def _with_model(options: AuditOptions, spec: str, console: Console) -> Prepared:
         )
     if options.query is None:
         raise InputError("with --model give both sets: vicinal audit TRAIN TEST --model …")
-    stated = stated_order(options)
+    stated, how = stated_order(options), ImageReading.of(options).filled(loaded.named)
+    options = replace(options, **how.as_options())  # written down, so that predict reads alike
     sets: dict[str, ModelInputs] = {}
     names: list[str] | None = None
     for role in ROLES:
         if (data := getattr(options, role)) is not None:
-            inputs = model_inputs(data, options, ImageReading.of(options))
+            inputs = model_inputs(data, options, how, loaded.named and loaded.named.tokenize)
             if role == "support":
                 names = order_for(inputs, loaded.model, stated, console)
             sets[role] = inputs if role == "foreign" else in_codes_of(names, inputs)

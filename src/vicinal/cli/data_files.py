@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -75,7 +76,12 @@ def read_rows(spec: str, options: DataOptions = USUAL) -> RowSet:
 
 
 def read_vectors(
-    spec: str, options: VectorVerb, *, zero_rows: bool = False, console: Console | None = None
+    spec: str,
+    options: VectorVerb,
+    *,
+    zero_rows: bool = False,
+    console: Console | None = None,
+    encode: Callable[[Sequence[str]], NDArray[Any]] | None = None,
 ) -> RowSet:
     """The rows behind a data spec with one vector and, if there are labels, one class each.
 
@@ -86,7 +92,11 @@ def read_vectors(
     """
     with reading(spec):
         rows = checked_labels(read_rows(spec, options))
-        if rows.embeddings is None and rows.images is not None:
+        if encode is not None:
+            if rows.texts is None:
+                raise InputError(f"{rows.name} holds no texts. Name their column with --text-col.")
+            rows = replace(rows, embeddings=encode(rows.texts))
+        elif rows.embeddings is None and rows.images is not None:
             rows = encoded_rows(rows, options, console or Console(quiet=True))
         rows = vectors(rows, pool=options.pool, transpose=options.transpose)
         drop_bad = isinstance(options, (AuditOptions, FitOptions)) and options.drop_bad

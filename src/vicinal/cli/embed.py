@@ -27,7 +27,8 @@ def run(options: EmbedOptions) -> None:
     console = Console(options.as_json, options.quiet)
     check_choice(options.pool, "--pool", POOLS)
     loaded = model_of(options.model, options, console)
-    inputs = model_inputs(options.data, options, ImageReading.of(options))
+    how = ImageReading.of(options).filled(loaded.named)
+    inputs = model_inputs(options.data, options, how, loaded.named and loaded.named.tokenize)
     folder = options.out or Path(f"{inputs.rows.name.split('.')[0]}-embeddings")
     with locked(folder, "capture"):
         place = _place(folder, options.fresh)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -75,12 +75,19 @@ class ImageReading:
 
     def filled(self, other: Any) -> ImageReading:
         """With what ``other`` says where nothing was said here."""
+        if other is None:
+            return self
         return ImageReading(
             self.size or other.size,
             self.gray or other.gray,
             self.mean or tuple(other.mean),
             self.std or tuple(other.std),
         )
+
+    def as_options(self) -> dict[str, Any]:
+        """The flags that say the same."""
+        mean, std = (",".join(map(str, part)) or None for part in (self.mean, self.std))
+        return {"size": self.size, "gray": self.gray, "mean": mean, "std": std}
 
     def as_input(self, pixels: NDArray[Any]) -> Tensor:
         """Pixels as the model gets them: float ``(c, h, w)``, in [0, 1] before mean and std."""
@@ -145,10 +152,20 @@ class ModelInputs:
     classes: list[str] | None = None
 
 
-def model_inputs(spec: str, options: DataOptions, how: ImageReading) -> ModelInputs:
-    """Images of a folder, rows of an array file, or a ``module:dataset``.
+def model_inputs(
+    spec: str,
+    options: DataOptions,
+    how: ImageReading,
+    tokenize: Callable[[Sequence[str]], Tensor] | None = None,
+) -> ModelInputs:
+    """Images of a folder, texts, rows of an array file, or a ``module:dataset``.
 
-    ``options``: under which keys an array file keeps what; ``how``: how images are read.
+    Parameters
+    ----------
+    spec : the file, folder or name of a data set.
+    options : under which keys an array file keeps what.
+    how : how images are read.
+    tokenize : makes inputs of texts, where the model reads texts.
     """
     if ":" in spec and not Path(spec).exists():
         found = imported(spec, "data")
@@ -164,6 +181,14 @@ def model_inputs(spec: str, options: DataOptions, how: ImageReading) -> ModelInp
             codes, classes = labels.codes, [str(name) for name in labels.classes.tolist()]
             if labels.classes.dtype.kind in "iu":
                 codes, classes = torch.from_numpy(rows.labels.astype(np.int64)), None
+        if rows.texts is not None and (tokenize is not None or rows.embeddings is None):
+            if tokenize is None:
+                raise InputError(
+                    f"{rows.name} holds texts, which this model does not read: --model "
+                    "hf:folder-or-name or sentence-transformers:name."
+                )
+            x = tokenize(rows.texts)
+            return ModelInputs(x if codes is None else (x, codes), rows, classes)
         if rows.embeddings is None:
             paths, note = pictures(rows, options.media_root)
             if paths is None:

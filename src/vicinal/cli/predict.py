@@ -199,7 +199,11 @@ def embedded(options: PredictOptions, made: MadeFrom, console: Console) -> RowSe
         options = replace(options, weights=made.weights)
         console.print(f"weights {made.weights}, as {options.head} says; --weights names others")
     loaded = model_of(spec, options, console)
-    inputs = model_inputs(options.query, options, ImageReading.of(options).filled(made))
+    if loaded.named is not None and loaded.named.encode is not None:
+        rows = read_rows(options.query, options)
+        return replace(rows, embeddings=loaded.named.encode(rows.texts or ()))
+    how = ImageReading.of(options).filled(made).filled(loaded.named)
+    inputs = model_inputs(options.query, options, how, loaded.named and loaded.named.tokenize)
     check_fits(loaded.model, inputs.data)
     layer = options.embedding or made.embedding or "output"
     with console.progress("embed") as progress:

@@ -120,7 +120,7 @@ def _from_table(path: Path, table: Mapping[str, list[Any]], options: DataOptions
     if vector:
         embeddings: NDArray[Any] | None = _stacked(table[vector], f"{name}:{vector}")
         shown = [key for key in table if key not in taken and key != vector]
-    elif image is not None and not numeric:  # for a model, or the encoder, to embed
+    elif (image is not None or text is not None) and not numeric:  # for a model to embed
         embeddings, shown = None, []
     elif numeric:
         embeddings = np.array([_numbers(table[key], key) for key in numeric]).T

@@ -94,6 +94,9 @@ class ModelOptions:
     output: Annotated[
         str | None, typer.Option("--output", help="Which of several model outputs are the logits.")
     ] = None
+    online: Annotated[
+        bool, typer.Option("--online", help="Let hf:, timm: and others download a model.")
+    ] = False
     trust_pickle: TrustPickle = False
 
 
@@ -209,7 +212,11 @@ class AuditOptions(
     force_ece: Annotated[bool, typer.Option("--force-ece", help="ECE even on few rows.")] = False
     model: Annotated[
         str | None,
-        typer.Option("--model", help="file.py:factory, pkg.module:factory, model.ts or model.pt2."),
+        typer.Option(
+            "--model",
+            help="file.py:factory, pkg.module:factory, model.ts, model.pt2, timm:name, "
+            "hf:folder-or-name or sentence-transformers:name.",
+        ),
     ] = None
     embedding: Annotated[
         str | None, typer.Option("--embedding", help="Layer to search in; default: last but one.")
@@ -243,7 +250,9 @@ class EmbedOptions(ModelOptions, ImageOptions, DataOptions, ConsoleOptions):
         "vicinal embed model.py:make photos/ --weights w.pt --layer fc1 -o train-embeddings"
     )
 
-    model: Annotated[str, typer.Argument(help="file.py:factory, pkg.module:factory, .ts, .pt2.")]
+    model: Annotated[
+        str, typer.Argument(help="file.py:factory, pkg.module:factory, .ts, .pt2, timm:, hf:.")
+    ]
     data: Annotated[str, typer.Argument(help="Image folder, .npz, .npy or module:dataset.")]
     layer: Annotated[
         list[str] | None, typer.Option("--layer", help="Layer to keep; repeatable.")
