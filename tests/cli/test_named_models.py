@@ -91,9 +91,10 @@ def test_a_name_that_is_not_there_is_told_without_asking_the_network(vicinal, ph
 def test_a_model_of_timm_brings_its_size_and_normalization(vicinal, photos, monkeypatch):
     def make(name, pretrained):
         torch.manual_seed(0)
-        return Net(
-            torch.nn.Flatten(), torch.nn.Linear(432, 8), torch.nn.ReLU(), torch.nn.Linear(8, 3)
-        )
+        nn = torch.nn
+        net = nn.Sequential(nn.Flatten(), nn.Linear(432, 8), nn.ReLU(), nn.Linear(8, 3))
+        net.pretrained_cfg = {"input_size": (3, 12, 12), "mean": (0.5,) * 3, "std": (0.25,) * 3}
+        return net
 
     monkeypatch.setitem(sys.modules, "timm", types.SimpleNamespace(create_model=make))
     code, _, err = vicinal("embed", "timm:tiny", "train", "--layer", "1", "-o", "e")
