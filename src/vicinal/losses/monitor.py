@@ -6,7 +6,8 @@ r"""Watch the layers while they are trained: entanglement over the steps, to any
         watch(model, epoch)      # {'entanglement/1': 0.62, 'entanglement/3': 0.18} 0
 
 A value is a layer's soft nearest neighbor loss at its own temperature over its chance level: 0
-where the classes are apart, 1 where they are fully mixed (Frosst 2019). ``log`` is any callable of a dictionary and a step: ``mlflow.log_metrics``, ``wandb.log``, or for TensorBoard
+where the classes are apart, 1 where they are fully mixed (Frosst 2019). ``log`` is any callable
+of a dictionary and a step: ``mlflow.log_metrics``, ``wandb.log``, or for TensorBoard
 ``lambda values, step: [writer.add_scalar(name, v, step) for name, v in values.items()]``.
 """
 
