@@ -54,6 +54,39 @@ def summary(audit: Audit) -> dict[str, Any]:
     }
 
 
+def samples_table(audit: Audit) -> dict[str, list[Any]]:
+    """The columns of ``samples.csv`` as values: what ``report.samples`` holds."""
+    cases, classes = audit.cases, audit.classes
+    others = cases.others or (None,) * len(cases.id)
+    ids = dict(zip(audit.support.row, audit.support.id, strict=True))
+    given = zip(cases.label, others, strict=True)
+    return {
+        "id": list(cases.id),
+        "label": [other if code is None else classes[code] for code, other in given],
+        "predicted": [classes[code] for code in cases.predicted],
+        "confidence": list(cases.confidence),
+        "credibility": list(cases.credibility),
+        "near_percentile": list(cases.near_percentile),
+        "familiarity": list(cases.familiarity or (None,) * len(cases.id)),
+        "verdict": list(cases.verdict),
+        "reason": list(cases.reason),
+        "neighbors": [[ids[row] for row in rows[:TOP_NEIGHBORS]] for rows in cases.neighbors],
+    }
+
+
+def suspects_table(audit: Audit) -> dict[str, list[Any]]:
+    """The columns of ``suspects.csv`` as values: what ``report.suspects`` holds."""
+    found = audit.labels.suspects if audit.labels else ()
+    named = ("given", "suggested")
+    plain = ("row", "id", *named, "p_given", "p_suggested", "score", "affected")
+    return {
+        name: [
+            audit.classes[getattr(s, name)] if name in named else getattr(s, name) for s in found
+        ]
+        for name in plain
+    }
+
+
 def sample_rows(audit: Audit) -> Iterable[list[str]]:
     """``samples.csv``, the heading first: one row per query row, all of them."""
     cases = audit.cases
