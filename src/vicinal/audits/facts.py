@@ -7,8 +7,9 @@ fitted is never scored on the rows it was fitted on.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -228,15 +229,20 @@ def gather(
     about: About,
     work: str | Path | None,
     progress: Progress | None,
+    make: Callable[[], Search] | None = None,
 ) -> Facts:
-    """Choose the space, search and split; ``work`` keeps finished blocks of a stopped search."""
+    """Choose the space, search and split; ``work`` keeps finished blocks of a stopped search.
+
+    ``make`` gives another search than the settings name: one in other processes.
+    """
     k, codes = usable_k(settings, sets), sets.codes
     given = None if logits is None else aligned_logits(logits, sets)
     fit = space_of(settings, sets, k)
     sets = sets.mapped(fit.space)
     if fit.crossed is not None and settings.k is None:
         k = min(k, most_neighbors(fit.crossed))
-    search = make_search(settings.search, settings.metric).build(sets.support.rows)
+    make = make or partial(make_search, settings.search, settings.metric)
+    search = make().build(sets.support.rows)
 
     def asked(
         where: Search, rows: Tensor, k: int, question: str, exclude: Any = None
@@ -254,8 +260,7 @@ def gather(
         return asked(search, rows.rows, k, rows.fingerprint).cpu().labeled(codes)
 
     def in_fold(others: Tensor, rows: Tensor, k: int, fold: int) -> Neighborhood:
-        where = make_search(settings.search, settings.metric).build(others)
-        return asked(where, rows, k, f"support {fold}")
+        return asked(make().build(others), rows, k, f"support {fold}")
 
     kept: NeighborGraph | None = None
     if fit.crossed is not None:

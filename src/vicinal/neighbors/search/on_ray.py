@@ -26,7 +26,8 @@ from vicinal.checks import InputError, check_choice, check_k
 from vicinal.files import reason
 from vicinal.neighbors.distances import METRICS
 from vicinal.neighbors.neighborhood import Neighborhood, joined
-from vicinal.neighbors.search.exact import checked_exclude, checked_rows, make_search
+from vicinal.neighbors.search.choice import make_search
+from vicinal.neighbors.search.exact import checked_exclude, checked_rows
 from vicinal.neighbors.search.protocol import Search
 from vicinal.neighbors.search.sharded import (
     Source,
@@ -85,7 +86,13 @@ def asking(what: str) -> Iterator[None]:
         if isinstance(cause, InputError):
             raise InputError(str(cause)) from None
         raise
-    except ray.exceptions.RayActorError:
+    except ray.exceptions.RayActorError as error:
+        last = str(error).strip().splitlines()[-1][:200]
+        if "creation task" in str(error):
+            raise InputError(
+                f"a worker for {what} could not start: {last}. The same vicinal must be installed "
+                "on every machine of the cluster."
+            ) from None
         raise InputError(
             f"a worker that holds {what} keeps dying; Ray restarted it {RESTARTS} times. Does its "
             "piece fit into the memory of its machine? Use more workers or smaller shards."
@@ -122,11 +129,21 @@ class Piece:
         assert len(self.search)
         return os.getpid()
 
+    def node(self) -> str:
+        """The machine it is on."""
+        import ray
+
+        return str(ray.get_runtime_context().get_node_id())
+
     def query(self, x: Any, k: int, exclude: Any) -> tuple[Any, Any]:
         near = nearest_in_block(
             self.search, self.start, torch.tensor(x), k, torch.tensor(exclude)
         )  # copied: what Ray hands out is read-only
         return near.distances.numpy(), near.indices.numpy()
+
+
+def _done(work: Any, start: int, stop: int) -> Any:
+    return work(start, stop)
 
 
 class RaySearch:
@@ -156,6 +173,10 @@ class RaySearch:
         self.ray = connect(on)
         self.actors: list[Any] = []
         self._source: Source | Tensor | None = None
+
+    @property
+    def title(self) -> str:
+        return f"{self.engine}, in {len(self.actors)} workers of Ray"
 
     @property
     def source(self) -> Source | Tensor:
@@ -222,6 +243,27 @@ class RaySearch:
             found = Neighborhood(torch.tensor(distances), torch.tensor(indices))
             best = merged_lists(best, found, k)
         return best
+
+    def map(self, work: Any, spans: Any) -> Iterator[Any]:
+        """``work(start, stop)`` of every span, in order, as tasks where the span's rows lie.
+
+        A task waits for the actors' answers, so it takes no core of its own.
+        """
+        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+        ray, spans, waiting = self.ray, list(spans), deque[Any]()
+        with asking("the support"):
+            nodes = ray.get([actor.node.remote() for actor in self.actors])
+            sent = ray.put(work)
+            for at, (start, stop) in enumerate(spans):
+                piece = min(start * len(nodes) // max(len(self), 1), len(nodes) - 1)
+                near = NodeAffinitySchedulingStrategy(nodes[piece], soft=True)
+                task = ray.remote(num_cpus=0, max_retries=RESTARTS, scheduling_strategy=near)(_done)
+                waiting.append(task.remote(sent, start, stop))
+                if at >= AHEAD:
+                    yield ray.get(waiting.popleft())
+            while waiting:
+                yield ray.get(waiting.popleft())
 
     def add(self, rows: Any) -> None:
         raise fixed_support()

@@ -22,9 +22,9 @@ from vicinal.checks import InputError, check_choice, check_k
 from vicinal.neighbors.distances import METRICS
 from vicinal.neighbors.neighborhood import Neighborhood
 from vicinal.neighbors.search.exact import (
+    ExactSearch,
     checked_exclude,
     checked_rows,
-    make_search,
     merged,
 )
 from vicinal.neighbors.search.protocol import Search
@@ -135,7 +135,6 @@ class ShardedSearch:
     ----------
     metric : as of :class:`ExactSearch`.
     memory : bytes that a block and its search may take.
-    engine : what searches a block: ``"exact"`` or ``"faiss"``.
 
     >>> from vicinal.capture.sources import ArrayRows
     >>> search = ShardedSearch().build(ArrayRows(torch.tensor([[0.0], [1.0], [3.0]])))
@@ -143,14 +142,13 @@ class ShardedSearch:
     tensor([[1, 0]])
     """
 
-    def __init__(
-        self, metric: str = "sqeuclidean", *, memory: int = MEMORY, engine: str = "exact"
-    ) -> None:
+    exact = True
+    title = "exact, in blocks"
+
+    def __init__(self, metric: str = "sqeuclidean", *, memory: int = MEMORY) -> None:
         check_choice(metric, "metric", METRICS)
         self.metric = metric
         self.memory = memory
-        self.engine = engine
-        self.exact = engine == "exact"
         self._source: Source | None = None
 
     @property
@@ -193,7 +191,7 @@ class ShardedSearch:
         check_k(k, len(self) - bool((out >= 0).any()), "k", "the support")
         best = nothing(x, k, self.dtype)
         for start, rows in self.source.blocks(self.block):
-            block = make_search(self.engine, self.metric).build(rows)
+            block = ExactSearch(self.metric).build(rows)
             best = merged_lists(best, nearest_in_block(block, start, x, k, out), k)
             del block, rows  # before the next one is read
         return best
