@@ -7,6 +7,7 @@ fitted is never scored on the rows it was fitted on.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -37,6 +38,7 @@ from vicinal.confidence.support import Evidence, LabeledSupport
 from vicinal.labels import UNKNOWN, Labels, log_class_shares
 from vicinal.neighbors.graph import NeighborGraph
 from vicinal.neighbors.neighborhood import Neighborhood
+from vicinal.neighbors.search.protocol import Search
 from vicinal.neighbors.search.resumable import Progress
 
 MIN_FOLD_ROWS = 50  # labeled rows; with fewer the fit is said to be weak
@@ -72,8 +74,8 @@ class Facts:
     split: Split
     logits: Float[Tensor, "m c"] | None
     space: SpaceFacts
-    searching: Searching
     foreign: Neighborhood | None = None  # of the foreign rows in the support
+    searching: Searching | None = None  # who was asked; None where all of it was exact
 
     foreignness = cached_property(foreignness)
     combination = cached_property(combination_of)
@@ -241,15 +243,19 @@ def gather(
     about: About,
     work: str | Path | None,
     progress: Progress | None,
+    make: Callable[[], Search] | None = None,
 ) -> Facts:
-    """Choose the space, search and split; ``work`` keeps finished blocks of a stopped search."""
+    """Choose the space, search and split; ``work`` keeps finished blocks of a stopped search.
+
+    ``make`` gives another search than the settings name: one in other processes.
+    """
     k, codes = usable_k(settings, sets), sets.codes
     given = None if logits is None else aligned_logits(logits, sets)
     fit = space_of(settings, sets, k)
     sets = sets.mapped(fit.space)
     if fit.crossed is not None and settings.k is None:
         k = min(k, most_neighbors(fit.crossed))
-    searching = Searching(sets.support, settings, work, progress)
+    searching = Searching(sets.support, settings, work, progress, make)
 
     def nearest(rows: LabeledRows) -> Neighborhood:
         return searching.nearest(rows, k).labeled(codes)
@@ -270,7 +276,7 @@ def gather(
     split = split_of(sets, query, graph, calib, settings.seed)
     said = space_facts(settings, fit)
     return Facts(
-        sets, settings, about, model, support, graph, query, split, given, said, searching, foreign
+        sets, settings, about, model, support, graph, query, split, given, said, foreign, searching
     )
 
 

@@ -6,6 +6,7 @@ the same space; what differs between the two answers is measured on them (:func:
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -39,6 +40,7 @@ class Searching:
     settings: AuditSettings
     work: str | Path | None
     progress: Progress | None
+    make: Callable[[], Search] | None = None  # an engine of the caller's, not by name
     engine: Search = field(init=False)
     checked: list[tuple[Int[Tensor, " r"], Neighborhood]] = field(default_factory=list)
 
@@ -82,6 +84,8 @@ class Searching:
         return drawn_rows(len(self.support.rows), SAMPLE, self.settings.seed + 1)
 
     def _made(self, rows: Tensor) -> Search:
+        if self.make is not None:
+            return self.make().build(rows)
         name, recall = self.settings.search, self.settings.recall
         shape = (len(rows), rows.shape[1])
         return make_search(name, self.settings.metric, recall=recall, shape=shape).build(rows)
@@ -102,7 +106,8 @@ class Searching:
 
 def search_facts(facts: Facts) -> SearchFacts:
     """Which engine answered; what an approximate one has moved, on rows that were asked exactly."""
-    engine, checked = facts.searching.engine, facts.searching.checked
+    engine = facts.support.search
+    checked = facts.searching.checked if facts.searching is not None else []
     if not checked:
         return SearchFacts(engine.title, exact=True, how=engine.title)
     rows = torch.cat([part for part, _ in checked])

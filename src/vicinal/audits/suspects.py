@@ -29,7 +29,7 @@ from vicinal.audits.label_records import (
 )
 from vicinal.audits.record import significant
 from vicinal.confidence.label_noise import AMBIGUOUS, LabelNoise, label_noise
-from vicinal.confidence.ned.effects import label_effects, relabeled
+from vicinal.confidence.ned.effects import label_effects
 from vicinal.confidence.ned.posterior import (
     best_class,
     neighbor_log_weights,
@@ -72,22 +72,27 @@ def scored_labels(log_probs: Float[Tensor, "n c"], codes: Int[Tensor, " n"]) -> 
 def label_audit(facts: Facts) -> LabelAudit:
     """Every label's score, how many are wrong, and the suspects with the effect of mending them."""
     found, how = facts.labels, facts.labels_by
-    if found.named < FEW_NAMED:
-        warn(
-            f"the neighbors name the given label of only {100 * found.named:.0f} % of the support "
-            "rows: suspects and their number say more about the embedding than about the labels."
-        )
-    effects = tuple(_effects(facts)) if len(found.suspects) else ()
+    warn_of_few_named(found)
+    suspects = found.suspects, found.suggested
+    effects = tuple(effects_of(facts, facts.sets.codes, *suspects)) if len(suspects[0]) else ()
     return LabelAudit(
         checked=len(facts.sets.codes),
         how=how,
         suspects=tuple(_suspects(facts)),
         effects=effects,
         rows=_rows(facts),
-        wrong=_wrong(found.noise),
-        alike=tuple(AlikeClasses(a, b, round(apart, 6)) for a, b, apart in found.noise.alike),
+        wrong=wrong_of(found.noise),
+        alike=alike_of(found.noise),
         ambiguous=Ambiguous(AMBIGUOUS, tuple(found.noise.ambiguous.nonzero().flatten().tolist())),
     )
+
+
+def warn_of_few_named(found: ScoredLabels) -> None:
+    if found.named < FEW_NAMED:
+        warn(
+            f"the neighbors name the given label of only {100 * found.named:.0f} % of the support "
+            "rows: suspects and their number say more about the embedding than about the labels."
+        )
 
 
 def _suspects(facts: Facts) -> Iterator[Suspect]:
@@ -136,7 +141,11 @@ def _rows(facts: Facts) -> LabelRows:
     )
 
 
-def _wrong(noise: LabelNoise) -> WrongLabels:
+def alike_of(noise: LabelNoise) -> tuple[AlikeClasses, ...]:
+    return tuple(AlikeClasses(a, b, round(apart, 6)) for a, b, apart in noise.alike)
+
+
+def wrong_of(noise: LabelNoise) -> WrongLabels:
     """The estimate as whole labels; class pairs with one wrong label or more, the most first."""
     count, low, high, by_pair = noise.wrong
     places = (by_pair[:, :, 0] >= 0.5).nonzero().tolist()
@@ -151,21 +160,27 @@ def _wrong(noise: LabelNoise) -> WrongLabels:
     return WrongLabels(round(count), math.floor(low), math.ceil(high), how, few)
 
 
-def _effects(facts: Facts) -> Iterator[Effect]:
+def effects_of(
+    facts: Facts,
+    codes: Int[Tensor, " n"],
+    suspects: Int[Tensor, " s"],
+    suggested: Int[Tensor, " s"],
+) -> Iterator[Effect]:
     """Accepting the first 10, 50, 200 or all suggestions together; exact for the neighbor head.
 
-    Without a query the support's own rows are judged, each by the others (leave-one-out) and
-    against the label it was given.
+    ``codes`` are those of all support rows. Without a query the support's own rows are judged, each
+    by the others (leave-one-out) and against the label it was given.
     """
-    found, ned, query = facts.labels, facts.ned, facts.sets.query
-    neighborhood, total = facts.neighborhood, len(found.suspects)
+    ned, query = facts.ned, facts.sets.query
+    neighborhood, total = facts.neighborhood, len(suspects)
     before = best_class(ned.log_probs_of(neighborhood), neighborhood)
     for top in sorted({n for n in (10, 50, 200) if n < total} | {total}):
-        edits = found.suspects[:top], found.suggested[:top]
-        edited = torch.zeros(len(facts.sets.codes), dtype=torch.bool)
-        edited[edits[0]] = True
+        edited = torch.zeros(len(codes), dtype=torch.bool)
+        edited[suspects[:top]] = True
         rows = edited[neighborhood.indices].any(1).nonzero().flatten()  # no other row can change
-        other, after = relabeled(neighborhood.rows(rows), ned.support_, *edits), before.clone()
+        mended, after = codes.clone(), before.clone()
+        mended[suspects[:top]] = suggested[:top]
+        other = neighborhood.rows(rows).labeled(mended)
         if len(rows):
             after[rows] = best_class(ned.log_probs_of(other), other)
         changed = int((before != after).sum())

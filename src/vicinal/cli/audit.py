@@ -28,6 +28,7 @@ from vicinal.cli.console import Console
 from vicinal.cli.data_files import read_vectors
 from vicinal.cli.decisions import cleaned_support
 from vicinal.cli.folders import WORK, locked
+from vicinal.cli.in_shards import in_shards, sharded_sets
 from vicinal.cli.model_inputs import ModelInputs, check_fits, in_codes_of, model_inputs, relabeled
 from vicinal.cli.models import model_of
 from vicinal.cli.row_set import RowSet, check_same_dims
@@ -51,6 +52,7 @@ def run(options: AuditOptions) -> None:
             result = audit(
                 **prepared.arguments,
                 settings=settings_of(prepared.options),
+                on=options.on,
                 about=prepared.about,
                 work=folder / WORK,
                 progress=lambda _title, done, total: bar(done, total),
@@ -86,6 +88,8 @@ def _data(audit: Audit) -> Iterator[str]:
         yield f"{'space':<8} {data.space.how}"
     if audit.search is not None:
         yield f"neighbors: {audit.search.how}"
+    if audit.scale is not None:
+        yield f"{'scale':<8} {audit.scale.how}"
     yield ""
 
 
@@ -115,7 +119,7 @@ def _findings(audit: Audit) -> Iterator[str]:
     counts = audit.verdict_counts()
     yield "  verdicts   " + " · ".join(f"{name} {n:,}" for name, n in counts.items())
     if audit.labels is not None:
-        suspects, checked = len(audit.labels.suspects), audit.labels.checked
+        suspects, checked = audit.suspect_count or 0, audit.labels.checked
         yield (
             f"  labels     {suspects:,} of {checked:,} support labels contradicted by their "
             f"neighborhood ({100 * suspects / max(checked, 1):.1f} %)"
@@ -148,7 +152,8 @@ def _written(folder: Path) -> Iterator[str]:
     size = f"{page.stat().st_size / 1e6:.1f} MB"
     files = "summary.json · samples.csv · suspects.csv · labels.csv · trust.vic"
     cleaned = f" · {CLEANED}" if (folder / CLEANED).exists() else ""
-    yield f"wrote  {page} ({size}) · {files}{cleaned}"
+    parts = " · every row in labels-*.parquet" if any(folder.glob("labels-*.parquet")) else ""
+    yield f"wrote  {page} ({size}) · {files}{cleaned}{parts}"
     yield f"next   vicinal explore {folder}   |   vicinal predict {folder}/trust.vic new.npz"
 
 
@@ -168,6 +173,9 @@ def prepare(options: AuditOptions, console: Console) -> Prepared:
     if options.model is not None:
         return _with_model(options, options.model, console)
     given = {role: spec for role in ROLES if (spec := getattr(options, role)) is not None}
+    if in_shards(options):
+        names = None if options.labels is None else _class_names(options.labels)
+        return Prepared(options, *sharded_sets(options, given, names))
     zero_rows = options.metric == "cosine" or options.normalize
     sets = {r: read_vectors(spec, options, zero_rows=zero_rows) for r, spec in given.items()}
     support = sets["support"]

@@ -35,6 +35,9 @@ TrustFolder = Annotated[
     bool,
     typer.Option("--trust-folder", help="Run the model that config.json names. It is code."),
 ]
+On = Annotated[
+    str | None, typer.Option("--on", help="ray, or ray://host:10001: work in a Ray cluster.")
+]
 METRICS = ("l2", "cosine")
 
 
@@ -137,7 +140,7 @@ class AuditOptions(
         "vicinal audit photos/train photos/test --model net.py:make --weights w.pt"
     )
 
-    support: Annotated[str, typer.Argument(help="Labeled reference rows: file or folder.")]
+    support: Annotated[str, typer.Argument(help="Labeled reference rows: file, folder, pattern.")]
     query: Annotated[str | None, typer.Argument(help="Rows to judge.")] = None
     calib: Annotated[str | None, typer.Option("--calib", help="Held-out rows to fit on.")] = None
     foreign: Annotated[
@@ -203,6 +206,10 @@ class AuditOptions(
         Path | None, typer.Option("--config", help="Settings of an earlier run (config.json).")
     ] = None
     trust_folder: TrustFolder = False
+    memory: Annotated[
+        str | None, typer.Option("--memory", help="2GB: what may be taken; rows are then streamed.")
+    ] = None
+    on: On = None
     fresh: Fresh = False
 
 
