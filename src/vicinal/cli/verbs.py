@@ -243,7 +243,11 @@ class FitOptions(DataOptions, VectorOptions, ConsoleOptions):
         "vicinal fit train.npz --calib val.npz --target-accuracy 0.99 -o trust.vic"
     )
 
-    support: Annotated[str, typer.Argument(help="Labeled reference rows.")]
+    support: Annotated[str, typer.Argument(help="Labeled reference rows; or a table, pg:TABLE.")]
+    store: Annotated[
+        str | None,
+        typer.Option("--store", help="pg:TABLE: keep the rows there, not in the .vic file."),
+    ] = None
     calib: Annotated[str | None, typer.Option("--calib", help="Held-out labeled rows.")] = None
     target_accuracy: TargetAccuracy = 0.99
     unfamiliar: Unfamiliar = 0.05

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vicinal.checks import InputError
+from vicinal.files import fingerprint
 
 _COLUMN_LIMIT = {"vector": 16_000, "hnsw": 2_000}  # pgvector's
 _OURS = "support of a vicinal search"  # the comment on our tables
@@ -47,6 +48,18 @@ class PgTable:
         self.width = 0
         self.ids: NDArray[Any] = np.empty(0, dtype=np.int64)
         self.labels: NDArray[Any] | None = None
+
+    @property
+    def columns(self) -> dict[str, str | None]:
+        """Which column holds what, as ``open`` takes them."""
+        names = self._names
+        label = None if self.labels is None else names["label"]
+        return {"id": names["id"], "label": label, "embedding": names["x"]}
+
+    def marks(self) -> str:
+        """What ids and labels are known by."""
+        labels = [] if self.labels is None else [str(label) for label in self.labels.tolist()]
+        return fingerprint("\n".join(map(str, self.ids.tolist())), "\n".join(labels))[:16]
 
     def close(self) -> None:
         self._connection.close()
@@ -146,6 +159,24 @@ class PgTable:
                 raise self._changed()
             rows[start : start + len(block)] = _matrix(found, self.width)[at[block]]
         return rows
+
+    def stream(self, size: int, start: int, stop: int) -> Iterator[tuple[int, NDArray[np.float32]]]:
+        """Vectors from one place to another, at most ``size`` at a time, in order of id."""
+        if start >= stop:
+            return
+        text = self._sql("SELECT {id}, {x} FROM {t} WHERE {id} >= %s ORDER BY {id} LIMIT %s")
+        first = self.ids[start].item()
+        with (
+            self._connection.transaction(),
+            self._connection.cursor("vicinal_rows", binary=True) as cursor,
+        ):
+            cursor.execute(text, (first, stop - start), binary=True)
+            for at in range(start, stop, size):
+                found = cursor.fetchmany(min(size, stop - at))
+                here = [row[0] for row in found]
+                if here != self.ids[at : min(at + size, stop)].tolist():
+                    raise self._changed()
+                yield at, _matrix(found, self.width)
 
     def append(self, rows: NDArray[np.float32], labels: Any) -> None:
         self._check_own()
