@@ -72,10 +72,10 @@ class PgTable:
                 f"`support` has {width} dimensions, pgvector takes at most {limit} "
                 f"{'with' if operators else 'without'} an index. Reduce them, or search otherwise."
             )
-        names = _label_texts(labels, len(rows))
+        names = _label_column(labels, len(rows))
         with self._connection.transaction():
             self._drop_own()
-            columns = f"(id bigint PRIMARY KEY, label text, embedding vector({width}))"
+            columns = f"(id bigint PRIMARY KEY, label {_kind(names)}, embedding vector({width}))"
             self._run("CREATE TABLE {t} " + columns)
             self._run(f"COMMENT ON TABLE {{t}} IS '{_OURS}'")
             ids = np.arange(len(rows))
@@ -180,7 +180,12 @@ class PgTable:
 
     def append(self, rows: NDArray[np.float32], labels: Any) -> None:
         self._check_own()
-        names = _label_texts(labels, len(rows))
+        names = _label_column(labels, len(rows))
+        if names is not None and (self.labels is None or _kind(names) != _kind(self.labels)):
+            raise InputError(
+                f"`labels` are {_kind(names)}, those of the table {self.name!r} are "
+                f"{'none' if self.labels is None else _kind(self.labels)}. Use the same kind."
+            )
         ids = int(self.ids[-1]) + 1 + np.arange(len(rows))
         with self._connection.transaction():
             self._copy(ids, names, rows)
@@ -259,7 +264,8 @@ class PgTable:
         text = self._sql("COPY {t} (id, label, embedding) FROM STDIN WITH (FORMAT BINARY)")
         names = [None] * len(ids) if labels is None else labels.tolist()
         with self._connection.cursor() as cursor, cursor.copy(text) as copy:
-            copy.set_types(["int8", "text", "vector"])
+            kind = self.labels if labels is None else labels
+            copy.set_types(["int8", "int8" if _kind(kind) == "bigint" else "text", "vector"])
             for line in zip(ids.tolist(), names, rows, strict=True):
                 copy.write_row(line)
 
@@ -282,6 +288,12 @@ def _only(vectors: list[str], table: str) -> str:
     return vectors[0]
 
 
+def _kind(labels: NDArray[Any] | None) -> str:
+    """Of the column; numbers that were joined by rows without a label are numbers still."""
+    known = [] if labels is None else [label for label in labels[:64].tolist() if label is not None]
+    return "bigint" if known and all(isinstance(label, int) for label in known) else "text"
+
+
 def _matrix(found: list[Any], width: int) -> NDArray[np.float32]:
     rows = np.empty((len(found), width), dtype=np.float32)
     for i, row in enumerate(found):
@@ -289,13 +301,16 @@ def _matrix(found: list[Any], width: int) -> NDArray[np.float32]:
     return rows
 
 
-def _label_texts(labels: Any, rows: int) -> NDArray[Any] | None:
+def _label_column(labels: Any, rows: int) -> NDArray[Any] | None:
+    """Whole numbers as they are, anything else as text."""
     if labels is None:
         return None
-    names = np.array([str(label) for label in np.asarray(labels).tolist()], dtype=object)
-    if len(names) != rows:
-        raise InputError(f"`labels` must hold one label per row: {len(names)} for {rows} rows.")
-    return names
+    names = np.asarray(labels)
+    if names.shape != (rows,):
+        raise InputError(f"`labels` must hold one label per row: {names.shape} for {rows} rows.")
+    if names.dtype.kind in "iu":
+        return names.astype(np.int64)
+    return np.array([str(label) for label in names.tolist()], dtype=object)
 
 
 def _import_psycopg() -> tuple[Any, Any]:
