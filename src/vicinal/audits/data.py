@@ -177,7 +177,12 @@ def map_of(
     rng = np.random.default_rng(seed)
     some = torch.from_numpy(np.sort(rng.permutation(len(q))[:1000]))
     few = min(10, indices.shape[1])
-    near = torch.cdist(flat_q[some], flat_s).topk(few, largest=False).indices
+    near = torch.cat(  # a few rows at a time: the support may have millions
+        [
+            torch.cdist(part, flat_s).topk(few, largest=False).indices
+            for part in flat_q[some].split(50)
+        ]
+    )
     kept = (near[:, :, None] == indices[some, None, :few]).any(2).double().mean()
     shown = np.sort(rng.permutation(len(s))[:MAP_ROWS])
     note = "" if len(shown) == len(s) else f"{len(shown):,} of {len(s):,} support rows are drawn"
