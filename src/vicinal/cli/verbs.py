@@ -223,6 +223,7 @@ class EmbedOptions(ModelOptions, ImageOptions, DataOptions, ConsoleOptions):
         int, typer.Option("--batch-size", help="Rows per forward pass.", min=1, max=2**20)
     ] = 256
     device: Annotated[str, typer.Option("--device", help="auto, cpu, cuda, cuda:1, mps.")] = "auto"
+    on: On = None
     fresh: Fresh = False
 
 

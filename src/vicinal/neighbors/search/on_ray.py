@@ -10,11 +10,9 @@ so that a restarted one reads it again. There is no scheduler, RPC or retry of o
 from __future__ import annotations
 
 import itertools
-import logging
 import os
 from collections import deque
 from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any, Self
 
 import numpy as np
@@ -23,7 +21,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from vicinal.checks import InputError, check_choice, check_k
-from vicinal.files import reason
+from vicinal.cluster import RESTARTS, asking, connect
 from vicinal.neighbors.distances import METRICS
 from vicinal.neighbors.neighborhood import Neighborhood, joined
 from vicinal.neighbors.search.choice import make_search
@@ -40,68 +38,7 @@ from vicinal.neighbors.search.sharded import (
 
 BLOCK = 2048  # queries that are sent at a time
 AHEAD = 3  # blocks of queries on their way, so that no actor waits for the merging
-RESTARTS = 3
 _READ = 1 << 16  # rows read at a time
-# A loaded machine may take its time to start a cluster; Ray's own patience is 30 seconds.
-_PATIENCE = {"RAY_agent_register_timeout_ms": "180000", "RAY_raylet_start_wait_time_s": "180"}
-
-
-def connect(on: str) -> Any:
-    """Ray, connected: ``"ray"`` is the cluster of RAY_ADDRESS or a new local one; or an address."""
-    try:
-        import ray  # an extra
-    except ImportError:
-        raise InputError(f"on={on!r} needs Ray: pip install 'vicinal[ray]'.") from None
-    if ray.is_initialized():
-        return ray
-    if on != "ray" and not on.startswith("ray://"):
-        raise InputError(f"on={on!r} is no cluster. Give ray, or ray://host:10001.")
-    address = os.environ.get("RAY_ADDRESS") if on == "ray" else on
-    quiet = {"logging_level": logging.ERROR, "log_to_driver": False}
-    try:
-        if address:
-            ray.init(address=address, **quiet)
-        else:
-            for name, value in {**_PATIENCE, "RAY_USAGE_STATS_ENABLED": "0"}.items():
-                os.environ.setdefault(name, value)
-            ray.init(include_dashboard=False, **quiet)
-    except Exception as error:  # Ray has no one kind for it
-        where = f"the Ray cluster at {address}" if address else "a Ray cluster on this machine"
-        raise InputError(
-            f"cannot reach {where}: {reason(error)}. Check that it runs (ray status), or leave "
-            "--on out to work in one process."
-        ) from None
-    return ray
-
-
-@contextmanager
-def asking(what: str) -> Iterator[None]:
-    """What a worker complains of, or that it keeps dying, as one sentence."""
-    import ray
-
-    try:
-        yield
-    except ray.exceptions.RayTaskError as error:
-        cause = getattr(error, "cause", None)
-        if isinstance(cause, InputError):
-            raise InputError(str(cause)) from None
-        raise
-    except ray.exceptions.RayActorError as error:
-        last = str(error).strip().splitlines()[-1][:200]
-        if "creation task" in str(error):
-            raise InputError(
-                f"a worker for {what} could not start: {last}. The same vicinal must be installed "
-                "on every machine of the cluster."
-            ) from None
-        raise InputError(
-            f"a worker that holds {what} keeps dying; Ray restarted it {RESTARTS} times. Does its "
-            "piece fit into the memory of its machine? Use more workers or smaller shards."
-        ) from None
-    except (ray.exceptions.RayError, ConnectionError) as error:
-        raise InputError(
-            f"the Ray cluster was lost while it worked on {what} ({reason(error)}). Run the same "
-            "command again: finished blocks are kept."
-        ) from None
 
 
 class Piece:
