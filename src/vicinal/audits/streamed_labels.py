@@ -61,7 +61,7 @@ class LabelJudge:
         own = torch.arange(start, stop)
         support = self.ned.support_
         near = support.search.query(support.space(rows), self.k, exclude=own).cpu()
-        near = near.labeled(support.everyone)  # type: ignore[attr-defined]
+        near = near.labeled(support.voters)
         parts = [
             self._judged(
                 own[at : at + JUDGED], rows[at : at + JUDGED], near.rows(slice(at, at + JUDGED))

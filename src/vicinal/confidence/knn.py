@@ -135,7 +135,8 @@ class KNNClassifier(ClassifierMixin, BaseEstimator):
         if len(x) == 1 and self.k != 1:
             raise InputError(f"`k`={self.k} but the support has 1 sample. Pass more rows, or k=1.")
         check_k(self.k, len(x), "k", "the support")
-        self.support_ = LabeledSupport(make_search(self.search, self.metric).build(x), labels)
+        made = make_search(self.search, self.metric, shape=(len(x), x.shape[1]))
+        self.support_ = LabeledSupport(made.build(x), labels)
         self.classes_: NDArray[Any] = labels.classes
         self.log_shares_ = log_class_shares(labels.codes, len(labels.classes))
         self.smoothing_ = 0.0

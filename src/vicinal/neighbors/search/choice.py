@@ -15,7 +15,13 @@ SEARCHES = ("exact", "auto", "faiss")
 RECALL = 0.98
 
 
-def make_search(search: str | Search, metric: str, *, recall: float = RECALL) -> Search:
+def make_search(
+    search: str | Search,
+    metric: str,
+    *,
+    recall: float = RECALL,
+    shape: tuple[int, int] | None = None,
+) -> Search:
     """A search by name, or the one given.
 
     Parameters
@@ -24,6 +30,7 @@ def make_search(search: str | Search, metric: str, *, recall: float = RECALL) ->
         until lists cost less on this machine (exact always where faiss is not installed).
     metric : ``"sqeuclidean"``, ``"euclidean"`` or ``"cosine"``.
     recall : the share of the true neighbors that an approximate search finds, at least.
+    shape : of the support to come: rows and columns, where they are known already.
 
     >>> make_search("exact", "cosine").metric
     'cosine'
@@ -38,7 +45,7 @@ def make_search(search: str | Search, metric: str, *, recall: float = RECALL) ->
             )
         return search
     check_choice(search, "search", SEARCHES)
-    if search == "exact":
+    if search == "exact" or (search == "auto" and shape and not lists_may_pay(*shape)):
         return ExactSearch(metric)
     if search == "auto" and find_spec("faiss") is None:
         return _WithoutFaiss(metric)

@@ -13,7 +13,7 @@ import itertools
 import os
 from collections import deque
 from collections.abc import Iterator
-from typing import Any, Self
+from typing import Any, Self, cast
 
 import numpy as np
 import torch
@@ -26,7 +26,7 @@ from vicinal.neighbors.distances import METRICS
 from vicinal.neighbors.neighborhood import Neighborhood, joined
 from vicinal.neighbors.search.choice import make_search
 from vicinal.neighbors.search.exact import checked_exclude, checked_rows
-from vicinal.neighbors.search.protocol import Search
+from vicinal.neighbors.search.protocol import ApproximateSearch, Search
 from vicinal.neighbors.search.sharded import (
     Source,
     fixed_support,
@@ -72,11 +72,30 @@ class Piece:
 
         return str(ray.get_runtime_context().get_node_id())
 
-    def query(self, x: Any, k: int, exclude: Any) -> tuple[Any, Any]:
-        near = nearest_in_block(
-            self.search, self.start, torch.tensor(x), k, torch.tensor(exclude)
+    def query(self, x: Any, k: int, exclude: Any, exactly: bool = False) -> tuple[Any, Any]:
+        """``exactly``: whatever it costs, where the search is approximate."""
+        search = self.search
+        if exactly and not search.exact:
+            search = Exactly(cast(ApproximateSearch, search))
+        rows, out = (
+            torch.tensor(x),
+            torch.tensor(exclude),
         )  # copied: what Ray hands out is read-only
+        near = nearest_in_block(search, self.start, rows, k, out)
         return near.distances.numpy(), near.indices.numpy()
+
+
+class Exactly:
+    """An approximate search, asked exactly."""
+
+    def __init__(self, search: ApproximateSearch) -> None:
+        self.search = search
+
+    def __len__(self) -> int:
+        return len(self.search)
+
+    def query(self, x: Tensor, k: int) -> Neighborhood:
+        return self.search.exactly(x, k)
 
 
 def _done(work: Any, start: int, stop: int) -> Any:
@@ -157,9 +176,16 @@ class RaySearch:
             return self.source[indices]
         return rows_at(self.source, indices, _READ)
 
-    @torch.no_grad()
     def query(self, x: Any, k: int, *, exclude: Any = None) -> Neighborhood:
         """The k nearest rows to each row of x, asked of all actors at once."""
+        return self._asked(x, k, exclude, exactly=False)
+
+    def exactly(self, x: Any, k: int, *, exclude: Any = None) -> Neighborhood:
+        """:meth:`query`, exact whatever it costs."""
+        return self._asked(x, k, exclude, exactly=True)
+
+    @torch.no_grad()
+    def _asked(self, x: Any, k: int, exclude: Any, *, exactly: bool) -> Neighborhood:
         x = checked_rows(x, "x", self.width).cpu()
         out = checked_exclude(exclude, len(x), len(self), x.device)
         check_k(k, len(self) - bool((out >= 0).any()), "k", "the support")
@@ -167,7 +193,7 @@ class RaySearch:
         done: list[Neighborhood] = []
         with asking("a piece of the support"):
             for rows, left_out in zip(x.split(BLOCK), out.split(BLOCK), strict=True):
-                sent = self.ray.put(rows.numpy()), k, self.ray.put(left_out.numpy())
+                sent = self.ray.put(rows.numpy()), k, self.ray.put(left_out.numpy()), exactly
                 waiting.append((rows, [actor.query.remote(*sent) for actor in self.actors]))
                 if len(waiting) > AHEAD:
                     done.append(self._merged(*waiting.popleft(), k))
