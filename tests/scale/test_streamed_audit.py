@@ -13,7 +13,7 @@ from vicinal.audits.inputs import AuditSettings
 from vicinal.checks import InputError
 
 RAW = AuditSettings(space="raw", k=20)
-OWN = ("search", "provenance", "not_checked", "scale", "warnings")  # what says how it was computed
+OWN = ("provenance", "not_checked", "scale", "search", "warnings")  # what says how it was computed
 
 
 def rows(n, seed=0, wrong=0):

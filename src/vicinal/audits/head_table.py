@@ -181,7 +181,7 @@ def compare_heads(
         task = replace(task, folds=(fold,))
     if not LINEAR.isdisjoint(names) and len(labels.classes) > 1:
         held = None if calib is None else _known(calib, labels)
-        view = linear_view((x, labels.codes), q, held, space=fit.space, seed=random_state)
+        view = linear_view((x, labels.codes), q, held, seed=random_state)
         task = replace(task, linear=view)
     answers, notes = _answers(names, task, warned)
     scores = [_line(name, Scored(a, codes.numpy(), target, delta)) for name, a in answers.items()]

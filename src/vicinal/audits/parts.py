@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from vicinal.checks import InputError
 from vicinal.files import DiskError, reading, reason, regular_file, sweep, write_atomically
 from vicinal.neighbors.search.resumable import Progress
@@ -80,12 +82,14 @@ class Parts:
         pyarrow.parquet.write_table(pyarrow.table(dict(columns)), buffer)
         write_atomically(self.path(at), buffer.getvalue())
 
-    def read(self, *columns: str) -> Iterator[dict[str, Any]]:
-        """Some columns of one part after the other, as numpy arrays or lists."""
+    def read(self, *columns: str, rows: Sequence[int] | None = None) -> Iterator[dict[str, Any]]:
+        """Some columns of one part after the other, as numpy arrays or lists; or of some rows."""
         for path in self.paths:
             regular_file(path, "part", within=self.folder)
             with reading(path, "Run the same command with --fresh."):
                 table = parquet().parquet.read_table(path, columns=list(columns))
+                if rows is not None:
+                    table = table.filter(np.isin(table["row"].to_numpy(), rows))
                 yield {name: _values(table[name]) for name in columns}
 
 

@@ -81,6 +81,7 @@ class Cases(Record):
     layer_share: tuple[tuple[float, ...], ...] | None = None
     familiarity: tuple[float, ...] | None = None  # share of held-out rows at least as foreign
     linear_share: tuple[float, ...] | None = None  # of the answer's lead, where a part is linear
+    others: tuple[str | None, ...] | None = None  # labels of classes the support lacks: wrong
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -23,6 +23,7 @@ from vicinal.audits.facts import Facts, split_of
 from vicinal.audits.fitted_space import space_facts
 from vicinal.audits.inputs import About, AuditSettings, Sets, ready_sets, usable_k
 from vicinal.audits.linear_view import sample
+from vicinal.audits.searching import Searching
 from vicinal.capture import ShardStore
 from vicinal.capture.sources import Rows
 from vicinal.checks import InputError
@@ -44,6 +45,9 @@ from vicinal.neighbors.distances import unit_rows
 from vicinal.neighbors.learned import Form
 from vicinal.neighbors.neighborhood import Neighborhood
 from vicinal.neighbors.search import Search
+from vicinal.neighbors.search.cost import SAMPLE
+from vicinal.neighbors.search.protocol import ApproximateSearch
+from vicinal.neighbors.search.recall import drawn_rows
 from vicinal.neighbors.search.resumable import Progress
 from vicinal.neighbors.search.sharded import Mapped, Source, rows_at
 from vicinal.neighbors.spaces import LABELED, SPACES, Space
@@ -90,6 +94,10 @@ class SampledSupport(LabeledSupport):
     @property
     def rows(self) -> Float[Tensor, "a d"]:
         return self.anchors
+
+    @property
+    def voters(self) -> Int[Tensor, " n"]:
+        return self.everyone
 
     def query(self, x: Float[Tensor, "m d"], k: int) -> Neighborhood:
         return self.search.query(self.space(x), k).cpu().labeled(self.everyone)
@@ -239,7 +247,13 @@ def sampled_facts(
     held = SampledSupport(search, labels, everyone, sets.support.rows, graph, fit.space)
     split = split_of(sets, query, graph, calib, settings.seed)
     said = space_facts(settings, fit)
-    return Facts(sets, settings, about, None, held, graph, query, split, None, said, foreign)
+    asked = Searching(sets.support, settings, work, progress, lambda rows: search)
+    if not search.exact:
+        some = drawn_rows(len(sets.codes), SAMPLE, settings.seed + 1)
+        exactly = cast(ApproximateSearch, search).exactly
+        near = exactly(sets.support.rows[some], k, exclude=support.some[some])
+        asked.checked.append((some, near))
+    return Facts(sets, settings, about, None, held, graph, query, split, None, said, asked, foreign)
 
 
 def searched(

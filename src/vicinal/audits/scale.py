@@ -16,7 +16,6 @@ import re
 import time
 import warnings
 from collections.abc import Callable
-from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -305,9 +304,9 @@ def named_parts(table: str, parts: Parts) -> dict[str, Path]:
     return {f"{table}-{at:05d}.parquet": path for at, path in enumerate(parts.paths)}
 
 
-def on_ray(on: str, settings: AuditSettings) -> Callable[[], Search]:
+def on_ray(on: str, settings: AuditSettings) -> Callable[[torch.Tensor], Search]:
     """Makes a search of rows in memory that lives in Ray's processes."""
     from vicinal.neighbors.search.on_ray import RaySearch
 
     kind = "faiss" if settings.search == "faiss" else "exact"
-    return partial(RaySearch, settings.metric, on=on, engine=kind)
+    return lambda rows: RaySearch(settings.metric, on=on, engine=kind).build(rows)

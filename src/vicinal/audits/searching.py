@@ -40,7 +40,7 @@ class Searching:
     settings: AuditSettings
     work: str | Path | None
     progress: Progress | None
-    make: Callable[[], Search] | None = None  # an engine of the caller's, not by name
+    make: Callable[[Tensor], Search] | None = None  # another engine than the settings name
     engine: Search = field(init=False)
     checked: list[tuple[Int[Tensor, " r"], Neighborhood]] = field(default_factory=list)
 
@@ -85,7 +85,7 @@ class Searching:
 
     def _made(self, rows: Tensor) -> Search:
         if self.make is not None:
-            return self.make().build(rows)
+            return self.make(rows)
         name, recall = self.settings.search, self.settings.recall
         shape = (len(rows), rows.shape[1])
         return make_search(name, self.settings.metric, recall=recall, shape=shape).build(rows)
@@ -106,15 +106,14 @@ class Searching:
 
 def search_facts(facts: Facts) -> SearchFacts:
     """Which engine answered; what an approximate one has moved, on rows that were asked exactly."""
-    engine = facts.support.search
-    checked = facts.searching.checked if facts.searching is not None else []
+    engine, checked = facts.searching.engine, facts.searching.checked
     if not checked:
         return SearchFacts(engine.title, exact=True, how=engine.title)
     rows = torch.cat([part for part, _ in checked])
     exact = Neighborhood(*(torch.cat(c) for c in zip(*(n for _, n in checked), strict=True)))
     found, codes = facts.graph.rows(rows), facts.sets.codes[rows]
     recall = recall_of(found, exact)
-    before = facts.ned.log_probs_of(exact.labeled(facts.sets.codes))
+    before = facts.ned.log_probs_of(exact.labeled(facts.support.voters))
     after = facts.ned.log_probs_of(found)
     own, own_exact = (log_p.gather(1, codes[:, None])[:, 0] for log_p in (after, before))
     chance = own.isfinite() & own_exact.isfinite()

@@ -144,7 +144,10 @@ class Recommendation(Record):
 
 @dataclass(frozen=True)
 class Threshold(Record):
-    """Accept where confidence is at least ``value``; None: no cut-off reaches the target."""
+    """Accept where confidence is at least ``value``; None: no cut-off reaches the target.
+
+    Coverage and accuracy are of the ``rows`` that have a label; others stand in ``unscored``.
+    """
 
     target: float
     value: float | None
@@ -153,6 +156,11 @@ class Threshold(Record):
     lower_bound: float | None
     rows: int  # rows the bound rests on
     delta: float = 0.05
+    accepted: int = 0  # of those rows
+    errors: int = 0  # among the accepted
+    unscored: int = 0  # rows without a label that would be accepted too
+    level: float | None = None  # confidence below which a row is contested
+    why: str = ""  # why this target, where nobody named one
 
 
 @dataclass(frozen=True)
@@ -165,6 +173,7 @@ class RiskCoverage(Record):
     accuracy: tuple[float, ...]
     lower_bound: tuple[float, ...]
     chosen: Threshold | None = None
+    targets: tuple[Threshold, ...] = ()  # the chosen one and other usual targets, lowest first
 
 
 @dataclass(frozen=True)
@@ -307,17 +316,30 @@ class NetworkView(Record):
 
 
 @dataclass(frozen=True)
+class LinearMap(Record):
+    """The linear shadow of the same rows, in the same order."""
+
+    method: str
+    x: tuple[float, ...]
+    y: tuple[float, ...]
+    preservation: float
+    support_x: tuple[float, ...] = ()
+    support_y: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True)
 class Map(Record):
     """Two dimensions to look at; neighbors shown on a click are the true ones."""
 
     method: str
     x: tuple[float, ...]  # the query, row by row
     y: tuple[float, ...]
-    preservation: float  # share of the 10 true neighbors that are among the map's 10
+    preservation: float  # share of a row's 10 nearest drawn rows that are so on the map
     support_row: tuple[int, ...] = ()
     support_x: tuple[float, ...] = ()
     support_y: tuple[float, ...] = ()
     note: str = ""
+    linear: LinearMap | None = None
 
 
 @dataclass(frozen=True)

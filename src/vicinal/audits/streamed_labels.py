@@ -61,7 +61,7 @@ class LabelJudge:
         own = torch.arange(start, stop)
         support = self.ned.support_
         near = support.search.query(support.space(rows), self.k, exclude=own).cpu()
-        near = near.labeled(support.everyone)  # type: ignore[attr-defined]
+        near = near.labeled(support.voters)
         parts = [
             self._judged(
                 own[at : at + JUDGED], rows[at : at + JUDGED], near.rows(slice(at, at + JUDGED))
@@ -169,12 +169,11 @@ def _ranked(parts: Parts, most: int) -> list[int]:
 
 def _suspects(facts: Facts, parts: Parts, rows: list[int]) -> tuple[Suspect, ...]:
     """The record of each, with the query predictions that mending it would change."""
-    wanted, found = set(rows), dict[int, dict[str, Any]]()
+    found = dict[int, dict[str, Any]]()
     names = ("row", "id", "given", "suggested", "p_given", "p_suggested", "neighbors", "weights")
-    for part in parts.read(*names, "distances", "score"):
-        for at in [at for at, row in enumerate(part["row"].tolist()) if row in wanted]:
-            line = {name: column[at] for name, column in part.items()}
-            found[int(line["row"])] = line
+    for part in parts.read(*names, "distances", "score", rows=rows):
+        for at, row in enumerate(part["row"].tolist()):
+            found[row] = {name: column[at] for name, column in part.items()}
     if not rows:
         return ()
     new = torch.tensor([int(found[row]["suggested"]) for row in rows])

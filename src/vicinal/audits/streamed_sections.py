@@ -17,12 +17,12 @@ from vicinal.audits import data
 from vicinal.audits.facts import Facts
 from vicinal.audits.inputs import LabeledRows, warn
 from vicinal.audits.label_records import LabelAudit
+from vicinal.audits.map import map_of
 from vicinal.audits.parts import Parts
 from vicinal.audits.record import SupportRows
 from vicinal.audits.sampled import READ, Whole, ids_of
 from vicinal.audits.sections import ClassFacts, Data, Duplicates, Map, PriorShift, SetFacts
 from vicinal.neighbors.neighborhood import Neighborhood
-from vicinal.neighbors.search import ExactSearch
 from vicinal.neighbors.search.sharded import rows_at
 
 
@@ -105,13 +105,11 @@ def class_facts_of_all(facts: Facts, support: Whole, labels: LabelAudit) -> tupl
     )
 
 
-def map_of_anchors(facts: Facts, support: Whole) -> Map:
+def map_of_anchors(facts: Facts, support: Whole) -> Map | None:
     """Drawn and scored among the anchors: the map shows no other support rows."""
-    own, asked = facts.sets.support.rows, facts.sets.query.rows
-    few = min(10, len(own) - 1)
-    alone = torch.arange(len(own)) if facts.sets.leave_one_out else None
-    near = ExactSearch(facts.settings.metric).build(own).query(asked, few, exclude=alone).indices
-    drawn = data.map_of(asked, own, facts.sets.codes, near, facts.settings.seed)
+    drawn = map_of(facts)
+    if drawn is None:
+        return None
     rows = support.some[list(drawn.support_row)].tolist()
     return dataclasses.replace(drawn, support_row=tuple(rows))
 
@@ -119,11 +117,11 @@ def map_of_anchors(facts: Facts, support: Whole) -> Map:
 def duplicates_of_all(facts: Facts, support: Whole, parts: Parts) -> Duplicates:
     from vicinal.audits.audit import warn_of_duplicates
 
-    codes, near = facts.sets.query.codes, facts.neighborhood
-    correct = None if codes is None else (facts.answer.predicted == codes).numpy()
+    near = facts.neighborhood
+    scored = None if facts.score is None else (facts.score.rows, facts.score.right)
     if facts.space.name != "raw":
         near = _as_given(near, facts.sets.query.as_given, support)
-    found = data.duplicates(near, facts.graph, correct)
+    found = data.duplicates(near, facts.graph, scored)
     within = None
     if facts.space.name == "raw":
         within = sum(int(part["duplicate"].sum()) for part in parts.read("duplicate"))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -72,6 +73,8 @@ def _captured(
                     device=device,
                     to=folder,
                     progress=progress,
+                    on=options.on,
+                    load=partial(_model, options),
                 )
             except InputError:
                 raise
@@ -85,6 +88,11 @@ def _captured(
                 )
                 batch_size //= 2
                 forget(folder)
+
+
+def _model(options: EmbedOptions) -> nn.Module:
+    """The model again, in another process."""
+    return model_of(options.model, options, Console(as_json=True, quiet=True)).model
 
 
 def _failed(error: Exception) -> InputError:

@@ -14,6 +14,7 @@ from vicinal.cli.verbs import METRICS, FitOptions
 from vicinal.confidence import NEDClassifier, TrustHead
 from vicinal.confidence.support import LabeledSupport
 from vicinal.confidence.verdicts import Standards
+from vicinal.evaluation.threshold import LISTED
 from vicinal.files import check_output
 from vicinal.labels import labels_of
 from vicinal.neighbors.search.pg_rows import is_pg, pg_address
@@ -28,8 +29,9 @@ def run(options: FitOptions) -> None:
     if path.suffix != ".vic":
         raise InputError(f"--out {path} must end in .vic.")
     check_output(path)
-    if not 0 < options.target_accuracy < 1:
-        raise InputError(f"--target-accuracy must be between 0 and 1: {options.target_accuracy!r}.")
+    target = options.target_accuracy
+    if target is not None and not 0 < target < 1:
+        raise InputError(f"--target-accuracy must be between 0 and 1: {target!r}.")
     if options.store is not None and not is_pg(options.store):
         raise InputError(f"--store must name a table, pg:TABLE, got {options.store!r}.")
     calib = None if options.calib is None else _labeled(options.calib, options, console)
@@ -45,10 +47,14 @@ def run(options: FitOptions) -> None:
             ned.fit(*_labeled(options.support, options, console))
         else:
             ned.fit_support(stored_support(options, ned.metric, console))
-        head = TrustHead.of(
-            ned, calib, target_accuracy=options.target_accuracy, unfamiliar=options.unfamiliar
-        )
+        head = TrustHead.of(ned, calib, target_accuracy=target, unfamiliar=options.unfamiliar)
     head.save(path)
+    if target is None:
+        console.print(
+            f"target {head.standards.target_accuracy:g}: chosen from the data, the highest of "
+            f"{LISTED} that at least half of the rows can meet, else the accuracy; "
+            "--target-accuracy sets another"
+        )
     print_threshold(head, calib is not None, console)
     size = path.stat().st_size / 1e6
     console.print(f"wrote  {path} (support {head.ned.support_size_:,} rows, {size:.1f} MB)")
@@ -58,7 +64,7 @@ def run(options: FitOptions) -> None:
             "classes": [str(c) for c in head.classes_.tolist()],
             "temperature": head.ned.temperature_,
             "threshold": None if not head.standards.reachable else head.standards.threshold,
-            "target_accuracy": options.target_accuracy,
+            "target_accuracy": head.standards.target_accuracy,
             "unfamiliar": options.unfamiliar,
         }
     )

@@ -39,7 +39,7 @@ def _is_sharded(spec: str) -> bool:
 
 
 def sharded_sets(
-    options: AuditOptions, given: dict[str, str], class_names: list[str] | None
+    options: AuditOptions, given: dict[str, str], class_names: Any
 ) -> tuple[dict[str, Any], About]:
     """The sets as :func:`vicinal.audit` takes them, and what they are called."""
     for name in WHOLE:

@@ -27,7 +27,6 @@ from vicinal.neighbors.search.exact import (
     checked_rows,
     merged,
 )
-from vicinal.neighbors.search.protocol import Search
 from vicinal.neighbors.spaces import RAW, Space
 
 MEMORY = 1 << 29  # bytes that a block and its search may take
@@ -92,8 +91,16 @@ def rows_at(source: Source, indices: Tensor | slice, size: int) -> Float[Tensor,
     return found
 
 
+class Asked(Protocol):
+    """What a block is asked."""
+
+    def __len__(self) -> int: ...
+
+    def query(self, x: Any, k: int) -> Neighborhood: ...
+
+
 def nearest_in_block(
-    search: Search, start: int, x: Float[Tensor, "m d"], k: int, exclude: Int[Tensor, " m"]
+    search: Asked, start: int, x: Float[Tensor, "m d"], k: int, exclude: Int[Tensor, " m"]
 ) -> Neighborhood:
     """The k nearest of a block whose first row has number ``start``; infinity where it has fewer.
 
