@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vicinal.audits.label_records import LabelAudit
+from vicinal.audits.search_record import SearchFacts
 from vicinal.audits.sections import (
     Borders,
     ClassFacts,
@@ -35,7 +36,6 @@ from vicinal.audits.sections import (
     Recommendation,
     RiskCoverage,
     Scale,
-    SearchFacts,
     StressTable,
     Sweep,
     Unknowns,

@@ -16,7 +16,7 @@ from jaxtyping import Int
 from torch import Tensor
 
 from vicinal.audits.inputs import AuditSettings, LabeledRows
-from vicinal.audits.sections import SearchFacts
+from vicinal.audits.search_record import SearchFacts
 from vicinal.capture import ShardStore
 from vicinal.confidence.support import CrossFit
 from vicinal.evaluation.calibration import expected_calibration_error
