@@ -183,6 +183,8 @@ def test_a_table_that_is_only_read_is_never_written(dsn, theirs):
             search.add(x[:1])
         with pytest.raises(InputError, match="only read"):
             search.remove([0])
+        with pytest.raises(psycopg.errors.ReadOnlySqlTransaction):
+            search.table._run("DELETE FROM {t}")
         with pytest.raises(InputError, match="not written by"):
             search.build(x)
 
@@ -232,6 +234,17 @@ def test_tables_that_are_no_support_earn_a_sentence(dsn, theirs, table, columns,
         connection.execute("CREATE TABLE IF NOT EXISTS two (id int, a vector(2), b vector(2))")
     with PgSearch(dsn, table) as search, pytest.raises(InputError, match=sentence):
         search.open(**columns)
+
+
+def test_a_server_without_pgvector_earns_a_sentence_and_is_left_as_it_is(dsn):
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        connection.execute("DROP DATABASE IF EXISTS plain")
+        connection.execute("CREATE DATABASE plain")
+    with PgSearch(dsn.replace("/postgres?", "/plain?"), "any") as search:
+        with pytest.raises(InputError, match="no pgvector"):
+            search.open()
+        found = search.table._connection.execute("SELECT count(*) FROM pg_extension").fetchone()
+    assert found == (1,)  # plpgsql alone
 
 
 def test_a_server_that_is_not_there_earns_a_sentence():

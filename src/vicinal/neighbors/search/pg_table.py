@@ -27,7 +27,7 @@ class PgTable:
     def __init__(self, dsn: str, name: str) -> None:
         self.name = name
         self._names = {"t": name, "id": "id", "label": "label", "x": "embedding"}
-        self._pg, register = _import_psycopg()
+        self._pg, self._register = _import_psycopg()
         try:
             self._connection = self._pg.connect(dsn, autocommit=True)
         except self._pg.Error as error:
@@ -35,14 +35,6 @@ class PgTable:
             raise InputError(
                 f"the PostgreSQL server cannot be reached: {first}. Name it in `dsn`, in "
                 "DATABASE_URL, or in libpq's variables (PGHOST, PGPORT, PGDATABASE, PGUSER)."
-            ) from None
-        try:
-            self._run("CREATE EXTENSION IF NOT EXISTS vector")
-            register(self._connection)
-        except self._pg.Error as error:
-            self.close()
-            raise InputError(
-                f"the server has no pgvector that this user may use: {error}".strip()
             ) from None
         self._own = False
         self.width = 0
@@ -73,6 +65,7 @@ class PgTable:
                 f"{'with' if operators else 'without'} an index. Reduce them, or search otherwise."
             )
         names = _label_column(labels, len(rows))
+        self._prepare(writing=True)
         with self._connection.transaction():
             self._drop_own()
             columns = f"(id bigint PRIMARY KEY, label {_kind(names)}, embedding vector({width}))"
@@ -87,6 +80,7 @@ class PgTable:
 
     def open(self, id: str | None, label: str | None, embedding: str | None) -> None:
         """The table as it lies; only read."""
+        self._prepare(writing=False)
         kinds = self._columns()
         x = embedding or _only([n for n, kind in kinds.items() if kind == "vector"], self.name)
         key = id or self._key(kinds)
@@ -111,6 +105,20 @@ class PgTable:
         if len(np.unique(self.ids)) < len(self.ids):
             raise InputError(f"ids of the table {self.name!r} occur more than once.")
         self.labels = None if named is None else np.array([pair[1] for pair in pairs])
+
+    def _prepare(self, *, writing: bool) -> None:
+        """What is only read is read in transactions that cannot write."""
+        mode = "READ WRITE" if writing else "READ ONLY"
+        self._run(f"SET SESSION CHARACTERISTICS AS TRANSACTION {mode}")
+        try:
+            if writing:
+                self._run("CREATE EXTENSION IF NOT EXISTS vector")
+            self._register(self._connection)
+        except self._pg.Error as error:
+            first = str(error).strip().splitlines()[0]
+            raise InputError(
+                f"the server has no pgvector that this user may use: {first}."
+            ) from None
 
     def nearest(
         self,
