@@ -39,6 +39,7 @@ from vicinal.audits.map import map_of
 from vicinal.audits.model import ModelFacts, images_of, listen
 from vicinal.audits.recommend import recommendation_of, warn_of_seen_support
 from vicinal.audits.record import Audit, SupportRows
+from vicinal.audits.scale import audit_at_scale, is_source, on_ray
 from vicinal.audits.scoring import (
     MIN_ECE_ROWS,
     head_record,
@@ -80,6 +81,8 @@ def audit(
     about: About | None = None,
     work: str | Path | None = None,
     progress: Progress | None = None,
+    on: str | None = None,
+    memory: int | str | None = None,
 ) -> Audit:
     """Judge ``query`` by its neighbors in ``support``; or a model's test rows by its train rows.
 
@@ -117,6 +120,9 @@ def audit(
     about : what the rows are called and look like, :class:`About`.
     work : a folder where finished blocks of the searches stay; a stopped audit goes on there.
     progress : called as ``progress(title, done, total)``.
+    on : ``"ray"`` or ``"ray://host:10001"``: search, and judge, in the processes of a cluster.
+    memory : ``"2GB"``: what may be taken. Sets may be files, patterns or folders of shards, or
+        memory maps; what does not fit is read in blocks (:mod:`vicinal.audits.scale`).
 
     Example:
         >>> y = np.arange(300) % 3
@@ -140,6 +146,9 @@ def audit(
     )
     if images is not None:
         about = dataclasses.replace(about, media=given_images(images))
+    sets_given = {"support": support, "query": query, "calib": calib, "foreign": foreign}
+    if model is None and (memory is not None or any(map(is_source, sets_given.values()))):
+        return audit_at_scale(sets_given, settings, about, work, progress, on, memory)
     seen: ModelFacts | None = None
     check_model(model)
     if model is not None:
@@ -152,14 +161,15 @@ def audit(
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", UserWarning)
         sets = ready_sets(support, query, calib, settings, about, foreign)
-        facts = gather(sets, logits, seen, settings, about, work, progress)
+        make = None if on is None else on_ray(on, settings)
+        facts = gather(sets, logits, seen, settings, about, work, progress, make)
         sections = _sections(facts, progress)
     command = about.command or "vicinal.audit(...)"
     config = {**settings.to_dict(), **about.config}
     return Audit(
         **sections,
         provenance=provenance_of(settings.seed, command, about.reproduce or command, start, config),
-        warnings=(*about.warnings, *_sentences(caught)),
+        warnings=(*about.warnings, *sentences(caught)),
     )
 
 
@@ -218,15 +228,20 @@ def support_rows(facts: Facts) -> SupportRows:
 def duplicates_of(facts: Facts) -> Duplicates:
     scored = None if facts.score is None else (facts.score.rows, facts.score.right)
     twins = data.duplicates(*data.as_given(facts), scored)
-    if twins.exact and not facts.sets.leave_one_out:
-        share, rest = 100 * twins.exact / facts.neighborhood.size, ""
+    if not facts.sets.leave_one_out:
+        warn_of_duplicates(twins, facts.neighborhood.size)
+    return twins
+
+
+def warn_of_duplicates(twins: Duplicates, rows: int) -> None:
+    if twins.exact:
+        share, rest = 100 * twins.exact / rows, ""
         if twins.accuracy_without is not None:
             rest = f" Without them and near-duplicates accuracy is {twins.accuracy_without:.3f}."
         warn(
             f"{twins.exact} exact duplicate rows appear in both support and query "
             f"({share:.2g} %).{rest}"
         )
-    return twins
 
 
 def prior_shift_of(facts: Facts) -> PriorShift | None:
@@ -234,13 +249,17 @@ def prior_shift_of(facts: Facts) -> PriorShift | None:
     if codes is None or not facts.scored or sets.leave_one_out:
         return None
     shift = data.prior_shift(sets.codes, codes, len(sets.classes), facts.settings.seed)
+    warn_of_shift(shift)
+    return shift
+
+
+def warn_of_shift(shift: PriorShift) -> None:
     if shift.distance > shift.by_chance:
         warn(
             f"class shares of support and query differ (total variation {shift.distance:.2f}, by "
             f"chance {shift.by_chance:.2f}): probabilities assume the support's. Try --prior "
             "uniform, or give a support like the query."
         )
-    return shift
 
 
 def agreement_of(facts: Facts) -> float | None:
@@ -352,7 +371,7 @@ def _graph_of(facts: Facts) -> tuple[Any, ...]:
     return facts.graph, facts.sets.codes, len(facts.sets.classes), facts.ned.temperature_
 
 
-def _sentences(caught: Iterable[warnings.WarningMessage]) -> list[str]:
+def sentences(caught: Iterable[warnings.WarningMessage]) -> list[str]:
     """Each once: what the audit says of the data first, then what its heads warn of."""
     found = [warning for warning in caught if issubclass(warning.category, UserWarning)]
     found.sort(key=lambda warning: not issubclass(warning.category, AuditWarning))

@@ -7,6 +7,7 @@ fitted is never scored on the rows it was fitted on.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -41,6 +42,7 @@ from vicinal.evaluation import ChosenTarget, reachable_target
 from vicinal.labels import UNKNOWN, Labels, log_class_shares
 from vicinal.neighbors.graph import NeighborGraph
 from vicinal.neighbors.neighborhood import Neighborhood
+from vicinal.neighbors.search import Search
 from vicinal.neighbors.search.resumable import Progress
 
 MIN_FOLD_ROWS = 50  # labeled rows; with fewer the fit is said to be weak
@@ -262,15 +264,19 @@ def gather(
     about: About,
     work: str | Path | None,
     progress: Progress | None,
+    make: Callable[[Tensor], Search] | None = None,
 ) -> Facts:
-    """Choose the space, search and split; ``work`` keeps finished blocks of a stopped search."""
+    """Choose the space, search and split; ``work`` keeps finished blocks of a stopped search.
+
+    ``make`` gives another search than the settings name: one in other processes.
+    """
     k, codes = usable_k(settings, sets), sets.codes
     given = None if logits is None else aligned_logits(logits, sets, about.class_names)
     fit = space_of(settings, sets, k)
     sets = sets.mapped(fit.space)
     if fit.crossed is not None and settings.k is None:
         k = min(k, most_neighbors(fit.crossed))
-    searching = Searching(sets.support, settings, work, progress)
+    searching = Searching(sets.support, settings, work, progress, make)
 
     def nearest(rows: LabeledRows) -> Neighborhood:
         return searching.nearest(rows, k).labeled(codes)

@@ -37,6 +37,7 @@ from vicinal.cli.console import Console
 from vicinal.cli.data_files import read_rows, read_vectors, without_labels
 from vicinal.cli.decisions import cleaned_support
 from vicinal.cli.folders import WORK, locked
+from vicinal.cli.in_shards import in_shards, sharded_sets
 from vicinal.cli.model_inputs import (
     ImageReading,
     ModelInputs,
@@ -78,6 +79,7 @@ def run(options: AuditOptions) -> None:
             result = audit(
                 **prepared.arguments,
                 settings=settings_of(prepared.options),
+                on=options.on,
                 about=prepared.about,
                 work=folder / WORK,
                 progress=step,
@@ -113,6 +115,8 @@ def _data(audit: Audit) -> Iterator[str]:
     yield f"{'split':<8} {data.split} · k={data.k} · T={data.temperature or 0:.4g}"
     if data.space is not None:
         yield f"{'space':<8} {data.space.how}"
+    if audit.scale is not None:
+        yield f"{'scale':<8} {audit.scale.how}"
     if audit.search is not None:
         yield f"neighbors: {audit.search.how}"
     yield ""
@@ -148,7 +152,7 @@ def _findings(audit: Audit) -> Iterator[str]:
     counts = audit.verdict_counts()
     yield "  verdicts   " + " · ".join(f"{name} {n:,}" for name, n in counts.items())
     if audit.labels is not None:
-        suspects, checked = len(audit.labels.suspects), audit.labels.checked
+        suspects, checked = audit.suspect_count or 0, audit.labels.checked
         yield (
             f"  labels     {suspects:,} of {checked:,} support labels contradicted by their "
             f"neighborhood ({100 * suspects / max(checked, 1):.1f} %)"
@@ -181,16 +185,21 @@ def _findings(audit: Audit) -> Iterator[str]:
 def _written(audit: Audit, folder: Path) -> Iterator[str]:
     page = folder / "report.html"
     size = f"{page.stat().st_size / 1e6:.1f} MB"
-    files = "summary.json · samples.csv · suspects.csv · labels.csv · trust.vic"
+    head = " · trust.vic" if (folder / "trust.vic").exists() else ""
+    files = f"summary.json · samples.csv · suspects.csv · labels.csv{head}"
     cleaned = f" · {CLEANED}" if (folder / CLEANED).exists() else ""
-    yield f"wrote  {page} ({size}) · {files}{cleaned}"
-    predict = f"vicinal predict {folder}/trust.vic new.npz"
-    if audit.head.made_from.model is not None:
-        predict = f"vicinal predict {folder}/trust.vic NEW --model {audit.head.made_from.model}"
+    parts = " · every row in labels-*.parquet" if any(folder.glob("labels-*.parquet")) else ""
+    yield f"wrote  {page} ({size}) · {files}{cleaned}{parts}"
+    predict = ""
+    if head and audit.head.made_from.model is not None:
+        model = audit.head.made_from.model
+        predict = f"   |   vicinal predict {folder}/trust.vic NEW --model {model}"
+    elif head:
+        predict = f"   |   vicinal predict {folder}/trust.vic new.npz"
     if all(importlib.util.find_spec(name) for name in SERVER):
-        yield f"next   vicinal explore {folder}   |   {predict}"
+        yield f"next   vicinal explore {folder}{predict}"
     else:
-        yield f"next   open {page}   |   {predict}"
+        yield f"next   open {page}{predict}"
         yield "       (vicinal explore judges new inputs live: pip install 'vicinal[explore]')"
 
 
@@ -222,6 +231,8 @@ def _with_rows(
 ) -> Prepared:
     """Embeddings as they are, of images by the small encoder, or of texts by ``encode``."""
     given = {role: spec for role in ROLES if (spec := getattr(options, role)) is not None}
+    if in_shards(options):
+        return Prepared(options, *sharded_sets(options, given, stated_order(options)))
     if Path(str(options.support)).is_dir() and (rows := read_rows(str(options.support))).unlabeled:
         raise without_labels(rows, options.support)
     zero_rows = options.metric == "cosine" or options.normalize

@@ -215,9 +215,9 @@ class TrustHead:
     @property
     def surroundings(self) -> Surroundings:
         """The parts of familiarity, fitted on the support as it is now."""
-        rows, codes = self.ned.support_.rows, self.ned.support_.labels.codes
-        if self._seen is None or self._seen[0] is not rows or self._seen[1] is not codes:
-            self._seen = (rows, codes, Surroundings.fit(rows, codes))
+        search, codes = self.ned.support_.search, self.ned.support_.labels.codes
+        if self._seen is None or self._seen[0] is not search or self._seen[1] is not codes:
+            self._seen = (search, codes, Surroundings.fit(search.rows, codes))
         return self._seen[2]
 
     def predict_proba(self, X: Any) -> Any:
@@ -319,7 +319,7 @@ def measure(
 def held_out_scores(ned: NEDClassifier, evidence: Evidence, rate: float) -> Tensor:
     """Every part of familiarity (m, p): of held-out rows if they are enough, or of the support."""
     support, parameters = ned.support_, ned.parameters_
-    parts = Surroundings.fit(support.rows, support.labels.codes)
+    parts = Surroundings.fit(support.search.rows, support.labels.codes)
     few = len(support) > 1 and not enough(len(evidence), rate)
     if evidence.points is not None and not few:
         return parts.scores(evidence.points.cpu(), evidence.neighborhood, parameters)

@@ -197,6 +197,11 @@ class LabeledSupport:
         return self.search.rows(slice(0, 0))
 
     @property
+    def voters(self) -> Int[Tensor, " n"] | Float[Tensor, "n c"]:
+        """The labels of all rows that are searched."""
+        return self.labels.codes
+
+    @property
     def width(self) -> int:
         """Columns of what comes in, before the map."""
         shift = self.space.shift
