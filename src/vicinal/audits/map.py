@@ -33,9 +33,8 @@ def map_of(facts: Facts) -> Map | None:
     if settings.map == "none":
         return None
     support, query = sets.support.rows, None if sets.leave_one_out else sets.query.rows
-    return two_dimensional(
-        support, query, sets.codes, settings.metric, settings.seed, neighbors=settings.map == "tsne"
-    )
+    how = {"neighbors": settings.map == "tsne", "first": facts.labels.suspects}
+    return two_dimensional(support, query, sets.codes, settings.metric, settings.seed, **how)
 
 
 def two_dimensional(
@@ -46,6 +45,7 @@ def two_dimensional(
     seed: int = 0,
     *,
     neighbors: bool = True,
+    first: Int[Tensor, " f"] | None = None,
 ) -> Map:
     """The map of all query rows and a sample of the support, with the share of neighbors kept.
 
@@ -56,10 +56,14 @@ def two_dimensional(
     metric : of the neighbors to keep.
     seed : of the samples.
     neighbors : by t-SNE; else the linear map alone.
+    first : support rows that must be drawn where not all are: suspects.
     """
     rng = np.random.default_rng(seed)
     most = 0 if query is None else min(len(support), DRAWN_SUPPORT)
-    drawn = torch.from_numpy(np.sort(rng.permutation(len(support))[:most]))
+    order = torch.from_numpy(rng.permutation(len(support)))
+    if first is not None:
+        order = torch.cat([first, order[~torch.isin(order, first)]])
+    drawn = order[:most].sort().values
     judged = support if query is None else query
     rows = torch.cat([judged, support[drawn]])
     asked = torch.from_numpy(np.sort(rng.permutation(len(judged))[:ASKED]))

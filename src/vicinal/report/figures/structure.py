@@ -4,17 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
 from vicinal.audits.record import Audit
 from vicinal.audits.sections import Borders, Histogram, Layer, NetworkView, PriorShift
 from vicinal.report.figures.trust import histogram_rows
 from vicinal.report.svg import Figure, Plot, ticks
-from vicinal.report.words import clean, count, decimal, four_digits, percent, plural, points, short
+from vicinal.report.words import clean, count, decimal, percent, plural, points, short
 
 MOST_CLASSES = 20  # more rows and columns than this cannot be read on a page
 MOST_POINTS = 5000
-MAP_SUPPORT = 3000
 
 
 def borders(record: Borders, classes: tuple[str, ...]) -> Figure | None:
@@ -227,16 +224,4 @@ def network_data(audit: Audit) -> dict[str, Any] | None:
         "query": network.rows_of == "query",
         "examples": network.density.examples,
         "similarity": {h.name: [h.edges, h.counts] for h in network.similarity},
-    }
-
-
-def map_data(audit: Audit) -> dict[str, Any] | None:
-    """An even sample of the support behind the query's points."""
-    chart = audit.map
-    if chart is None:
-        return None
-    step = max(1, -(-len(chart.support_x) // MAP_SUPPORT))
-    return {
-        "x": four_digits(np.array(chart.support_x[::step])).tolist(),
-        "y": four_digits(np.array(chart.support_y[::step])).tolist(),
     }
