@@ -348,7 +348,7 @@ def test_duplicates_across_sets_are_counted_and_taken_out_of_the_accuracy(rng):
     near = ExactSearch().build(x).query(q, 5)
     loo = ExactSearch().build(x).query(x, 5, exclude=torch.arange(30))
     correct = np.array([True] * 5 + [True, False] * 10)
-    found = duplicates(near, loo, correct)
+    found = duplicates(near, loo, (np.ones(len(correct), bool), correct))
     assert (found.exact, found.near) == (3, 2)
     assert found.pairs[:3] == ((0, 0), (1, 1), (2, 2))
     assert found.accuracy_without == pytest.approx(0.5)
@@ -456,3 +456,23 @@ def test_two_audits_are_compared_row_by_row(report, sets):
     )
     with pytest.raises(InputError, match="no query row in common"):
         compare_audits(report, renamed, report.provenance)
+
+
+def test_the_target_comes_from_the_data_unless_it_is_set(sets):
+    free = audit(support=sets[0], query=sets[1], settings=AuditSettings(k=15))
+    picked = free.risk_coverage.chosen
+    assert picked.target in (0.90, 0.95, 0.97, 0.99)
+    assert picked.coverage >= 0.5
+    assert "the highest of 90, 95, 97 and 99 %" in picked.why
+    assert free.head.standards.target_accuracy == picked.target
+    assert {t.target for t in free.risk_coverage.targets} >= {0.90, 0.95, 0.97, 0.99}
+    assert picked.level == free.head.standards.level
+    fixed = audit(support=sets[0], query=sets[1], settings=AuditSettings(k=15, target_accuracy=0.8))
+    assert fixed.risk_coverage.chosen.target == 0.8
+    assert fixed.risk_coverage.chosen.why == ""
+
+
+def test_without_labels_in_the_query_the_confidences_choose_the_target(sets):
+    report = audit(support=sets[0], query=sets[1][0], settings=AuditSettings(k=15))
+    assert 0 < report.head.standards.target_accuracy < 1
+    assert report.verdict_counts()["supported"] > 0

@@ -22,11 +22,14 @@ NEAR = 1e-6  # a squared distance below this share of the mean squared norm is a
 
 
 def duplicates(
-    neighborhood: Neighborhood, graph: Neighborhood, correct: NDArray[np.bool_] | None
+    neighborhood: Neighborhood,
+    graph: Neighborhood,
+    scored: tuple[NDArray[np.bool_], NDArray[np.bool_]] | None,
 ) -> Duplicates:
     """Query rows that are support rows too, exactly or nearly; accuracy without them.
 
-    A distance is small against the mean distance to the k-th neighbor.
+    A distance is small against the mean distance to the k-th neighbor. ``scored``: which rows have
+    a label, and which of those are right.
     """
     nearest = neighborhood.distances[:, 0]
     scale = float(neighborhood.distances[:, -1].double().mean())
@@ -34,8 +37,8 @@ def duplicates(
     both = (exact | near).numpy()
     rows = np.flatnonzero(both)[:50]
     without = None
-    if correct is not None and both.any() and not both.all():
-        without = float(correct[~both].mean())
+    if scored is not None and both.any() and not both[scored[0]].all():
+        without = float(scored[1][~both[scored[0]]].mean())
     pairs = zip(rows.tolist(), neighborhood.indices[rows, 0].tolist(), strict=True)
     return Duplicates(
         exact=int(exact.sum()),

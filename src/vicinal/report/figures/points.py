@@ -38,7 +38,7 @@ def points_data(audit: Audit) -> dict[str, Any]:
 def doubted(audit: Audit) -> list[int]:
     """Rows that are contested whatever the level of confidence: their neighbors disagree."""
     cases, chosen = audit.cases, audit.risk_coverage.chosen if audit.risk_coverage else None
-    level = max((chosen.value or chosen.target) if chosen else 0.0, MAJORITY)
+    level = chosen.level if chosen and chosen.level is not None else MAJORITY
     return [
         row
         for row, (verdict, sure) in enumerate(zip(cases.verdict, cases.confidence, strict=True))

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from vicinal.audits.record import Audit
 from vicinal.audits.sections import (
@@ -16,6 +17,7 @@ from vicinal.audits.sections import (
     ReliabilityBin,
     RiskCoverage,
     Sweep,
+    Threshold,
 )
 from vicinal.report.svg import Figure, Pair, Plot, ticks
 from vicinal.report.words import count, decimal, percent, points, sentence
@@ -197,13 +199,28 @@ def threshold_data(audit: Audit) -> dict[str, Any] | None:
         for name in audit.verdict_counts()
     ]
     return {
-        "threshold": [round(v, 5) for v in record.threshold],
+        "threshold": list(record.threshold),  # in full: rows are compared with it
         "coverage": [round(v, 5) for v in record.coverage],
         "accuracy": [round(v, 5) for v in record.accuracy],
         "lower": [round(v, 5) for v in record.lower_bound],
         "rejected": np.stack(rejected, 1).tolist(),
+        "rows": record.chosen.rows if record.chosen else len(cases.id),
         "chosen": record.chosen.value if record.chosen else None,
         "target": record.chosen.target if record.chosen else None,
+        "targets": [target_data(pick, confidence) for pick in record.targets],
+    }
+
+
+def target_data(pick: Threshold, confidence: NDArray[np.float64]) -> dict[str, Any]:
+    """One target that the page can move to; ``odd`` rows are rounded across its level."""
+    level = pick.target if pick.level is None else pick.level
+    printed = np.rint(10000 * confidence) / 10000
+    return {
+        "target": pick.target,
+        "value": pick.value,
+        "coverage": pick.coverage,
+        "level": level,
+        "odd": np.flatnonzero((printed < level) != (confidence < level)).tolist(),
     }
 
 
