@@ -28,8 +28,9 @@ from vicinal.report.svg import Figure
 
 Part = TypeVar("Part")  # of the record
 SCRIPTS = ("base.js", "media.js", "state.js", "panel.js", "gallery.js", "labels.js", "charts.js",
-           "threshold.js", "map.js", "opening.js", "live.js", "start.js")  # fmt: skip
+           "threshold.js", "colors.js", "map.js", "opening.js", "live.js", "start.js")  # fmt: skip
 MEGABYTE = 1_000_000
+MOST_CARDS = 10_000  # in a file; with more it opens slowly, and nobody looks at so many
 
 
 class Section(NamedTuple):
@@ -90,7 +91,7 @@ def render(audit: Audit, media: Media | None = None, *, max_mb: float = 10.0) ->
     """The page as one HTML text of at most ``max_mb`` megabytes, data and thumbnails inside."""
     view = view_of(audit, media)
     shell = len(page(view, Payload("{}")).encode("utf-8", "replace")) + 4096
-    payload = fill(audit, media, int(max_mb * MEGABYTE) - shell)
+    payload = fill(audit, media, int(max_mb * MEGABYTE) - shell, MOST_CARDS)
     if shell + payload.size > max_mb * MEGABYTE:
         least = (shell + payload.size) / MEGABYTE
         raise InputError(

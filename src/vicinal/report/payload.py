@@ -72,9 +72,12 @@ class Payload:
         return "\n".join(rules)
 
 
-def fill(audit: Audit, media: Media | None, budget: int) -> Payload:
-    """The largest payload within ``budget`` bytes; sizes are measured, not guessed."""
-    order, builder = card_order(audit), Builder(audit, media)
+def fill(audit: Audit, media: Media | None, budget: int, most: int | None = None) -> Payload:
+    """The largest payload within ``budget`` bytes; sizes are measured, not guessed.
+
+    ``most``: cards, however small they are.
+    """
+    order, builder = card_order(audit)[:most], Builder(audit, media)
     keep = guess(builder, order, budget)
     while True:
         payload = builder.build(order[:keep])

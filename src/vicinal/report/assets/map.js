@@ -1,38 +1,5 @@
 // ---- map: every query row as a point on a canvas. Zoom, pan, lasso; a selection filters the page.
 
-const HUES = ['#2f6f9f', '#d18a17', '#a83a6b', '#3c8d5a', '#7a5ab5', '#b5523b', '#2a9a9a', '#8a8f1f', '#c45f9c', '#5b6f8f', '#9c6b3f', '#4f9fd6'];
-const QUIET = 'strong'; // the palette's name for what is not colored
-const RAMP = ['#d6c15a', '#9fb35a', '#5fa06f', '#33868a', '#2b6690', '#26447f'];
-
-function colorings() {
-  const c = D.cases;
-  const hue = (code) => (code < 0 ? QUIET : HUES[code % HUES.length]);
-  const classes = (codes) => [...new Set(codes)].filter((code) => code >= 0).sort((a, b) => a - b).map((code) => [hue(code), D.classes[code], `class=${code}`]);
-  const found = {
-    verdict: { title: 'verdict', of: (r) => VERDICTS[P.verdict[r]], legend: () => VERDICTS.map((v) => [v, v, `verdict=${v}`]) },
-    predicted: { title: 'prediction', of: (r) => hue(P.predicted[r]), legend: () => classes(P.predicted) },
-    label: { title: 'label', of: (r) => hue(P.label[r]), legend: () => [...classes(P.label), [QUIET, 'no label', null]] },
-    confidence: { title: 'confidence', of: (r) => RAMP[Math.min(5, Math.floor(P.confidence[r] / 10000 * 6))], legend: () => RAMP.map((color, i) => [color, `${decimal(i / 6)}–${decimal((i + 1) / 6)}`, `conf=${i / 6}~${(i + 1) / 6}`]) },
-    right: { title: 'right or wrong', of: (r) => (P.label[r] < 0 ? QUIET : P.label[r] === P.predicted[r] ? 'supported' : 'unfamiliar'), legend: () => [['supported', 'right', null], ['unfamiliar', 'wrong', 'errors=1'], [QUIET, 'no label', null]] },
-    suspect: { title: 'suspect labels', of: () => QUIET, behind: (s, row) => (suspectAt.has(row) ? 'contested' : QUIET), legend: () => [['contested', 'support label to review', 'section=labels'], [QUIET, 'other rows', null]] },
-  };
-  (c.layers ?? []).forEach((layer, l) => {
-    found[`layer-${l}`] = { title: `vote of ${clip(layer, 24)}`, of: (r) => { const i = caseAt.get(r); return i === undefined ? QUIET : hue(c.layer_class[i][l]); }, legend: () => classes(c.layer_class.map((row) => row[l])) };
-  });
-  const behind = P.support.label;
-  for (const form of Object.values(found)) form.behind ??= form === found.predicted || form === found.label || form.title.startsWith('vote') ? (s) => hue(behind[s]) : () => QUIET;
-  return found;
-}
-
-function paletteOf(style) {
-  const known = new Map();
-  return (key) => {
-    if (key.startsWith('#')) return key;
-    if (!known.has(key)) known.set(key, style.getPropertyValue(`--${key}`).trim());
-    return known.get(key);
-  };
-}
-
 function startMap() {
   const canvas = $('#map-figure canvas');
   if (!canvas || !P.maps.length) return;
@@ -58,46 +25,60 @@ function startMap() {
   const px = (v) => (v - span[0] / 2) * scale * view.zoom + width / 2 + view.x;
   const py = (v) => height / 2 + view.y - (v - span[1] / 2) * scale * view.zoom;
 
-  // Points of one color in one go: fillStyle is what costs. Shapes where few are in sight and nothing moves.
+  // Colors are settled once for every filter, coloring and theme; a frame only places pixels.
+  const tint = { of: new Uint32Array(form.x.length), dim: new Uint8Array(form.x.length), behind: new Uint32Array(P.support.row.length) };
+  let image = null;
+  function prepare() {
+    const color = paletteOf(getComputedStyle(root));
+    const by = forms[state.color] ?? forms.verdict;
+    const known = new Map();
+    const inked = (key, share = 1) => {
+      const name = `${key} ${share}`;
+      if (!known.has(name)) known.set(name, pixelOf(color(key), color('sheet'), share));
+      return known.get(name);
+    };
+    const dim = filtered();
+    for (let r = 0; r < tint.of.length; r += 1) {
+      tint.dim[r] = dim && !rowMatches(r) ? 1 : 0;
+      tint.of[r] = tint.dim[r] ? inked(QUIET, 0.4) : inked(by.of(r));
+    }
+    for (let s = 0; s < tint.behind.length; s += 1) tint.behind[s] = inked(by.behind(s, P.support.row[s]), 0.6);
+  }
+
   function draw() {
     waiting = 0;
     const ratio = window.devicePixelRatio || 1;
-    if (canvas.width !== Math.round(width * ratio) || canvas.height !== Math.round(height * ratio)) { canvas.width = Math.round(width * ratio); canvas.height = Math.round(height * ratio); }
-    pen.setTransform(ratio, 0, 0, ratio, 0, 0);
-    pen.clearRect(0, 0, width, height);
-    const color = paletteOf(getComputedStyle(root));
+    const [w, h] = [Math.max(1, Math.round(width * ratio)), Math.max(1, Math.round(height * ratio))];
+    if (canvas.width !== w || canvas.height !== h || !image) { canvas.width = w; canvas.height = h; image = pen.createImageData(w, h); image.pixels = new Uint32Array(image.data.buffer); }
     const by = forms[state.color] ?? forms.verdict;
-    const inSight = (x, y) => x > -6 && y > -6 && x < width + 6 && y < height + 6;
-    const batches = new Map();
-    const put = (key, x, y) => { if (!batches.has(key)) batches.set(key, []); batches.get(key).push(x, y); };
-    if (state.behind !== '0') form.support_x.forEach((v, s) => {
-      const x = px(v); const y = py(form.support_y[s]);
-      if (inSight(x, y) && !(suspects[s] && by === forms.suspect)) put(by.behind(s, P.support.row[s]), x, y);
-    });
-    const side = view.zoom > 3 ? 3 : 2;
-    pen.globalAlpha = 0.8;
-    for (const [key, at] of batches) { pen.fillStyle = color(key); for (let n = 0; n < at.length; n += 2) pen.fillRect(at[n] - side / 2, at[n + 1] - side / 2, side, side); }
-    batches.clear();
-    const dim = filtered();
-    const sight = [];
     const n = form.x.length;
-    for (let r = 0; r < n; r += 1) {
-      const x = px(form.x[r]); const y = py(form.y[r]);
-      if (!inSight(x, y)) continue;
-      if (dim && !rowMatches(r)) put('dim', x, y);
-      else { sight.push(r); put(by.of(r), x, y); }
-    }
-    const faded = batches.get('dim') ?? [];
-    batches.delete('dim');
-    pen.globalAlpha = 0.3;
-    pen.fillStyle = color('strong');
-    for (let i = 0; i < faded.length; i += 2) pen.fillRect(faded[i] - 1.5, faded[i + 1] - 1.5, 3, 3);
-    pen.globalAlpha = 0.85;
-    const size = n > 20000 ? 3 : n > 5000 ? 3.6 : 4.4;
-    if (sight.length <= 2500 && !moving && by === forms.verdict) {
+    const [kx, ky] = [scale * view.zoom * ratio, scale * view.zoom * ratio];
+    const [ox, oy] = [(width / 2 + view.x) * ratio - span[0] / 2 * kx, (height / 2 + view.y) * ratio + span[1] / 2 * ky];
+    const { pixels } = image;
+    pixels.fill(0);
+    const put = (vx, vy, side, ink) => {
+      const x = Math.round(vx * kx + ox - side / 2);
+      const y = Math.round(oy - vy * ky - side / 2);
+      if (x < 0 || y < 0 || x + side > w || y + side > h) return false;
+      for (let row = y; row < y + side; row += 1) { const at = row * w + x; for (let c = at; c < at + side; c += 1) pixels[c] = ink; }
+      return true;
+    };
+    const small = Math.round((view.zoom > 3 ? 3 : 2) * ratio);
+    const size = Math.round((n > 20000 ? 3 : 4) * ratio);
+    if (state.behind !== '0') for (let s = 0; s < tint.behind.length; s += 1) put(form.support_x[s], form.support_y[s], small, tint.behind[s]);
+    for (let r = 0; r < n; r += 1) if (tint.dim[r]) put(form.x[r], form.y[r], Math.round(3 * ratio), tint.of[r]);
+    const sight = [];
+    const shapes = n <= 20000 && !moving && by === forms.verdict;
+    for (let r = 0; r < n; r += 1) if (!tint.dim[r] && put(form.x[r], form.y[r], size, tint.of[r]) && shapes && sight.length <= 2500) sight.push(r);
+    if (shapes && sight.length <= 2500) for (const r of sight) put(form.x[r], form.y[r], size, 0);
+    pen.putImageData(image, 0, 0);
+    pen.setTransform(ratio, 0, 0, ratio, 0, 0);
+    const color = paletteOf(getComputedStyle(root));
+    if (shapes && sight.length <= 2500) {
+      pen.globalAlpha = 0.85;
       for (const r of sight) { pen.fillStyle = pen.strokeStyle = color(by.of(r)); shape(pen, P.verdict[r], px(form.x[r]), py(form.y[r]), 3); }
-    } else for (const [key, at] of batches) { pen.fillStyle = color(key); for (let i = 0; i < at.length; i += 2) pen.fillRect(at[i] - size / 2, at[i + 1] - size / 2, size, size); }
-    pen.globalAlpha = 1;
+      pen.globalAlpha = 1;
+    }
     if (by === forms.suspect) { pen.fillStyle = color('contested'); suspects.forEach((is, s) => { if (is) shape(pen, 1, px(form.support_x[s]), py(form.support_y[s]), 4); }); }
     pen.strokeStyle = color('ink');
     pen.lineWidth = 2.2;
@@ -246,58 +227,18 @@ function startMap() {
     if ($('#map-form')) $('#map-form').value = state.map;
     measure();
     drawLegend(forms[state.color] ?? forms.verdict);
+    prepare();
     redraw();
   }
   $('#map-color').append(...Object.entries(forms).map(([key, { title }]) => el('option', { value: key, text: title })));
   $('#map-color').onchange = (event) => update({ color: event.target.value });
   if ($('#map-form')) $('#map-form').onchange = (event) => { home(); update({ map: event.target.value }); };
-  watchers.push((change) => ('color' in change || 'map' in change || 'behind' in change ? settle() : redraw()));
-  redraws.push(() => { drawLegend(forms[state.color] ?? forms.verdict); redraw(); });
+  watchers.push((change) => {
+    if ('color' in change || 'map' in change || 'behind' in change) settle();
+    else if ('target' in change || FILTERS.some((key) => key in change)) { prepare(); redraw(); } else redraw();
+  });
+  redraws.push(() => { drawLegend(forms[state.color] ?? forms.verdict); prepare(); redraw(); });
   new ResizeObserver(() => { measure(); redraw(); }).observe(canvas);
   settle();
   mapTable(form);
-}
-
-function drawLegend(by) {
-  const color = paletteOf(getComputedStyle(root));
-  const entries = by.legend();
-  const some = entries.length > 16 ? entries.slice(0, 15) : entries;
-  const swatch = (key) => {
-    if (VERDICTS.includes(key) && by.title === 'verdict') return mark(VERDICTS.indexOf(key));
-    const dot = el('i', { class: 'swatch-dot' });
-    dot.style.background = color(key);
-    return dot;
-  };
-  $('#map-legend').replaceChildren(...some.map(([key, label, picked]) => (picked
-    ? el('button', { type: 'button', 'data-pick': picked }, swatch(key), name(clip(label, 28)))
-    : el('span', {}, swatch(key), name(clip(label, 28))))),
-  entries.length > some.length && el('span', { class: 'quiet', text: `and ${whole(entries.length - some.length)} more, colors repeat` }) || '',
-  P.support.row.length ? el('span', { class: 'quiet' }, 'small: support') : '');
-}
-
-function rowTip(row) {
-  const i = caseAt.get(row);
-  const wrong = P.label[row] >= 0 && P.label[row] !== P.predicted[row];
-  return [
-    i !== undefined && D.kind === 'images' ? thumb('query', i, 64) : null,
-    el('div', {},
-      el('div', { class: 'says' }, mark(P.verdict[row]), name(clip(D.classes[P.predicted[row]], 40)), el('span', { class: 'quiet', text: decimal(P.confidence[row] / 10000) })),
-      el('div', { class: wrong ? 'truth wrong' : 'truth' }, P.label[row] < 0 ? 'no label' : name(`${wrong ? '✗' : '✓'} label ${clip(D.classes[P.label[row]], 40)}`)),
-      el('div', { class: 'id' }, name(clip(rowName(idOf(row), row), 48))),
-      i !== undefined && D.kind === 'texts' ? el('div', { class: 'snippet', text: clip(D.texts.query[i] ?? '', 120) }) : null),
-  ].filter(Boolean);
-}
-
-function suspectTip(row) {
-  const s = D.suspects[suspectAt.get(row)];
-  return [D.kind === 'images' ? thumb('support', s.place, 64) : null,
-    el('div', {}, el('div', { class: 'says' }, name(`${clip(D.classes[s.given], 30)} → ${clip(D.classes[s.suggested], 30)}?`)), el('div', { class: 'id' }, name(clip(rowName(s.id, s.row), 48))))].filter(Boolean);
-}
-
-function mapTable(form) {
-  const groups = new Map();
-  P.predicted.forEach((p, r) => { const g = groups.get(p) ?? [0, 0, 0]; g[0] += 1; g[1] += form.x[r]; g[2] += form.y[r]; groups.set(p, g); });
-  const rows = [...groups].sort((a, b) => a[0] - b[0]).map(([p, [n, x, y]]) => el('tr', {}, el('th', { scope: 'row' }, name(clip(D.classes[p], 60))), el('td', { text: whole(n) }), el('td', { text: brief(x / n) }), el('td', { text: brief(y / n) })));
-  $('#map-table').replaceChildren(el('table', {}, el('caption', { class: 'quiet', text: 'Centers of the predicted classes on the map' }),
-    el('thead', {}, el('tr', {}, ...['predicted', 'rows', 'x', 'y'].map((t) => el('th', { scope: 'col', text: t })))), el('tbody', {}, ...rows)));
 }
