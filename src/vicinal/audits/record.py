@@ -39,7 +39,6 @@ from vicinal.audits.sections import (
     Recommendation,
     RiskCoverage,
     Scale,
-    SearchFacts,
     Sweep,
     Unknowns,
 )

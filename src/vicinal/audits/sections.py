@@ -104,6 +104,7 @@ class Head(Record):
     nll_se: float | None = None
     infinite_rows: int = 0  # whose true class has probability 0: the NLL is infinite
     note: str = ""
+    even_bins: tuple[ReliabilityBin, ...] = ()  # of equally many rows, for confidences that crowd
 
 
 @dataclass(frozen=True)
