@@ -74,6 +74,24 @@ def nearest(query, support, k, metric="sqeuclidean", exclude=-1):
     return sorted(pairs)[:k]
 
 
+def tsne_slope(places, neighbors):
+    """The gradient of KL(p||q) at each place, p even over each row's neighbors."""
+    n, k = len(places), len(neighbors[0])
+    p = [[0.0] * n for _ in range(n)]
+    for i in range(n):
+        for j in neighbors[i]:
+            p[i][j] += 1 / (2 * n * k)
+            p[j][i] += 1 / (2 * n * k)
+    w = [[1 / (1 + distance(a, b)) for b in places] for a in places]
+    z = sum(w[i][j] for i in range(n) for j in range(n) if i != j)
+    slope = []
+    for i in range(n):
+        force = [(p[i][j] - w[i][j] / z) * w[i][j] if i != j else 0.0 for j in range(n)]
+        slope.append([4 * sum(force[j] * (places[i][a] - places[j][a]) for j in range(n))
+                      for a in (0, 1)])  # fmt: skip
+    return slope
+
+
 def leave_one_out_loss(distances, same, temperature, weight=None):
     """Mean of log M_i - log m_i over rows with a peer, on given neighbor lists."""
     total = count = 0.0
