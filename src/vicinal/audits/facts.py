@@ -28,7 +28,7 @@ from vicinal.audits.model import ModelFacts
 from vicinal.audits.recommend import Choice, choice_of, keepable, kept_blend
 from vicinal.audits.scoring import Scored
 from vicinal.audits.sections import SpaceFacts
-from vicinal.audits.suspects import ScoredLabels, scored_labels
+from vicinal.audits.suspects import ScoredLabels, class_log_probs, scored_labels
 from vicinal.capture import ShardStore
 from vicinal.checks import InputError
 from vicinal.confidence.ned.classifier import NEDClassifier
@@ -215,7 +215,7 @@ class Facts:
     @cached_property
     def labels(self) -> ScoredLabels:
         """The support's labels judged by probabilities that never saw them."""
-        return scored_labels(self.support_log_probs, self.sets.codes)
+        return scored_labels(class_log_probs(self), self.sets.codes)
 
     @property
     def support_ids(self) -> tuple[str, ...]:

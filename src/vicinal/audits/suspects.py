@@ -28,12 +28,14 @@ from vicinal.audits.label_records import (
     WrongPair,
 )
 from vicinal.audits.record import significant
+from vicinal.confidence.blend import product_log_probs
 from vicinal.confidence.label_noise import AMBIGUOUS, LabelNoise, label_noise
 from vicinal.confidence.ned.effects import label_effects, relabeled
 from vicinal.confidence.ned.posterior import (
     best_class,
     neighbor_log_weights,
 )
+from vicinal.confidence.ned_linear import NEDLinear
 from vicinal.neighbors.neighborhood import Neighborhood
 
 if TYPE_CHECKING:
@@ -59,6 +61,19 @@ class ScoredLabels(NamedTuple):
     @property
     def suggested(self) -> Int[Tensor, " s"]:
         return self.noise.suggested[self.noise.flagged]
+
+
+def class_log_probs(facts: Facts) -> Float[Tensor, "n c"]:
+    """Of each support row's class, by neighbors and a linear head that have not seen its label.
+
+    Floors are even, not the class shares: a rare class is no reason to suspect a label.
+    """
+    if facts.settings.prior != "support":
+        return facts.ned.log_probs_of(facts.graph)
+    both, count = NEDLinear().fit_parts(facts.ned, facts.linear.head), len(facts.sets.classes)
+    log_ned, log_linear = facts.ned.log_probs_of(facts.graph), facts.linear.support
+    even = torch.full((count,), -math.log(count), dtype=torch.float64)
+    return product_log_probs(log_ned, log_linear, even, both.blend_)
 
 
 def scored_labels(log_probs: Float[Tensor, "n c"], codes: Int[Tensor, " n"]) -> ScoredLabels:
