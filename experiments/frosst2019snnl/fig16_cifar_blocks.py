@@ -3,8 +3,7 @@
 Claim (Frosst 2019, appendix C): trained by cross-entropy, the soft nearest neighbor loss of the
 last block falls, that of the blocks before it stays or rises (cosine distances). No numbers.
 
-Here: three blocks instead of four; a small ResNet while it trains, and the published ResNet-20
-before and after training (its start is drawn anew for every seed).
+Here: three blocks for four; a small ResNet while it trains, and ResNet-20 untrained and published.
 """
 
 from __future__ import annotations
@@ -12,20 +11,20 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import torch
 import torch.nn.functional as F
 from experiments import nets
 from experiments.data import Source, cifar10_weights, images, parts
 from experiments.draw import bars, curves, tidy
 from experiments.fit import accuracy, batches, fit, one_cycle
-from experiments.record import Claim, difference
+from experiments.record import Claim
 from experiments.runner import main
 from torch import Tensor, nn
+from torch.optim import SGD
 
 from vicinal.capture import capture
 from vicinal.evaluation import entanglement
 
-BLOCKS = {"block 1": "1", "block 2": "2", "block 3": "3"}
+BLOCKS, ENDS = ("block 1", "block 2", "block 3"), ("untrained", "published")
 
 
 @dataclass(frozen=True)
@@ -40,18 +39,17 @@ class Settings:
     seeds: tuple[int, ...] = (0, 1, 2)
 
 
-PRESETS = {
-    "quick": Settings("digits", 1200, 40, 4, 4, 200, False, (0,)),
-    "cpu": Settings(),
-    "paper": Settings(steps=20_000, width=64, looks=40, test=2000),
-}
+QUICK = Settings("digits", 1200, 40, 4, 4, 200, False, (0,))
+PAPER = Settings(steps=20_000, width=64, looks=40, test=2000)
+PRESETS = {"quick": QUICK, "cpu": Settings(), "paper": PAPER}
 THEIRS: dict[str, float] = {}
 SMALLER = "three blocks of 8 to 32 channels, 500 steps of 100; 9,000 rows"
+WHY = "at its best T every block loses entanglement, the last by far the most; their T is not said"
 
 
-def mixed(model: nn.Module, x: Tensor, y: Tensor, layers: list[str]) -> list[float]:
-    found = entanglement(capture(model, x, layers), y, metric="cosine")
-    return [entry.ratio for entry in found.layers]
+def mixed(model: nn.Module, x: Tensor, y: Tensor, layers: list[str]) -> dict[str, float]:
+    found = entanglement(capture(model, x, layers), y, metric="cosine").layers
+    return dict(zip(BLOCKS, (entry.ratio for entry in found), strict=True))
 
 
 def run(settings: Settings, seed: int, source: Source) -> dict:
@@ -63,37 +61,37 @@ def run(settings: Settings, seed: int, source: Source) -> dict:
     def look(step: int) -> None:
         if step % (settings.steps // settings.looks) == 0 or step == settings.steps - 1:
             when.append(step + 1)
-            seen.append(mixed(model, *test, list(BLOCKS.values())))
+            seen.append(mixed(model, *test, ["1", "2", "3"]))
             model.train()
 
     def loss(rows: Tensor, _: int) -> Tensor:
         return F.cross_entropy(model(x[rows]), y[rows])
 
-    optimizer = torch.optim.SGD(model.parameters(), 0.1, momentum=0.9)
-    cycle = one_cycle(optimizer, 0.1, settings.steps)
-    fit(model, loss, batches(len(x), 100, settings.steps, seed), optimizer, cycle, look)
-    found = {"steps": when, "curve": dict(zip(BLOCKS, np.transpose(seen).tolist(), strict=True)),
-             "accuracy": accuracy(model, *test)}  # fmt: skip
+    sgd = SGD(model.parameters(), 0.1, momentum=0.9)
+    rows = batches(len(x), 100, settings.steps, seed)
+    fit(model, loss, rows, sgd, one_cycle(sgd, 0.1, settings.steps), look)
+    curve = {b: [at[b] for at in seen] for b in BLOCKS}
+    found = {"steps": when, "curve": curve, "accuracy": accuracy(model, *test)}
     if settings.published:
         with nets.seeded(seed):
             net = nets.CifarResNet().to(x.device).eval()
-        layers = ["layer1", "layer2", "layer3"]
-        ends = {"untrained": mixed(net, *test, layers)}
+        found["untrained"] = mixed(net, *test, [f"layer{n}" for n in (1, 2, 3)])
         net.load_state_dict(cifar10_weights(source, "resnet20"))
-        ends["published"] = mixed(net, *test, layers)
-        found |= {k: dict(zip(BLOCKS, v, strict=True)) for k, v in ends.items()}
+        found["published"] = mixed(net, *test, [f"layer{n}" for n in (1, 2, 3)])
     return found
 
 
 def claims(rows: list[dict]) -> list[Claim]:
-    change = {b: [r["curve"][b][-1] - r["curve"][b][0] for r in rows] for b in BLOCKS}
-    made = [Claim("the last block falls while it trains", np.negative(change["block 3"]).tolist())]
-    made += [Claim(f"{b} stays or rises (not below −0.02)", change[b], needs=-0.02)
-             for b in ("block 1", "block 2")]  # fmt: skip
+    seen, made = {"a small ResNet": {b: [r["curve"][b] for r in rows] for b in BLOCKS}}, []
     if "published" in rows[0]:
-        told = [(b, difference(rows, f"published.{b}", f"untrained.{b}")) for b in BLOCKS]
-        made += [Claim(f"ResNet-20: {b} stays or rises", v, needs=-0.02) for b, v in told[:2]]
-        made += [Claim("ResNet-20: the last block falls", np.negative(told[2][1]).tolist())]
+        seen["ResNet-20"] = {b: [[r[end][b] for end in ENDS] for r in rows] for b in BLOCKS}
+    for net, blocks in seen.items():
+        one, two, last = ([curve[-1] - curve[0] for curve in blocks[b]] for b in BLOCKS)
+        more, told = np.subtract(two, last), f"{net}: the last falls further than block 2"
+        made += [Claim(f"{net}: block {n} stays or rises (above −0.02)", v, needs=-0.02)
+                 for n, v in ((1, one), (2, two))]  # fmt: skip
+        made += [Claim(f"{net}: the last block falls", np.negative(last)),
+                 Claim(told, more, beyond=True)]  # fmt: skip
     return made
 
 
@@ -101,9 +99,10 @@ def draw(rows: list[dict], figure) -> None:
     left, right = figure.subplots(1, 2)
     curves(left, rows[0]["steps"], {b: [row["curve"][b] for row in rows] for b in BLOCKS})
     tidy(left, "while a small ResNet trains", "step", "SNNL / chance").legend(fontsize=6)
-    if ends := [k for k in ("untrained", "published") if k in rows[0]]:
-        bars(right, {b: {k: [row[k][b] for row in rows] for k in ends} for b in BLOCKS})
-        tidy(right, "ResNet-20").legend(fontsize=6, frameon=False)
+    if "published" in rows[0]:
+        bars(right, {b: {end: [row[end][b] for row in rows] for end in ENDS} for b in BLOCKS})
+        tidy(right, "ResNet-20").set_ylim(0, 1.2)
+        right.legend(fontsize=6)
 
 
 if __name__ == "__main__":

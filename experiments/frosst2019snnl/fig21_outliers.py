@@ -1,6 +1,6 @@
 """Figure 21: letters lie apart from digits in the entangled net.
 
-Claim (Frosst 2019, section 5.3 and appendix H): in the space before the softmax, inputs of another
+Claim (Frosst 2019, section 5.3 and appendix G): in the space before the softmax, inputs of another
 kind (notMNIST) form clusters of their own in the entangled net, and mix with the digits in the
 plain one. No numbers are printed.
 

@@ -1,6 +1,6 @@
 """Figure 23: digits made by a GAN whose losses are the soft nearest neighbor loss alone.
 
-Claim (Frosst 2019, appendix H): a generator that raises the loss of real against made rows, against
+Claim (Frosst 2019, appendix I): a generator that raises the loss of real against made rows, against
 a discriminator that lowers it in 10 dimensions, makes images of all classes. No numbers.
 
 Here: first the pixel-space form of the main text, T annealed from 0.6 to 0.03 mean distances, then

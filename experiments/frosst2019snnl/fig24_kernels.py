@@ -1,6 +1,6 @@
 """Figure 24: the first kernels of an entangled net are noisier.
 
-Claim (Frosst 2019, appendix I): first-layer kernels of nets whose soft nearest neighbor loss was
+Claim (Frosst 2019, last figure): first-layer kernels of nets whose soft nearest neighbor loss was
 maximized look noisier than those of plain nets. No numbers are printed.
 
 Here: the nets of Figure 14, 5x5 kernels; noise is the share of a kernel's energy outside the lowest

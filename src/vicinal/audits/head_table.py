@@ -157,7 +157,7 @@ def compare_heads(
         check_choice(name, "heads", tuple(TITLES))
     check_space(space)
     fit = fit_space(space, x, labels, k=k, metric=metric, temperature=None)
-    made = make_search(search, metric).build(fit.space(x))
+    made = make_search(search, metric, shape=(len(x), x.shape[1])).build(fit.space(x))
     rows = LabeledSupport(made, labels, space=fit.space, crossed=fit.crossed)
     task = Task(
         support=x,

@@ -115,7 +115,8 @@ def support_in_space(
     given = ned.recipe_.temperature
     fit = fit_space(ned.space, x, labels, k=k, metric=ned.metric, temperature=given)
     ned.space_losses_ = fit.losses
-    search = make_search(ned.search, ned.metric).build(fit.space(x))
+    rows = fit.space(x)
+    search = make_search(ned.search, ned.metric, shape=(len(rows), rows.shape[1])).build(rows)
     return LabeledSupport(search, labels, ids, space=fit.space, crossed=fit.crossed)
 
 
