@@ -32,7 +32,7 @@ from vicinal.audits.scoring import Scored
 from vicinal.audits.searching import Searching
 from vicinal.audits.sections import SpaceFacts
 from vicinal.audits.stress import stressed
-from vicinal.audits.suspects import ScoredLabels, scored_labels
+from vicinal.audits.suspects import ScoredLabels, class_log_probs, scored_labels
 from vicinal.checks import InputError
 from vicinal.confidence.blend import Blend, blended_log_probs
 from vicinal.confidence.ned.classifier import NEDClassifier
@@ -220,19 +220,22 @@ class Facts:
     @cached_property
     def support_log_probs(self) -> Float[Tensor, "n c"]:
         """What is said of each support row by parts that have not seen it (or its label)."""
-        everyone = torch.arange(len(self.sets.codes))
-        return self.said_of_support(everyone, self.ned.log_probs_of(self.graph))
-
-    def said_of_support(self, rows: Tensor, log_ned: Tensor) -> Float[Tensor, "r c"]:
-        """The same of some rows, of which the neighbors say this."""
-        if self._support_blend is None:
+        log_ned = self.ned.log_probs_of(self.graph)
+        if self.support_blend is None:
             return log_ned
         codes, log_linear = self.sets.codes, torch.from_numpy(self.linear.head.oof_log_proba_)
-        log_prior = log_class_shares(codes, len(self.sets.classes), leave_one_out=True)[rows]
-        return blended_log_probs(log_ned, log_linear[rows], log_prior, self._support_blend)
+        log_prior = log_class_shares(codes, len(self.sets.classes), leave_one_out=True)
+        return blended_log_probs(log_ned, log_linear, log_prior, self.support_blend)
 
     @cached_property
-    def _support_blend(self) -> Blend | None:
+    def support_classes(self) -> Float[Tensor, "n c"]:
+        """The same of its class alone, whatever its label: what labels are judged by."""
+        everyone = torch.arange(len(self.sets.codes))
+        return class_log_probs(self, everyone, self.ned.log_probs_of(self.graph))
+
+    @cached_property
+    def support_blend(self) -> Blend | None:
+        """How neighbors and linear view are weighed where support rows are spoken of."""
         if self.settings.prior != "support":
             return None
         return NEDLinear().fit_parts(self.ned, self.linear.head).blend_
@@ -249,7 +252,7 @@ class Facts:
     @cached_property
     def labels(self) -> ScoredLabels:
         """The support's labels judged by probabilities that never saw them."""
-        return scored_labels(self.support_log_probs, self.sets.codes)
+        return scored_labels(self.support_classes, self.sets.codes)
 
     @property
     def support_ids(self) -> tuple[str, ...]:
