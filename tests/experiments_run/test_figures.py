@@ -76,3 +76,12 @@ def test_no_figure_is_counted_twice_and_none_is_unknown():
     assert sum(map(len, board.ITEMS.values())) == 57
     for name in NAMES:
         assert name.startswith("beyond/") or board.items_of(name), name
+
+
+def test_every_link_into_the_gallery_meets_a_card_and_every_card_is_linked_by_a_guide():
+    docs = ROOT.parent / "docs"
+    cards = set(re.findall(r'<a id="([^"]+)"', (docs / "gallery.md").read_text()))
+    guides = "\n".join(page.read_text() for page in sorted((docs / "guide").glob("*.md")))
+    linked = set(re.findall(r"\(\.\./gallery\.md#([^)]+)\)", guides))
+    assert linked <= cards, f"no card for {sorted(linked - cards)}"
+    assert cards <= linked, f"no guide links to {sorted(cards - linked)}"
