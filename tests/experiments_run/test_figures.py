@@ -68,6 +68,13 @@ def test_what_is_stored_was_made_with_these_settings_and_judged_by_these_claims(
     assert path.with_suffix(".png").stat().st_size <= LIMIT
 
 
+@pytest.mark.parametrize("name", STORED)
+def test_what_differs_has_one_sentence_why(name):
+    record = load(path_of(name, "cpu"))
+    differs = [c["sentence"] for c in record["claims"] if c["verdict"] == "differs"]
+    assert record["why"] or not differs, f"WHY of {name}: {differs}"
+
+
 def test_the_board_is_what_the_records_say():
     assert not board.changed(), "run python -m experiments --board"
 
