@@ -74,6 +74,24 @@ def nearest(query, support, k, metric="sqeuclidean", exclude=-1):
     return sorted(pairs)[:k]
 
 
+def tsne_slope(places, neighbors):
+    """The gradient of KL(p||q) at each place, p even over each row's neighbors."""
+    n, k = len(places), len(neighbors[0])
+    p = [[0.0] * n for _ in range(n)]
+    for i in range(n):
+        for j in neighbors[i]:
+            p[i][j] += 1 / (2 * n * k)
+            p[j][i] += 1 / (2 * n * k)
+    w = [[1 / (1 + distance(a, b)) for b in places] for a in places]
+    z = sum(w[i][j] for i in range(n) for j in range(n) if i != j)
+    slope = []
+    for i in range(n):
+        force = [(p[i][j] - w[i][j] / z) * w[i][j] if i != j else 0.0 for j in range(n)]
+        slope.append([4 * sum(force[j] * (places[i][a] - places[j][a]) for j in range(n))
+                      for a in (0, 1)])  # fmt: skip
+    return slope
+
+
 def leave_one_out_loss(distances, same, temperature, weight=None):
     """Mean of log M_i - log m_i over rows with a peer, on given neighbor lists."""
     total = count = 0.0
@@ -646,6 +664,95 @@ def triplets(x, labels, margin=0.2, metric="euclidean", mining="all", fallback=T
                     mined.append((p, max(negatives, key=d.__getitem__)))
         hinges.append([max(0.0, d[p] - d[n] + margin) for p, n in mined])
     return hinges
+
+
+def cosine(a, b):
+    return 1 - distance(a, b, "cosine")
+
+
+def met(x, labels, others, other_labels, own_first):
+    """Of each anchor: who of the others is of its class (itself left out), and who is not."""
+    for i in range(len(x)):
+        rows = [j for j in range(len(others)) if not (own_first and i == j)]
+        same = [j for j in rows if other_labels[j] == labels[i]]
+        yield i, same, [j for j in rows if other_labels[j] != labels[i]]
+
+
+def contrastive(x, labels, pos_margin, neg_margin, metric, others=None, other_labels=None):
+    """Hadsell et al. 2006: the hinges of positive and of negative pairs, by anchor."""
+    own = others is None
+    others, other_labels = (x, labels) if own else (others, other_labels)
+    for i, same, differ in met(x, labels, others, other_labels, own):
+        near = [max(0.0, distance(x[i], others[j], metric) - pos_margin) for j in same]
+        far = [max(0.0, neg_margin - distance(x[i], others[j], metric)) for j in differ]
+        yield near, far
+
+
+def multi_similarity_rows(x, labels, alpha=2.0, beta=50.0, base=0.5):
+    """Wang et al. 2019, eq. 11."""
+    losses = []
+    for i, same, differ in met(x, labels, x, labels, True):
+        pull = [-alpha * (cosine(x[i], x[j]) - base) for j in same]
+        push = [beta * (cosine(x[i], x[j]) - base) for j in differ]
+        losses.append(log_sum_exp([0.0, *pull]) / alpha + log_sum_exp([0.0, *push]) / beta)
+    return losses
+
+
+def circle_rows(x, labels, margin=0.4, gamma=80.0):
+    """Sun et al. 2020, eq. 8; None without a positive or a negative."""
+    losses = []
+    for i, same, differ in met(x, labels, x, labels, True):
+        if not same or not differ:
+            losses.append(None)
+            continue
+        total = 0.0
+        for p in same:
+            for n in differ:
+                a, b = cosine(x[i], x[p]), cosine(x[i], x[n])
+                pull = -gamma * max(0.0, 1 + margin - a) * (a - 1 + margin)
+                total += math.exp(pull + gamma * max(0.0, b + margin) * (b - margin))
+        losses.append(math.log1p(total))
+    return losses
+
+
+def margin_softmax_rows(x, labels, centers, margin, scale, kind):
+    """ArcFace (an angle) and CosFace (a cosine), each class by the nearest of its centers."""
+    losses = []
+    for row, y in zip(x, labels, strict=True):
+        scores = [max(cosine(row, center) for center in own) for own in centers]
+        own = scores[int(y)]
+        angle = math.acos(min(1.0, max(-1.0, own)))
+        if kind == "cosface":
+            own = own - margin
+        elif angle <= math.pi - margin:
+            own = math.cos(angle + margin)
+        else:
+            own = own - margin * math.sin(margin)
+        scores[int(y)] = own
+        scores = [scale * s for s in scores]
+        losses.append(log_sum_exp(scores) - scores[int(y)])
+    return losses
+
+
+def moco_rows(queries, keys, queue, temperature):
+    """He et al. 2020, eq. 1."""
+    losses = []
+    for q, k in zip(queries, keys, strict=True):
+        own = cosine(q, k) / temperature
+        losses.append(log_sum_exp([own, *(cosine(q, u) / temperature for u in queue)]) - own)
+    return losses
+
+
+def semihard(x, labels, margin, metric="euclidean"):
+    """Schroff et al. 2015: negatives farther than the positive, by at most the margin."""
+    found = []
+    for a, same, differ in met(x, labels, x, labels, True):
+        for p in same:
+            for n in differ:
+                gap = distance(x[a], x[n], metric) - distance(x[a], x[p], metric)
+                if 0 < gap <= margin:
+                    found.append((a, p, n))
+    return found
 
 
 def proxy_nca_rows(x, labels, proxies, temperature=1.0, include_positive=True):

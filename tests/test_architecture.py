@@ -19,6 +19,7 @@ MAY_IMPORT = {
     "studies": FLOOR | ROOMS | {"audits"},
     "report": {"audits"},
     "cli": FLOOR | ROOMS | {"audits", "studies", "report"},
+    "__main__.py": {"cli"},  # python -m vicinal
 }
 # An audit knows how to save itself as a page: inside that one method the arrow points up.
 MAY_IMPORT_LATE = {"audits": {"report"}}

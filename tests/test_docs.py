@@ -1,11 +1,15 @@
 """Every code block of the README and the docs runs, top to bottom, from a fresh interpreter."""
 
+import importlib.util
 import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+
+import vicinal
+from vicinal.cli.verbs import VERBS
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
@@ -45,3 +49,41 @@ def test_the_readme_gives_the_two_commands_and_a_true_tree():
     assert rooms, "the README shows the tree of src/vicinal"
     for room in rooms:
         assert (ROOT / "src" / "vicinal" / room).is_dir(), room
+
+
+def script(name):
+    """A script of the docs folder, which is no package."""
+    spec = importlib.util.spec_from_file_location(f"docs_{name}", ROOT / "docs" / f"{name}.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+@pytest.mark.parametrize("page", sorted((ROOT / "docs" / "api").glob("*.md")), ids=lambda p: p.stem)
+def test_the_reference_of_a_room_has_every_public_name_under_the_name_users_import(page):
+    room = getattr(vicinal, page.stem)
+    made = script("reference").room_page(page.stem)
+    assert "%%" in page.read_text()
+    for name in getattr(room, "__all__", ()):
+        if callable(getattr(room, name)):
+            assert f":: vicinal.{page.stem}.{name}\n" in made, name
+
+
+def test_the_page_of_the_command_line_has_every_verb_with_its_example():
+    made = script("reference").verbs_page()
+    for verb in VERBS:
+        assert f"## vicinal {verb}" in made
+        assert f"Usage: vicinal {verb}" in made
+
+
+def test_every_page_of_the_docs_is_in_the_table_of_contents():
+    index = (ROOT / "docs" / "index.md").read_text()
+    for page in (ROOT / "docs").rglob("*.md"):
+        name = page.relative_to(ROOT / "docs").with_suffix("")
+        assert f"\n{name}\n" in index or f"\n{name.parent}/*\n" in index or name.name == "index"
+
+
+def test_a_link_of_the_site_that_leads_nowhere_is_named(tmp_path):
+    (tmp_path / "a.html").write_text('<p id="here"><a href="b.html#there">b</a> <a href="#here">')
+    (tmp_path / "b.html").write_text('<p id="there"><a href="a.html#gone"> <a href="c.html">')
+    assert script("check_links").broken(tmp_path) == ["b.html: a.html#gone", "b.html: c.html"]

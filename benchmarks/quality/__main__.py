@@ -1,4 +1,4 @@
-"""``python -m benchmarks.quality [heads] [labels] [--quick] [--data DIR] [--board]``."""
+"""``python -m benchmarks.quality [heads] [labels] [--quick] [--data DIR] [--work DIR] …``."""
 
 from __future__ import annotations
 
@@ -16,12 +16,19 @@ def main() -> None:
     parser.add_argument("--quick", action="store_true", help="few rows, one split, nothing written")
     parser.add_argument("--data", type=Path, help="folder of data sets")
     parser.add_argument("--splits", type=int, default=5)
+    parser.add_argument("--work", type=Path, help="where answers are kept: a stopped run goes on")
+    parser.add_argument("--families", nargs="*", default=(), help="of heads; the others as kept")
     parser.add_argument("--board", action="store_true", help="write docs/quality.md from the JSON")
     args = parser.parse_args()
+    if args.work is not None:
+        args.work.mkdir(parents=True, exist_ok=True)
     if not args.board:
         for part in args.part or PARTS:
             module = __import__(f"benchmarks.quality.{part}", fromlist=["main"])
-            module.main(quick=args.quick, data=args.data, splits=args.splits)
+            options = {"quick": args.quick, "data": args.data, "splits": args.splits}
+            if part == "heads":
+                options |= {"families": tuple(args.families)}
+            module.main(**options, work=args.work)
     if not args.quick:
         print(board.write())
 

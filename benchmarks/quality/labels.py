@@ -8,6 +8,7 @@ cross-validation prefers, on unit rows. Average precision of the ranking, F1 of 
 
 from __future__ import annotations
 
+import json
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
@@ -86,25 +87,26 @@ def cleanlab(x: Rows, given: Rows) -> tuple[Rows, Rows]:
     return -get_label_quality_scores(given, p), find_label_issues(given, p)
 
 
-def main(quick: bool = False, data: Path | None = None, splits: int = 5) -> None:
+JUDGES = {"vicinal": ours, "cleanlab": cleanlab}
+
+
+def main(
+    quick: bool = False, data: Path | None = None, splits: int = 5, work: Path | None = None
+) -> None:
+    """Every draw, every case, both judges; what ``work`` holds is not asked again."""
     results: dict[str, dict[str, list[dict[str, float]]]] = {}
     for seed in range(1 if quick else splits):
         for name, x, given, wrong in cases(data, seed, quick):
-            lines = results.setdefault(name, {"vicinal": [], "cleanlab": []})
-            for who, judge in (("vicinal", ours), ("cleanlab", cleanlab)):
-                with warnings.catch_warnings():
-                    warnings.simplefilter("ignore")
-                    scores, flagged = judge(x, given)
-                hits = float((flagged & wrong).sum())
-                lines[who].append(
-                    {
-                        "ap": float(average_precision_score(wrong, scores)),
-                        "f1": 2 * hits / max(float(flagged.sum() + wrong.sum()), 1.0),
-                        "flagged": int(flagged.sum()),
-                        "wrong": int(wrong.sum()),
-                    }
-                )
-            (mine, theirs) = (lines[who][-1] for who in ("vicinal", "cleanlab"))
+            lines = results.setdefault(name, {who: [] for who in JUDGES})
+            for who in JUDGES:
+                kept = None if work is None else work / f"{name}, {seed}, {who}.json"
+                if kept is not None and kept.exists():
+                    lines[who].append(json.loads(kept.read_text()))
+                    continue
+                lines[who].append(judged(who, x, given, wrong))
+                if kept is not None:
+                    kept.write_text(json.dumps(lines[who][-1]))
+            (mine, theirs) = (lines[who][-1] for who in JUDGES)
             print(
                 f"{name:<40} AP {mine['ap']:.3f} / {theirs['ap']:.3f}"
                 f"   F1 {mine['f1']:.3f} / {theirs['f1']:.3f}",
@@ -112,3 +114,17 @@ def main(quick: bool = False, data: Path | None = None, splits: int = 5) -> None
             )
         if not quick:
             save("quality_labels", results, splits=seed + 1)
+
+
+def judged(who: str, x: Rows, given: Rows, wrong: Rows) -> dict[str, float]:
+    """Average precision of the ranking, F1 of the flags."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        scores, flagged = JUDGES[who](x, given)
+    hits = float((flagged & wrong).sum())
+    return {
+        "ap": float(average_precision_score(wrong, scores)),
+        "f1": 2 * hits / max(float(flagged.sum() + wrong.sum()), 1.0),
+        "flagged": int(flagged.sum()),
+        "wrong": int(wrong.sum()),
+    }

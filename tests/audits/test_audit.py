@@ -7,7 +7,8 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from vicinal import audit as top_level_audit
-from vicinal.audits.data import borders, duplicates, hubs, map_of, prior_shift
+from vicinal.audits.data import borders, duplicates, hubs, prior_shift
+from vicinal.audits.map import two_dimensional
 from vicinal.audits.model import images_of
 from vicinal.audits.recommend import KEEPABLE
 from vicinal.checks import InputError
@@ -347,7 +348,7 @@ def test_duplicates_across_sets_are_counted_and_taken_out_of_the_accuracy(rng):
     near = ExactSearch().build(x).query(q, 5)
     loo = ExactSearch().build(x).query(x, 5, exclude=torch.arange(30))
     correct = np.array([True] * 5 + [True, False] * 10)
-    found = duplicates(near, loo, correct)
+    found = duplicates(near, loo, (np.ones(len(correct), bool), correct))
     assert (found.exact, found.near) == (3, 2)
     assert found.pairs[:3] == ((0, 0), (1, 1), (2, 2))
     assert found.accuracy_without == pytest.approx(0.5)
@@ -392,18 +393,44 @@ def test_class_borders_are_the_between_class_weight_of_each_pair(rng):
     assert found.smoothness == pytest.approx(whole / 40)
 
 
-def test_a_map_of_two_dimensional_data_keeps_every_neighbor(rng):
+def test_a_linear_map_of_two_dimensional_data_keeps_every_neighbor(rng):
     x = torch.randn(60, 2, generator=rng) + 4 * torch.eye(2)[torch.arange(60) % 2]
     q = torch.randn(30, 2, generator=rng)
-    near = ExactSearch().build(x).query(q, 10)
-    found = map_of(q, x, torch.arange(60) % 2, near.indices, seed=0)
+    found = two_dimensional(x, q, torch.arange(60) % 2, neighbors=False)
     assert found.method == "PCA"
     assert found.preservation == 1.0
-    wide = torch.randn(60, 30, generator=rng)
-    some = ExactSearch().build(wide).query(wide[:30] + 0.1, 10)
-    flat = map_of(wide[:30] + 0.1, wide, torch.arange(60) % 4, some.indices, seed=0)
-    assert flat.method == "class-Fisher"
-    assert flat.preservation < 0.9
+    assert found.linear is None
+    assert len(found.x) == 30
+    assert found.support_row == tuple(range(60))
+
+
+def test_a_neighbor_map_keeps_more_neighbors_than_its_linear_shadow(rng):
+    wide = torch.randn(200, 10, generator=rng) + 4 * torch.eye(10)[torch.arange(200) % 4]
+    q = torch.randn(60, 10, generator=rng) + 4 * torch.eye(10)[torch.arange(60) % 4]
+    found = two_dimensional(wide, q, torch.arange(200) % 4)
+    assert found.linear.method == "class-Fisher"
+    assert found.preservation > 1.3 * found.linear.preservation
+    assert found == two_dimensional(wide, q, torch.arange(200) % 4)
+
+
+def test_rows_beyond_the_cap_are_placed_among_their_nearest_and_it_is_said(rng, monkeypatch):
+    monkeypatch.setattr("vicinal.audits.map.EMBEDDED", 120)
+    monkeypatch.setattr("vicinal.audits.map.DRAWN_SUPPORT", 100)
+    kinds = torch.arange(300) % 3
+    x = torch.randn(300, 6, generator=rng) + 20 * torch.eye(6)[kinds]
+    found = two_dimensional(x[:150], x[150:], kinds[:150])
+    assert "100 of 150 support rows are drawn" in found.note
+    assert "120 rows are embedded, the others placed among them" in found.note
+    places = torch.tensor([found.x, found.y]).T
+    near = torch.cdist(places, places).fill_diagonal_(torch.inf).argmin(1)
+    assert (kinds[150:][near] == kinds[150:]).float().mean() > 0.97
+
+
+def test_a_map_that_is_not_wanted_is_not_made(sets):
+    (z, y), (zq, yq) = sets
+    without = audit(support=(z, y), query=(zq, yq), settings=AuditSettings(map="none"))
+    assert without.map is None
+    assert "--map none" in without.not_checked["map"]
 
 
 def test_two_audits_are_compared_row_by_row(report, sets):
@@ -429,3 +456,23 @@ def test_two_audits_are_compared_row_by_row(report, sets):
     )
     with pytest.raises(InputError, match="no query row in common"):
         compare_audits(report, renamed, report.provenance)
+
+
+def test_the_target_comes_from_the_data_unless_it_is_set(sets):
+    free = audit(support=sets[0], query=sets[1], settings=AuditSettings(k=15))
+    picked = free.risk_coverage.chosen
+    assert picked.target in (0.90, 0.95, 0.97, 0.99)
+    assert picked.coverage >= 0.5
+    assert "the highest of 90, 95, 97 and 99 %" in picked.why
+    assert free.head.standards.target_accuracy == picked.target
+    assert {t.target for t in free.risk_coverage.targets} >= {0.90, 0.95, 0.97, 0.99}
+    assert picked.level == free.head.standards.level
+    fixed = audit(support=sets[0], query=sets[1], settings=AuditSettings(k=15, target_accuracy=0.8))
+    assert fixed.risk_coverage.chosen.target == 0.8
+    assert fixed.risk_coverage.chosen.why == ""
+
+
+def test_without_labels_in_the_query_the_confidences_choose_the_target(sets):
+    report = audit(support=sets[0], query=sets[1][0], settings=AuditSettings(k=15))
+    assert 0 < report.head.standards.target_accuracy < 1
+    assert report.verdict_counts()["supported"] > 0

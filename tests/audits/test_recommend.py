@@ -5,15 +5,17 @@ import math
 import numpy as np
 import pytest
 import torch
+from sklearn.datasets import load_digits
 
 import vicinal
 from vicinal.audits.heads import Answer
-from vicinal.audits.linear_view import fitted_linear, linear_view, sample
+from vicinal.audits.linear_view import better_linear, fitted_linear, linear_view, sample
 from vicinal.audits.recommend import KEEPABLE, choice_of
 from vicinal.audits.scoring import Scored
 from vicinal.confidence import LinearClassifier, NEDClassifier, NEDLinear
-from vicinal.neighbors.spaces import RAW
 from vicinal.studies import AuditSettings, audit
+
+EVERYTHING = {"sharpness": "fit", "background": "fit", "bandwidth": "class", "space": "fit"}
 
 
 def blobs(n, rng, spread=1.2, d=6, classes=3):
@@ -187,7 +189,7 @@ def test_a_sample_has_a_row_of_every_class_and_rows_outside_it_are_asked_of_the_
     assert len(rows) == 40
     assert set(codes[rows].tolist()) == {0, 1, 2, 3}
     monkeypatch.setattr("vicinal.audits.linear_view.LOGISTIC_ROWS", 40)
-    view = linear_view((x, codes), x[:5], None, space=RAW, seed=0)
+    view = linear_view((x, codes), x[:5], None, seed=0)
     alone = LinearClassifier().fit(x[rows], codes[rows].numpy())
     unseen = torch.tensor([row for row in range(200) if row not in rows])
     assert torch.allclose(view.support[unseen], alone.predict_log_proba(x[unseen]))
@@ -202,3 +204,88 @@ def test_a_linear_view_of_scaled_columns_speaks_of_the_rows_as_they_came():
     found = fitted_linear(torch.tensor(x), torch.tensor(y), columns=True)
     want = LinearClassifier().fit(scaled, y).predict_log_proba(scaled)
     assert np.allclose(found.predict_log_proba(x), want, atol=1e-8)
+
+
+def test_support_rows_left_out_fit_the_heads_unless_the_query_objects(sets):
+    fair = audit(support=sets[0], query=sets[1])
+    assert "240 support rows" in fair.data.split
+    rng = np.random.default_rng(0)
+    (z, y), (zq, yq) = blobs(300, rng, spread=0.5), blobs(300, rng, spread=1.3)
+    seen = audit(support=(z, y), query=(zq, yq))  # as if the embedding had been trained on them
+    assert "2-fold cross-fit" in seen.data.split
+    given = audit(support=sets[0], query=sets[1], calib=sets[2])
+    assert "calibration rows" in given.data.split
+
+
+def test_a_query_of_a_few_labels_is_answered_as_well_as_by_the_support_alone(sets):
+    (z, y), (zq, yq), fresh = sets
+    few = audit(support=(z, y), query=(zq[:24], yq[:24]))
+    alone = NEDLinear(NEDClassifier(**EVERYTHING)).fit(z, y)
+    loss = [-np.log(head.predict_proba(fresh[0])[np.arange(150), fresh[1]]) for head in
+            (few.head, alone)]  # fmt: skip
+    gap = loss[0] - loss[1]
+    assert gap.mean() < 2 * gap.std() / math.sqrt(len(gap)) + 0.01
+
+
+def test_equals_on_the_query_are_told_apart_by_left_out_support_rows():
+    rng = np.random.default_rng(0)
+    loss = rng.uniform(0.6, 1.5, 60)
+    scored = answers({"ned_fitted": loss + 0.01 * rng.normal(size=60), "ned_linear": loss})
+    assert choice_of(scored).head == "ned_fitted"
+    own = rng.uniform(0.6, 1.5, 900)
+    told = choice_of(scored, left_out={"ned_fitted": own + 0.05, "ned_linear": own})
+    assert (told.head, told.left_out) == ("ned_linear", 900)
+    clear = answers({"ned_fitted": loss, "ned_linear": loss + 0.2})
+    assert (
+        choice_of(clear, left_out={"ned_fitted": own + 9, "ned_linear": own}).head == "ned_fitted"
+    )
+
+
+def test_eq_3_without_a_background_is_not_recommended_beside_the_head_that_has_one():
+    loss = np.full(50, 0.5) + 0.2 * np.sin(np.arange(50))
+    assert choice_of(answers({"ned": loss - 0.1, "ned_fitted": loss})).head == "ned_fitted"
+    assert choice_of(answers({"ned": loss})).head == "ned"
+
+
+def test_the_linear_view_standardizes_columns_where_that_is_likelier_out_of_fold():
+    rng = np.random.default_rng(0)
+    x, y = columns_of_unlike_units(120, rng)
+    found = better_linear(torch.tensor(x), torch.tensor(y), 0)
+    scaled = fitted_linear(torch.tensor(x), torch.tensor(y), columns=True)
+    assert np.allclose(found.coef_, scaled.coef_)
+    x, y = blobs(120, rng)
+    x[:, 3:] *= 1e-3  # says nothing, and should not be heard
+    found = better_linear(torch.tensor(x), torch.tensor(y), 0)
+    plain = fitted_linear(torch.tensor(x), torch.tensor(y), columns=False)
+    assert np.allclose(found.coef_, plain.coef_)
+
+
+def test_a_net_that_was_trained_on_the_support_is_noticed():
+    x, y = load_digits(return_X_y=True)
+    order = np.random.default_rng(0).permutation(len(x))
+    x, y = torch.tensor(x[order] / 16, dtype=torch.float32), torch.tensor(y[order])
+    y = torch.where(
+        torch.arange(len(y)) % 4 == 0,
+        torch.randint(0, 10, y.shape, generator=torch.Generator().manual_seed(0)),
+        y,
+    )
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        net = torch.nn.Sequential(
+            torch.nn.Linear(64, 256), torch.nn.ReLU(), torch.nn.Linear(256, 32)
+        )
+        last = torch.nn.Linear(32, 10)
+        optimizer = torch.optim.Adam([*net.parameters(), *last.parameters()], 3e-3)
+        for _ in range(150):  # long enough to memorize a quarter of wrong labels
+            optimizer.zero_grad()
+            torch.nn.functional.cross_entropy(last(net(x[:600])), y[:600]).backward()
+            optimizer.step()
+    with torch.no_grad():
+        z = net(x).numpy()
+    labels = y.numpy()
+    seen = audit(support=(z[:600], labels[:600]), query=(z[600:1000], labels[600:1000]))
+    fresh = audit(support=(z[1000:1600], labels[1000:1600]), query=(z[600:1000], labels[600:1000]))
+    said = [
+        "the embedding was probably trained on them" in " ".join(a.warnings) for a in (seen, fresh)
+    ]
+    assert said == [True, False]

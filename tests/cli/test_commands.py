@@ -30,6 +30,12 @@ def test_alone_it_prints_the_lines_a_newcomer_needs(vicinal):
     assert (code, out.strip()) == (0, f"vicinal {package.__version__}")
 
 
+def test_python_dash_m_is_the_same_command():
+    command = [sys.executable, "-m", "vicinal", "--version"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == f"vicinal {package.__version__}"
+
+
 def test_every_command_has_help_with_an_example(vicinal):
     for verb in VERBS:
         code, out, _ = vicinal(verb, "--help")

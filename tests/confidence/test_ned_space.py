@@ -11,6 +11,7 @@ from torch.testing import assert_close
 import vicinal
 from vicinal.checks import InputError
 from vicinal.confidence import bundle
+from vicinal.confidence.ned import space as choosing
 from vicinal.confidence.ned.classifier import NEDClassifier
 from vicinal.confidence.ned.space import folds_of, in_reach
 from vicinal.labels import labels_of
@@ -214,3 +215,12 @@ def test_candidates_far_behind_are_dropped_and_still_reported(loud):
     more = NEDClassifier(k=20, space="fit").fit(torch.cat([x, q, x + 0.1]), torch.cat([y, w, y]))
     assert set(more.space_losses_) >= set(SPACES[:5])
     assert more.space_losses_["raw"] > more.space_losses_["whitened"]
+
+
+def test_a_learned_space_without_a_step_is_no_candidate(loud, monkeypatch):
+    (x, y), _ = loud
+    asked = []
+    monkeypatch.setattr(choosing, "best_steps", lambda *_: asked.append(1) or 0)
+    losses = NEDClassifier(k=50, space="fit").fit(x, y).space_losses_
+    assert asked, "whitening must have been the best, so that learning was tried"
+    assert "learned" not in losses

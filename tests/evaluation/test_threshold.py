@@ -8,7 +8,12 @@ from scipy import stats
 
 import reference
 from vicinal.checks import InputError
-from vicinal.evaluation import clopper_pearson_interval, threshold_for_accuracy
+from vicinal.evaluation import (
+    clopper_pearson_interval,
+    reachable_target,
+    threshold_for_accuracy,
+)
+from vicinal.evaluation.threshold import TARGETS
 
 TARGET, DELTA, DRAWS = 0.9, 0.1, 400
 GRID = np.linspace(1, 0, 20_001)
@@ -191,3 +196,47 @@ def test_the_exact_interval_inverts_scipys_binomial_test():
 def test_fractions_lie_between_zero_and_one(target, delta):
     with pytest.raises(InputError, match="between 0 and 1"):
         threshold_for_accuracy([0.5], [True], target, delta)
+
+
+def _world(rng, n, low, power=1.0, shift=0.0):
+    """Confidences from ``low`` to 1, and outcomes that come true as often, less ``shift``."""
+    c = 1 - (1 - low) * rng.random(n) ** power
+    return c, rng.random(n) < np.clip(c - shift, 0, 1)
+
+
+@pytest.mark.parametrize(
+    ("low", "power", "target"), [(0.5, 6.0, 0.99), (0.93, 1.0, 0.97), (0.3, 1.0, 0.65)]
+)
+def test_the_target_is_the_highest_that_half_of_the_rows_meet_else_the_accuracy(low, power, target):
+    c, right = _world(np.random.default_rng(0), 2000, low, power)
+    chosen = reachable_target(c, right)
+    assert chosen.target == (pytest.approx(right.mean(), abs=0.01) if target < 0.9 else target)
+    met = {t: threshold_for_accuracy(c, right, t).coverage >= 0.5 for t in TARGETS}
+    if target >= 0.9:
+        assert met[target]
+        assert not any(met[t] for t in TARGETS if t > target)
+    else:
+        assert not any(met.values())
+
+
+def test_a_target_chosen_from_the_data_keeps_the_promise_of_its_threshold():
+    rng, broken = np.random.default_rng(1), 0
+    for _ in range(150):
+        c, right = _world(rng, 300, 0.8)
+        chosen = reachable_target(c, right)
+        at = threshold_for_accuracy(c, right, chosen.target).threshold
+        # accuracy above a threshold t of calibrated, evenly spread confidences is (1 + t) / 2
+        broken += math.isfinite(at) and (1 + max(at, 0.8)) / 2 < chosen.target
+    assert broken <= 14  # 7.5 expected at most; 15 or more by chance in 1 of 100
+
+
+def test_without_outcomes_the_confidences_choose_the_target():
+    c = np.linspace(0.94, 1, 1000)
+    assert reachable_target(c).target == 0.97
+    assert "no label could test it" in reachable_target(c).reason
+
+
+def test_few_rows_promise_no_more_than_they_can_show():
+    chosen = reachable_target(np.full(12, 0.99), np.ones(12, bool))
+    assert chosen.target == 0.90
+    assert "cannot be shown to meet" in chosen.reason

@@ -35,6 +35,10 @@ def _embedding():
     yield "triplet_valid", lambda x, y: losses.triplet_loss(x, y, average="valid")
     yield "triplet_hard", lambda x, y: losses.triplet_loss(x, y, mining="hard")
     yield "triplet_semihard", lambda x, y: losses.triplet_loss(x, y, mining="semihard")
+    yield "contrastive", lambda x, y: losses.contrastive_loss(x, y, neg_margin=2.0)
+    yield "contrastive_valid", lambda x, y: losses.contrastive_loss(x, y, average="valid")
+    yield "multi_similarity", lambda x, y: losses.multi_similarity_loss(x, y)
+    yield "circle", lambda x, y: losses.circle_loss(x, y, gamma=8.0, attached=True)
     for metric in ("cosine", "sqeuclidean", "euclidean"):
         yield (
             f"supervised_contrastive_{metric}",
@@ -61,6 +65,14 @@ def _class():
         lambda x, y: losses.proxy_nca_loss(x, y, fixed(3, x), include_positive=False),
     )
     yield "normalized_softmax", lambda x, y: losses.normalized_softmax_loss(x, y, fixed(3, x))
+    yield "arcface", lambda x, y: losses.arcface_loss(x, y, fixed(3, x), scale=8.0)
+    yield "cosface", lambda x, y: losses.cosface_loss(x, y, fixed(3, x), scale=8.0)
+    for name in ("arcface", "cosface", "proxy_nca", "normalized_softmax"):
+        loss = getattr(losses, f"{name}_loss")
+        yield (
+            f"{name}_sub_centers",
+            lambda x, y, f=loss: f(x, y, fixed(6, x).view(3, 2, -1)),
+        )
 
 
 def _logits():

@@ -32,7 +32,22 @@ def modules():
         "nt-xent sum ring": (losses.NTXentLoss(reduction="sum"), "ring"),
         "triplet gather": (losses.TripletLoss(), "gather"),
         "info_nce gather": (losses.InfoNCELoss(noise="batch"), "gather"),
+        "memory gather": (remembering(losses.NTXentLoss(temperature=learned())), "gather"),
+        "snnl memory gather": (remembering(snnl()), "gather"),
+        "circle gather": (losses.CircleLoss(gamma=8.0), "gather"),
+        "arcface gather": (losses.ArcFaceLoss(3, 3, generator=seeded()).double(), "gather"),
     }
+
+
+def seeded():
+    return torch.Generator().manual_seed(3)
+
+
+def remembering(loss):
+    """With a memory of an earlier batch, so full that this one pushes its oldest rows out."""
+    bank = losses.MemoryBank(3, 12).double()
+    bank.add(torch.randn(10, 3, generator=seeded(), dtype=torch.float64), torch.arange(10) % 3)
+    return losses.CrossBatchLoss(loss, bank)
 
 
 def batch():
@@ -70,6 +85,8 @@ def step(net, loss, name, rows, temperature_of):
     total = loss(net(x[rows]), cut(targets(name, labels), rows))
     total.backward()
     own = [p.grad for p in temperature_of.parameters()]
+    if isinstance(temperature_of, losses.CrossBatchLoss):
+        temperature_of = temperature_of.loss
     learned = getattr(temperature_of, "temperature", None)
     own += [learned.grad] if isinstance(learned, nn.Parameter) and not own else []
     return total.detach(), own

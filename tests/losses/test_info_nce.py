@@ -214,3 +214,17 @@ def test_wrong_input_is_named(change, sentence, logits, labels):
     call = {"targets": labels, **change}
     with pytest.raises(InputError, match=sentence):
         info_nce(logits, call.pop("targets"), **call)
+
+
+@pytest.mark.parametrize("size", [1.2e38, -3e38])
+@pytest.mark.parametrize("kind", ["hard", "soft", "mixed"])
+def test_logits_at_the_end_of_float32_have_a_finite_loss_and_gradient(size, kind):
+    y = torch.arange(6) % 3
+    mixed = MixedTargets(y, y.flip(0), torch.linspace(0, 1, 6), 0.1, 3)
+    keys = {"hard": y, "soft": losses.smooth_labels(y, 3, 0.1), "mixed": mixed}[kind]
+    z = torch.full((6, 3), size, requires_grad=True)
+    value = info_nce(z, mixed, noise_targets=keys)
+    value.backward()
+    wide = info_nce(z.detach().double(), mixed, noise_targets=keys)
+    assert z.grad.isfinite().all()
+    assert_close(value.double(), wide, rtol=0, atol=2 * abs(size) * 2**-23)

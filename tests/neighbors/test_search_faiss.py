@@ -9,9 +9,16 @@ import torch
 from vicinal.checks import InputError
 from vicinal.neighbors.distances import METRICS
 from vicinal.neighbors.graph import NeighborGraph
-from vicinal.neighbors.search import ExactSearch, make_search
+from vicinal.neighbors.search import ExactSearch, cost, lists, make_search
 from vicinal.neighbors.search import faiss as search_faiss
 from vicinal.neighbors.search.faiss import FaissSearch
+
+
+@pytest.fixture
+def small(monkeypatch):
+    """Lists, and codes in them, for supports of a few thousand rows."""
+    monkeypatch.setattr(search_faiss, "LISTS_FROM", 2000)
+    monkeypatch.setattr(lists, "_CODED_FROM", 2000)
 
 
 def assert_agree(one, two):
@@ -77,21 +84,21 @@ def test_both_kernels_give_the_same_answer(use_blas, rng):
 
 def test_inverted_lists_tell_their_recall_and_more_probes_miss_less(rng):
     x = torch.randn(8000, 8, generator=rng)
-    few = FaissSearch(kind="ivf", nprobe=2).build(x)
+    few = FaissSearch(kind="ivf", nprobe=8).build(x)
     many = FaissSearch(kind="ivf", nprobe=60).build(x)
     exact = ExactSearch().build(x)
     assert not few.exact
     for search in (few, many):
-        found, true = search.query(x[1::40], 50).indices, exact.query(x[1::40], 50).indices
+        found, true = search.query(x[1::40], 100).indices, exact.query(x[1::40], 100).indices
         share = (found[:, :, None] == true[:, None, :]).any(2).float().mean()
-        assert abs(float(share) - search.recall_) < 0.05
-    assert few.recall_ < many.recall_ <= 1
+        assert abs(float(share) - search.recall_.share) < 0.05
+    assert few.recall_.share < many.recall_.share <= 1
 
 
 def test_reading_every_list_is_exact_after_edits_too(rng):
     x, new = torch.randn(3000, 6, generator=rng), torch.randn(50, 6, generator=rng)
     ivf, exact = FaissSearch(kind="ivf", nprobe=10**6).build(x), ExactSearch().build(x)
-    assert ivf.recall_ == 1
+    assert ivf.recall_.share == 1
     for search in (ivf, exact):
         search.remove(range(0, 900, 2))
         search.add(new)
@@ -110,12 +117,100 @@ def test_lists_that_hold_too_few_rows_never_leak_a_missing_neighbor(rng):
     assert_agree(found, ExactSearch().build(x).query(x[:20], 350))
 
 
-def test_above_the_limit_auto_takes_inverted_lists(rng, monkeypatch):
-    monkeypatch.setattr(search_faiss, "IVF_FROM", 1000)
-    x = torch.randn(1200, 4, generator=rng)
+def test_auto_takes_lists_where_exact_search_costs_more_on_this_machine(small, rng, monkeypatch):
+    x = torch.randn(20_000, 4, generator=rng)
+    monkeypatch.setattr(search_faiss, "clock", lambda: 0.0)
+    monkeypatch.setattr(cost, "product_rate", lambda: 1e12)
+    assert FaissSearch().build(x).exact
+    monkeypatch.setattr(cost, "product_rate", lambda: 1e6)  # operations a second
     assert not FaissSearch().build(x).exact
-    assert FaissSearch().build(x[:1000]).exact
     assert FaissSearch(kind="flat").build(x).exact
+    assert FaissSearch(kind="ivf", recall=1).build(x).exact
+
+
+def test_auto_gives_lists_up_that_take_as_long_as_exact_search(rng, monkeypatch):
+    monkeypatch.setattr(cost, "product_rate", lambda: 1e6)
+    monkeypatch.setattr(search_faiss, "clock", iter(range(999)).__next__)
+    x = torch.randn(20_000, 4, generator=rng)
+    search = FaissSearch().build(x)
+    assert search.exact
+    assert search.recall_ is None
+    assert_agree(search.query(x[:9], 5), ExactSearch().build(x).query(x[:9], 5))
+
+
+def true_recall(search, rows, k):
+    """By plain loops over what both found, whatever the search says of itself."""
+    found = search.query(search.support[rows], k, exclude=rows)
+    true = (
+        ExactSearch(search.metric)
+        .build(search.support)
+        .query(search.support[rows], k, exclude=rows)
+    )
+    shares = [
+        len(set(a) & set(b)) / k
+        for a, b in zip(found.indices.tolist(), true.indices.tolist(), strict=True)
+    ]
+    return sum(shares) / len(shares)
+
+
+@pytest.mark.parametrize("metric", METRICS)
+@pytest.mark.parametrize("recall", [0.8, 0.98])
+def test_effort_is_raised_until_recall_is_met_and_the_stated_recall_is_true(
+    small, metric, recall, rng
+):
+    x = torch.randn(4000, 7, generator=rng)  # an odd width: coded in pairs of columns
+    search = FaissSearch(metric, "ivf", recall=recall).build(x)
+    assert not search.exact
+    stated = search.recall_
+    assert stated.share >= recall
+    assert stated.rows >= 1000
+    others = torch.arange(3, 4000, 4)
+    assert abs(true_recall(search, others, stated.k) - stated.share) < 5 * stated.error + 0.002
+
+
+def test_lists_find_all_duplicates_that_they_count_as_found(small, rng):
+    x = torch.randint(0, 4, (4000, 5), generator=rng).float()  # 1,024 distinct rows
+    search = FaissSearch(kind="ivf").build(x)
+    rows = torch.arange(0, 4000, 20)
+    found, true = (
+        search.query(x[rows], 100, exclude=rows),
+        search.exactly(x[rows], 100, exclude=rows),
+    )
+    assert_agree(true, ExactSearch().build(x).query(x[rows], 100, exclude=rows))
+    assert not (found.indices == rows[:, None]).any()
+    assert (found.distances >= true.distances).all()
+    assert float((found.distances == true.distances).double().mean()) > 0.95
+
+
+def test_more_neighbors_than_the_effort_was_found_for_are_found_as_well(small, rng):
+    x = torch.randn(4000, 6, generator=rng)
+    search = FaissSearch(kind="ivf").build(x)
+    rows = torch.arange(0, 4000, 20)
+    assert search.recall_.k == 100
+    assert true_recall(search, rows, 300) > 0.97
+    assert search.recall_.k == 300
+
+
+def test_recall_is_measured_again_after_many_edits(small, rng):
+    x = torch.randn(4000, 6, generator=rng)
+    search = FaissSearch(kind="ivf").build(x)
+    before = search.recall_
+    search.add(torch.randn(2000, 6, generator=rng) + 2)
+    search.remove(range(0, 500))
+    rows = torch.arange(0, len(search), 30)
+    assert true_recall(search, rows, 50) > 0.97
+    assert search.recall_ != before
+
+
+def test_a_support_with_a_zero_row_is_searched_exactly_by_cosine(small, rng):
+    x = torch.randn(2500, 5, generator=rng)
+    x[17] = 0
+    assert FaissSearch("cosine", "ivf").build(x).exact
+    x[17] = 1
+    search = FaissSearch("cosine", "ivf").build(x)
+    asked = torch.cat([torch.zeros(1, 5), x[:3]])
+    exact = ExactSearch("cosine").build(x).query(asked, 4)
+    assert_agree(search.query(asked, 4).rows(slice(0, 1)), exact.rows(slice(0, 1)))
 
 
 def test_faiss_is_taken_by_name_and_by_auto():

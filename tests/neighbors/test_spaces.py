@@ -158,3 +158,10 @@ def test_rows_set_aside_are_of_every_class_in_whatever_order_they_come():
 
 def test_a_handful_of_rows_is_not_learned_from(rng):
     assert best_steps(torch.randn(10, 3, generator=rng), torch.arange(10) % 2, Whitening()) == 0
+
+
+def test_where_no_step_is_taken_the_learned_space_is_the_whitened_one_at_full_rank(rng):
+    x, y = torch.randn(90, 80, generator=rng), torch.arange(90) % 3  # 80 columns, 64 directions
+    learned, whitened = learned_space(x, y, steps=0), whitened_space(x, y)
+    assert learned.name == "learned"
+    assert_close(learned(x), whitened(x), rtol=0, atol=0)

@@ -16,7 +16,7 @@ import math
 import platform
 import time
 import warnings
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -29,10 +29,11 @@ from torch import nn
 from vicinal import __version__
 from vicinal.audits import data
 from vicinal.audits.cases import SHOWN_NEIGHBORS, cases_of, class_facts, credibility_of
-from vicinal.audits.class_order import order_warning
+from vicinal.audits.class_order import below_warning, order_warning
 from vicinal.audits.facts import Facts, gather
 from vicinal.audits.familiarity import kept_standards, unknowns_of, untested
 from vicinal.audits.inputs import About, AuditSettings, AuditWarning, ready_sets, warn
+from vicinal.audits.map import map_of
 from vicinal.audits.model import ModelFacts, images_of, listen
 from vicinal.audits.recommend import recommendation_of, warn_of_seen_support
 from vicinal.audits.record import Audit, SupportRows
@@ -42,6 +43,7 @@ from vicinal.audits.scoring import (
     risk_coverage_of,
     sweep_over_k,
 )
+from vicinal.audits.searching import search_facts
 from vicinal.audits.sections import Data, Duplicates, Head, PriorShift, Provenance
 from vicinal.audits.suspects import label_audit
 from vicinal.confidence.head import TrustHead
@@ -58,6 +60,8 @@ def audit(
     calib: Any = None,
     foreign: Any = None,
     logits: Any = None,
+    search: str | None = None,
+    recall: float | None = None,
     settings: AuditSettings | None = None,
     about: About | None = None,
     work: str | Path | None = None,
@@ -78,6 +82,8 @@ def audit(
     foreign : ``Z``, rows known to belong to none of the classes: how many would be caught, and
         how many called supported. With a model, inputs for it.
     logits : a softmax head's on the query, one column per class; a model brings its own.
+    search, recall : who finds the neighbors, and how many of the true ones at least; as of
+        :class:`AuditSettings`, whose fields they take the place of.
     settings : what decides the numbers besides the data, :class:`AuditSettings`.
     about : what the rows are called and look like, :class:`About`.
     work : a folder where finished blocks of the searches stay; a stopped audit goes on there.
@@ -92,11 +98,16 @@ def audit(
     """
     start = time.perf_counter()
     settings, about = settings or AuditSettings(), about or About()
+    if search is not None:
+        settings = dataclasses.replace(settings, search=search)
+    if recall is not None:
+        settings = dataclasses.replace(settings, recall=recall)
     seen: ModelFacts | None = None
     if model is not None:
         seen = listen(model, train, test, calib, settings, work, progress, foreign)
         support, query, calib, foreign = seen.support, seen.query, seen.calib, seen.foreign
-        logits = seen.logits if logits is None else logits
+        named = len(about.class_names) if isinstance(about.class_names, Sequence) else None
+        logits = seen.columns_of(named) if logits is None else logits
         if about.media is None and about.show_images:
             about = dataclasses.replace(about, media=images_of(train, test))
     with warnings.catch_warnings(record=True) as caught:
@@ -121,7 +132,7 @@ def data_of(facts: Facts) -> Data:
         support=sets.support.facts(),
         query=sets.query.facts(),
         calib=None if sets.calib is None else sets.calib.facts(),
-        split=facts.split.how,
+        split=facts.fitting.how,
         metric=settings.metric,
         k=facts.neighborhood.k,
         temperature=temperature if math.isfinite(temperature) else None,
@@ -166,9 +177,8 @@ def support_rows(facts: Facts) -> SupportRows:
 
 
 def duplicates_of(facts: Facts) -> Duplicates:
-    codes = facts.sets.query.codes
-    correct = None if codes is None else (facts.answer.predicted == codes).numpy()
-    twins = data.duplicates(*data.as_given(facts), correct)
+    scored = None if facts.score is None else (facts.score.rows, facts.score.right)
+    twins = data.duplicates(*data.as_given(facts), scored)
     if twins.exact and not facts.sets.leave_one_out:
         share, rest = 100 * twins.exact / facts.neighborhood.size, ""
         if twins.accuracy_without is not None:
@@ -199,8 +209,11 @@ def agreement_of(facts: Facts) -> float | None:
     given, codes = facts.answers.get("softmax"), facts.sets.query.codes
     if given is None:
         return None
-    if codes is not None and (sentence := order_warning(given.predicted, codes, facts.sets.names)):
-        warn(sentence)
+    if codes is not None:
+        sentence = order_warning(given.predicted, codes, facts.sets.names)
+        sentence = sentence or below_warning(given.predicted, facts.answer.predicted, codes)
+        if sentence is not None:
+            warn(sentence)
     return float((given.predicted == facts.answer.predicted).double().mean())
 
 
@@ -216,10 +229,14 @@ def not_checked(facts: Facts) -> dict[str, str]:
         missing["stress"] = "not run; see vicinal.studies.robustness_report"
     if facts.task.logits is None:
         missing["softmax"] = "no logits were given"
+        if facts.model is not None:
+            missing["softmax"] = facts.model.without_softmax(len(facts.sets.names))
     if facts.sets.query.codes is None:
         missing["accuracy"] = "the query has no labels"
     if facts.sets.leave_one_out:
         missing["held-out rows"] = "one set was given; everything is leave-one-out on it"
+    if facts.settings.map == "none":
+        missing["map"] = "not asked for: --map none"
     if facts.sets.foreign is None:
         missing["outliers"] = untested()
     return missing
@@ -239,23 +256,18 @@ SECTIONS: dict[str, Callable[[Facts], Any]] = {
     "heads": heads_of,
     "recommended": lambda f: f.choice.head,
     "recommendation": recommendation_of,
+    "search": search_facts,
     "cases": cases_of,
     "support": support_rows,
     "labels": label_audit,
     "class_facts": lambda f: class_facts(f, data.class_entanglement(*_graph_of(f))),
-    "risk_coverage": lambda f: f.score and risk_coverage_of(f.shown, f.score),
+    "risk_coverage": lambda f: f.score and risk_coverage_of(f.shown, f.score, f.promise.reason),
     "sweep": lambda f: f.score and sweep_over_k(f.task, f.scored["ned"]),
     "credibility": credibility_of,
     "borders": lambda f: data.borders(*_graph_of(f)),
     "layers": lambda f: f.model and f.model.layers,
     "network": lambda f: f.model and f.model.network and f.model.network.view,
-    "map": lambda f: data.map_of(
-        f.sets.query.rows,
-        f.sets.support.rows,
-        f.sets.codes,
-        f.neighborhood.indices,
-        f.settings.seed,
-    ),
+    "map": map_of,
     "unknowns": unknowns_of,
     "duplicates": duplicates_of,
     "hubs": lambda f: data.hubs(f.neighborhood.indices, f.weights, len(f.sets.codes)),

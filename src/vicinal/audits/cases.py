@@ -40,7 +40,7 @@ class CaseVerdicts(NamedTuple):
 
 def verdicts_of(facts: Facts) -> CaseVerdicts:
     """Each row against the held-out rows of the fold it was not fitted in."""
-    answer, target = facts.answer, facts.settings.target_accuracy
+    answer, target = facts.answer, facts.promise.target
     m, confidence = len(answer.predicted), torch.from_numpy(answer.confidence)
     crowding, linear = crowding_of(facts.model, m), answer.linear_share
     credibility, near, familiar = torch.zeros(3, m, dtype=torch.float64)
@@ -87,6 +87,7 @@ def cases_of(facts: Facts) -> Cases:
     m, shown = facts.neighborhood.size, facts.neighborhood.first(SHOWN_NEIGHBORS)
     codes, verdicts, answer = facts.sets.query.codes, facts.verdicts, facts.answer
     labels = [None] * m if codes is None else [c if c >= 0 else None for c in codes.tolist()]
+    others = facts.sets.query.others
     return Cases(
         id=tuple(facts.about.query_ids or map(str, range(m))),
         label=tuple(labels),
@@ -102,6 +103,7 @@ def cases_of(facts: Facts) -> Cases:
         head=facts.shown,
         familiarity=tuple(verdicts.familiarity.tolist()),
         linear_share=None if answer.linear_share is None else tuple(answer.linear_share.tolist()),
+        others=tuple(map(others.get, range(m))) if others else None,
         **_network_columns(facts.model, m),
     )
 

@@ -12,13 +12,104 @@ max over permutations s of sum over p of C[p, s(p)] rows (a linear assignment).
 
 from __future__ import annotations
 
+import math
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+
 import torch
 from jaxtyping import Int
 from scipy.optimize import linear_sum_assignment
-from torch import Tensor
+from torch import Tensor, nn
+
+from vicinal.checks import InputError, closest
 
 FAR_BETTER = 0.1  # a renaming gains a few rows by chance; a tenth of all rows it does not
+FAR_BELOW = 0.2  # of the rows: what a model's own neighbors may know and its outputs not say
+BEYOND_CHANCE = 5.0  # standard errors
 MIN_ROWS = 30
+
+
+def positions_of(labels: Sequence[Any], order: Sequence[str]) -> list[int | None]:
+    """Where each label stands in ``order``: as it is written, else by its letters and digits alone.
+
+    >>> positions_of(["T-shirt-top", "bag", "hat"], ["Bag", "T-shirt/top"])
+    [1, 0, None]
+    """
+    exact = {name: at for at, name in enumerate(order)}
+    loose = {_loose(name): at for at, name in enumerate(order)}
+    if len(loose) < len(order):  # letters and digits alone do not tell the names apart
+        loose = {}
+    return [exact.get(str(label), loose.get(_loose(str(label)))) for label in labels]
+
+
+def _loose(name: str) -> str:
+    return re.sub(r"[\W_]+", "", name.casefold()) or name
+
+
+def stated_positions(labels: Sequence[Any], order: Sequence[str], what: str) -> list[int]:
+    """Where each label stands in an order that somebody stated; one it lacks is an error."""
+    found = positions_of(labels, order)
+    for label, at in zip(labels, found, strict=True):
+        if at is None:
+            near = closest(str(label), list(order), 1)
+            hint = f" Did you mean {near[0]!r}?" if near else ""
+            listed = ", ".join(order[:8]) + (", …" if len(order) > 8 else "")
+            raise InputError(
+                f"{what} names {len(order)} classes ({listed}) and {str(label)!r} is none of "
+                f"them.{hint} List all classes by the names of the labels, in the order of the "
+                "model's outputs."
+            )
+    return [at for at in found if at is not None]
+
+
+def order_of_model(model: nn.Module) -> tuple[list[str], str] | None:
+    """The names of its outputs that a model carries, in their order, and where they were found.
+
+    ``config.id2label`` (Hugging Face), ``label_names`` of a timm configuration, or an attribute
+    ``class_names`` or ``classes``.
+    """
+    config = getattr(model, "config", None)
+    known = {
+        "config.id2label": getattr(config, "id2label", None),
+        "pretrained_cfg": getattr(model, "pretrained_cfg", None),
+        "class_names": getattr(model, "class_names", None),
+        "classes": getattr(model, "classes", None),
+    }
+    for where, value in known.items():
+        if where == "pretrained_cfg":
+            value = value.get("label_names") if isinstance(value, Mapping) else None
+        if isinstance(value, Mapping):
+            value = [value.get(at, value.get(str(at))) for at in range(len(value))]
+        if not isinstance(value, (list, tuple)) or not value:
+            continue
+        if all(isinstance(name, str) for name in value) and not _generic(value):
+            return list(value), where
+    return None
+
+
+def _generic(names: Sequence[str]) -> bool:
+    return all(re.fullmatch(r"(?i)(label|class)?_?\d+", name) for name in names)
+
+
+def below_warning(
+    predicted: Int[Tensor, " n"], neighbors: Int[Tensor, " n"], codes: Int[Tensor, " n"]
+) -> str | None:
+    """The sentence for a model that is far worse than the neighbors of its own layer; else None."""
+    known = codes >= 0
+    n = int(known.sum())
+    if n < MIN_ROWS:
+        return None
+    own, other = ((p[known] == codes[known]).double() for p in (predicted, neighbors))
+    gap = other - own
+    error = float(gap.std()) / math.sqrt(n)
+    if float(gap.mean()) < max(FAR_BELOW, BEYOND_CHANCE * error):
+        return None
+    return (
+        f"the model's own outputs are right on {own.mean():.1%} of the rows, the neighbors in its "
+        f"embedding on {other.mean():.1%}: its outputs probably stand for other classes than the "
+        "labels, or are those of another layer (--classes, --output)."
+    )
 
 
 def best_order(

@@ -1,4 +1,4 @@
-"""What an audit says about the sets themselves: duplicates, hubs, priors, class borders, a map."""
+"""What an audit says about the sets themselves: duplicates, hubs, priors, class borders."""
 
 from __future__ import annotations
 
@@ -11,8 +11,7 @@ from jaxtyping import Float, Int
 from numpy.typing import NDArray
 from torch import Tensor
 
-from vicinal.audits.record import significant
-from vicinal.audits.sections import Border, Borders, Duplicates, Hub, Hubs, Map, PriorShift
+from vicinal.audits.sections import Border, Borders, Duplicates, Hub, Hubs, PriorShift
 from vicinal.neighbors.mass import exponential, log_mass, own_log_mass
 from vicinal.neighbors.neighborhood import Neighborhood
 
@@ -20,15 +19,17 @@ if TYPE_CHECKING:
     from vicinal.audits.facts import Facts
 
 NEAR = 1e-6  # a squared distance below this share of the mean squared norm is a near-duplicate
-MAP_ROWS = 4000
 
 
 def duplicates(
-    neighborhood: Neighborhood, graph: Neighborhood, correct: NDArray[np.bool_] | None
+    neighborhood: Neighborhood,
+    graph: Neighborhood,
+    scored: tuple[NDArray[np.bool_], NDArray[np.bool_]] | None,
 ) -> Duplicates:
     """Query rows that are support rows too, exactly or nearly; accuracy without them.
 
-    A distance is small against the mean distance to the k-th neighbor.
+    A distance is small against the mean distance to the k-th neighbor. ``scored``: which rows have
+    a label, and which of those are right.
     """
     nearest = neighborhood.distances[:, 0]
     scale = float(neighborhood.distances[:, -1].double().mean())
@@ -36,8 +37,8 @@ def duplicates(
     both = (exact | near).numpy()
     rows = np.flatnonzero(both)[:50]
     without = None
-    if correct is not None and both.any() and not both.all():
-        without = float(correct[~both].mean())
+    if scored is not None and both.any() and not both[scored[0]].all():
+        without = float(scored[1][~both[scored[0]]].mean())
     pairs = zip(rows.tolist(), neighborhood.indices[rows, 0].tolist(), strict=True)
     return Duplicates(
         exact=int(exact.sum()),
@@ -152,66 +153,3 @@ def class_entanglement(
     fine = torch.isfinite(terms)
     sums = torch.zeros(num_classes, dtype=torch.float64).index_add_(0, codes[fine], terms[fine])
     return (sums / torch.bincount(codes[fine], minlength=num_classes).clamp_min(1)).numpy()
-
-
-def map_of(
-    query: Float[Tensor, "m d"],
-    support: Float[Tensor, "n d"],
-    codes: Int[Tensor, " n"],
-    indices: Int[Tensor, "m k"],
-    seed: int,
-) -> Map:
-    """The two directions that part the classes best (Fisher), or the two of most variance.
-
-    ``preservation`` is the share of a row's true 10 nearest support rows that are among its 10
-    nearest on the map, over a sample of rows.
-    """
-    center = support.double().mean(0)
-    s, q = support.double() - center, query.double() - center
-    axes, method = _fisher(s, codes), "class-Fisher"
-    if axes is None:
-        axes, method = torch.linalg.svd(s[:20000], full_matrices=False)[2][:2].T, "PCA"
-    if axes.shape[1] == 1:
-        axes = torch.cat([axes, torch.zeros_like(axes)], 1)
-    flat_q, flat_s = q @ axes, s @ axes
-    rng = np.random.default_rng(seed)
-    some = torch.from_numpy(np.sort(rng.permutation(len(q))[:1000]))
-    few = min(10, indices.shape[1])
-    near = torch.cdist(flat_q[some], flat_s).topk(few, largest=False).indices
-    kept = (near[:, :, None] == indices[some, None, :few]).any(2).double().mean()
-    shown = np.sort(rng.permutation(len(s))[:MAP_ROWS])
-    note = "" if len(shown) == len(s) else f"{len(shown):,} of {len(s):,} support rows are drawn"
-    return Map(
-        method=method,
-        x=tuple(significant(flat_q[:, 0], 5).tolist()),
-        y=tuple(significant(flat_q[:, 1], 5).tolist()),
-        preservation=float(kept),
-        support_row=tuple(shown.tolist()),
-        support_x=tuple(significant(flat_s[shown, 0], 5).tolist()),
-        support_y=tuple(significant(flat_s[shown, 1], 5).tolist()),
-        note=note,
-    )
-
-
-def _fisher(centered: Tensor, codes: Tensor) -> Tensor | None:
-    """Leading directions of between-class over within-class scatter; None with two classes or few.
-
-    Within-class scatter is shrunk toward its mean eigenvalue, so that it can be inverted.
-    """
-    classes, codes = codes.unique(return_inverse=True)
-    d = centered.shape[1]
-    if len(classes) < 3 or d < 2:
-        return None
-    counts = torch.bincount(codes).double()
-    means = torch.zeros(len(classes), d, dtype=torch.float64).index_add_(0, codes, centered)
-    means /= counts[:, None]
-    spread = centered - means[codes]
-    within = spread.T @ spread / len(centered)
-    size = float(within.diagonal().mean())
-    if size == 0:
-        return None
-    within += 0.1 * size * torch.eye(d, dtype=torch.float64)
-    root = torch.linalg.cholesky(within)
-    scaled = torch.linalg.solve_triangular(root, (means * counts.sqrt()[:, None]).T, upper=False)
-    left = torch.linalg.svd(scaled, full_matrices=False)[0][:, :2]
-    return torch.linalg.solve_triangular(root.T, left, upper=True)

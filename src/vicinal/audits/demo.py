@@ -29,7 +29,6 @@ from vicinal.neighbors.search.resumable import Progress
 TRAIN, SUPPORT = 600, 700
 WRONG_LABELS, LETTERS = 35, 40
 EMBEDDING = "embedding"
-TARGET = 0.97
 
 
 @dataclass(frozen=True)
@@ -79,7 +78,7 @@ def audited(planted: Demonstration, seed: int = 0, progress: Progress | None = N
         planted.model,
         (planted.support, torch.from_numpy(planted.support_labels)),
         (planted.query, torch.from_numpy(planted.query_labels)),
-        settings=AuditSettings(seed=seed, embedding=EMBEDDING, target_accuracy=TARGET),
+        settings=AuditSettings(seed=seed, embedding=EMBEDDING),
         about=About(
             name="demo",
             support_name="digits (support)",

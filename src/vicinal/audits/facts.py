@@ -7,6 +7,7 @@ fitted is never scored on the rows it was fitted on.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -18,27 +19,29 @@ from jaxtyping import Float
 from torch import Tensor
 
 from vicinal.audits.cases import verdicts_of, weights_of
+from vicinal.audits.class_order import stated_positions
 from vicinal.audits.familiarity import combination_of, foreignness
 from vicinal.audits.fitted_space import most_neighbors, space_facts, space_of
+from vicinal.audits.fitting import fitting_of, left_out_losses
 from vicinal.audits.heads import HEADS, RECIPES, Answer, Fold, Task, best_vote_k, held_out_view
 from vicinal.audits.inputs import About, AuditSettings, LabeledRows, Sets, usable_k, warn
 from vicinal.audits.linear_view import LinearView, linear_view
 from vicinal.audits.model import ModelFacts
 from vicinal.audits.recommend import Choice, choice_of, keepable, kept_blend
 from vicinal.audits.scoring import Scored
+from vicinal.audits.searching import Searching
 from vicinal.audits.sections import SpaceFacts
 from vicinal.audits.suspects import ScoredLabels, scored_labels
-from vicinal.capture import ShardStore
 from vicinal.checks import InputError
+from vicinal.confidence.blend import Blend, blended_log_probs
 from vicinal.confidence.ned.classifier import NEDClassifier
 from vicinal.confidence.ned_linear import NEDLinear
 from vicinal.confidence.support import Evidence, LabeledSupport
-from vicinal.files import fingerprint
-from vicinal.labels import UNKNOWN, Labels
+from vicinal.evaluation import ChosenTarget, reachable_target
+from vicinal.labels import UNKNOWN, Labels, log_class_shares
 from vicinal.neighbors.graph import NeighborGraph
 from vicinal.neighbors.neighborhood import Neighborhood
-from vicinal.neighbors.search import Search, make_search
-from vicinal.neighbors.search.resumable import Progress, resumable_query
+from vicinal.neighbors.search.resumable import Progress
 
 MIN_FOLD_ROWS = 50  # labeled rows; with fewer the fit is said to be weak
 
@@ -73,10 +76,12 @@ class Facts:
     split: Split
     logits: Float[Tensor, "m c"] | None
     space: SpaceFacts
+    searching: Searching
     foreign: Neighborhood | None = None  # of the foreign rows in the support
 
     foreignness = cached_property(foreignness)
     combination = cached_property(combination_of)
+    fitting = cached_property(fitting_of)
     weights = cached_property(weights_of)
     verdicts = cached_property(verdicts_of)
 
@@ -95,7 +100,7 @@ class Facts:
             codes=sets.codes,
             query=sets.query.as_given,
             neighborhood=self.neighborhood,
-            folds=self.split.folds,
+            folds=self.fitting.folds,
             num_classes=len(sets.classes),
             metric=self.settings.metric,
             vote_k=vote_k,
@@ -116,7 +121,7 @@ class Facts:
             calib = sets.calib.as_given[sets.calib.codes >= 0]
         query = None if sets.leave_one_out else sets.query.as_given
         support = sets.support.as_given, sets.codes
-        return linear_view(support, query, calib, space=self.support.space, seed=self.settings.seed)
+        return linear_view(support, query, calib, seed=self.settings.seed)
 
     @cached_property
     def answers(self) -> dict[str, Answer]:
@@ -135,18 +140,33 @@ class Facts:
         return answers
 
     @cached_property
-    def scored(self) -> dict[str, Scored]:
-        """Every answer against the query's labels; empty where it has none."""
-        codes, target = self.sets.query.codes, self.settings.target_accuracy
+    def measured(self) -> dict[str, Scored]:
+        """Every answer against the query's labels, whatever the target; empty where it has none."""
+        codes = self.sets.query.codes
         if codes is None or not bool((codes >= UNKNOWN).any()):
             return {}
-        return {name: Scored(a, codes.numpy(), target) for name, a in self.answers.items()}
+        return {name: Scored(a, codes.numpy(), 0.5) for name, a in self.answers.items()}
+
+    @cached_property
+    def promise(self) -> ChosenTarget:
+        """The target accuracy: as it was set, or the highest that half of the rows can meet."""
+        if self.settings.target_accuracy is not None:
+            return ChosenTarget(self.settings.target_accuracy)
+        score = self.measured.get(self.shown)
+        if score is None:
+            return reachable_target(self.answer.confidence)
+        return reachable_target(score.confidence, score.right, score.delta)
+
+    @cached_property
+    def scored(self) -> dict[str, Scored]:
+        """The same with the one target of all heads."""
+        return {n: replace(s, target=self.promise.target) for n, s in self.measured.items()}
 
     @cached_property
     def choice(self) -> Choice:
         """The recommended head; without labels in the query, what the rows to fit on say."""
-        if any(score.nll is not None for score in self.scored.values()):
-            return choice_of(self.scored, self.settings.prior)
+        if any(score.nll is not None for score in self.measured.values()):
+            return choice_of(self.measured, self.settings.prior, left_out_losses(self))
         held_out = self.split.folds[0]
         everyone = torch.arange(len(held_out.evidence))
         view = replace(self.linear, query=held_out_view(self.task, held_out))
@@ -179,7 +199,7 @@ class Facts:
     @cached_property
     def ned(self) -> NEDClassifier:
         """The neighbors of the head to keep, fitted on all held-out rows there are."""
-        settings, held_out = self.settings, self.split.held_out
+        settings, held_out = self.settings, self.fitting.held_out
         ned = NEDClassifier(
             k=self.neighborhood.k, prior=settings.prior, metric=settings.metric,
             search=settings.search,
@@ -197,9 +217,22 @@ class Facts:
     @cached_property
     def support_log_probs(self) -> Float[Tensor, "n c"]:
         """What is said of each support row by parts that have not seen it (or its label)."""
+        everyone = torch.arange(len(self.sets.codes))
+        return self.said_of_support(everyone, self.ned.log_probs_of(self.graph))
+
+    def said_of_support(self, rows: Tensor, log_ned: Tensor) -> Float[Tensor, "r c"]:
+        """The same of some rows, of which the neighbors say this."""
+        if self._support_blend is None:
+            return log_ned
+        codes, log_linear = self.sets.codes, torch.from_numpy(self.linear.head.oof_log_proba_)
+        log_prior = log_class_shares(codes, len(self.sets.classes), leave_one_out=True)[rows]
+        return blended_log_probs(log_ned, log_linear[rows], log_prior, self._support_blend)
+
+    @cached_property
+    def _support_blend(self) -> Blend | None:
         if self.settings.prior != "support":
-            return self.ned.log_probs_of(self.graph)
-        return torch.from_numpy(NEDLinear().fit_parts(self.ned, self.linear.head).oof_log_proba_)
+            return None
+        return NEDLinear().fit_parts(self.ned, self.linear.head).blend_
 
     @property
     def labels_by(self) -> str:
@@ -231,66 +264,58 @@ def gather(
 ) -> Facts:
     """Choose the space, search and split; ``work`` keeps finished blocks of a stopped search."""
     k, codes = usable_k(settings, sets), sets.codes
-    given = None if logits is None else aligned_logits(logits, sets)
+    given = None if logits is None else aligned_logits(logits, sets, about.class_names)
     fit = space_of(settings, sets, k)
     sets = sets.mapped(fit.space)
     if fit.crossed is not None and settings.k is None:
         k = min(k, most_neighbors(fit.crossed))
-    search = make_search(settings.search, settings.metric).build(sets.support.rows)
-
-    def asked(
-        where: Search, rows: Tensor, k: int, question: str, exclude: Any = None
-    ) -> Neighborhood:
-        store, title = None, "label audit" if question.startswith("support") else "neighbors"
-        if work is not None:
-            key = fingerprint(sets.support.fingerprint, question, *settings.searched, k)
-            facts = {"layers": ["distances", "indices"], "rows": len(rows), "k": k}
-            store = ShardStore.open_for_writing(Path(work) / key[:16], facts)
-        return resumable_query(
-            where, rows, k, exclude=exclude, store=store, progress=progress, title=title
-        )
+    searching = Searching(sets.support, settings, work, progress)
 
     def nearest(rows: LabeledRows) -> Neighborhood:
-        return asked(search, rows.rows, k, rows.fingerprint).cpu().labeled(codes)
-
-    def in_fold(others: Tensor, rows: Tensor, k: int, fold: int) -> Neighborhood:
-        where = make_search(settings.search, settings.metric).build(others)
-        return asked(where, rows, k, f"support {fold}")
+        return searching.nearest(rows, k).labeled(codes)
 
     kept: NeighborGraph | None = None
     if fit.crossed is not None:
-        graph = fit.crossed.neighborhood(k, settings.metric, codes, in_fold).labeled(codes)
+        graph = searching.crossed(fit.crossed, k, codes).labeled(codes)
     else:
-        own = torch.arange(len(codes))
-        graph = asked(search, sets.support.rows, k, "support", own).cpu().labeled(codes)
-        kept = NeighborGraph(search, graph.distances, graph.indices)
+        graph = searching.own(k).labeled(codes)
+        kept = NeighborGraph(searching.engine, graph.distances, graph.indices)
     support = LabeledSupport(
-        search, Labels(sets.classes, codes), graph=kept, space=fit.space, crossed=fit.crossed,
-        honest=None if fit.crossed is None else graph,
+        searching.engine, Labels(sets.classes, codes), graph=kept, space=fit.space,
+        crossed=fit.crossed, honest=None if fit.crossed is None else graph,
     )  # fmt: skip
     query = graph if sets.leave_one_out else nearest(sets.query)
     calib = None if sets.calib is None else nearest(sets.calib)
     foreign = None if sets.foreign is None else nearest(sets.foreign)
     split = split_of(sets, query, graph, calib, settings.seed)
     said = space_facts(settings, fit)
-    return Facts(sets, settings, about, model, support, graph, query, split, given, said, foreign)
+    return Facts(
+        sets, settings, about, model, support, graph, query, split, given, said, searching, foreign
+    )
 
 
-def aligned_logits(logits: Any, sets: Sets) -> Tensor:
-    """Columns in the order of the support's classes."""
+def aligned_logits(logits: Any, sets: Sets, order: Any = None) -> Tensor:
+    """Columns in the order of the support's classes; ``order``: their names, if known."""
     scores = torch.as_tensor(np.asarray(logits)).double()
     if scores.ndim != 2 or len(scores) != len(sets.query.rows):
         raise InputError(
             f"`logits` must have one row per query row: shape {tuple(scores.shape)} for "
             f"{len(sets.query.rows)} rows."
         )
-    if scores.shape[1] == len(sets.classes):
+    whole, own = sets.classes.dtype.kind in "iu", sets.classes.tolist()
+    listed = order is not None and not isinstance(order, Mapping)
+    if listed and not whole and len(order) == scores.shape[1]:
+        return scores[:, stated_positions(own, list(map(str, order)), "the list of classes")]
+    if whole and listed and len(order) == scores.shape[1] and 0 <= own[0] <= own[-1] < len(order):
+        return scores[:, own]
+    if scores.shape[1] == len(own):
         return scores
-    if sets.classes.dtype.kind in "iu" and int(sets.classes.max()) < scores.shape[1]:
-        return scores[:, torch.from_numpy(sets.classes.astype(np.int64))]
+    if whole and own[0] >= 0 and own[-1] < scores.shape[1]:
+        return scores[:, own]
     raise InputError(
-        f"`logits` have {scores.shape[1]} columns for {len(sets.classes)} classes of the support. "
-        "Give one column per class, in sorted order of the labels."
+        f"`logits` have {scores.shape[1]} columns for {len(own)} classes of the support. "
+        "Give one column per class in sorted order of the labels, or name the columns: "
+        "class_names=, --classes."
     )
 
 

@@ -189,7 +189,7 @@ def unknowns_of(facts: Facts) -> Unknowns | None:
 
 def kept_standards(facts: Facts) -> Standards:
     """Those of the head to keep: all held-out rows, the audit's own threshold."""
-    target = facts.settings.target_accuracy
+    target = facts.promise.target
     return standards_of(
         facts.split.held_out, facts.ned.parameters_, facts.threshold, target, familiarity_of(facts)
     )

@@ -68,15 +68,16 @@ def sample_rows(audit: Audit) -> Iterable[list[str]]:
     ]
     crowding = cases.network_percentile or (None,) * len(cases.id)
     familiar = cases.familiarity or (None,) * len(cases.id)
+    others = cases.others or (None,) * len(cases.id)
     linear = cases.linear_share or (None,) * len(cases.id)
     for i, given in enumerate(cases.label):
         rows, weights = cases.neighbors[i][:TOP_NEIGHBORS], cases.weights[i][:TOP_NEIGHBORS]
         pairs = zip(rows, weights, strict=True)
         yield [
             word(cases.id[i]),
-            "" if given is None else classes[given],
+            word(others[i] or "") if given is None else classes[given],
             classes[cases.predicted[i]],
-            number(cases.confidence[i]),
+            repr(cases.confidence[i]),  # in full: the threshold is the confidence of one row
             number(cases.credibility[i]),
             number(cases.near_percentile[i]),
             number(familiar[i]),

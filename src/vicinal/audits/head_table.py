@@ -157,7 +157,7 @@ def compare_heads(
         check_choice(name, "heads", tuple(TITLES))
     check_space(space)
     fit = fit_space(space, x, labels, k=k, metric=metric, temperature=None)
-    made = make_search(search, metric).build(fit.space(x))
+    made = make_search(search, metric, shape=(len(x), x.shape[1])).build(fit.space(x))
     rows = LabeledSupport(made, labels, space=fit.space, crossed=fit.crossed)
     task = Task(
         support=x,
@@ -181,7 +181,7 @@ def compare_heads(
         task = replace(task, folds=(fold,))
     if not LINEAR.isdisjoint(names) and len(labels.classes) > 1:
         held = None if calib is None else _known(calib, labels)
-        view = linear_view((x, labels.codes), q, held, space=fit.space, seed=random_state)
+        view = linear_view((x, labels.codes), q, held, seed=random_state)
         task = replace(task, linear=view)
     answers, notes = _answers(names, task, warned)
     scores = [_line(name, Scored(a, codes.numpy(), target, delta)) for name, a in answers.items()]

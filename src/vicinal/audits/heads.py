@@ -88,6 +88,10 @@ class Task:
         """Its own row of the table, and the neighbors' part of others."""
         return ned(self, "ned_fitted", "NED, everything fitted")
 
+    def new_evidence(self, at: int) -> bool:
+        """Whether a fold is fitted on other rows than the one before it."""
+        return at == 0 or self.folds[at].evidence is not self.folds[at - 1].evidence
+
 
 @dataclass(frozen=True, eq=False)
 class Answer:
@@ -118,11 +122,12 @@ def ned(task: Task, name: str, title: str) -> Answer:
     predicted = torch.zeros(m, dtype=torch.long)
     fitted: list[NEDParameters] = []
     notes: list[str] = []
-    for fold in task.folds:
-        fit = fit_recipe(RECIPES[name], fold.evidence, task.num_classes, dims)
+    for at, fold in enumerate(task.folds):
+        if task.new_evidence(at):
+            fit = fit_recipe(RECIPES[name], fold.evidence, task.num_classes, dims)
         fitted.append(with_prior(fit.parameters, fold.evidence.counts, task.prior))
         notes += fit.warnings
-        log_probs[fold.scored], predicted[fold.scored] = _in_blocks(
+        log_probs[fold.scored], predicted[fold.scored] = in_blocks(
             fold.neighborhood,
             partial(ned_log_probs, num_classes=task.num_classes, parameters=fitted[-1]),
         )
@@ -138,10 +143,10 @@ def vote(task: Task, k: int, weights: str, title: str) -> Answer:
     def share(part: Neighborhood) -> Tensor:
         return knn_log_probs(part.distances, part.labels, task.num_classes, weights=weights)
 
-    return Answer(title, *_in_blocks(near, share))
+    return Answer(title, *in_blocks(near, share))
 
 
-def _in_blocks(
+def in_blocks(
     neighborhood: Neighborhood, log_probs_of: Callable[[Neighborhood], Tensor]
 ) -> tuple[Float[Tensor, "m c"], Int[Tensor, " m"]]:
     """Log-probabilities and predicted codes; blocks stay in the cache, four times as fast."""
@@ -228,8 +233,9 @@ def ned_linear(task: Task, title: str) -> Answer:
     view, near, count = _view(task), task.fitted_ned, task.num_classes
     log_probs, predicted = torch.zeros_like(view.query), torch.zeros(len(view.query)).long()
     share, blends = torch.zeros(len(view.query), dtype=torch.float64), []
-    for fold, parameters in zip(task.folds, near.parameters, strict=True):
-        blends.append(blend_of(task, fold, parameters))
+    for at, (fold, parameters) in enumerate(zip(task.folds, near.parameters, strict=True)):
+        new = task.new_evidence(at)
+        blends.append(blend_of(task, fold, parameters) if new else blends[-1])
         rows, log_prior = fold.scored, log_class_shares(task.codes, count, leave_one_out=task.alone)
         parts = near.log_probs[rows], view.query[rows], log_prior, blends[-1]
         log_probs[rows] = blended_log_probs(*parts)
@@ -243,7 +249,7 @@ def blend_of(task: Task, fold: Fold, parameters: NEDParameters) -> Blend:
     n, count = len(fold.evidence), task.num_classes
     rows = torch.linspace(0, n - 1, min(n, max(MAX_ROWS, 20 * count))).long()
     some = fold.evidence.rows(rows)
-    log_ned = _in_blocks(
+    log_ned = in_blocks(
         some.neighborhood, partial(ned_log_probs, num_classes=count, parameters=parameters)
     )[0]
     return fit_blend(log_ned, held_out_view(task, fold)[rows], some.targets)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -15,6 +15,7 @@ from jaxtyping import Float, Int
 from numpy.typing import NDArray
 from torch import Tensor
 
+from vicinal.audits.class_order import stated_positions
 from vicinal.audits.sections import SetFacts
 from vicinal.checks import (
     InputError,
@@ -29,6 +30,7 @@ from vicinal.checks import (
 from vicinal.files import fingerprint
 from vicinal.labels import UNKNOWN, UNLABELED, Labels, codes_of, labels_of
 from vicinal.neighbors.distances import unit_rows
+from vicinal.neighbors.search.choice import RECALL, SEARCHES
 from vicinal.neighbors.spaces import RAW, SPACES, Space
 from vicinal.records import Record
 
@@ -50,43 +52,55 @@ class AuditSettings(Record):
 
     k: neighbors that vote; None is 100, or the whole of a smaller support.
     space: the linear map before the distances; ``"fit"`` is what held-out support rows choose.
+    target_accuracy: what accepted rows keep; None is the highest of 0.90, 0.95, 0.97 and 0.99 that
+        at least half of the rows can be shown to meet, else the accuracy itself.
     unknown: query rows of a class the support lacks count as ``"wrong"``, or as ``"unlabeled"``.
     embedding, layers: which layers of a model to search in, and to tell the story of.
     unfamiliar: the share of ordinary rows that may be called so; a promise.
+    map: ``"tsne"`` places rows near their neighbors, ``"linear"`` is quicker, ``"none"`` skips it.
+    search, recall: who finds neighbors: ``"exact"``, ``"faiss"``, or ``"auto"``, which is exact
+        until lists cost less here; and the share of the true ones to find where that is not all.
     """
 
     k: int | None = None
     metric: str = "sqeuclidean"
     normalize: bool = False
-    target_accuracy: float = 0.99
+    target_accuracy: float | None = None
     prior: str = "support"
     unknown: str = "wrong"
     force_ece: bool = False
     seed: int = 0
-    search: str = "exact"
+    search: str = "auto"
     embedding: str | None = None
     layers: tuple[str, ...] = ()
     network_rows: int = 400
     unfamiliar: float = 0.05
     space: str = "fit"
+    map: str = "tsne"
+    recall: float = RECALL
 
     def __post_init__(self) -> None:
         if self.k is not None:
             check_whole(self.k, "k", 1)
-        check_share(self.target_accuracy, "target_accuracy")
+        if self.target_accuracy is not None:
+            check_share(self.target_accuracy, "target_accuracy")
         check_share(self.unfamiliar, "unfamiliar")
         check_whole(self.seed, "seed")
         check_whole(self.network_rows, "network_rows")
         super().__post_init__()
         check_choice(self.metric, "metric", ("sqeuclidean", "euclidean", "cosine"))
         check_choice(self.space, "space", (*SPACES, "fit"))
+        check_choice(self.map, "map", ("tsne", "linear", "none"))
         check_choice(self.prior, "prior", ("support", "uniform"))
         check_choice(self.unknown, "unknown", ("wrong", "unlabeled"))
+        check_choice(self.search, "search", SEARCHES)
+        if self.recall != 1:  # all of them: exact
+            check_share(self.recall, "recall")
 
     @property
     def searched(self) -> tuple[str, ...]:
         """What decides who is near whom, besides rows and k."""
-        return (self.metric, self.search, self.space)
+        return (self.metric, self.search, self.space, str(self.recall))
 
 
 @dataclass(frozen=True)
@@ -100,7 +114,7 @@ class About:
     foreign_name: str = "foreign"
     support_ids: Sequence[str] | None = None
     query_ids: Sequence[str] | None = None
-    class_names: Sequence[str] | None = None
+    class_names: Sequence[str] | Mapping[Any, str] | None = None  # in the order of the logits
     model: str | None = None
     command: str = ""
     reproduce: str = ""
@@ -122,6 +136,9 @@ class LabeledRows:
     codes: Int[Tensor, " n"] | None
     dtype: str
     given: Float[Tensor, "n d"] | None = None
+    others: dict[int, str] = field(
+        default_factory=dict
+    )  # row -> label of a class the support lacks
 
     @property
     def as_given(self) -> Float[Tensor, "n d"]:
@@ -303,15 +320,16 @@ def _rows(
     if known is None:
         return LabeledRows(name, x, y, dtype)
     codes = codes_of(y, len(x), known, unlabeled=True, name=f"labels of {role}")
-    _warn_of_unknown(y, codes, settings)
-    if settings.unknown == "unlabeled":
-        codes = codes.masked_fill(codes == UNKNOWN, UNLABELED)
-    return LabeledRows(name, x, codes, dtype)
-
-
-def _warn_of_unknown(y: Any, codes: Tensor, settings: AuditSettings) -> None:
     y = y.tolist() if isinstance(y, Tensor) else y
-    found = Counter(str(y[row]) for row in (codes == UNKNOWN).nonzero().flatten().tolist())
+    others = {row: str(y[row]) for row in (codes == UNKNOWN).nonzero().flatten().tolist()}
+    _warn_of_unknown(others, settings)
+    if settings.unknown == "unlabeled":
+        codes, others = codes.masked_fill(codes == UNKNOWN, UNLABELED), {}
+    return LabeledRows(name, x, codes, dtype, others=others)
+
+
+def _warn_of_unknown(others: Mapping[int, str], settings: AuditSettings) -> None:
+    found = Counter(others.values())
     rest = (
         "They are judged but not scored."
         if settings.unknown == "unlabeled"
@@ -334,15 +352,27 @@ def _warn_of_small_classes(codes: Tensor, names: Sequence[str]) -> None:
 
 
 def class_names(classes: NDArray[Any], about: About) -> tuple[str, ...]:
-    if about.class_names is None:
-        return tuple(str(label) for label in classes.tolist())
-    if classes.dtype.kind in "iu" and len(about.class_names) > int(classes.max()):
-        return tuple(str(about.class_names[int(code)]) for code in classes)
-    if len(about.class_names) != len(classes):
+    """What the classes are called: whole numbers by their place in a list, text by itself.
+
+    A list never renames labels that are text: whoever wrote it meant another order than ours.
+    """
+    names, own = about.class_names, classes.tolist()
+    if names is None:
+        return tuple(map(str, own))
+    if isinstance(names, Mapping):
+        return tuple(str(names.get(label, label)) for label in own)
+    if classes.dtype.kind not in "iu":
+        stated_positions(own, list(map(str, names)), "the list of classes")
+        return tuple(map(str, own))
+    if own[0] >= 0 and len(names) > own[-1]:
+        return tuple(str(names[code]) for code in own)
+    if len(names) != len(own):
         raise InputError(
-            f"{len(about.class_names)} class names were given for {len(classes)} classes."
+            f"{len(names)} class names were given for {len(own)} classes "
+            f"({', '.join(map(str, own[:8]))}{', …' if len(own) > 8 else ''}). Give one name for "
+            "each, in the order of their numbers."
         )
-    return tuple(map(str, about.class_names))
+    return tuple(map(str, names))
 
 
 def _same_data(a: Any, b: Any) -> bool:

@@ -35,7 +35,10 @@ class Suspect(Record):
 
 @dataclass(frozen=True)
 class Effect(Record):
-    """What accepting the first ``top`` suggestions does, exact for the neighbor head."""
+    """What accepting the first ``top`` suggestions does to the answers of ``head``.
+
+    Exact for its neighbors; a linear part beside them stays as it is.
+    """
 
     top: int
     changed: int
@@ -43,6 +46,7 @@ class Effect(Record):
     broken: int | None
     accuracy_before: float | None
     accuracy_after: float | None
+    head: str = "ned"
 
 
 @dataclass(frozen=True)

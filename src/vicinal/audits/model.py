@@ -66,6 +66,19 @@ class ModelFacts:
     foreign: Any = None
     not_checked: dict[str, str] = field(default_factory=dict)
 
+    def columns_of(self, named: int | None) -> Tensor | None:
+        """The logits; none where names are known and they are not one for each column."""
+        if self.logits is None or named is None or named == self.logits.shape[1]:
+            return self.logits
+        return None
+
+    def without_softmax(self, classes: int) -> str:
+        """Why the model's own outputs are not among the heads."""
+        if self.logits is None:
+            return "the model's output has no column for every class"
+        columns = self.logits.shape[1]
+        return f"the model has {columns} outputs for {classes} classes; name them all: --classes"
+
 
 def listen(
     model: nn.Module,

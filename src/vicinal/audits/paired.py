@@ -7,7 +7,6 @@ import operator
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +14,7 @@ from numpy.typing import NDArray
 from vicinal.audits.record import Audit
 from vicinal.audits.sections import Provenance
 from vicinal.checks import InputError, closest
+from vicinal.evaluation import threshold_for_accuracy
 from vicinal.records import Record
 
 Floats = NDArray[np.float64]
@@ -22,6 +22,7 @@ Measure = Callable[[Floats, Floats, Floats], Floats]  # (draws, n), (n,), (n,) -
 
 SHOWN = 200
 DRAWS = 1000
+PROMISES = 200  # resamples of what a threshold may accept: each is a search for it
 BINS = 15
 _GATE = re.compile(r"^\s*([\w.@+-]+?)\s*(<=|>=|<|>)\s*([+-]?)\s*(\d*\.?\d+(?:e-?\d+)?)\s*(%?)\s*$")
 _FAILS = {"<": operator.lt, ">": operator.gt, "<=": operator.le, ">=": operator.ge}
@@ -103,8 +104,11 @@ class _Run:
 
     @property
     def labels(self) -> list[str | None]:
-        labels = [self.audit.cases.label[i] for i in self.rows]
-        return [None if label is None else self.audit.classes[label] for label in labels]
+        """Names; of a class the support lacks too, which no prediction can be."""
+        cases = self.audit.cases
+        others = cases.others or (None,) * len(cases.id)
+        codes = [(cases.label[i], others[i]) for i in self.rows]
+        return [other if code is None else self.audit.classes[code] for code, other in codes]
 
     @property
     def predicted(self) -> list[str]:
@@ -202,13 +206,39 @@ def _deltas(
         right.append(np.array([predicted[at] == labels[at] for at in known], float))
         sure.append(np.array([confidence[at] for at in known]))
     curve = runs[0].audit.risk_coverage
-    target = curve.chosen.target if curve and curve.chosen else 0.99
+    target = curve.chosen.target if curve and curve.chosen else 0.9
     measures = (
         ("accuracy", "accuracy", accuracy, True),
         ("ece", "ECE", ece, False),
-        ("coverage", f"coverage at {100 * target:g} %", partial(coverage, target=target), True),
     )
-    return resampled(measures, right, sure, level, seed)
+    found = resampled(measures, right, sure, level, seed)
+    return [*found, promised_coverage(right, sure, target, level, seed)]
+
+
+def promised_coverage(
+    right: Sequence[Floats], sure: Sequence[Floats], target: float, level: float, seed: int
+) -> Delta:
+    """What each run may accept and promise the target for: the audits' own number, at one target.
+
+    Parameters
+    ----------
+    right, sure : of both runs, row by row.
+    target : the accuracy that is promised.
+    level, seed : of the interval, and of its resamples.
+    """
+    rng, n = np.random.default_rng(seed), len(right[0])
+    draws = [np.arange(n), *(rng.integers(n, size=n) for _ in range(PROMISES))]
+    runs = [(c, r.astype(bool)) for c, r in zip(sure, right, strict=True)]
+    shares = np.array(
+        [
+            [threshold_for_accuracy(c[rows], r[rows], target).coverage for c, r in runs]
+            for rows in draws
+        ]
+    )
+    change = shares[:, 1] - shares[:, 0]
+    low, high = np.quantile(change[1:], [(1 - level) / 2, (1 + level) / 2])
+    title = f"coverage at {100 * target:g} %"
+    return Delta("coverage", title, *shares[0].tolist(), change[0], low, high, True)
 
 
 def _from_heads(a: Audit, b: Audit) -> list[Delta]:
@@ -301,13 +331,3 @@ def ece(weights: Floats, right: Floats, sure: Floats) -> Floats:
         rows = bins == b
         gap += np.abs(weights[:, rows] @ (right[rows] - sure[rows]))
     return gap / weights.sum(1)
-
-
-def coverage(weights: Floats, right: Floats, sure: Floats, *, target: float) -> Floats:
-    """The largest share of rows, surest first and ties whole, that is right often enough."""
-    order = np.argsort(-sure, kind="stable")
-    ends = np.flatnonzero(np.append(np.diff(sure[order]) != 0, True))
-    size = np.cumsum(weights[:, order], 1)[:, ends]
-    hits = np.cumsum(weights[:, order] * right[order], 1)[:, ends]
-    enough = hits >= target * size - 1e-9
-    return np.where(enough, size, 0).max(1) / weights.sum(1)

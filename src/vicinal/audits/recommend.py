@@ -1,9 +1,11 @@
 """Which head to use: the lowest out-of-fold NLL, unless a simpler one cannot be told from it.
 
 A head whose NLL is within one standard error of the lowest (of the difference, row by row) counts
-as equal; of equals the first in ``ORDER`` is recommended: those that can be kept before those that
-cannot, then those that fit fewer numbers. Raw votes are never recommended: a class that nobody
-voted for has probability 0, and the next row may be of it.
+as equal. Where support rows left out in turn fit the heads, equals are compared on them as well.
+Those still equal are as good as one another, and the first in ``ORDER`` is recommended: those that
+can be kept before those that cannot, then those that fit fewer numbers. Raw votes are never
+recommended, nor is eq. 3's NED beside the one with a background: a class that no neighbor has has
+probability 0, and the next row may be of it.
 """
 
 from __future__ import annotations
@@ -13,8 +15,8 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
+from vicinal.audits.fitting import Losses
 from vicinal.audits.heads import Fold, blend_of, logistic_weight
 from vicinal.audits.inputs import warn
 from vicinal.audits.scoring import Scored
@@ -33,7 +35,7 @@ BEYOND_CHANCE = 3.0  # standard errors
 class Choice(NamedTuple):
     """Names of heads: of the lowest NLL, recommended, kept; NLL of ``head`` less that of ``best``.
 
-    Without any finite NLL ``gap`` is None.
+    Without any finite NLL ``gap`` is None. ``left_out``: support rows that had a say.
     """
 
     best: str
@@ -41,6 +43,7 @@ class Choice(NamedTuple):
     kept: str
     gap: float | None = None
     gap_se: float | None = None
+    left_out: int = 0
 
 
 def keepable(prior: str) -> tuple[str, ...]:
@@ -48,36 +51,61 @@ def keepable(prior: str) -> tuple[str, ...]:
     return KEEPABLE if prior == "support" else KEEPABLE[:2]
 
 
-def choice_of(scored: dict[str, Scored], prior: str = "support") -> Choice:
-    """The recommended head and the one that is kept, by the rows that were scored."""
+def choice_of(
+    scored: dict[str, Scored], prior: str = "support", left_out: dict[str, Losses] | None = None
+) -> Choice:
+    """The recommended head and the one that is kept, by the rows that were scored.
+
+    ``left_out``: what heads lose on support rows left out in turn, where these are as good.
+    """
     known = {name: scored[name] for name in ORDER if name in scored}
-    known = {name: score for name, score in known.items() if score.nll is not None}
-    can = {name: score for name, score in known.items() if name in keepable(prior)}
+    losses = {name: score.row_losses for name, score in known.items() if score.nll is not None}
+    if "ned_fitted" in losses:
+        losses.pop("ned", None)
+    can = {name: loss for name, loss in losses.items() if name in keepable(prior)}
     if not can:
         return Choice("ned", "ned", "ned")
-    head, best, gap, se = simplest_of_the_best(known)
-    kept = head if head in can else simplest_of_the_best(can)[0]
-    return Choice(best, head, kept, gap, se)
+    best, equal = best_and_equals(losses)
+    head, say = simplest(equal, losses, left_out)
+    kept = head if head in can else simplest(best_and_equals(can)[1], can, left_out)[0]
+    return Choice(best, head, kept, *gap_of(losses[head], losses[best]), say)
 
 
-def simplest_of_the_best(scored: dict[str, Scored]) -> tuple[str, str, float, float]:
-    """The first within one standard error of the lowest, the lowest, their gap, its error."""
-    best = min(scored, key=lambda name: scored[name].nll or 0.0)
-    for name, score in scored.items():
-        gap = score.row_losses - scored[best].row_losses
-        mean, se = float(gap.mean()), float(gap.std()) / math.sqrt(len(gap))
-        if mean <= se:
-            return name, best, mean, se
-    raise AssertionError("the lowest is within reach of itself")
+def best_and_equals(losses: dict[str, Losses]) -> tuple[str, list[str]]:
+    """The lowest mean loss, and those within one standard error of it, in their order."""
+    best = min(losses, key=lambda name: float(losses[name].mean()))
+    gaps = {name: gap_of(loss, losses[best]) for name, loss in losses.items()}
+    return best, [name for name, (gap, se) in gaps.items() if gap <= se]
+
+
+def simplest(
+    equal: list[str], losses: dict[str, Losses], left_out: dict[str, Losses] | None
+) -> tuple[str, int]:
+    """The first of the equals; of those that left-out rows, too, cannot tell from the best."""
+    both = {
+        name: np.concatenate([losses[name], left_out[name]])
+        for name in equal
+        if left_out and name in left_out
+    }
+    if len(both) < 2:
+        return equal[0], 0
+    chosen = best_and_equals(both)[1][0]
+    return chosen, len(both[chosen]) - len(losses[chosen])
+
+
+def gap_of(loss: Losses, lowest: Losses) -> tuple[float, float]:
+    """The mean difference, row by row, and its standard error."""
+    gap = loss - lowest
+    return float(gap.mean()), float(gap.std()) / math.sqrt(len(gap))
 
 
 def kept_blend(facts: Facts) -> NEDLinear:
     """The kept head with its linear part, at the weights of all held-out rows."""
-    task, held_out, codes = facts.task, facts.split.held_out, facts.sets.query.codes
-    rows = None
-    if facts.split.folds[0].fitted_on is not None and codes is not None:
+    task, held_out, codes = facts.task, facts.fitting.held_out, facts.sets.query.codes
+    first, rows = facts.fitting.folds[0], None
+    if first.fitted_on is not None and codes is not None:
         rows = torch.as_tensor(codes >= 0).nonzero()[:, 0]
-    fold = Fold(held_out, facts.split.folds[0].scored, held_out.neighborhood, rows)
+    fold = Fold(held_out, first.scored, held_out.neighborhood, rows)
     if facts.shown == "ned_linear":
         blend = blend_of(task, fold, facts.ned.parameters_)
     else:
@@ -113,15 +141,21 @@ def _why(facts: Facts, choice: Choice) -> list[str]:
     score = facts.scored.get(choice.best)
     if choice.gap is None or score is None or score.nll is None:
         rest = (
-            "." if choice.gap is None else f", chosen on rows it was fitted on: {facts.split.how}."
+            "."
+            if choice.gap is None
+            else f", chosen on rows it was fitted on: {facts.fitting.how}."
         )
         return [f"No head could be scored on the query: {kept} is kept{rest}"]
-    lines = [f"{best} has the lowest NLL, {_number(score)}."]
+    lowest, rows = f"{best} has the lowest NLL, {_number(score)}", f"{choice.left_out:,}"
+    lines = [f"{lowest}."]
     if choice.head != choice.best:
+        why = "simpler" if not choice.left_out else f"chosen with {rows} left-out support rows"
         lines = [
-            f"{best} has the lowest NLL, {_number(score)}; {head} "
-            f"({facts.scored[choice.head].nll:.3f}) is within one standard error of it and simpler."
+            f"{lowest}; {head} ({facts.scored[choice.head].nll:.3f}) is within one standard error "
+            f"of it and {why}."
         ]
+    elif choice.left_out:
+        lines = [f"{lowest}, and no simpler head comes near it on {rows} left-out support rows."]
     if choice.kept != choice.head:
         lines.append(
             f"{head} cannot be saved with a support alone: verdicts, threshold and the saved head "
@@ -157,7 +191,7 @@ def warn_of_seen_support(facts: Facts) -> None:
     )
 
 
-def _excess(own: NDArray[np.float64], other: NDArray[np.float64]) -> float:
+def _excess(own: Losses, other: Losses) -> float:
     """How many standard errors the mean of ``own`` lies above that of ``other``."""
     if len(own) < 2 or len(other) < 2:
         return 0.0

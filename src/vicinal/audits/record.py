@@ -34,6 +34,7 @@ from vicinal.audits.sections import (
     Provenance,
     Recommendation,
     RiskCoverage,
+    SearchFacts,
     StressTable,
     Sweep,
     Unknowns,
@@ -79,6 +80,7 @@ class Cases(Record):
     layer_share: tuple[tuple[float, ...], ...] | None = None
     familiarity: tuple[float, ...] | None = None  # share of held-out rows at least as foreign
     linear_share: tuple[float, ...] | None = None  # of the answer's lead, where a part is linear
+    others: tuple[str | None, ...] | None = None  # labels of classes the support lacks: wrong
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -109,6 +111,7 @@ class Audit(Record):
     labels: LabelAudit | None
     provenance: Provenance
     recommendation: Recommendation | None = None
+    search: SearchFacts | None = None
     class_facts: tuple[ClassFacts, ...] = ()
     risk_coverage: RiskCoverage | None = None
     sweep: Sweep | None = None

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from vicinal.audits.heads import Answer, Task, ned
 from vicinal.audits.sections import Head, ReliabilityBin, RiskCoverage, Sweep, Threshold
+from vicinal.confidence.verdicts import contested_below
 from vicinal.evaluation import (
     AcceptanceThreshold,
     LogLoss,
@@ -25,6 +26,7 @@ from vicinal.evaluation import (
     threshold_for_accuracy,
 )
 from vicinal.evaluation.intervals import clopper_pearson_lower
+from vicinal.evaluation.threshold import TARGETS
 from vicinal.labels import UNKNOWN
 
 MIN_ECE_ROWS = 100  # below, even a perfect head reads an ECE of several points
@@ -112,7 +114,11 @@ class Scored:
     @cached_property
     def threshold(self) -> AcceptanceThreshold:
         """The confidence that keeps the target: verdicts, curve and saved head use this one."""
-        return threshold_for_accuracy(self.confidence, self.right, self.target, self.delta)
+        return self.threshold_at(self.target)
+
+    def threshold_at(self, target: float) -> AcceptanceThreshold:
+        """The same for another target."""
+        return threshold_for_accuracy(self.confidence, self.right, target, self.delta)
 
 
 def head_record(name: str, scored: Scored, force_ece: bool) -> Head:
@@ -159,10 +165,13 @@ def _at(k: int, task: Task, whole: Scored) -> Scored:
     return dataclasses.replace(whole, answer=ned(fewer, "ned", ""))
 
 
-def risk_coverage_of(name: str, scored: Scored) -> RiskCoverage:
+def risk_coverage_of(name: str, scored: Scored, why: str = "") -> RiskCoverage:
     """Accuracy against coverage at up to 400 thresholds, and the one that keeps the target."""
-    curve, cut, n = risk_coverage(scored.confidence, scored.right), scored.threshold, scored.count
-    keep = np.unique(np.linspace(0, len(curve.threshold) - 1, CURVE_POINTS).round().astype(int))
+    curve, n = risk_coverage(scored.confidence, scored.right), scored.count
+    cuts = [scored.threshold_at(target) for target in sorted({scored.target, *TARGETS})]
+    spread = np.linspace(0, len(curve.threshold) - 1, CURVE_POINTS).round().astype(int)
+    named = np.flatnonzero(np.isin(curve.threshold, [cut.threshold for cut in cuts]))
+    keep = np.union1d(spread, named)  # what a sentence names is a point of the curve
     accepted, errors = curve.accepted[keep], curve.errors[keep]
     low = clopper_pearson_lower(accepted - errors, accepted, scored.delta)
     return RiskCoverage(
@@ -171,15 +180,27 @@ def risk_coverage_of(name: str, scored: Scored) -> RiskCoverage:
         coverage=tuple((accepted / n).tolist()),
         accuracy=tuple((1 - errors / accepted).tolist()),
         lower_bound=tuple(low.tolist()),
-        chosen=Threshold(
-            target=cut.target,
-            value=float(cut.threshold) if cut.reachable else None,
-            coverage=float(cut.coverage),
-            accuracy=cut.accuracy,
-            lower_bound=cut.lower_bound,
-            rows=n,
-            delta=cut.delta,
-        ),
+        chosen=_threshold(scored, scored.threshold, why),
+        targets=tuple(_threshold(scored, cut) for cut in cuts),
+    )
+
+
+def _threshold(scored: Scored, cut: AcceptanceThreshold, why: str = "") -> Threshold:
+    value = float(cut.threshold) if cut.reachable else None
+    sure = scored.answer.confidence
+    return Threshold(
+        target=cut.target,
+        value=value,
+        coverage=float(cut.coverage),
+        accuracy=cut.accuracy,
+        lower_bound=cut.lower_bound,
+        rows=scored.count,
+        delta=cut.delta,
+        accepted=cut.accepted,
+        errors=cut.accepted - round((cut.accuracy or 0.0) * cut.accepted),
+        unscored=0 if value is None else int((sure >= value).sum()) - cut.accepted,
+        level=contested_below(cut.threshold, cut.target),
+        why=why,
     )
 
 

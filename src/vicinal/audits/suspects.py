@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from vicinal.audits.inputs import warn
@@ -28,12 +28,15 @@ from vicinal.audits.label_records import (
     WrongPair,
 )
 from vicinal.audits.record import significant
+from vicinal.confidence.blend import blended_log_probs
 from vicinal.confidence.label_noise import AMBIGUOUS, LabelNoise, label_noise
 from vicinal.confidence.ned.effects import label_effects, relabeled
 from vicinal.confidence.ned.posterior import (
     best_class,
+    ned_log_probs,
     neighbor_log_weights,
 )
+from vicinal.labels import UNKNOWN, log_class_shares
 from vicinal.neighbors.neighborhood import Neighborhood
 
 if TYPE_CHECKING:
@@ -152,27 +155,25 @@ def _wrong(noise: LabelNoise) -> WrongLabels:
 
 
 def _effects(facts: Facts) -> Iterator[Effect]:
-    """Accepting the first 10, 50, 200 or all suggestions together; exact for the neighbor head.
+    """Accepting the first 10, 50, 200 or all suggestions together: the answers of the kept head.
 
-    Without a query the support's own rows are judged, each by the others (leave-one-out) and
-    against the label it was given.
+    Out of fold, as they are scored: accuracy before is the head's own. Where the kept head is
+    linear alone, the neighbors' answers are told of. Without a query the support's own rows are
+    judged, each by the others (leave-one-out) and against the label it was given.
     """
-    found, ned, query = facts.labels, facts.ned, facts.sets.query
-    neighborhood, total = facts.neighborhood, len(found.suspects)
-    before = best_class(ned.log_probs_of(neighborhood), neighborhood)
+    found, query, total = facts.labels, facts.sets.query, len(facts.labels.suspects)
+    head = facts.shown if facts.shown in ("ned", "ned_fitted", "ned_linear") else "ned_fitted"
+    before = facts.answers[head].predicted
     for top in sorted({n for n in (10, 50, 200) if n < total} | {total}):
         edits = found.suspects[:top], found.suggested[:top]
         edited = torch.zeros(len(facts.sets.codes), dtype=torch.bool)
         edited[edits[0]] = True
-        rows = edited[neighborhood.indices].any(1).nonzero().flatten()  # no other row can change
-        other, after = relabeled(neighborhood.rows(rows), ned.support_, *edits), before.clone()
-        if len(rows):
-            after[rows] = best_class(ned.log_probs_of(other), other)
+        after = _mended(facts, head, edited, edits)
         changed = int((before != after).sum())
         if query.codes is None or not query.labeled:
-            yield Effect(top, changed, None, None, None, None)
+            yield Effect(top, changed, None, None, None, None, head)
             continue
-        known = query.codes >= 0
+        known = query.codes >= UNKNOWN
         right, then_right = (before == query.codes)[known], (after == query.codes)[known]
         yield Effect(
             top=top,
@@ -181,7 +182,30 @@ def _effects(facts: Facts) -> Iterator[Effect]:
             broken=int((right & ~then_right).sum()),
             accuracy_before=float(right.double().mean()),
             accuracy_after=float(then_right.double().mean()),
+            head=head,
         )
+
+
+def _mended(
+    facts: Facts, head: str, edited: Bool[Tensor, " n"], edits: tuple[Tensor, Tensor]
+) -> Int[Tensor, " m"]:
+    """What ``head`` would say, fold by fold, if the edited support rows had the other labels."""
+    answer, task = facts.answers[head], facts.task
+    after, count = answer.predicted.clone(), task.num_classes
+    for at, (fold, parameters) in enumerate(zip(task.folds, answer.parameters, strict=True)):
+        touched = edited[fold.neighborhood.indices].any(1).nonzero().flatten()  # no other changes
+        if not len(touched):
+            continue
+        rows = fold.scored[touched]
+        other = relabeled(fold.neighborhood.rows(touched), facts.support, *edits)
+        log_probs = ned_log_probs(other, count, parameters)
+        if answer.blends and task.linear is not None:
+            log_prior = log_class_shares(task.codes, count, leave_one_out=task.alone)
+            log_prior = log_prior[rows] if task.alone else log_prior
+            parts = log_probs, task.linear.query[rows], log_prior, answer.blends[at]
+            log_probs = blended_log_probs(*parts)
+        after[rows] = best_class(log_probs, other)
+    return after
 
 
 def depth_agreement(

@@ -23,6 +23,7 @@ from vicinal.audits.model import embedding_of
 from vicinal.audits.record import Audit
 from vicinal.audits.sections import Head
 from vicinal.checks import InputError, check_choice, closest
+from vicinal.cli.classes import order_for, stated_order
 from vicinal.cli.config import as_config
 from vicinal.cli.console import Console
 from vicinal.cli.data_files import read_vectors
@@ -33,8 +34,8 @@ from vicinal.cli.models import model_of
 from vicinal.cli.row_set import RowSet, check_same_dims
 from vicinal.cli.run_folder import CLEANED, DROPPED, media_of, next_folder, write_run
 from vicinal.cli.verbs import METRICS, AuditOptions
-from vicinal.files import reading, regular_file, remove_tree
-from vicinal.report.facts import label_sentences
+from vicinal.files import reading, remove_tree
+from vicinal.report.facts import label_sentences, target_sentence, threshold_sentence
 
 ROLES = ("support", "query", "calib", "foreign")
 
@@ -84,6 +85,8 @@ def _data(audit: Audit) -> Iterator[str]:
     yield f"{'split':<8} {data.split} · k={data.k} · T={data.temperature or 0:.4g}"
     if data.space is not None:
         yield f"{'space':<8} {data.space.how}"
+    if audit.search is not None:
+        yield f"neighbors: {audit.search.how}"
     yield ""
 
 
@@ -96,6 +99,10 @@ def _heads(audit: Audit) -> Iterator[str]:
         yield f"  {head.title:<34}{_cells(head)}{mark}"
     if audit.recommendation is not None:
         yield f"  {audit.recommendation.why}"
+    if audit.risk_coverage is not None:
+        yield f"  {threshold_sentence(audit)}"
+    if (why := target_sentence(audit)) is not None:
+        yield f"  {why} --target-accuracy sets another."
     yield ""
 
 
@@ -198,6 +205,9 @@ def settings_of(options: AuditOptions) -> AuditSettings:
         metric="cosine" if options.metric == "cosine" else "sqeuclidean",
         normalize=options.normalize,
         space=options.space,
+        map=options.map,
+        search=options.search,
+        recall=options.recall,
         target_accuracy=options.target_accuracy,
         unfamiliar=options.unfamiliar,
         prior=options.prior,
@@ -219,13 +229,15 @@ def _with_model(options: AuditOptions, spec: str, console: Console) -> Prepared:
         )
     if options.query is None:
         raise InputError("with --model give both sets: vicinal audit TRAIN TEST --model …")
+    stated = stated_order(options)
     sets: dict[str, ModelInputs] = {}
     names: list[str] | None = None
     for role in ROLES:
         if (data := getattr(options, role)) is not None:
             inputs = model_inputs(data, options, size=options.size, gray=options.gray)
+            if role == "support":
+                names = order_for(inputs, loaded.model, stated, console)
             sets[role] = inputs if role == "foreign" else in_codes_of(names, inputs)
-            names = names or inputs.classes
     about = _about(options, {role: inputs.rows for role, inputs in sets.items()}, names)
     tables = {}
     if options.apply is not None:
@@ -274,7 +286,7 @@ def _about(options: AuditOptions, sets: dict[str, Any], names: list[str] | None 
         foreign_name=sets["foreign"].name if "foreign" in sets else "foreign",
         support_ids=_ids(support, options.hash_ids),
         query_ids=_ids(query, options.hash_ids),
-        class_names=names if options.labels is None else _class_names(options.labels),
+        class_names=names or stated_order(options),
         model=options.model,
         command=shlex.join(["vicinal", *sys.argv[1:]]),
         reproduce="vicinal audit - --config config.json",
@@ -283,12 +295,6 @@ def _about(options: AuditOptions, sets: dict[str, Any], names: list[str] | None 
         show_images=not options.no_images,
         config=as_config(options),
     )
-
-
-def _class_names(path: Path) -> list[str]:
-    with reading(path):
-        lines = regular_file(path).read_text("utf-8").splitlines()
-    return [line for line in lines if line.strip()]
 
 
 def _ids(rows: RowSet, hashed: bool) -> tuple[str, ...] | None:

@@ -31,7 +31,7 @@ from vicinal.cli.row_set import (
     usable,
     vectors,
 )
-from vicinal.cli.tables import TABLES, read_table
+from vicinal.cli.tables import TABLES, labels_in, read_table
 from vicinal.cli.verbs import AuditOptions, DataOptions, FitOptions, VectorVerb
 from vicinal.files import reading, regular_file
 
@@ -139,7 +139,7 @@ def _folder(path: Path) -> RowSet:
     return RowSet(
         path.name,
         None,
-        np.array([name.parts[0] for name in names]),
+        labels_in([name.parts[0] for name in names]),  # folders 0, 1, …, 10 are numbers
         tuple(str(name) for name in names),
         images=[str(p) for p in inside],
         source=str(path),

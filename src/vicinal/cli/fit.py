@@ -11,6 +11,7 @@ from vicinal.cli.data_files import read_vectors
 from vicinal.cli.verbs import METRICS, FitOptions
 from vicinal.confidence import NEDClassifier, TrustHead
 from vicinal.confidence.verdicts import Standards
+from vicinal.evaluation.threshold import LISTED
 from vicinal.files import check_output
 
 
@@ -22,8 +23,9 @@ def run(options: FitOptions) -> None:
     if path.suffix != ".vic":
         raise InputError(f"--out {path} must end in .vic.")
     check_output(path)
-    if not 0 < options.target_accuracy < 1:
-        raise InputError(f"--target-accuracy must be between 0 and 1: {options.target_accuracy!r}.")
+    target = options.target_accuracy
+    if target is not None and not 0 < target < 1:
+        raise InputError(f"--target-accuracy must be between 0 and 1: {target!r}.")
     support = _labeled(options.support, options, console)
     calib = None if options.calib is None else _labeled(options.calib, options, console)
     ned = NEDClassifier(
@@ -38,10 +40,16 @@ def run(options: FitOptions) -> None:
             support,
             calib=calib,
             ned=ned,
-            target_accuracy=options.target_accuracy,
+            target_accuracy=target,
             unfamiliar=options.unfamiliar,
         )
     head.save(path)
+    if target is None:
+        console.print(
+            f"target {head.standards.target_accuracy:g}: chosen from the data, the highest of "
+            f"{LISTED} that at least half of the rows can meet, else the accuracy; "
+            "--target-accuracy sets another"
+        )
     print_threshold(head, calib is not None, console)
     size = path.stat().st_size / 1e6
     console.print(f"wrote  {path} (support {head.ned.support_size_:,} rows, {size:.1f} MB)")
@@ -51,7 +59,7 @@ def run(options: FitOptions) -> None:
             "classes": [str(c) for c in head.classes_.tolist()],
             "temperature": head.ned.temperature_,
             "threshold": None if not head.standards.reachable else head.standards.threshold,
-            "target_accuracy": options.target_accuracy,
+            "target_accuracy": head.standards.target_accuracy,
             "unfamiliar": options.unfamiliar,
         }
     )

@@ -137,7 +137,11 @@ class ImageFiles(Dataset[Any]):
 
 @dataclass(frozen=True)
 class ModelInputs:
-    """Inputs and codes of classes as a data set, the rows they came from, and the class names."""
+    """Inputs and codes of classes as a data set, the rows they came from, and the class names.
+
+    Labels that are whole numbers are the codes themselves: the places of the model's outputs.
+    ``classes`` are the names of the codes, where the labels are text.
+    """
 
     data: Any
     rows: RowSet
@@ -165,6 +169,8 @@ def model_inputs(spec: str, options: DataOptions, *, size: int | None, gray: boo
         if rows.labels is not None:
             labels = labels_of(rows.labels, len(rows))
             codes, classes = labels.codes, [str(name) for name in labels.classes.tolist()]
+            if labels.classes.dtype.kind in "iu":
+                codes, classes = torch.from_numpy(rows.labels.astype(np.int64)), None
         if rows.embeddings is None:
             paths = [str(regular_file(str(path), "image")) for path in rows.images or ()]
             return ModelInputs(ImageFiles(paths, codes, size=size, gray=gray), rows, classes)
@@ -193,7 +199,8 @@ def relabeled(inputs: ModelInputs, rows: RowSet) -> ModelInputs:
     """The same inputs with the labels of ``rows``, all of classes there were."""
     place = {name: code for code, name in enumerate(inputs.classes or ())}
     assert rows.labels is not None
-    codes = torch.tensor([place[str(label)] for label in rows.labels.tolist()])
+    found = [int(y) if inputs.classes is None else place[str(y)] for y in rows.labels.tolist()]
+    codes = torch.tensor(found)
     if isinstance(inputs.data, tuple):
         return replace(inputs, data=(inputs.data[0], codes), rows=rows)
     return replace(inputs, data=inputs.data.with_codes(codes), rows=rows)

@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from vicinal.capture.row_files import EMBEDDING_KEYS as EMBEDDING_KEYS
+from vicinal.capture.row_files import ID_KEYS as ID_KEYS
+from vicinal.capture.row_files import LABEL_KEYS as LABEL_KEYS
 from vicinal.checks import InputError, check_choice, closest
 from vicinal.files import fingerprint
 
-# The names under which people keep embeddings, labels, ids and what rows look like.
-EMBEDDING_KEYS = ("embeddings", "embedding", "Z", "z", "X", "x", "features", "feat", "data")
-LABEL_KEYS = ("y", "labels", "label", "targets", "target", "class")
-ID_KEYS = ("ids", "id", "names", "name")
+# The names under which people keep what rows look like.
 IMAGE_KEYS = ("images", "image", "thumbnails")
 TEXT_KEYS = ("text", "texts", "sentence", "sentences")
 PATH_KEYS = ("paths", "path", "filepath")

@@ -118,7 +118,7 @@ def _from_table(path: Path, table: Mapping[str, list[Any]], options: DataOptions
     return RowSet(
         name,
         embeddings,
-        None if label is None else _labels_of(table[label]),
+        None if label is None else labels_in(table[label]),
         None if ident is None else tuple(map(str, table[ident])),
         images=None if image is None else [str(v) for v in table[image]],
         texts=None if text is None else [str(v) for v in table[text]],
@@ -177,7 +177,7 @@ def _stacked(values: list[Any], name: str) -> NDArray[Any]:
     return np.stack(rows)
 
 
-def _labels_of(values: list[Any]) -> NDArray[Any]:
+def labels_in(values: list[Any]) -> NDArray[Any]:
     """Whole numbers if all are written as such (``01`` is a name); anything else stays as it is."""
     for at, value in enumerate(values):
         if value is None or value == "":

@@ -22,7 +22,12 @@ Fresh = Annotated[bool, typer.Option("--fresh", help="Start anew; ignore what a 
 Metric = Annotated[str, typer.Option("--metric", help="l2 or cosine.")]
 DropBad = Annotated[bool, typer.Option("--drop-bad", help="Skip rows with NaN/Inf; list them.")]
 TargetAccuracy = Annotated[
-    float, typer.Option("--target-accuracy", help="Accuracy the accepted rows keep, below 1.")
+    float | None,
+    typer.Option(
+        "--target-accuracy",
+        help="Accuracy the accepted rows keep; default: the highest of 0.90, 0.95, 0.97, 0.99 "
+        "that half of the rows can meet.",
+    ),
 ]
 TrustPickle = Annotated[
     bool, typer.Option("--trust-pickle", help="Load pickled objects. They can run any code.")
@@ -93,6 +98,21 @@ class ModelOptions:
 
 
 @dataclass(frozen=True, kw_only=True)
+class ClassOptions:
+    """What the model's outputs stand for, in their order."""
+
+    classes: Annotated[
+        str | None,
+        typer.Option(
+            "--classes", help="Classes in the order of the model's outputs: a file, or a,b,c."
+        ),
+    ] = None
+    labels: Annotated[
+        Path | None, typer.Option("--labels", help="The same as a file, one name per line.")
+    ] = None
+
+
+@dataclass(frozen=True, kw_only=True)
 class ImageOptions:
     """How images are read for a model."""
 
@@ -127,6 +147,7 @@ class AuditOptions(
     DataOptions,
     VectorOptions,
     ModelOptions,
+    ClassOptions,
     ImageOptions,
     ConsoleOptions,
 ):
@@ -157,7 +178,19 @@ class AuditOptions(
             "learned, or fit: what held-out rows choose.",
         ),
     ] = "fit"
-    target_accuracy: TargetAccuracy = 0.99
+    map: Annotated[
+        str, typer.Option("--map", help="tsne keeps neighbors near; linear is quicker; none.")
+    ] = "tsne"
+    search: Annotated[
+        str,
+        typer.Option(
+            "--search", help="Who finds neighbors: exact, faiss, or auto: what costs less here."
+        ),
+    ] = "auto"
+    recall: Annotated[
+        float, typer.Option("--recall", help="Share of the true neighbors to find, at least.")
+    ] = 0.98
+    target_accuracy: TargetAccuracy = None
     unfamiliar: Unfamiliar = 0.05
     prior: Annotated[str, typer.Option("--prior", help="Class shares: support, uniform.")] = (
         "support"
@@ -176,9 +209,6 @@ class AuditOptions(
     layer: Annotated[
         list[str] | None, typer.Option("--layer", help="Layer for the story; repeatable.")
     ] = None
-    labels: Annotated[Path | None, typer.Option("--labels", help="Class names, one per line.")] = (
-        None
-    )
     apply: Annotated[
         Path | None,
         typer.Option("--apply", help="Decisions exported from the page: relabel first."),
@@ -229,7 +259,7 @@ class FitOptions(DataOptions, VectorOptions, ConsoleOptions):
 
     support: Annotated[str, typer.Argument(help="Labeled reference rows.")]
     calib: Annotated[str | None, typer.Option("--calib", help="Held-out labeled rows.")] = None
-    target_accuracy: TargetAccuracy = 0.99
+    target_accuracy: TargetAccuracy = None
     unfamiliar: Unfamiliar = 0.05
     out: Out = None
     k: Annotated[int | None, typer.Option("--k", help="Neighbors that vote.", min=1)] = None

@@ -235,7 +235,7 @@ class DeepKNN(BaseEstimator):
     ) -> None:
         same = torch.ones(len(next(iter(rows.values()))), dtype=torch.bool)
         for name, x in rows.items():
-            nearest = self.searches_[name].support[neighborhoods[name].indices[:, 0]]
+            nearest = self.searches_[name].rows(neighborhoods[name].indices[:, 0])
             same &= (nearest == x).all(1).cpu()
         if bool(same.any()):
             warnings.warn(

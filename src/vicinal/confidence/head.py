@@ -40,7 +40,7 @@ from vicinal.confidence.verdicts import (
     reasons,
     standards_of,
 )
-from vicinal.evaluation import threshold_for_accuracy
+from vicinal.evaluation import reachable_target, threshold_for_accuracy
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,7 +94,7 @@ class TrustHead:
         calib: tuple[Any, Any] | None = None,
         *,
         ned: NEDClassifier | NEDLinear | None = None,
-        target_accuracy: float = 0.95,
+        target_accuracy: float | None = None,
         unfamiliar: float = 0.05,
     ) -> TrustHead:
         """From labeled support rows and, better, held-out rows that set T and the standards.
@@ -106,7 +106,8 @@ class TrustHead:
             standards: too kind where the embedding was trained on these rows.
         ned : an unfitted NED in place of the default, which fits sharpness, background and class
             bandwidths as well; or an unfitted :class:`NEDLinear`.
-        target_accuracy : what the rows above the threshold shall keep, with certainty 0.95.
+        target_accuracy : what the rows above the threshold shall keep, with certainty 0.95; None:
+            the highest of 0.90, 0.95, 0.97 and 0.99 that half of the held-out rows can meet.
         unfamiliar : the share of ordinary rows that may be called unfamiliar.
         """
         if ned is None:
@@ -120,7 +121,7 @@ class TrustHead:
         ned: NEDClassifier | NEDLinear,
         calib: tuple[Any, Any] | None = None,
         *,
-        target_accuracy: float = 0.95,
+        target_accuracy: float | None = None,
         unfamiliar: float = 0.05,
     ) -> TrustHead:
         """A head around a fitted NED, or a fitted NED with its linear part."""
@@ -130,7 +131,7 @@ class TrustHead:
                 "a head gives verdicts about labels, so the support's must be hard. "
                 "Pass y.argmax(1)."
             )
-        if not 0 < target_accuracy < 1:
+        if target_accuracy is not None and not 0 < target_accuracy < 1:
             raise InputError(
                 f"`target_accuracy` must lie between 0 and 1, got {target_accuracy!r}."
             )
@@ -163,7 +164,7 @@ class TrustHead:
         scores = None
         if self.standards.familiarity is not None:
             rows = self.ned.support_.space(as_matrix(X, "X").detach().cpu())
-            rows = rows.to(self.ned.support_.rows.dtype)
+            rows = rows.to(self.ned.support_.dtype)
             scores = self.surroundings.scores(rows, neighborhood, self.ned.parameters_)
         found = judge(
             neighborhood, codes, sure, self.ned.parameters_, self.standards, crowd, scores
@@ -266,7 +267,7 @@ class TrustHead:
 def measure(
     model: NEDClassifier | NEDLinear,
     calib: tuple[Any, Any] | None,
-    target_accuracy: float,
+    target_accuracy: float | None,
     unfamiliar: float,
 ) -> Standards:
     """The standards of held-out rows (also fits T on them), or of support rows left out in turn."""
@@ -280,9 +281,10 @@ def measure(
     best = best_class(log_probs, evidence.neighborhood)
     confidence = log_probs.gather(1, best[:, None])[:, 0].exp().clamp_max(1).numpy()
     right = (best == evidence.targets).numpy()
-    threshold = threshold_for_accuracy(confidence, right, target_accuracy).threshold
+    target = target_accuracy or reachable_target(confidence, right).target
+    threshold = threshold_for_accuracy(confidence, right, target).threshold
     familiar = Familiarity.of(held_out_scores(ned, evidence, unfamiliar), unfamiliar)
-    return standards_of(evidence, ned.parameters_, threshold, target_accuracy, familiar)
+    return standards_of(evidence, ned.parameters_, threshold, target, familiar)
 
 
 def held_out_scores(ned: NEDClassifier, evidence: Evidence, rate: float) -> Tensor:

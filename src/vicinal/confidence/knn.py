@@ -135,7 +135,8 @@ class KNNClassifier(ClassifierMixin, BaseEstimator):
         if len(x) == 1 and self.k != 1:
             raise InputError(f"`k`={self.k} but the support has 1 sample. Pass more rows, or k=1.")
         check_k(self.k, len(x), "k", "the support")
-        self.support_ = LabeledSupport(make_search(self.search, self.metric).build(x), labels)
+        made = make_search(self.search, self.metric, shape=(len(x), x.shape[1]))
+        self.support_ = LabeledSupport(made.build(x), labels)
         self.classes_: NDArray[Any] = labels.classes
         self.log_shares_ = log_class_shares(labels.codes, len(labels.classes))
         self.smoothing_ = 0.0
@@ -147,11 +148,11 @@ class KNNClassifier(ClassifierMixin, BaseEstimator):
 
     def predict_log_proba(self, X: Any) -> Any:
         """Log of the vote's shares (n, c); -inf where nobody voted."""
-        return same_kind(self._log_probs(X).to(self.support_.rows.dtype), X)
+        return same_kind(self._log_probs(X).to(self.support_.dtype), X)
 
     def predict_proba(self, X: Any) -> Any:
         """Shares of the vote (n, c) in the order of ``classes_``."""
-        return same_kind(self._log_probs(X).exp().to(self.support_.rows.dtype), X)
+        return same_kind(self._log_probs(X).exp().to(self.support_.dtype), X)
 
     def predict(self, X: Any) -> Any:
         """The class with most of the vote; ties, frequent among counts, go by label order.
@@ -172,11 +173,11 @@ class KNNClassifier(ClassifierMixin, BaseEstimator):
         """Leave-one-out probabilities of the support rows (k at most the others there are)."""
         check_is_fitted(self)
         log_probs = self._log_probs_of(self.support_.leave_one_out(self.k))
-        return log_probs.exp().to(self.support_.rows.dtype).numpy()
+        return log_probs.exp().to(self.support_.dtype).numpy()
 
     def _neighborhood(self, X: Any, k: int | None = None) -> Neighborhood:
         check_is_fitted(self)
-        x = rows_of(self, X).to(self.support_.rows)
+        x = rows_of(self, X).to(self.support_.like)
         return self.support_.query(x, self.k if k is None else k)
 
     def _log_probs(self, X: Any) -> Tensor:

@@ -7,9 +7,9 @@ r"""Multinomial logistic regression with nothing left to choose: what a linear h
 Rows are centered and divided by one common scale, so that their mean squared length is 1 and λ
 means the same everywhere; columns keep their proportions, so a rotation changes nothing. λ is the
 one with the lowest cross-validated log-loss, T calibrates the logits of rows that their own model
-has not seen (Guo et al. 2017; a unit normal prior on log T keeps it finite where every row is
-right). One pseudo-row at the center, shared by all classes, keeps the intercepts finite: a class
-that a fold does not know has a small probability there, not none.
+has not seen (Guo et al. 2017; a normal prior on log T and half a pseudo-row of any class keep it
+finite where every row is right). One pseudo-row at the center, shared by all classes, keeps the
+intercepts finite: a class that a fold does not know has a small probability there, not none.
 
 Three things make it cheap. The rows are written in their principal directions, where the curvature
 is almost diagonal and divided out. All folds descend as one problem, so that each pass over the
@@ -177,11 +177,17 @@ def fit_path(problem: Problem, fold: Int[Tensor, " n"], given: float | None = No
 
 
 def calibrated(log_probs: Float[Tensor, "n c"], codes: Int[Tensor, " n"]) -> tuple[float, float]:
-    """T and the mean loss there, with a normal prior of deviation 1/2 on log T."""
+    """T and the mean loss there, with a normal prior of deviation 1/2 on log T.
+
+    Half a pseudo-row is as the others but of any class: n rows that were all right do not show that
+    the next one will be.
+    """
+    n = len(codes)
 
     def loss(u: float) -> float:
         scaled = (log_probs * math.exp(-u)).log_softmax(1)
-        return 2 * u**2 / len(codes) - float(scaled.gather(1, codes[:, None]).mean())
+        own, any_class = scaled.gather(1, codes[:, None]).mean(), scaled.mean()
+        return 2 * u**2 / n - float(own) - 0.5 * float(any_class) / n
 
     found = minimize_scalar(loss, bounds=(-3.5, 3.5), method="bounded", options={"xatol": 1e-3})
     return math.exp(found.x), float(found.fun)

@@ -184,13 +184,23 @@ class LabeledSupport:
 
     @property
     def rows(self) -> Float[Tensor, "n d"]:
-        return self.search.support
+        """All of them, read into memory where they are not in it: not for a large support."""
+        return self.search.rows(slice(None))
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.search.dtype
+
+    @property
+    def like(self) -> Float[Tensor, "0 d"]:
+        """None of them, in their kind of number and on their device."""
+        return self.search.rows(slice(0, 0))
 
     @property
     def width(self) -> int:
         """Columns of what comes in, before the map."""
         shift = self.space.shift
-        return self.search.support.shape[1] if shift is None else len(shift)
+        return self.search.width if shift is None else len(shift)
 
     def query(self, x: Float[Tensor, "m d"], k: int) -> Neighborhood:
         """The k nearest rows of each of ``x`` with their labels; indices are positions, not ids."""

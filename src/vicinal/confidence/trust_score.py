@@ -28,13 +28,13 @@ from vicinal.checks import InputError, check_choice, check_k, same_kind
 from vicinal.confidence.support import rows_of
 from vicinal.labels import Labels, codes_of, labels_of, named
 from vicinal.neighbors.distances import METRICS
-from vicinal.neighbors.search import Search, make_search
+from vicinal.neighbors.search import Search, leave_one_out, make_search
 
 
 def dense_rows(search: Search, k: int, alpha: float) -> Bool[Tensor, " n"]:
     """All but the share ``alpha`` of rows with the farthest k-th neighbor; rows tied there stay."""
     n = len(search)
-    radius = search.query(search.support, k, exclude=torch.arange(n)).distances[:, -1]
+    radius = leave_one_out(search, k).distances[:, -1]
     kept = math.ceil(round((1 - alpha) * n, 9))  # 0.9 · 10 must not round up to 10
     return radius <= radius.sort().values[max(kept, 1) - 1]
 

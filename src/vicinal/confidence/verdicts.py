@@ -72,7 +72,16 @@ class Standards:
         worth its face value, so the target accuracy itself takes the threshold's place. A threshold
         speaks of all accepted rows together; the single row needs a clear majority besides.
         """
-        return max(self.threshold if self.reachable else self.target_accuracy, MAJORITY)
+        return contested_below(self.threshold, self.target_accuracy)
+
+
+def contested_below(threshold: float, target_accuracy: float) -> float:
+    """The confidence below which a row is contested; see :attr:`Standards.level`.
+
+    >>> contested_below(0.4, 0.9), contested_below(0.8, 0.9), contested_below(math.inf, 0.9)
+    (0.6666666666666666, 0.8, 0.9)
+    """
+    return max(threshold if math.isfinite(threshold) else target_accuracy, MAJORITY)
 
 
 def near_distance(distances: Float[Tensor, "n k"]) -> Float[Tensor, " n"]:

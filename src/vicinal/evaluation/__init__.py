@@ -46,15 +46,34 @@ from vicinal.evaluation.selection import (
     class_table,
     risk_coverage,
 )
-from vicinal.evaluation.threshold import AcceptanceThreshold, threshold_for_accuracy
+from vicinal.evaluation.threshold import (
+    AcceptanceThreshold,
+    ChosenTarget,
+    reachable_target,
+    threshold_for_accuracy,
+)
 
-__all__ = ["AcceptanceThreshold", "ClassTable", "Entanglement", "Interval", "LayerEntanglement"]
-__all__ += ["LogLoss", "MaximumGap", "OutlierDetection", "ReliabilityBins", "RetrievalReport"]
+__all__ = ["AcceptanceThreshold", "ChosenTarget", "ClassTable", "Entanglement", "Interval"]
+__all__ += [
+    "LayerEntanglement",
+    "LogLoss",
+    "MaximumGap",
+    "OutlierDetection",
+    "ReliabilityBins",
+    "RetrievalReport",
+]
 __all__ += ["RiskCoverage", "area_under_generalized_risk_coverage", "area_under_risk_coverage"]
 __all__ += ["aupr", "auroc", "bootstrap_interval", "brier_score", "class_table"]
 __all__ += ["clopper_pearson_interval", "corruption_errors", "entanglement"]
 __all__ += ["expected_calibration_error", "fpr_at_tpr", "map_at_r", "maximum_calibration_error"]
 __all__ += ["mean_corruption_error", "mean_reciprocal_rank", "negative_log_likelihood"]
-__all__ += ["noise_floor", "outlier_report", "outlier_scores", "r_precision", "recall_at_k"]
-__all__ += ["reliability", "retrieval_report", "risk_coverage", "threshold_for_accuracy"]
+__all__ += ["noise_floor", "outlier_report", "outlier_scores", "r_precision"]
+__all__ += [
+    "reachable_target",
+    "recall_at_k",
+    "reliability",
+    "retrieval_report",
+    "risk_coverage",
+    "threshold_for_accuracy",
+]
 __all__ += ["wilson_interval"]

@@ -45,7 +45,7 @@ class Interval(NamedTuple):
 def expected_calibration_error(
     confidence: Any, correct: Any, *, bins: int = 15, scheme: str = "width", mode: str = "top_label"
 ) -> float:
-    """Mean |accuracy − confidence| over bins, weighted by their rows.
+    """Mean ``|accuracy − confidence|`` over bins, weighted by their rows.
 
     Parameters
     ----------

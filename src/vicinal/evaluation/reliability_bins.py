@@ -60,7 +60,7 @@ class ReliabilityBins:
         return self.count / self.count.sum()
 
     def mce(self, min_count: int = 10) -> MaximumGap:
-        """The largest |gap| among bins of at least ``min_count`` rows: one row proves nothing."""
+        """The largest ``|gap|`` in bins of at least ``min_count`` rows: one row proves nothing."""
         rows = np.where(self.count >= max(min_count, 1), np.abs(self.gap), -1.0)
         worst = int(np.argmax(rows))
         if rows[worst] < 0:

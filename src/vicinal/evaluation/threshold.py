@@ -16,13 +16,19 @@ Choosing the best of many thresholds after looking spoils that. Testing in an or
 The chance of a broken promise is at most :math:`\delta` where accuracy falls as the threshold does.
 For other shapes the same holds for thresholds fixed beforehand, and the starts, which are counts,
 move with the sample; the tests measure hostile shapes.
+
+Where nobody names a target, :func:`reachable_target` does: the highest of 0.90, 0.95, 0.97 and 0.99
+that at least half of the rows meet. That choice looks at the same rows, so it is not covered by the
+argument above: nested targets, each tested at :math:`\delta`, of which one is reported. What it
+costs is measured (``tests/evaluation``): a chosen target breaks its promise no more often than a
+named one.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from scipy import special
@@ -31,6 +37,9 @@ from vicinal.evaluation.inputs import FloatArray, IntArray, as_correct, as_vecto
 from vicinal.evaluation.intervals import check_fraction, clopper_pearson_lower
 from vicinal.evaluation.selection import accepted_from_the_top
 
+TARGETS = (0.99, 0.97, 0.95, 0.90)
+LISTED = "90, 95, 97 and 99 %"
+ENOUGH = 0.5  # of the rows meet a target that is chosen for them
 FORESEEN = 0.7  # share of delta that goes where the confidences foresee a pass
 CANDIDATES = 2000  # thresholds, evenly spread, among which that place is looked for
 
@@ -97,6 +106,55 @@ def threshold_for_accuracy(
     lower = max(lower, float(target))  # the test passed: below it only by rounding
     at = float(values[found])
     return AcceptanceThreshold(True, at, rows / len(c), right / rows, lower, rows, *asked)
+
+
+class ChosenTarget(NamedTuple):
+    """A target accuracy, and why it is this one; no words where somebody named it."""
+
+    target: float
+    reason: str = ""
+
+
+def reachable_target(confidence: Any, correct: Any = None, delta: float = 0.05) -> ChosenTarget:
+    """The highest usual target that at least half of the rows can be shown to meet.
+
+    Else the accuracy itself, in whole percent and at most 0.90. Without ``correct`` the confidences
+    alone decide.
+
+    Parameters
+    ----------
+    confidence : (n,) of held-out rows, probabilities.
+    correct : (n,) whether each of them is right, where that is known.
+    delta : the chance that the promise of the threshold is broken.
+
+    >>> c = np.linspace(0.8, 1, 400)
+    >>> right = np.random.default_rng(0).random(400) < c
+    >>> chosen = reachable_target(c, right)
+    >>> chosen.target, threshold_for_accuracy(c, right, chosen.target).coverage > 0.5
+    (0.9, True)
+    """
+    check_fraction(delta, "delta")
+    c = np.clip(as_vector(confidence, "confidence"), 0, 1)
+    right = None if correct is None else as_correct(correct, len(c))
+    for target in TARGETS:
+        if right is None and _half_foreseen(c, target, delta):
+            return ChosenTarget(target, "what the confidences foresee; no label could test it")
+        if right is not None:
+            share = threshold_for_accuracy(c, right, target, delta).coverage
+            if share >= ENOUGH:
+                why = f"the highest of {LISTED} that at least half of the rows meet"
+                return ChosenTarget(target, f"{why} ({100 * share:.0f} % do)")
+    overall = float(np.mean(c if right is None else right))
+    why = f"the accuracy itself: half of the rows cannot be shown to meet any of {LISTED}"
+    return ChosenTarget(min(max(math.floor(100 * overall) / 100, 0.01), TARGETS[-1]), why)
+
+
+def _half_foreseen(c: FloatArray, target: float, level: float) -> bool:
+    """Whether half of the rows, or more, pass the test if the confidences come true."""
+    best = np.sort(c)[::-1]
+    rows = np.arange(1, len(c) + 1)[-(-len(c) // 2) - 1 :]
+    needed = np.ceil(special.bdtrik(1 - level, rows, target)) + 1
+    return bool((np.cumsum(best)[rows - 1] >= needed).any())
 
 
 def _shares(c: FloatArray, accepted: IntArray, target: float, delta: float) -> FloatArray:

@@ -4,12 +4,15 @@ Each loss is a function of ``(x, labels)`` or ``(logits, targets)`` with an ``nn
 the same defaults.
 """
 
+from vicinal.losses.angular_margin import ArcFaceLoss, CosFaceLoss, arcface_loss, cosface_loss
+from vicinal.losses.circle import CircleLoss, circle_loss
 from vicinal.losses.contrastive import (
     NTXentLoss,
     SupervisedContrastiveLoss,
     nt_xent_loss,
     supervised_contrastive_loss,
 )
+from vicinal.losses.cross_batch import CrossBatchLoss
 from vicinal.losses.cross_entropy import SoftTargetCrossEntropyLoss, soft_target_cross_entropy
 from vicinal.losses.distributed import DistributedLoss
 from vicinal.losses.grad_cache import GradCache
@@ -22,6 +25,15 @@ from vicinal.losses.info_nce import (
 )
 from vicinal.losses.layerwise import LayerwiseLoss, Maximize
 from vicinal.losses.memory_bank import MemoryBank
+from vicinal.losses.met import Triplets
+from vicinal.losses.miners import (
+    distance_weighted_triplets,
+    hard_triplets,
+    semihard_triplets,
+)
+from vicinal.losses.momentum_queue import MoCoLoss, moco_loss, momentum_update
+from vicinal.losses.multi_label import multi_label_targets
+from vicinal.losses.multi_similarity import MultiSimilarityLoss, multi_similarity_loss
 from vicinal.losses.n_pairs import NPairsLoss, n_pairs_loss
 from vicinal.losses.noise_targets import (
     continuous_categorical_noise,
@@ -29,6 +41,7 @@ from vicinal.losses.noise_targets import (
     mixup_noise,
     one_hot_noise,
 )
+from vicinal.losses.pair_margin import ContrastiveLoss, contrastive_loss
 from vicinal.losses.proxies import (
     NormalizedSoftmaxLoss,
     ProxyNCALoss,
@@ -84,3 +97,8 @@ __all__ += ["Cosine", "InversePower", "Linear", "Ramp", "Relative"]
 __all__ += ["GraphSmoothnessLoss", "graph_smoothness_loss"]
 __all__ += ["SoftNearestNeighborLoss", "SoftNearestNeighborTerms"]
 __all__ += ["soft_nearest_neighbor_loss", "soft_nearest_neighbor_terms"]
+__all__ += ["ArcFaceLoss", "CircleLoss", "ContrastiveLoss", "CosFaceLoss", "CrossBatchLoss"]
+__all__ += ["MoCoLoss", "MultiSimilarityLoss", "Triplets", "arcface_loss", "circle_loss"]
+__all__ += ["contrastive_loss", "cosface_loss", "distance_weighted_triplets", "hard_triplets"]
+__all__ += ["moco_loss", "momentum_update", "multi_label_targets", "multi_similarity_loss"]
+__all__ += ["semihard_triplets"]

@@ -39,6 +39,7 @@ def supervised_contrastive_loss(
     metric: str = "cosine",
     reference: Float[Tensor, "m d"] | None = None,
     reference_labels: Tensor | None = None,
+    exclude_self: bool = False,
     reduction: str = "mean",
 ) -> Tensor:
     """Supervised contrastive loss (Khosla et al. 2020, eq. 2).
@@ -55,6 +56,8 @@ def supervised_contrastive_loss(
         ``"sqeuclidean"``, ``"euclidean"`` or ``"cosine"``.
     reference, reference_labels:
         Rows that the anchors are compared with, all of them, instead of one another.
+    exclude_self:
+        The reference begins with the anchors themselves: nobody meets himself.
     reduction:
         ``"mean"`` over the anchors that have a positive, ``"sum"`` or ``"none"``.
 
@@ -63,7 +66,7 @@ def supervised_contrastive_loss(
     >>> round(float(supervised_contrastive_loss(x, y, temperature=1.0)), 4)  # log(1 + 2/e)
     0.5514
     """
-    pairs = Pairs.of(x, labels, temperature, metric, reference, reference_labels)
+    pairs = Pairs.of(x, labels, temperature, metric, reference, reference_labels, exclude_self)
     spread, pull, count = pairs.spread_and_pull()
     valid = count > 0
     losses = spread.masked_fill(~valid, 0) - pull / count.masked_fill(~valid, 1)
@@ -80,6 +83,7 @@ def nt_xent_loss(
     metric: str = "cosine",
     reference: Float[Tensor, "m d"] | None = None,
     reference_labels: Tensor | None = None,
+    exclude_self: bool = False,
     reduction: str = "mean",
 ) -> Tensor:
     """Normalized temperature-scaled cross-entropy over all positive pairs (Chen et al. 2020).
@@ -98,6 +102,8 @@ def nt_xent_loss(
         ``"sqeuclidean"``, ``"euclidean"`` or ``"cosine"``.
     reference, reference_labels:
         Rows that the anchors are compared with, all of them, instead of one another.
+    exclude_self:
+        The reference begins with the anchors themselves: nobody meets himself.
     reduction:
         ``"mean"`` over the anchors that have a positive, ``"sum"`` or ``"none"``.
 
@@ -106,7 +112,7 @@ def nt_xent_loss(
     >>> round(float(nt_xent_loss(x, y, temperature=1.0)), 4)  # log(1 + 2/e)
     0.5514
     """
-    pairs = Pairs.of(x, labels, temperature, metric, reference, reference_labels)
+    pairs = Pairs.of(x, labels, temperature, metric, reference, reference_labels, exclude_self)
     total, count = in_blocks(pairs.push, len(pairs.x), len(pairs.y))
     valid = count > 0
     losses = total / count.masked_fill(~valid, 1)
@@ -136,6 +142,7 @@ class _ContrastiveLoss(nn.Module):
         labels: Tensor,
         reference: Tensor | None = None,
         reference_labels: Tensor | None = None,
+        exclude_self: bool = False,
     ) -> Tensor:
         return type(self).loss(
             x,
@@ -144,6 +151,7 @@ class _ContrastiveLoss(nn.Module):
             metric=self.metric,
             reference=reference,
             reference_labels=reference_labels,
+            exclude_self=exclude_self,
             reduction=self.reduction,
         )
 

@@ -31,8 +31,8 @@ class MemoryBank(nn.Module):
     >>> len(bank), sorted(bank.reference_labels.tolist())
     (3, [1, 2, 3])
 
-    In a loop: ``loss(z, y) + loss(z, y, **bank.as_reference())`` once the bank has rows, then
-    ``bank.add(z, y)``: the batch meets itself without self-pairs, and the past.
+    In a loop: ``loss(z, y, **bank.as_reference(z, y))``, then ``bank.add(z, y)``: the batch meets
+    itself without self-pairs, and the past, in one sum. :class:`CrossBatchLoss` is these two lines.
     """
 
     rows: Tensor
@@ -62,24 +62,55 @@ class MemoryBank(nn.Module):
     def reference_labels(self) -> Tensor:
         return self.labels[: len(self)].clone()
 
-    def as_reference(self) -> dict[str, Tensor]:
-        """``reference=`` and ``reference_labels=`` for a loss."""
+    def as_reference(self, x: Any = None, labels: Any = None) -> dict[str, Any]:
+        """``reference=`` and ``reference_labels=`` for a loss.
+
+        With a batch: its rows first (attached to their graph, as they come), then what the bank
+        holds besides the ``len(x)`` oldest rows that the batch will replace in a full one;
+        ``exclude_self=True`` goes with them.
+
+        >>> bank = MemoryBank(dim=2, size=3)
+        >>> bank.as_reference(torch.eye(2), torch.tensor([0, 1]))["exclude_self"]
+        True
+        """
+        if x is not None:
+            x, labels = self._checked(x, labels)
+            past, past_labels = self._past(len(x))
+            return {
+                "reference": torch.cat([x, past.to(x)]),
+                "reference_labels": torch.cat([labels, past_labels.to(labels)]),
+                "exclude_self": True,
+            }
         if not len(self):
             raise InputError("the bank is empty: add a batch before using it as reference.")
         return {"reference": self.reference, "reference_labels": self.reference_labels}
 
-    @torch.no_grad()
-    def add(self, x: Any, labels: Any) -> None:
-        """Write a batch over the oldest rows; no gradient is kept."""
-        x = as_rows(x, "x").detach()
+    def _past(self, coming: int) -> tuple[Tensor, Tensor]:
+        """The rows that stay when so many come."""
+        size = len(self.rows)
+        filled = len(self)
+        stay = max(0, min(filled, size - coming))
+        # The newest row lies before the cursor, and older ones before it, around the ring.
+        places = (self.cursor - 1 - torch.arange(stay, device=self.cursor.device)) % size
+        return self.rows[places], self.labels[places]
+
+    def _checked(self, x: Any, labels: Any) -> tuple[Tensor, Tensor]:
+        x = as_rows(x, "x")
         labels = as_labels(labels, len(x))
-        size, dim = self.rows.shape
+        dim = self.rows.shape[1]
         if x.shape[1] != dim:
             raise InputError(f"`x` has {x.shape[1]} dimensions, the bank keeps rows of {dim}.")
         if labels.shape[1:] != self.labels.shape[1:]:
             kind = "integers (n,)" if self.labels.ndim == 1 else f"(n, {self.labels.shape[1]})"
             raise InputError(f"`labels` must be {kind}, as the bank's, got {tuple(labels.shape)}.")
-        x, labels = x[-size:], labels[-size:]
+        return x, labels
+
+    @torch.no_grad()
+    def add(self, x: Any, labels: Any) -> None:
+        """Write a batch over the oldest rows; no gradient is kept."""
+        x, labels = self._checked(x, labels)
+        size = len(self.rows)
+        x, labels = x.detach()[-size:], labels[-size:]
         places = (self.cursor + torch.arange(len(x), device=self.cursor.device)) % size
         self.rows[places] = x.to(self.rows)
         self.labels[places] = labels.to(self.labels)

@@ -71,8 +71,9 @@ def _smoothing(z: Tensor, targets: MixedTargets, eta: Tensor | None) -> Tensor:
     if targets.epsilon == 0:
         return z.new_zeros(())
     s = z if eta is None else z - eta.log()
-    mean = s.mean(1) if targets.noise is None else torch.mv(s, targets.noise.to(s))
-    return targets.epsilon * mean
+    # The mean as a product: a sum of scores near the end of their range would overflow.
+    xi = s.new_full((s.shape[1],), 1 / s.shape[1]) if targets.noise is None else targets.noise
+    return targets.epsilon * torch.mv(s, xi.to(s))
 
 
 def _log_partition(

@@ -46,7 +46,7 @@ class Pairs:
     y_labels: Tensor
     temperature: float | Tensor
     product: Product | None  # None for the euclidean distance, which is no product
-    selfless: bool  # anchors meet one another, so nobody meets himself
+    selfless: bool  # row i of y is anchor i, so nobody meets himself
 
     @classmethod
     def of(
@@ -57,6 +57,7 @@ class Pairs:
         metric: str,
         reference: Any = None,
         reference_labels: Any = None,
+        exclude_self: bool = False,
     ) -> Pairs:
         check_choice(metric, "metric", METRICS)
         check_positive(temperature, "temperature")  # type: ignore[arg-type]  # tensors as well
@@ -72,8 +73,10 @@ class Pairs:
             y_labels = as_labels(reference_labels, len(y), "reference_labels")
             check_same_kind(labels, y_labels)
             y_labels = y_labels.to(labels.dtype)
+        check_own_rows(exclude_self, len(x), None if reference is None else len(y))
         product = _product(x, y, temperature, metric)
-        return cls(x, labels, y, y_labels, temperature, product, reference is None)
+        selfless = reference is None or exclude_self
+        return cls(x, labels, y, y_labels, temperature, product, selfless)
 
     def log_weights(self, start: int, stop: int) -> Float[Tensor, "b m"]:
         """A block of ``s_ij``, but for the row term where it is a product."""
@@ -108,14 +111,15 @@ class Pairs:
 
     def _by_class_sums(self, p: Product) -> tuple[Tensor, Tensor, Tensor]:
         n = len(self.x)
-        ids = class_ids(self.labels if self.selfless else torch.cat([self.labels, self.y_labels]))
+        alone = self.y is self.x
+        ids = class_ids(self.labels if alone else torch.cat([self.labels, self.y_labels]))
         own, theirs = ids[:n], ids[-len(self.y) :]
         classes = len(ids)  # at most; static, unlike the number of classes
         keys = p.k.new_zeros(classes, p.k.shape[1]).index_add(0, theirs, p.k)[own]
         biases = p.bias.new_zeros(classes).index_add(0, theirs, p.bias)[own]
         count = p.k.new_zeros(classes).index_add(0, theirs, torch.ones_like(p.bias))[own]
         if self.selfless:
-            keys, biases, count = keys - p.k, biases - p.bias, count - 1
+            keys, biases, count = keys - p.k[:n], biases - p.bias[:n], count - 1
         diagonal = "exclude" if self.selfless else "keep"
         spread = log_partition(p.q, p.k, p.bias, diagonal=diagonal) + p.row
         pull = torch.linalg.vecdot(p.q, keys) + biases + count * p.row
@@ -163,6 +167,16 @@ class Pairs:
 
         total, count = in_blocks(block, len(self.x), len(self.y))
         return total, count
+
+
+def check_own_rows(exclude_self: bool, anchors: int, rows: int | None) -> None:
+    """``exclude_self``: the reference begins with the anchors themselves, row for row."""
+    if exclude_self and (rows is None or rows < anchors):
+        raise InputError(
+            f"`exclude_self` needs a `reference` that begins with the {anchors} anchors, got "
+            f"{'none' if rows is None else f'{rows} rows'}. Pass torch.cat([x, others]), or "
+            "MemoryBank.as_reference(x, labels)."
+        )
 
 
 def _product(x: Tensor, y: Tensor, temperature: float | Tensor, metric: str) -> Product | None:

@@ -10,6 +10,8 @@ it, which is the cross-entropy of the scores :math:`-\|x - p\|^2/T`.
 .. math:: \ell_i^{\text{NormSoftmax}} = -\log \operatorname{softmax}(\cos(x_i, w) / T)_{y_i}
 
 (Zhai & Wu 2019; [63] in Karpusha et al. 2020.) Soft labels weigh the classes' log-probabilities.
+Both take k vectors of each class, ``(c, k, d)``, the nearest of which stands for it (sub-centers,
+Deng et al. 2020).
 """
 
 from __future__ import annotations
@@ -30,7 +32,7 @@ from .conventions import any_scale, as_class_targets, as_rows, full_precision, r
 def proxy_nca_loss(
     x: Float[Tensor, "n d"],
     labels: Tensor,
-    proxies: Float[Tensor, "c d"],
+    proxies: Float[Tensor, "c d"] | Float[Tensor, "c k d"],
     *,
     temperature: float | Tensor = 1.0,
     include_positive: bool = True,
@@ -46,7 +48,7 @@ def proxy_nca_loss(
     labels:
         Class indices ``(n,)``, or soft labels ``(n, c)``.
     proxies:
-        One vector for each class, ``(c, d)``.
+        One vector for each class, ``(c, d)``, or k sub-centers, ``(c, k, d)``.
     temperature:
         What squared distances are divided by.
     include_positive:
@@ -61,14 +63,17 @@ def proxy_nca_loss(
     >>> proxy_nca_loss(x, torch.tensor([0]), p)  # log(1 + 1/e)
     tensor(0.3133)
     """
-    x, proxies = _rows(x, proxies, "proxies", temperature)
-    labels = as_class_targets(labels, len(x), len(proxies), "labels")
+    check_positive(temperature, "temperature")  # type: ignore[arg-type]  # a tensor is checked too
+    x = as_rows(x, "x")
+    proxies, centers = class_rows(x, proxies, "proxies")
+    labels = as_class_targets(labels, len(x), len(proxies) // centers, "labels")
     if normalize:
         x, proxies = unit_rows(x), unit_rows(proxies)
     center = proxies.detach().mean(0)  # distances do not move; rounding is that of the spread
     x, proxies = x - center, proxies - center
     # -‖x - p‖²/T but for ‖x‖²/T, which is the same for every proxy and cancels
     scores = torch.addmm(-proxies.square().sum(1), x, proxies.T, alpha=2) / temperature
+    scores = nearest_center(scores, centers)
     if include_positive:
         losses = _cross_entropy(scores, labels)
     else:
@@ -81,7 +86,7 @@ def proxy_nca_loss(
 def normalized_softmax_loss(
     x: Float[Tensor, "n d"],
     labels: Tensor,
-    weights: Float[Tensor, "c d"],
+    weights: Float[Tensor, "c d"] | Float[Tensor, "c k d"],
     *,
     temperature: float | Tensor = 0.05,
     reduction: str = "mean",
@@ -97,7 +102,7 @@ def normalized_softmax_loss(
     labels:
         Class indices ``(n,)``, or soft labels ``(n, c)``.
     weights:
-        One vector for each class, ``(c, d)``.
+        One vector for each class, ``(c, d)``, or k sub-centers, ``(c, k, d)``.
     temperature:
         What similarities are divided by.
     reduction:
@@ -108,19 +113,40 @@ def normalized_softmax_loss(
     >>> normalized_softmax_loss(x, torch.tensor([0, 1]), w, temperature=1.0)  # log(1 + 1/e)
     tensor(0.3133)
     """
-    x, weights = _rows(x, weights, "weights", temperature)
-    labels = as_class_targets(labels, len(x), len(weights), "labels")
-    scores = unit_rows(x) @ unit_rows(weights).T / temperature
+    check_positive(temperature, "temperature")  # type: ignore[arg-type]  # a tensor is checked too
+    x = as_rows(x, "x")
+    weights, centers = class_rows(x, weights, "weights")
+    labels = as_class_targets(labels, len(x), len(weights) // centers, "labels")
+    scores = nearest_center(unit_rows(x) @ unit_rows(weights).T / temperature, centers)
     return reduce_rows(_cross_entropy(scores, labels), None, reduction)
 
 
-def _rows(
-    x: Tensor, classes: Tensor, name: str, temperature: float | Tensor
-) -> tuple[Tensor, Tensor]:
-    check_positive(temperature, "temperature")  # type: ignore[arg-type]  # a tensor is checked too
-    x, classes = as_rows(x, "x"), as_rows(classes, name)
-    check_same_width(x, classes, "x", name)
-    return x, classes.to(x.dtype)
+def class_rows(x: Tensor, vectors: Tensor, name: str) -> tuple[Float[Tensor, "r d"], int]:
+    """The vectors of the classes as rows, those of a class together, and how many each has."""
+    centers = 1
+    if isinstance(vectors, Tensor) and vectors.ndim == 3:
+        centers = vectors.shape[1]
+        vectors = vectors.flatten(0, 1)
+    vectors = as_rows(vectors, name)
+    check_same_width(x, vectors, "x", name)
+    return vectors.to(x.dtype), centers
+
+
+def nearest_center(scores: Float[Tensor, "n r"], centers: int) -> Float[Tensor, "n c"]:
+    """The best score among each class's vectors.
+
+    >>> nearest_center(torch.tensor([[1.0, 3.0, 2.0, 0.0]]), 2)
+    tensor([[3., 2.]])
+    """
+    return scores if centers == 1 else scores.unflatten(1, (-1, centers)).amax(2)
+
+
+def first_vectors(
+    num_classes: int, centers: int, dim: int, generator: torch.Generator | None
+) -> nn.Parameter:
+    """Drawn vectors ``(c, d)``, or ``(c, k, d)`` where a class has more than one."""
+    shape = (num_classes, dim) if centers == 1 else (num_classes, centers, dim)
+    return nn.Parameter(torch.randn(shape, generator=generator))
 
 
 def _cross_entropy(scores: Tensor, labels: Tensor) -> Float[Tensor, " n"]:
@@ -151,6 +177,8 @@ class ProxyNCALoss(nn.Module):
         Shape of the proxies.
     temperature, include_positive, reduction, normalize:
         As in :func:`proxy_nca_loss`.
+    sub_centers:
+        Vectors of each class.
     generator:
         Draws the first proxies.
     """
@@ -164,10 +192,11 @@ class ProxyNCALoss(nn.Module):
         include_positive: bool = True,
         reduction: str = "mean",
         normalize: bool = False,
+        sub_centers: int = 1,
         generator: torch.Generator | None = None,
     ) -> None:
         super().__init__()
-        self.proxies = nn.Parameter(torch.randn(num_classes, dim, generator=generator))
+        self.proxies = first_vectors(num_classes, sub_centers, dim, generator)
         self.temperature = temperature
         self.include_positive = include_positive
         self.reduction = reduction
@@ -194,6 +223,8 @@ class NormalizedSoftmaxLoss(nn.Module):
         Shape of the weights.
     temperature, reduction:
         As in :func:`normalized_softmax_loss`.
+    sub_centers:
+        Vectors of each class.
     generator:
         Draws the first weights.
     """
@@ -205,10 +236,11 @@ class NormalizedSoftmaxLoss(nn.Module):
         *,
         temperature: float | Tensor = 0.05,
         reduction: str = "mean",
+        sub_centers: int = 1,
         generator: torch.Generator | None = None,
     ) -> None:
         super().__init__()
-        self.weights = nn.Parameter(torch.randn(num_classes, dim, generator=generator))
+        self.weights = first_vectors(num_classes, sub_centers, dim, generator)
         self.temperature = temperature
         self.reduction = reduction
 

@@ -26,6 +26,7 @@ from vicinal.neighbors.tiles.dense import Surprise, small_surprise
 from vicinal.neighbors.tiles.masses import Labels, precise_log_masses
 
 from .conventions import REDUCTIONS, as_rows, full_precision, keep_valid, leaves_range
+from .own_rows import log_masses_without_self
 from .schedules import (
     Relative,
     Schedule,
@@ -79,16 +80,18 @@ def _surprise(
     metric: str,
     references: tuple[Tensor | None, Tensor | None],
     mean: bool = False,
+    exclude_self: bool = False,
 ) -> Surprise:
     """The loss of each anchor, or its mean, and which anchors have a peer (None: every one)."""
     alone = all(reference is None for reference in references)
-    if alone and not is_traced():
+    if alone and not exclude_self and not is_traced():
         plain = small_surprise(x, labels, temperature, metric, mean=mean)
         if plain is not None:
             return plain
     far = any(leaves_range(t) for t in (x, references[0]) if t is not None)
     rows = x.double() if far else x  # and the reference with it
-    masses = precise_log_masses(rows, labels, temperature, metric, *references)
+    masses_of = log_masses_without_self if exclude_self else precise_log_masses
+    masses = masses_of(rows, labels, temperature, metric, *references)
     valid = masses.own != -torch.inf  # NaN counts: a wrong batch must show
     # log(all / own) = log(1 + other / own): where classes are apart, all - own would cancel.
     lead = torch.where(valid, masses.own - masses.other, 0.0)
@@ -106,6 +109,7 @@ def soft_nearest_neighbor_loss(
     reference: Float[Tensor, "m d"] | None = None,
     reference_labels: Labels | None = None,
     weight: Float[Tensor, " n"] | None = None,
+    exclude_self: bool = False,
     reduction: str = "mean",
 ) -> Tensor:
     """Soft nearest neighbor loss (Frosst et al. 2019), natural log.
@@ -126,6 +130,8 @@ def soft_nearest_neighbor_loss(
         Other rows to look among, instead of the batch's own; nothing is left out there.
     weight:
         One number for each anchor; the mean divides by the weight of those that have a peer.
+    exclude_self:
+        The reference begins with the anchors themselves: nobody meets himself.
     reduction:
         ``"mean"`` over the anchors that have a peer (0 if none has), ``"sum"`` or ``"none"``.
 
@@ -136,7 +142,7 @@ def soft_nearest_neighbor_loss(
     check_choice(reduction, "reduction", REDUCTIONS)
     x = as_rows(x, "x")
     references, mean = (reference, reference_labels), weight is None and reduction == "mean"
-    loss, valid = _surprise(x, labels, temperature, metric, references, mean)
+    loss, valid = _surprise(x, labels, temperature, metric, references, mean, exclude_self)
     return loss if mean else _reduced(loss, valid, _weight(weight, loss), reduction)
 
 
@@ -265,17 +271,13 @@ class SoftNearestNeighborLoss(nn.Module):
         reference: Float[Tensor, "m d"] | None = None,
         reference_labels: Labels | None = None,
         weight: Float[Tensor, " n"] | None = None,
+        exclude_self: bool = False,
     ) -> Tensor:
-        """The loss of one batch.
-
-        Parameters
-        ----------
-        x, labels, reference, reference_labels, weight : as for :func:`soft_nearest_neighbor_loss`.
-        """
+        """The loss of one batch; parameters as in :func:`soft_nearest_neighbor_loss`."""
         with torch.autocast(x.device.type, enabled=False):
             t, references = self.current_temperature(x, labels), (reference, reference_labels)
-            mean = weight is None and self.reduction == "mean"
-            loss, valid = _surprise(as_rows(x, "x"), labels, t, self.metric, references, mean)
+            mean, rows = weight is None and self.reduction == "mean", as_rows(x, "x")
+            loss, valid = _surprise(rows, labels, t, self.metric, references, mean, exclude_self)
             if valid is not None and not (self._warned or is_traced()):
                 self._warn_of_lone_rows(valid)
             if not mean:

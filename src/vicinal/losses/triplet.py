@@ -21,10 +21,11 @@ from torch import Tensor, nn
 
 from vicinal.checks import check_choice, check_positive, is_traced
 from vicinal.neighbors.derivatives import is_functional
-from vicinal.neighbors.distances import METRICS, pairwise_distances
+from vicinal.neighbors.distances import METRICS, neighbor_distances, pairwise_distances
 
-from .conventions import REDUCTIONS, any_scale, as_hard_labels, as_rows, full_precision
+from .conventions import REDUCTIONS, any_scale, full_precision
 from .log_partition import in_blocks
+from .met import Met, Triplets
 
 MININGS = ("all", "hard", "semihard")
 AVERAGES = ("active", "valid")
@@ -39,6 +40,10 @@ def triplet_loss(
     margin: float = 0.2,
     mining: str = "all",
     metric: str = "euclidean",
+    reference: Float[Tensor, "m d"] | None = None,
+    reference_labels: Int[Tensor, " m"] | None = None,
+    exclude_self: bool = False,
+    triplets: Triplets | None = None,
     reduction: str = "mean",
     average: str = "active",
     fallback: bool = True,
@@ -58,6 +63,12 @@ def triplet_loss(
         ``"semihard"``, for each positive the nearest negative farther than it.
     metric:
         ``"sqeuclidean"``, ``"euclidean"`` or ``"cosine"``.
+    reference, reference_labels:
+        Rows in which an anchor's positives and negatives are looked for, instead of the batch.
+    exclude_self:
+        The reference begins with the anchors themselves: nobody meets himself.
+    triplets:
+        These triplets alone, as a function of :mod:`.miners` or your own returns them.
     reduction:
         ``"mean"`` or ``"sum"`` over triplets; ``"none"``: for each anchor the mean over its own.
     average:
@@ -78,23 +89,39 @@ def triplet_loss(
         (reduction, "reduction", REDUCTIONS),
     ):
         check_choice(value, name, choices)
-    x = as_rows(x, "x")
-    labels = as_hard_labels(labels, len(x))
+    met = Met.of(x, labels, reference, reference_labels, exclude_self)
+    x = met.x
+    if triplets is not None:
+        total, active, valid = _given(met, triplets, margin, metric)
+        return _reduced(total + x.sum(1) * 0, active, valid, reduction, average)
 
     def block(start: int, stop: int) -> Float[Tensor, "3 b"]:
-        d = pairwise_distances(x[start:stop], x, metric)
-        same = labels[start:stop, None] == labels
-        oneself = torch.arange(start, stop, device=x.device)[:, None]
-        positives = same & (oneself != torch.arange(len(x), device=x.device))
-        mined = _mine(d, positives, ~same, margin, mining, fallback)
+        d = pairwise_distances(x[start:stop], met.y, metric)
+        positives, negatives = met.masks(start, stop)
+        mined = _mine(d, positives, negatives, margin, mining, fallback)
         return mined + d.detach().sum(1) * 0  # NaN in any distance shows
 
-    total, active, valid = in_blocks(block, len(x), len(x))
+    total, active, valid = in_blocks(block, len(x), len(met.y))
     total = total + x.sum(1) * 0  # attached to the graph, and NaN where x is
+    return _reduced(total, active, valid, reduction, average)
+
+
+def _reduced(total: Tensor, active: Tensor, valid: Tensor, reduction: str, average: str) -> Tensor:
     count = active if average == "active" else valid
     if reduction == "none":
         return total / count.clamp_min(1)
     return total.sum() if reduction == "sum" else total.sum() / count.sum().clamp_min(1)
+
+
+def _given(met: Met, triplets: Triplets, margin: float, metric: str) -> Float[Tensor, "3 n"]:
+    """Of each anchor: summed loss, number of active and of valid triplets among those given."""
+    anchors, positives, negatives = triplets
+    if not len(anchors):
+        return met.x.new_zeros(3, len(met.x))
+    d = neighbor_distances(met.x[anchors], met.y[torch.stack([positives, negatives], 1)], metric)
+    loss = (d[:, 0] - d[:, 1] + margin).relu()
+    each = torch.stack([loss, (loss > 0).to(d.dtype), torch.ones_like(loss)])
+    return each.new_zeros(3, len(met.x)).index_add(1, anchors, each)
 
 
 def _mine(
@@ -236,10 +263,22 @@ class TripletLoss(nn.Module):
         self.average = average
         self.fallback = fallback
 
-    def forward(self, x: Tensor, labels: Tensor) -> Tensor:
+    def forward(
+        self,
+        x: Tensor,
+        labels: Tensor,
+        reference: Tensor | None = None,
+        reference_labels: Tensor | None = None,
+        exclude_self: bool = False,
+        triplets: Triplets | None = None,
+    ) -> Tensor:
         return triplet_loss(
             x,
             labels,
+            reference=reference,
+            reference_labels=reference_labels,
+            exclude_self=exclude_self,
+            triplets=triplets,
             margin=self.margin,
             mining=self.mining,
             metric=self.metric,

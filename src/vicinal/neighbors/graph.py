@@ -14,14 +14,13 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from vicinal.checks import InputError, check_k
-from vicinal.neighbors.search.exact import (
-    ExactSearch,
-    Search,
-    checked_rows,
-    kept_mask,
-    merged,
-)
+from vicinal.checks import InputError
+from vicinal.neighbors.neighborhood import joined
+from vicinal.neighbors.search.exact import ExactSearch, checked_rows, kept_mask, merged
+from vicinal.neighbors.search.protocol import Search
+from vicinal.neighbors.search.resumable import leave_one_out
+
+_BLOCK = 4096  # old rows read at a time
 
 
 class NeighborGraph:
@@ -44,9 +43,7 @@ class NeighborGraph:
     @classmethod
     def build(cls, search: Search, k: int) -> Self:
         """Search every row of a built search's support, itself left out by its index."""
-        check_k(k, len(search) - 1, "k", "each row of the support")
-        rows = torch.arange(len(search), device=search.support.device)
-        return cls(search, *search.query(search.support, k, exclude=rows))
+        return cls(search, *leave_one_out(search, k))
 
     @property
     def k(self) -> int:
@@ -57,13 +54,14 @@ class NeighborGraph:
 
     def add(self, rows: Any) -> None:
         """Append rows to the support and to the graph."""
-        new, old = checked_rows(rows, "rows", self.search.support), len(self)
-        self.search.add(new)
-        support = self.search.support
-        ids = torch.arange(old, len(support), device=support.device)
-        mine = self.search.query(support[old:], self.k, exclude=ids)
-        theirs = ExactSearch(self.search.metric).build(support[old:])
-        distances, indices = theirs.query(support[:old], min(self.k, len(ids)))
+        search, old = self.search, len(self)
+        new = checked_rows(rows, "rows", search.width)
+        search.add(new)
+        new, ids = search.rows(slice(old, None)), torch.arange(old, len(search))
+        mine = search.query(new, self.k, exclude=ids)
+        theirs, count = ExactSearch(search.metric).build(new), min(self.k, len(ids))
+        blocks = torch.arange(old).split(_BLOCK)
+        distances, indices = joined([theirs.query(search.rows(part), count) for part in blocks])
         # A newcomer has the larger index, so it enters only where it is strictly nearer.
         touched = (distances[:, 0] < self.distances[:, -1]).nonzero()[:, 0]
         before = self.distances[touched], self.indices[touched]
@@ -87,5 +85,5 @@ class NeighborGraph:
         self.distances, self.indices = self.distances[keep], position[self.indices[keep]]
         again = lost.nonzero()[:, 0]
         if len(again):
-            found = self.search.query(self.search.support[again], self.k, exclude=again)
+            found = self.search.query(self.search.rows(again), self.k, exclude=again)
             self.distances[again], self.indices[again] = found

@@ -15,6 +15,7 @@ that are learned from only ever falls.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import NamedTuple
 
 import torch
@@ -79,7 +80,7 @@ def learned_space(
     *,
     steps: int | None = None,
 ) -> Space:
-    """The map that lowers the leave-one-out loss from the whitened space on.
+    """The map that lowers the leave-one-out loss from the whitened space on; at 0 steps that one.
 
     Parameters
     ----------
@@ -92,6 +93,8 @@ def learned_space(
     torch.Size([2, 2])
     """
     steps = best_steps(x, labels, whitening) if steps is None else steps
+    if steps == 0:  # nothing is learned, so nothing is cut off either
+        return replace(whitened_space(x, labels, whitening), name="learned")
     start = start_of(x, labels, whitening)
     *_, (_, b) = walk(start, labels, steps)
     assert start.space.matrix is not None

@@ -39,7 +39,8 @@ def at_floor(head: Head) -> bool:
 
 def headline(audit: Audit) -> tuple[str, ...]:
     """Three sentences: may the confidence be believed, what to accept, what to look at."""
-    return (calibration_sentence(audit), threshold_sentence(audit), attention_sentence(audit))
+    accept = " ".join(filter(None, (threshold_sentence(audit), target_sentence(audit))))
+    return (calibration_sentence(audit), accept, attention_sentence(audit))
 
 
 def calibration_sentence(audit: Audit) -> str:
@@ -84,11 +85,20 @@ def threshold_sentence(audit: Audit) -> str:
             f"No threshold reaches an accuracy of {percent(pick.target, 0)} with a "
             f"{percent(1 - pick.delta, 0)} lower bound on this data."
         )
+    of = "inputs" if pick.rows == len(audit.cases.id) else "inputs with a label"
     return (
-        f"Accept confidence ≥ {decimal(pick.value)}: {percent(pick.coverage)} of inputs, at an "
+        f"Accept confidence ≥ {decimal(pick.value)}: {percent(pick.coverage)} of {of}, at an "
         f"accuracy of at least {percent(pick.target, 0)} ({percent(1 - pick.delta, 0)} bound, "
         f"n = {count(pick.rows)})."
     )
+
+
+def target_sentence(audit: Audit) -> str | None:
+    """Why the target accuracy is what it is, where nobody named one."""
+    pick = audit.risk_coverage.chosen if audit.risk_coverage else None
+    if pick is None or not pick.why:
+        return None
+    return f"Target accuracy {percent(pick.target, 0)}: {pick.why}."
 
 
 def attention_sentence(audit: Audit) -> str:

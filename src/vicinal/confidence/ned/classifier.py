@@ -186,7 +186,7 @@ class NEDClassifier(ClassifierMixin, BaseEstimator):
     def kneighbors(self, X: Any = None, k: int | None = None) -> Neighborhood:
         """Distances and ids of the nearest support rows; without ``X``, of each among others."""
         neighborhood = self.loo_neighborhood(k) if X is None else self.neighborhood_of(X, k)
-        like = X if X is not None or not self._torch else self.support_.rows
+        like = X if X is not None or not self._torch else self.support_.like
         ids = self.support_.ids[neighborhood.indices]
         return Neighborhood(same_kind(neighborhood.distances, like), same_kind(ids, like))
 
@@ -292,7 +292,7 @@ class NEDClassifier(ClassifierMixin, BaseEstimator):
 
     @property
     def loo_proba_(self) -> Any:
-        p = self.log_probs_of(self.loo_neighborhood()).exp().to(self.support_.rows.dtype)
+        p = self.log_probs_of(self.loo_neighborhood()).exp().to(self.support_.dtype)
         return p if self._torch else p.numpy()
 
     @property
@@ -397,4 +397,4 @@ class NEDClassifier(ClassifierMixin, BaseEstimator):
         warnings.warn(sentence, UserWarning, stacklevel=3)
 
     def _rows(self, X: Any) -> Tensor:
-        return rows_of(self._fitted(), X).to(self.support_.rows)
+        return rows_of(self._fitted(), X).to(self.support_.like)

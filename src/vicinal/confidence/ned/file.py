@@ -67,7 +67,8 @@ def ned_of_state(tensors: dict[str, Tensor], facts: dict[str, Any]) -> NEDClassi
     if "prior_option" in tensors:
         options["prior"] = tensors["prior_option"].numpy()
     ned = NEDClassifier(**options)
-    search = make_search(ned.search, ned.metric).build(tensors["support"])
+    engine: Any = "exact" if ned.search == "auto" else ned.search  # a kept head is asked few rows
+    search = make_search(engine, ned.metric).build(tensors["support"])
     labels = Labels(unpack_classes(facts["classes"]), tensors["labels"])
     space, crossed = _space_of(tensors, facts)
     ned.support_ = LabeledSupport(search, labels, tensors["ids"], space=space, crossed=crossed)

@@ -115,7 +115,8 @@ def support_in_space(
     given = ned.recipe_.temperature
     fit = fit_space(ned.space, x, labels, k=k, metric=ned.metric, temperature=given)
     ned.space_losses_ = fit.losses
-    search = make_search(ned.search, ned.metric).build(fit.space(x))
+    rows = fit.space(x)
+    search = make_search(ned.search, ned.metric, shape=(len(rows), rows.shape[1])).build(rows)
     return LabeledSupport(search, labels, ids, space=fit.space, crossed=fit.crossed)
 
 
@@ -167,8 +168,9 @@ def choose(name: str, task: Task, *, learn: bool) -> tuple[Form, dict[str, Losse
     best = min(running, key=lambda title: float(losses[title].mean()))
     if learn and best == "whitened":
         forms["learned"] = _learned(forms["whitened"], task)
-        losses["learned"] = held_out_losses(forms["learned"], task, count)
-        running.append("learned")
+        if forms["learned"].steps or name == "learned":  # without a step it is the whitened space
+            losses["learned"] = held_out_losses(forms["learned"], task, count)
+            running.append("learned")
     chosen = in_reach({title: losses[title] for title in running})[0] if name == "fit" else name
     return forms[chosen], losses
 

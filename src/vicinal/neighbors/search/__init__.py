@@ -1,14 +1,16 @@
-"""The k nearest rows of a support: one protocol, three engines.
+"""The k nearest rows of a support: one protocol (``protocol.py``), several engines.
 
 ``FaissSearch`` and ``PgSearch`` stand on extras, and are loaded when they are asked for.
 """
 
 from typing import Any
 
-from vicinal.neighbors.search.exact import ExactSearch, Search, make_search
-from vicinal.neighbors.search.resumable import resumable_query
+from vicinal.neighbors.search.choice import make_search
+from vicinal.neighbors.search.exact import ExactSearch
+from vicinal.neighbors.search.protocol import Search
+from vicinal.neighbors.search.resumable import leave_one_out, resumable_query
 
-__all__ = ["ExactSearch", "Search", "make_search", "resumable_query"]
+__all__ = ["ExactSearch", "Search", "leave_one_out", "make_search", "resumable_query"]
 
 
 def __getattr__(name: str) -> Any:

@@ -1,21 +1,15 @@
-"""What every search answers, and the default engine: the k nearest rows, exactly, in torch alone.
-
-All engines answer the same question in the same way: distances ascend, equal distances are in order
-of index, each returned distance is computed from the difference of the two rows, and a row to leave
-out is left out by its index, never by its place.
-"""
+"""The default engine: the k nearest rows, exactly, in torch alone, from rows in memory."""
 
 from __future__ import annotations
 
 import math
-from importlib.util import find_spec
-from typing import Any, Protocol, Self
+from collections.abc import Callable
+from typing import Any, Self
 
 import torch
 from torch import Tensor
 
-from vicinal import checks
-from vicinal.checks import InputError, as_matrix, as_tensor, check_choice, check_k
+from vicinal.checks import InputError, as_matrix, as_tensor, check_choice, check_k, check_same_width
 from vicinal.neighbors.distances import (
     METRICS,
     compared_rows,
@@ -30,29 +24,6 @@ from vicinal.neighbors.search.smallest import by_distance_then_index, smallest_s
 SPARE = 16  # candidates kept beyond k, so that the product's rounding seldom matters at the k-th
 _GATHER = 1 << 17  # elements of differences formed at a time
 _QUERIES = 512  # answered at a time
-
-
-class Search(Protocol):
-    """What the rest of the library asks of a search."""
-
-    metric: str
-
-    @property
-    def support(self) -> Tensor: ...
-
-    def build(self, support: Any) -> Self:
-        """Remember the rows to search; returns itself."""
-
-    def query(self, x: Any, k: int, *, exclude: Any = None) -> Neighborhood:
-        """The k nearest rows to each row of x; ``exclude``: an index per query, -1 for none."""
-
-    def add(self, rows: Any) -> None:
-        """Append rows; they get the next indices."""
-
-    def remove(self, indices: Any) -> None:
-        """Delete rows; later rows move up, so indices stay 0..n-1."""
-
-    def __len__(self) -> int: ...
 
 
 class ExactSearch:
@@ -70,6 +41,7 @@ class ExactSearch:
     """
 
     exact = True
+    title = "exact"
 
     def __init__(self, metric: str = "sqeuclidean") -> None:
         check_choice(metric, "metric", METRICS)
@@ -78,12 +50,27 @@ class ExactSearch:
 
     @property
     def support(self) -> Tensor:
+        """All rows; of this engine, whose rows are in memory, and not of the protocol."""
         if self._support is None:
             raise InputError("the search has no support yet. Call build(support) first.")
         return self._support
 
     def __len__(self) -> int:
         return 0 if self._support is None else len(self._support)
+
+    @property
+    def width(self) -> int:
+        return self.support.shape[1]
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.support.dtype
+
+    def rows(self, indices: Tensor | slice) -> Tensor:
+        """These rows, as they were given; a slice shares their memory."""
+        if isinstance(indices, slice):
+            return self.support[indices]
+        return self.support.index_select(0, indices.to(self.support.device))
 
     def build(self, support: Any) -> Self:
         """Center the rows, so that the product loses no digits to a common offset."""
@@ -97,7 +84,7 @@ class ExactSearch:
         return self
 
     def add(self, rows: Any) -> None:
-        rows = checked_rows(rows, "rows", self.support).to(self.support.dtype)
+        rows = checked_rows(rows, "rows", self.width).to(self.support.dtype)
         base = compared_rows(rows, self.metric)
         work, bias = self._prepare(base, "rows")
         self._work, self._bias = torch.cat([self._work, work]), torch.cat([self._bias, bias])
@@ -113,14 +100,19 @@ class ExactSearch:
     @torch.no_grad()
     def query(self, x: Any, k: int, *, exclude: Any = None) -> Neighborhood:
         """The k nearest rows of the support to each row of ``x``."""
-        x = checked_rows(x, "x", self.support)
+        return self._answered(x, k, exclude, self._exact)
+
+    def _answered(
+        self, x: Any, k: int, exclude: Any, answer: Callable[[Tensor, int, Tensor], Neighborhood]
+    ) -> Neighborhood:
+        x = checked_rows(x, "x", self.width)
         left_out = checked_exclude(exclude, len(x), len(self), x.device)
         check_k(k, len(self) - bool((left_out >= 0).any()), "k", "the support")
         parts = zip(x.split(_QUERIES), left_out.split(_QUERIES), strict=True)
         with torch.autocast(x.device.type, enabled=False):
-            return joined([self._query(rows, k, out) for rows, out in parts])
+            return joined([answer(rows, k, out) for rows, out in parts])
 
-    def _query(self, x: Tensor, k: int, exclude: Tensor) -> Neighborhood:
+    def _exact(self, x: Tensor, k: int, exclude: Tensor) -> Neighborhood:
         q, count = compared_rows(x, self.metric), min(len(self), k + SPARE)
         work, offset = self._prepare(q, "x")
         scores, indices = self._candidates(work, count)
@@ -128,7 +120,7 @@ class ExactSearch:
         squared.masked_fill_(indices == exclude[:, None], torch.inf)
         distances, indices = by_distance_then_index(in_unit(squared, self.metric), indices)
         distances, indices = distances[:, :k].contiguous(), indices[:, :k].contiguous()
-        if self.exact and count < len(self):
+        if count < len(self):
             # A row that was not kept scores at least the largest kept score, less the rounding.
             # (Only rows with ‖x‖ ≤ ‖q‖ + √d_k can be nearer than d_k: that bounds the rounding.)
             kth = squared_unit(distances[:, -1], self.metric).to(offset.dtype)
@@ -184,27 +176,6 @@ class ExactSearch:
         return work, squares
 
 
-def make_search(search: str | Search, metric: str) -> Search:
-    """A search by name (``"auto"``: faiss where it is installed, else exact), or the one given.
-
-    >>> make_search("exact", "cosine").metric
-    'cosine'
-    """
-    if not isinstance(search, str):
-        if search.metric != metric:
-            raise InputError(
-                f"`search` compares by {search.metric!r} but `metric` is {metric!r}. "
-                f"Pass metric={search.metric!r}, or a search of that metric."
-            )
-        return search
-    check_choice(search, "search", ("exact", "faiss", "auto"))
-    if search == "exact" or (search == "auto" and find_spec("faiss") is None):
-        return ExactSearch(metric)
-    from vicinal.neighbors.search.faiss import FaissSearch  # an extra: imported when asked for
-
-    return FaissSearch(metric)
-
-
 def squared_distances(q: Tensor, base: Tensor, indices: Tensor, metric: str) -> Tensor:
     """Squared distances of compared rows ``q`` to ``base[indices]``, from the differences.
 
@@ -228,9 +199,9 @@ def squared_distances(q: Tensor, base: Tensor, indices: Tensor, metric: str) -> 
     return torch.cat(parts) if parts else q.new_empty(indices.shape)
 
 
-def checked_rows(x: Any, name: str, support: Tensor) -> Tensor:
+def checked_rows(x: Any, name: str, width: int) -> Tensor:
     x = as_matrix(x, name).detach()
-    checks.check_same_width(x, support, name, "support")
+    check_same_width(x, x.new_empty(0, width), name, "support")
     return x
 
 

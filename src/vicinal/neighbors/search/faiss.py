@@ -1,15 +1,17 @@
-r"""Search with faiss: the flat kernels for supports up to a million rows, inverted lists beyond.
+r"""Search with faiss: the flat kernels where exact is cheap enough, inverted lists beyond.
 
 ``flat`` is exact: faiss proposes candidates, and their distances, ties and rounding are then dealt
 with as in :class:`ExactSearch`, so the answers are the same. Which of faiss's two flat kernels is
 the faster (a matrix product, or a direct loop) depends on the machine, by a factor of ten either
-way; it is measured at build. ``ivf`` looks into the ``nprobe`` nearest of about 4·√n lists only:
-neighbors are missed, and ``recall_`` says how many, measured at build against the exact answer.
+way; it is measured at build. ``ivf`` reads some lists only (``lists.py``): neighbors are missed.
+How much effort that takes is found on 1,000 exact rows, and what is still missed is measured on
+1,000 others; where the lists must be read so widely that exact search is no slower, it is exact.
 """
 
 from __future__ import annotations
 
 import threading
+import time
 import timeit
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -19,23 +21,36 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vicinal.checks import InputError, check_choice, check_k
-from vicinal.neighbors.distances import zero_rows
-from vicinal.neighbors.search.exact import ExactSearch, kept_mask
-from vicinal.neighbors.search.smallest import smallest_scores
+from vicinal.checks import InputError, check_choice, check_k, check_share
+from vicinal.neighbors.distances import compared_rows, in_unit, zero_rows
+from vicinal.neighbors.neighborhood import Neighborhood
+from vicinal.neighbors.search.cost import SAMPLE, lists_may_pay
+from vicinal.neighbors.search.exact import SPARE, ExactSearch, kept_mask, squared_distances
+from vicinal.neighbors.search.lists import InvertedLists
+from vicinal.neighbors.search.recall import Recall, drawn_rows, recall_of
+from vicinal.neighbors.search.smallest import by_distance_then_index, smallest_scores
 
-IVF_FROM = 1_000_000  # rows above which kind="auto" takes inverted lists
+LISTS_FROM = 5_000  # rows below which lists are never worth their making
+_K = 100  # neighbors that the effort is found for, until more are asked for
 _SIMPLE, _BLAS = 1 << 62, 1  # thresholds under which faiss uses its loop always, and never
 _FEW = 4  # queries below which there is no matrix to multiply by
 _global_threshold = threading.Lock()
+clock = time.perf_counter
 
 
 class FaissSearch(ExactSearch):
     """The protocol of :class:`Search` over faiss (``pip install 'vicinal[faiss]'``), on the CPU.
 
-    ``nprobe`` is the number of lists an ``ivf`` search reads: more is slower and misses less.
-    ``exact`` says whether the answers are exact (``flat``); ``recall_`` which share of the 50
-    nearest a sample of rows was given (1.0 for ``flat``).
+    ``exact`` says whether the answers are; ``recall_``, where they are not, which share of the
+    nearest is found, with its standard error; ``title`` names the engine in a few words.
+
+    Parameters
+    ----------
+    metric : ``"sqeuclidean"``, ``"euclidean"`` or ``"cosine"``.
+    kind : ``"flat"``, exact; ``"ivf"``, inverted lists from 5,000 rows on; ``"auto"``, lists where
+        exact search would take more than a minute and lists at most half of that.
+    recall : raise the effort until so large a share of the true neighbors is found.
+    nprobe : read so many lists, whatever is found.
 
     >>> search = FaissSearch().build(torch.tensor([[0.0], [1.0], [3.0]]))
     >>> search.query(torch.tensor([[0.9]]), k=2).indices
@@ -43,15 +58,35 @@ class FaissSearch(ExactSearch):
     """
 
     def __init__(
-        self, metric: str = "sqeuclidean", kind: str = "auto", *, nprobe: int = 32
+        self,
+        metric: str = "sqeuclidean",
+        kind: str = "auto",
+        *,
+        recall: float = 0.98,
+        nprobe: int | None = None,
     ) -> None:
         super().__init__(metric)
         check_choice(kind, "kind", ("auto", "flat", "ivf"))
-        check_k(nprobe, nprobe, "nprobe", "the index")
-        self.kind = kind
-        self.nprobe = nprobe
-        self._ids: Tensor = torch.empty(0, dtype=torch.long)
+        if recall != 1:  # all of them: exact
+            check_share(recall, "recall")
+        if nprobe is not None:
+            check_k(nprobe, nprobe, "nprobe", "the index")
+        self.kind, self.recall, self.nprobe = kind, recall, nprobe
+        self.recall_: Recall | None = None
+        self._edited = 0
+        self._lists: InvertedLists | None = None
         self._faiss = _import_faiss()
+
+    @property
+    def exact(self) -> bool:  # type: ignore[override]  # of this engine it depends on the rows
+        return self._lists is None
+
+    @property
+    def title(self) -> str:  # type: ignore[override]
+        if self._lists is None:
+            return "exact (faiss)"
+        lists = self._lists
+        return f"IVF ({lists.probes:,} of {lists.count:,} lists read)"
 
     def build(self, support: Any) -> Self:
         super().build(support)
@@ -61,32 +96,107 @@ class FaissSearch(ExactSearch):
                 "Pass support.cpu(), or search='exact'."
             )
         self._eps = torch.finfo(torch.float32).eps
-        self.exact = self.kind == "flat" or (self.kind == "auto" and len(self) <= IVF_FROM)
         self._refresh()
         self._use_blas = self._blas_is_faster()
-        self.recall_ = 1.0
-        if not self.exact:
-            self._build_lists()
-            self.recall_ = self._measure_recall()
+        self._lists, self.recall_, self._edited = None, None, 0
+        if self._wants_lists():
+            self._lists = InvertedLists(self._faiss, self._rows)
+            self._reach(min(_K, len(self) - 1))
         return self
 
     def add(self, rows: Any) -> None:
         before = len(self)
         super().add(rows)
         self._refresh()
-        if not self.exact:
-            first = int(self._ids[-1]) + 1
-            new = torch.arange(first, first + len(self) - before)
-            self._lists.add_with_ids(self._rows[before:], new.numpy())
-            self._ids = torch.cat([self._ids, new])
+        if self._lists is not None:
+            self._lists.add(self._rows[before:])
+            self._edited += len(self) - before
 
     def remove(self, indices: Any) -> None:
         keep = kept_mask(indices, len(self), self.support.device)
         super().remove(indices)
         self._refresh()
-        if not self.exact:
-            self._lists.remove_ids(self._ids[~keep].numpy())
-            self._ids = self._ids[keep]
+        if self._lists is not None:
+            self._lists.keep(keep)
+            self._edited += int((~keep).sum())
+
+    @torch.no_grad()
+    def query(self, x: Any, k: int, *, exclude: Any = None) -> Neighborhood:
+        """The k nearest rows of the support to each row of ``x``, or nearly so."""
+        if self._lists is not None and self.recall_ is not None:
+            room = len(self) - 1
+            if min(k, room) > self.recall_.k or 10 * self._edited > len(self):
+                self._reach(min(max(k, _K), room))
+        if self._lists is None:
+            return super().query(x, k, exclude=exclude)
+        return self._answered(x, k, exclude, self._listed)
+
+    @torch.no_grad()
+    def exactly(self, x: Any, k: int, *, exclude: Any = None) -> Neighborhood:
+        """The same, exact whatever it costs."""
+        return super().query(x, k, exclude=exclude)
+
+    def _wants_lists(self) -> bool:
+        if self.kind == "flat" or self.recall == 1 or self._has_zero:
+            return False  # a zero row is at distance 1 from everything, which no point of space is
+        if self.nprobe is not None:
+            return self.kind == "ivf" or len(self) >= LISTS_FROM
+        if self.kind == "ivf":
+            return len(self) >= LISTS_FROM
+        return lists_may_pay(len(self), self.width)
+
+    def _reach(self, k: int) -> None:
+        """Raise the effort until the recall of the k nearest is met, and measure it."""
+        assert self._lists is not None
+        rows = drawn_rows(len(self), 2 * SAMPLE)
+        for sample in (rows[::2], rows[1::2]):  # one to choose by, the other to state
+            start = clock()
+            true = self.exactly(self.rows(sample), k, exclude=sample)
+            exact = clock() - start
+            if self.nprobe is not None:
+                self._lists.probes = self.nprobe
+            elif sample[0] == rows[0]:
+                wanted = (3 * self.recall + 1) / 4
+                self._lists.read_for(self._rows, sample, true.indices, wanted)
+            self._raise_effort(sample, true, exact)
+            if self._lists is None:
+                return
+        self._edited = 0
+
+    def _raise_effort(self, rows: Tensor, true: Neighborhood, exact: float) -> None:
+        """Until recall is met; where that is hardly faster than ``exact``, lists are given up."""
+        assert self._lists is not None
+        while True:
+            start = clock()
+            found = self._answered(self.rows(rows), true.k, rows, self._listed)
+            slow = self.kind == "auto" and clock() - start > exact / 2
+            self.recall_ = recall_of(found, true)
+            enough = self.nprobe is not None or self.recall_.share >= self.recall
+            if self.nprobe is None and (slow or (not enough and self._lists.widest)):
+                self._lists = self.recall_ = None
+            if self._lists is None or enough:
+                return
+            self._lists.try_harder()
+
+    def _listed(self, x: Tensor, k: int, exclude: Tensor) -> Neighborhood:
+        """The nearest of the candidates that lists give; where these are too few, exactly."""
+        assert self._lists is not None
+        q = compared_rows(x, self.metric)
+        work, _ = self._prepare(q, "x")
+        found = self._lists.candidates(work, min(k + SPARE, len(self)))
+        squared = squared_distances(q, self._base, found.clamp_min(0), self.metric)
+        squared.masked_fill_((found < 0) | (found == exclude[:, None]), torch.inf)
+        found = found.clamp_min(0)
+        distances, indices = by_distance_then_index(in_unit(squared, self.metric), found)
+        distances, indices = distances[:, :k].contiguous(), indices[:, :k].contiguous()
+        again = distances[:, -1].isinf()
+        if self.metric == "cosine":
+            again |= zero_rows(q)  # as far from all rows: the first ones
+        again_rows = again.nonzero()[:, 0]
+        if len(again_rows):
+            best = self._exact(x[again_rows], k, exclude[again_rows])
+            distances[again_rows], indices[again_rows] = best
+        return Neighborhood(distances, indices)
 
     def _refresh(self) -> None:
         """The rows as faiss reads them: float32, sharing memory where they are that already."""
@@ -96,26 +206,14 @@ class FaissSearch(ExactSearch):
     def _candidates(self, work: Tensor, count: int) -> tuple[Tensor, Tensor]:
         if self._has_zero:  # at distance 1 from everything, which no point of the space is
             return smallest_scores(work, self._work, self._bias, count)
-        queries = work.float().contiguous().numpy()
-        squared, found = self._flat(queries, count) if self.exact else self._probe(queries, count)
+        squared, found = self._flat(work.float().contiguous().numpy(), count)
         scores = torch.from_numpy(squared).to(work.dtype) - work.square().sum(1)[:, None]
-        indices = torch.from_numpy(found)
-        short = (indices < 0).any(1).nonzero()[:, 0]  # lists that held too few are padded by -1
-        if len(short):
-            again = smallest_scores(work[short], self._work, self._bias, count)
-            scores[short], indices[short] = again
-        return scores, indices
+        return scores, torch.from_numpy(found)
 
     def _flat(self, queries: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
         use_blas = self._use_blas and len(queries) >= _FEW
         with _threshold(self._faiss, _BLAS if use_blas else _SIMPLE):
             return self._faiss.knn(queries, self._rows, count)
-
-    def _probe(self, queries: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
-        self._lists.nprobe = self.nprobe
-        squared, found = self._lists.search(queries, count)
-        places = torch.searchsorted(self._ids, torch.from_numpy(found)).numpy()  # ids ascend
-        return squared, np.where(found < 0, -1, places)
 
     def _blas_is_faster(self) -> bool:
         """Two short probes, the better of two runs each, on the rows themselves."""
@@ -128,23 +226,6 @@ class FaissSearch(ExactSearch):
                 return min(probe.repeat(2, number=1))
 
         return seconds(_BLAS) < seconds(_SIMPLE)
-
-    def _build_lists(self) -> None:
-        n, d = self._rows.shape
-        lists = max(1, min(int(4 * n**0.5), n // 39))  # k-means wants 39 rows to a list
-        self._lists = self._faiss.index_factory(d, f"IVF{lists},Flat")
-        step = max(1, n // (64 * lists))
-        self._lists.train(np.ascontiguousarray(self._rows[::step]))
-        self._ids = torch.arange(n)
-        self._lists.add_with_ids(self._rows, self._ids.numpy())
-
-    def _measure_recall(self) -> float:
-        """Share of the (up to) 50 nearest of 200 rows, spread over the support, that are found."""
-        step, count = max(1, len(self) // 200), min(50, len(self))
-        _, true = self._flat(np.ascontiguousarray(self._rows[::step]), count)
-        found = self.query(self.support[::step], count).indices.numpy()
-        hits = [np.isin(t, f).sum() for t, f in zip(true, found, strict=True)]
-        return float(sum(hits) / true.size)
 
 
 @contextmanager

@@ -72,6 +72,25 @@ class PgSearch:
     def __len__(self) -> int:
         return 0 if self._support is None else len(self._support)
 
+    @property
+    def width(self) -> int:
+        return self.support.shape[1]
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.support.dtype
+
+    @property
+    def exact(self) -> bool:
+        return not self.hnsw
+
+    @property
+    def title(self) -> str:
+        return f"PostgreSQL ({'hnsw' if self.hnsw else 'exact'})"
+
+    def rows(self, indices: Tensor | slice) -> Tensor:
+        return self.support[indices]
+
     def __enter__(self) -> Self:
         return self
 
@@ -106,7 +125,7 @@ class PgSearch:
         return self
 
     def add(self, rows: Any) -> None:
-        new = checked_rows(rows, "rows", self.support).cpu().to(self.support.dtype)
+        new = checked_rows(rows, "rows", self.width).cpu().to(self.support.dtype)
         base = compared_rows(new, self.metric)
         ids = int(self._ids[-1]) + 1 + torch.arange(len(new))
         with self._connection.transaction():
@@ -122,7 +141,7 @@ class PgSearch:
     @torch.no_grad()
     def query(self, x: Any, k: int, *, exclude: Any = None) -> Neighborhood:
         """The k nearest rows of the table to each row of ``x``."""
-        x = checked_rows(x, "x", self.support).cpu()
+        x = checked_rows(x, "x", self.width).cpu()
         left_out = checked_exclude(exclude, len(x), len(self), x.device)
         check_k(k, len(self) - bool((left_out >= 0).any()), "k", "the support")
         q = compared_rows(x, self.metric)

@@ -5,11 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Protocol
 
+import torch
 from torch import Tensor
 
-from vicinal.checks import as_matrix
+from vicinal.checks import as_matrix, check_k
 from vicinal.neighbors.neighborhood import Neighborhood, joined
-from vicinal.neighbors.search.exact import Search
+from vicinal.neighbors.search.protocol import Search
 
 Progress = Callable[[str, int, int | None], None]
 BLOCK = 4096  # queries between two reports
@@ -65,12 +66,49 @@ def resumable_query(
     """
     x = as_matrix(x, "x", finite=False)  # the search looks at each block
 
+    def ask(block: slice) -> Neighborhood:
+        return search.query(x[block], k, exclude=None if exclude is None else exclude[block])
+
+    return _in_blocks(ask, len(x), store, progress, title)
+
+
+def leave_one_out(
+    search: Search,
+    k: int,
+    *,
+    store: Store | None = None,
+    progress: Progress | None = None,
+    title: str = "neighbors",
+) -> Neighborhood:
+    """The k nearest *other* rows of every row of the support, which is read a block at a time.
+
+    >>> import torch
+    >>> from vicinal.neighbors.search import ExactSearch
+    >>> search = ExactSearch().build(torch.tensor([[0.0], [1.0], [3.0]]))
+    >>> leave_one_out(search, 1).indices.flatten()
+    tensor([1, 0, 1])
+    """
+    check_k(k, len(search) - 1, "k", "each row of the support")
+
+    def ask(block: slice) -> Neighborhood:
+        own = torch.arange(block.start, min(block.stop, len(search)))
+        return search.query(search.rows(block), k, exclude=own)
+
+    return _in_blocks(ask, len(search), store, progress, title)
+
+
+def _in_blocks(
+    ask: Callable[[slice], Neighborhood],
+    total: int,
+    store: Store | None,
+    progress: Progress | None,
+    title: str,
+) -> Neighborhood:
     def blocks(first: int) -> Iterator[Neighborhood]:
-        for start in range(first, len(x), BLOCK):
-            rows = slice(start, start + BLOCK)
-            yield search.query(x[rows], k, exclude=None if exclude is None else exclude[rows])
+        for start in range(first, total, BLOCK):
+            yield ask(slice(start, start + BLOCK))
             if progress is not None:
-                progress(title, min(start + BLOCK, len(x)), len(x))
+                progress(title, min(start + BLOCK, total), total)
 
     if store is None:
         return joined(list(blocks(0)))

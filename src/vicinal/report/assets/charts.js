@@ -28,14 +28,13 @@ function startThreshold() {
   const home = curve.chosen === null ? curve.threshold.length - 1 : nearest(curve.threshold, curve.chosen);
 
   function show(i) {
-    const accepted = Math.round(curve.coverage[i] * D.total);
     $('#threshold-value').textContent = `confidence ≥ ${curve.threshold[i].toFixed(3)}`;
     slider.setAttribute('aria-valuetext', `confidence at least ${curve.threshold[i].toFixed(3)}, coverage ${percent(curve.coverage[i])}`);
     $('.dot.mover', chart).setAttribute('cx', sx(curve.coverage[i]));
     $('.dot.mover', chart).setAttribute('cy', sy(curve.accuracy[i]));
     for (const end of ['x1', 'x2']) $('.whisker.mover', chart).setAttribute(end, sx(curve.coverage[i]));
-    const rows = [['coverage', percent(curve.coverage[i])], ['accuracy', percent(curve.accuracy[i])], ['accepted', whole(accepted)], ['lower bound', percent(curve.lower[i])]];
     const away = curve.rejected[i].reduce((sum, n) => sum + n, 0);
+    const rows = [['coverage', percent(curve.coverage[i])], ['accuracy', percent(curve.accuracy[i])], ['accepted', whole(D.total - away)], ['lower bound', percent(curve.lower[i])]];
     $('#threshold-away').replaceChildren(el('span', { class: 'quiet', text: 'turned away ' }, el('b', { text: whole(away) })),
       ...VERDICTS.map((verdict, v) => el('span', { class: 'quiet', title: verdict }, mark(v), ` ${verdict} `, el('b', { text: whole(curve.rejected[i][v]) }))));
     $('#threshold-facts').replaceChildren(...rows.map(([key, value]) => el('div', {}, el('dt', { text: key }), el('dd', { text: value }))));

@@ -150,11 +150,12 @@ def threshold_data(audit: Audit) -> dict[str, Any] | None:
         for name in audit.verdict_counts()
     ]
     return {
-        "threshold": [round(v, 5) for v in record.threshold],
+        "threshold": list(record.threshold),  # in full: rows are compared with it
         "coverage": [round(v, 5) for v in record.coverage],
         "accuracy": [round(v, 5) for v in record.accuracy],
         "lower": [round(v, 5) for v in record.lower_bound],
         "rejected": np.stack(rejected, 1).tolist(),
+        "rows": record.chosen.rows if record.chosen else len(cases.id),
         "chosen": record.chosen.value if record.chosen else None,
         "target": record.chosen.target if record.chosen else None,
     }

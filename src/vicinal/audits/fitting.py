@@ -1,0 +1,127 @@
+r"""On which rows the heads are fitted: the query's halves in turn, or support rows left out.
+
+A support row that is left out is as good as a new one, unless the embedding was trained on it or
+the support's labels are worse than the query's. So support rows fit the heads wherever held-out
+rows do not object: there are mostly more of them, no query row is spent, and a query of a few dozen
+labels has enough to judge by. The query objects if eq. 3's NED (with a background of 1/(n+1)) is
+likelier at the temperature of its one half, asked about the other, than at the support's own
+leave-one-out temperature, by more than two standard errors of the difference. With a calibration
+set nothing of this is asked: it was given to be fitted on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from jaxtyping import Int
+from numpy.typing import NDArray
+from torch import Tensor
+
+from vicinal.audits.heads import Answer, Fold, in_blocks
+from vicinal.confidence.blend import blended_log_probs
+from vicinal.confidence.ned.fit import least_background
+from vicinal.confidence.ned.posterior import NEDParameters, ned_log_probs, with_prior
+from vicinal.confidence.support import Evidence
+from vicinal.labels import log_class_shares
+
+if TYPE_CHECKING:
+    from vicinal.audits.facts import Facts, Split
+
+OBJECTS = 2.0  # standard errors
+MOST = (
+    5_000  # rows that are asked: of a half of the query, and of the support in the choice of a head
+)
+Losses = NDArray[np.float64]
+
+
+def fitting_of(facts: Facts) -> Split:
+    """The split that heads are fitted by; verdicts are measured on the query's halves as before."""
+    split, codes = facts.split, facts.sets.codes
+    half = max(len(fold.evidence) for fold in split.folds)
+    if split.folds[0].fitted_on is None or len(codes) < half:
+        return split
+    own = Evidence(facts.graph, codes, split.held_out.counts, leave_one_out=True)
+    assert facts.sets.query.codes is not None
+    if objects(own, split.folds, facts.sets.query.codes):
+        return split
+    folds = tuple(fold._replace(evidence=own, fitted_on=None) for fold in split.folds)
+    how = f"fitted on {len(codes):,} support rows, each left out in turn; judged on the query"
+    return split._replace(held_out=own, folds=folds, how=how)
+
+
+def objects(own: Evidence, folds: Sequence[Fold], codes: Int[Tensor, " m"]) -> bool:
+    """Whether the query's own temperature, out of fold, is surely better for it than ``own``'s."""
+    if own.plain_temperature is None:
+        return True  # neighbors of the own class only: the classes have collapsed
+    gains = []
+    for fold in folds:
+        theirs = fold.evidence.plain_temperature
+        if theirs is not None:
+            known = (codes[fold.scored] >= 0).nonzero()[:, 0][:MOST]
+            near, targets = fold.neighborhood.rows(known), codes[fold.scored][known]
+            mine, other = (
+                _losses(Evidence(near, targets, own.counts, False), fit.temperature)
+                for fit in (own.plain_temperature, theirs)
+            )
+            gains.append(mine - other)
+    gain = np.concatenate([*gains, np.zeros(0)])
+    return len(gain) > 1 and gain.mean() > OBJECTS * gain.std(ddof=1) / np.sqrt(len(gain))
+
+
+def _losses(evidence: Evidence, temperature: float) -> Losses:
+    count = len(evidence.counts)
+    plain = NEDParameters(temperature, 1.0, least_background(evidence))
+    parameters = with_prior(plain, evidence.counts, "support")
+    asked = partial(ned_log_probs, num_classes=count, parameters=parameters)
+    log_probs = in_blocks(evidence.neighborhood, asked)[0].double()
+    return -log_probs.gather(1, evidence.targets[:, None])[:, 0].numpy()
+
+
+def left_out_losses(facts: Facts) -> dict[str, Losses]:
+    """What the heads lose on support rows left out in turn, where these fit them; else nothing.
+
+    They have fitted their p numbers on n such rows, which flatters each by p/n nats in the mean
+    (Akaike): that is added.
+    """
+    own = facts.fitting.held_out
+    if facts.split.held_out.leave_one_out or not own.leave_one_out:
+        return {}
+    if facts.settings.prior != "support":
+        return {}  # their classes are as frequent as in the support
+    rows = _some(len(own))
+    codes = own.targets[rows]
+    answers = {name: facts.answers[name] for name in ("ned", "ned_fitted") if name in facts.answers}
+    log_probs = {name: _neighbors(answer, own.rows(rows)) for name, answer in answers.items()}
+    for name in ("logistic", "logistic_scaled", "ned_linear"):
+        if name in facts.answers:
+            answers[name] = facts.answers[name]
+            blend, line = answers[name].blends[0], facts.linear.support[rows]
+            shares = log_class_shares(own.targets, line.shape[1], leave_one_out=True)[rows]
+            log_probs[name] = blended_log_probs(log_probs["ned_fitted"], line, shares, blend)
+    return {
+        name: numbers(name, answers[name]) / len(own)
+        - found.gather(1, codes[:, None])[:, 0].numpy()
+        for name, found in log_probs.items()
+    }
+
+
+def numbers(name: str, answer: Answer) -> int:
+    """How many were fitted for a head's answer."""
+    widths = answer.parameters[0].log_bandwidths
+    neighbors = 3 + (0 if widths is None else len(widths) + 1)
+    fitted = {"ned": 1, "ned_fitted": neighbors, "logistic": 0, "logistic_scaled": 1}
+    return fitted.get(name, neighbors + 3)
+
+
+def _neighbors(answer: Answer, evidence: Evidence) -> Tensor:
+    count = len(evidence.counts)
+    asked = partial(ned_log_probs, num_classes=count, parameters=answer.parameters[0])
+    return in_blocks(evidence.neighborhood, asked)[0].double()
+
+
+def _some(n: int) -> Int[Tensor, " m"]:
+    return torch.linspace(0, n - 1, min(n, MOST)).long()

@@ -1,0 +1,156 @@
+"""Two dimensions to look at: support and query together, and how many neighbors the map keeps.
+
+Two maps. ``"tsne"`` places each row near its neighbors in the fitted space; ``"linear"`` is a
+shadow, the two directions that part the classes best. Neither is what votes.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from vicinal.audits.record import significant
+from vicinal.audits.sections import LinearMap, Map
+from vicinal.neighbors.search import ExactSearch
+from vicinal.neighbors.tsne import neighbor_map
+
+if TYPE_CHECKING:
+    from vicinal.audits.facts import Facts
+
+DRAWN_SUPPORT = 4000  # support rows on the page, behind the query's
+EMBEDDED = 5000  # rows that t-SNE places; the others go where their nearest ones are
+NEAREST = 10
+ASKED = 1000  # query rows by which a map is measured
+
+
+def map_of(facts: Facts) -> Map | None:
+    """The map that the settings ask for; a neighbor map brings the linear one along."""
+    settings, sets = facts.settings, facts.sets
+    if settings.map == "none":
+        return None
+    support, query = sets.support.rows, None if sets.leave_one_out else sets.query.rows
+    return two_dimensional(
+        support, query, sets.codes, settings.metric, settings.seed, neighbors=settings.map == "tsne"
+    )
+
+
+def two_dimensional(
+    support: Float[Tensor, "n d"],
+    query: Float[Tensor, "m d"] | None,
+    codes: Int[Tensor, " n"],
+    metric: str = "sqeuclidean",
+    seed: int = 0,
+    *,
+    neighbors: bool = True,
+) -> Map:
+    """The map of all query rows and a sample of the support, with the share of neighbors kept.
+
+    Parameters
+    ----------
+    support, query : rows in the space they are compared in; without a query the support is it.
+    codes : classes of the support, for the linear directions.
+    metric : of the neighbors to keep.
+    seed : of the samples.
+    neighbors : by t-SNE; else the linear map alone.
+    """
+    rng = np.random.default_rng(seed)
+    most = 0 if query is None else min(len(support), DRAWN_SUPPORT)
+    drawn = torch.from_numpy(np.sort(rng.permutation(len(support))[:most]))
+    judged = support if query is None else query
+    rows = torch.cat([judged, support[drawn]])
+    asked = torch.from_numpy(np.sort(rng.permutation(len(judged))[:ASKED]))
+    true = true_neighbors(rows, asked, metric)
+    flat, method = linear_places(rows, support, codes)
+    shadow = columns(flat, len(judged))
+    linear = LinearMap(method, *shadow[:2], kept(flat, asked, true), *shadow[2:])
+    note = f"{most:,} of {len(support):,} support rows are drawn." if most < len(support) else ""
+    note = "" if query is None else note
+    shown = tuple(drawn.tolist())
+    if not neighbors or len(rows) <= NEAREST:
+        return Map(method, *shadow[:2], linear.preservation, shown, *shadow[2:], note)
+    chosen = torch.from_numpy(np.sort(rng.permutation(len(rows))[:EMBEDDED]))
+    places = embedded(rows, chosen, flat, metric)
+    if len(chosen) < len(rows):
+        note = f"{note} {len(chosen):,} rows are embedded, the others placed among them.".strip()
+    x, y, support_x, support_y = columns(places, len(judged))
+    share = kept(places, asked, true)
+    return Map("t-SNE of the 10 nearest", x, y, share, shown, support_x, support_y, note, linear)
+
+
+def columns(places: Float[Tensor, "n 2"], judged: int) -> list[tuple[float, ...]]:
+    """x and y of the first ``judged`` rows, then of the others, as a record holds them."""
+    found = significant(places.numpy(), 5)
+    return [tuple(part) for rows in (found[:judged], found[judged:]) for part in rows.T.tolist()]
+
+
+def embedded(
+    rows: Float[Tensor, "n d"], chosen: Int[Tensor, " c"], flat: Float[Tensor, "n 2"], metric: str
+) -> Float[Tensor, "n 2"]:
+    """Places of ``chosen`` by their neighbors; of the others the middle of their five nearest."""
+    search = ExactSearch(metric).build(rows[chosen])
+    near = search.query(rows[chosen], NEAREST, exclude=torch.arange(len(chosen))).indices
+    places = torch.empty(len(rows), 2)
+    places[chosen] = neighbor_map(near, flat[chosen])
+    left = torch.ones(len(rows), dtype=torch.bool)
+    left[chosen] = False
+    if left.any():
+        nearest = search.query(rows[left], 5).indices
+        places[left] = places[chosen][nearest].median(1).values
+    return places
+
+
+def true_neighbors(
+    rows: Float[Tensor, "n d"], asked: Int[Tensor, " a"], metric: str
+) -> Int[Tensor, "a k"]:
+    """The nearest other rows of some, among all that are drawn."""
+    k = min(NEAREST, len(rows) - 1)
+    return ExactSearch(metric).build(rows).query(rows[asked], k, exclude=asked).indices
+
+
+def kept(places: Float[Tensor, "n 2"], asked: Int[Tensor, " a"], true: Int[Tensor, "a k"]) -> float:
+    """The share of the true nearest rows that are among as many nearest on the map."""
+    search = ExactSearch().build(places.double())
+    near = search.query(places[asked].double(), true.shape[1], exclude=asked).indices
+    return float((near[:, :, None] == true[:, None, :]).any(2).double().mean())
+
+
+def linear_places(
+    rows: Float[Tensor, "n d"], support: Float[Tensor, "s d"], codes: Int[Tensor, " s"]
+) -> tuple[Float[Tensor, "n 2"], str]:
+    """The two directions that part the classes best (Fisher), or the two of most variance."""
+    center = support.double().mean(0)
+    own = support.double() - center
+    axes, method = fisher_axes(own, codes), "class-Fisher"
+    if axes is None:
+        axes, method = torch.linalg.svd(own[:20000], full_matrices=False)[2][:2].T, "PCA"
+    if axes.shape[1] == 1:
+        axes = torch.cat([axes, torch.zeros_like(axes)], 1)
+    return (rows.double() - center) @ axes, method
+
+
+def fisher_axes(centered: Tensor, codes: Tensor) -> Tensor | None:
+    """Leading directions of between-class over within-class scatter; None with two classes or few.
+
+    Within-class scatter is shrunk toward its mean eigenvalue, so that it can be inverted.
+    """
+    classes, codes = codes.unique(return_inverse=True)
+    d = centered.shape[1]
+    if len(classes) < 3 or d < 2:
+        return None
+    counts = torch.bincount(codes).double()
+    means = torch.zeros(len(classes), d, dtype=torch.float64).index_add_(0, codes, centered)
+    means /= counts[:, None]
+    spread = centered - means[codes]
+    within = spread.T @ spread / len(centered)
+    size = float(within.diagonal().mean())
+    if size == 0:
+        return None
+    within += 0.1 * size * torch.eye(d, dtype=torch.float64)
+    root = torch.linalg.cholesky(within)
+    scaled = torch.linalg.solve_triangular(root, (means * counts.sqrt()[:, None]).T, upper=False)
+    left = torch.linalg.svd(scaled, full_matrices=False)[0][:, :2]
+    return torch.linalg.solve_triangular(root.T, left, upper=True)

@@ -1,0 +1,154 @@
+"""The searches of an audit: of every set in the support, and of the support in itself.
+
+Where they are approximate, 1,000 support rows are searched exactly as well, in the same rows and
+the same space; what differs between the two answers is measured on them (:func:`search_facts`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, cast
+
+import torch
+from jaxtyping import Int
+from torch import Tensor
+
+from vicinal.audits.inputs import AuditSettings, LabeledRows
+from vicinal.audits.sections import SearchFacts
+from vicinal.capture import ShardStore
+from vicinal.confidence.support import CrossFit
+from vicinal.evaluation.calibration import expected_calibration_error
+from vicinal.files import fingerprint
+from vicinal.neighbors.neighborhood import Neighborhood
+from vicinal.neighbors.search import Search, make_search
+from vicinal.neighbors.search.cost import SAMPLE
+from vicinal.neighbors.search.protocol import ApproximateSearch
+from vicinal.neighbors.search.recall import drawn_rows, recall_of
+from vicinal.neighbors.search.resumable import Progress, resumable_query
+
+if TYPE_CHECKING:
+    from vicinal.audits.facts import Facts
+
+
+@dataclass(eq=False)
+class Searching:
+    """Who asks: finished blocks stay in ``work``, and what was asked exactly in ``checked``."""
+
+    support: LabeledRows
+    settings: AuditSettings
+    work: str | Path | None
+    progress: Progress | None
+    engine: Search = field(init=False)
+    checked: list[tuple[Int[Tensor, " r"], Neighborhood]] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.engine = self._made(self.support.rows)
+
+    def nearest(self, rows: LabeledRows, k: int) -> Neighborhood:
+        """Of the rows of another set."""
+        return self._asked(self.engine, rows.rows, k, rows.fingerprint)
+
+    def own(self, k: int) -> Neighborhood:
+        """Of each support row among the others, itself left out by its index."""
+        rows = self.support.rows
+        own = torch.arange(len(rows))
+        found = self._asked(self.engine, rows, k, "support", own)
+        if not self.engine.exact:
+            some = self._sample
+            asked = cast(ApproximateSearch, self.engine)
+            self.checked.append((some, asked.exactly(rows[some], k, exclude=some)))
+        return found
+
+    def crossed(self, cross: CrossFit, k: int, codes: Tensor) -> Neighborhood:
+        """The same where the space has looked at labels: each fold among the others."""
+        names = cross.fold.unique()
+
+        def ask(others: Tensor, rows: Tensor, k: int, fold: int) -> Neighborhood:
+            engine = self._made(others)
+            found = self._asked(engine, rows, k, f"support {fold}")
+            if not engine.exact:
+                mine = (cross.fold == names[fold]).nonzero()[:, 0]
+                rest = (cross.fold != names[fold]).nonzero()[:, 0]
+                at = torch.isin(mine, self._sample).nonzero()[:, 0]
+                distances, indices = cast(ApproximateSearch, engine).exactly(rows[at], k)
+                self.checked.append((mine[at], Neighborhood(distances, rest[indices])))
+            return found
+
+        return cross.neighborhood(k, self.settings.metric, codes, ask)
+
+    @property
+    def _sample(self) -> Int[Tensor, " r"]:
+        return drawn_rows(len(self.support.rows), SAMPLE, self.settings.seed + 1)
+
+    def _made(self, rows: Tensor) -> Search:
+        name, recall = self.settings.search, self.settings.recall
+        shape = (len(rows), rows.shape[1])
+        return make_search(name, self.settings.metric, recall=recall, shape=shape).build(rows)
+
+    def _asked(
+        self, engine: Search, rows: Tensor, k: int, question: str, exclude: Any = None
+    ) -> Neighborhood:
+        store, title = None, "label audit" if question.startswith("support") else "neighbors"
+        if self.work is not None:
+            how = (*self.settings.searched, "" if engine.exact else engine.title)
+            key = fingerprint(self.support.fingerprint, question, *how, k)
+            facts = {"layers": ["distances", "indices"], "rows": len(rows), "k": k}
+            store = ShardStore.open_for_writing(Path(self.work) / key[:16], facts)
+        return resumable_query(
+            engine, rows, k, exclude=exclude, store=store, progress=self.progress, title=title
+        ).cpu()
+
+
+def search_facts(facts: Facts) -> SearchFacts:
+    """Which engine answered; what an approximate one has moved, on rows that were asked exactly."""
+    engine, checked = facts.searching.engine, facts.searching.checked
+    if not checked:
+        return SearchFacts(engine.title, exact=True, how=engine.title)
+    rows = torch.cat([part for part, _ in checked])
+    exact = Neighborhood(*(torch.cat(c) for c in zip(*(n for _, n in checked), strict=True)))
+    found, codes = facts.graph.rows(rows), facts.sets.codes[rows]
+    recall = recall_of(found, exact)
+    before = facts.ned.log_probs_of(exact.labeled(facts.sets.codes))
+    after = facts.ned.log_probs_of(found)
+    own, own_exact = (log_p.gather(1, codes[:, None])[:, 0] for log_p in (after, before))
+    chance = own.isfinite() & own_exact.isfinite()
+    worse = (own_exact - own)[chance]  # NLL row by row: found less exact
+    lost = int((own.isinf() & own_exact.isfinite()).sum())
+    nll, error = float(worse.mean()), float(worse.std()) / max(len(worse), 1) ** 0.5
+    ece, moved = _ece(after, codes) - _ece(before, codes), _suspects_moved(facts, rows, before)
+    last = f"; {lost} lost the last neighbor of their class" if lost else ""
+    return SearchFacts(
+        engine=engine.title,
+        exact=False,
+        recall=recall.share,
+        recall_se=recall.error,
+        k=recall.k,
+        rows=recall.rows,
+        nll_moved=nll,
+        nll_moved_se=error,
+        ece_moved=ece,
+        suspects_moved=moved,
+        lost=lost,
+        wanted=facts.settings.recall,
+        how=f"{engine.title}, {recall}; NLL moved by {nll:.4f} ± {error:.4f}, ECE by {ece:.4f}, "
+        f"{moved} of these rows changed sides between suspect and not{last}",
+    )
+
+
+def _ece(log_probs: Tensor, codes: Tensor) -> float:
+    best = log_probs.max(1)
+    confidence = best.values.double().exp().clamp_max(1.0).numpy()
+    return float(expected_calibration_error(confidence, (best.indices == codes).numpy()))
+
+
+def _suspects_moved(facts: Facts, rows: Tensor, exact: Tensor) -> int:
+    """How many of these rows are suspects by one answer of their neighbors and not by the other."""
+    from vicinal.audits.suspects import scored_labels
+
+    logs = facts.support_log_probs.clone()
+    logs[rows] = facts.said_of_support(rows, exact)
+    flags = torch.zeros(2, len(logs), dtype=torch.bool)
+    flags[0, facts.labels.suspects] = True
+    flags[1, scored_labels(logs, facts.sets.codes).suspects] = True
+    return int((flags[0] != flags[1])[rows].sum())

@@ -1,0 +1,299 @@
+"""One file of rows, read in blocks and never whole: ``.npy``, ``.npz``, ``.parquet``, safetensors.
+
+A file is opened for its heading alone (rows, width, kind of number); rows are streamed from any row
+on, labels and ids are read when they are asked for. Nothing is kept open, so a file may be sent to
+another process, which then reads it there.
+"""
+
+from __future__ import annotations
+
+import math
+import zipfile
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any, NamedTuple
+
+import numpy as np
+import torch
+from numpy.lib import format as npy
+from numpy.typing import NDArray
+from safetensors import safe_open
+
+from vicinal.checks import InputError, closest
+from vicinal.files import reading, regular_file, utf8_name
+
+# The names under which people keep embeddings, labels and ids.
+EMBEDDING_KEYS = ("embeddings", "embedding", "Z", "z", "X", "x", "features", "feat", "data")
+LABEL_KEYS = ("y", "labels", "label", "targets", "target", "class")
+ID_KEYS = ("ids", "id", "names", "name")
+LAYER = "layer:"  # how a capture names the tensor of a layer
+_PICKLE = "it holds Python objects (pickle), which is refused for safety"
+
+
+class Names(NamedTuple):
+    """Which key or column holds what, where the usual names do not."""
+
+    embedding: str | None = None
+    label: str | None = None
+    id: str | None = None
+
+
+@dataclass(frozen=True)
+class RowFile:
+    """What the heading says. ``keys``: where embeddings, labels and ids are; None: there are none.
+
+    ``labels_path``: another file that holds the labels, for ``.npy``.
+    """
+
+    path: Path
+    kind: str
+    rows: int
+    width: int
+    dtype: str
+    keys: Names
+    stamp: tuple[int, int]  # size and time: a file that changes between two blocks is noticed
+    labels_path: Path | None = None
+
+    def stream(self, start: int, size: int) -> Iterator[NDArray[Any]]:
+        """Rows from ``start`` on, at most ``size`` at a time, in order."""
+        self._check_same()
+        with reading(self.path):
+            yield from _KINDS[self.kind].stream(self.path, self.keys.embedding or "", start, size)
+
+    def labels(self) -> NDArray[Any] | None:
+        if self.labels_path is not None:
+            return _column_of(self.labels_path, "npy", "", self.rows)
+        key = self.keys.label
+        return None if key is None else _column_of(self.path, self.kind, key, self.rows)
+
+    def ids(self) -> list[str] | None:
+        key = self.keys.id
+        if key is None:
+            return None
+        return [str(name) for name in _column_of(self.path, self.kind, key, self.rows).tolist()]
+
+    def _check_same(self) -> None:
+        if _stamp(regular_file(self.path, "shard")) != self.stamp:
+            raise InputError(
+                f"{self.path} changed after it was opened. Leave the shards alone while they are "
+                "read, and run the command again."
+            )
+
+
+def open_file(path: Path, names: Names, labels_path: Path | None = None) -> RowFile:
+    """The heading of one shard, checked before it is believed."""
+    kind = regular_file(path, "shard").suffix.lower().removeprefix(".")
+    if kind not in _KINDS:
+        known = ", ".join(f".{ending}" for ending in _KINDS)
+        raise InputError(f"cannot read {path} in blocks: its ending is none of {known}.")
+    with reading(path):
+        shapes = _KINDS[kind].shapes(path)
+        keys = _keys(path, shapes, names)
+        (rows, *rest), dtype = shapes[keys.embedding or ""]
+    if len(rest) != 1 or rest[0] == 0:
+        raise InputError(
+            f"{path} has embeddings of shape {(rows, *rest)}; it must be one row of numbers per "
+            "sample."
+        )
+    if rows == 0:
+        raise InputError(f"{path} is an empty shard: it has no row. Remove it.")
+    if np.dtype(dtype).kind not in "biuf":
+        raise InputError(f"{path} holds {dtype}, not numbers. Name the column of the embeddings.")
+    wide = "float64" if dtype == "float64" else "float32"
+    return RowFile(path, kind, rows, rest[0], wide, keys, _stamp(path), labels_path)
+
+
+def _stamp(path: Path) -> tuple[int, int]:
+    found = path.stat()
+    return found.st_size, found.st_mtime_ns
+
+
+def _keys(path: Path, shapes: Mapping[str, Any], names: Names) -> Names:
+    """The keys the user named, or the first usual ones."""
+    if set(shapes) == {""}:  # a file of one array
+        return Names("", None, None)
+    layers = [key for key in shapes if key.startswith(LAYER)]
+    vector = _pick(path, shapes, names.embedding, (*EMBEDDING_KEYS, *layers))
+    if vector is None:
+        raise InputError(f"{path} has no 'embeddings' (it has: {', '.join(shapes)}). Name it.")
+    label = _pick(path, shapes, names.label, LABEL_KEYS)
+    return Names(vector, label, _pick(path, shapes, names.id, ID_KEYS))
+
+
+def _pick(
+    path: Path, shapes: Mapping[str, Any], asked: str | None, usual: Iterable[str]
+) -> str | None:
+    if asked is None:
+        return next((key for key in usual if key in shapes), None)
+    found = next((key for key in (asked, f"{LAYER}{asked}") if key in shapes), None)
+    if found is None:
+        near = closest(asked, shapes)
+        hint = f" Did you mean {near[0]}?" if near else ""
+        raise InputError(f"{path} has no key {asked!r} (it has: {', '.join(shapes)}).{hint}")
+    return found
+
+
+def _column_of(path: Path, kind: str, key: str, rows: int) -> NDArray[Any]:
+    with reading(path):
+        found = _KINDS[kind].column(path, key)
+        if found.ndim != 1 or len(found) != rows:
+            name = f"{path}:{key}" if key else str(path)
+            raise InputError(
+                f"{name} has shape {found.shape} for {rows} rows: there must be one for each row."
+            )
+        return found
+
+
+Shapes = dict[str, tuple[tuple[int, ...], str]]
+
+
+class _Kind(NamedTuple):
+    """How one kind of file is read: what it holds by key, one whole column, rows in blocks."""
+
+    shapes: Callable[[Path], Shapes]
+    column: Callable[[Path, str], NDArray[Any]]
+    stream: Callable[[Path, str, int, int], Iterator[NDArray[Any]]]
+
+
+def _heading(file: IO[bytes], size: int) -> tuple[tuple[int, ...], np.dtype[Any]]:
+    """The shape and kind that a ``.npy`` claims; a claim larger than the file is refused."""
+    version = npy.read_magic(file)
+    read = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
+    shape, fortran, dtype = read(file)
+    if dtype.hasobject:
+        raise ValueError(_PICKLE)
+    if fortran and len(shape) > 1:
+        raise ValueError("it is stored by columns; save np.ascontiguousarray(Z)")
+    left = size - file.tell()
+    if math.prod(shape) * dtype.itemsize > left:
+        raise ValueError(f"it claims {shape} but holds {left:,} bytes; was it cut short?")
+    return shape, dtype
+
+
+def _array_blocks(file: IO[bytes], bytes_: int, start: int, size: int) -> Iterator[NDArray[Any]]:
+    shape, dtype = _heading(file, bytes_)
+    width, left = math.prod(shape[1:]), shape[0] - start
+    file.seek(file.tell() + start * width * dtype.itemsize)
+    while left > 0:
+        count = min(size, left)
+        raw = file.read(count * width * dtype.itemsize)
+        yield np.frombuffer(raw, dtype).reshape(count, *shape[1:])
+        left -= count
+
+
+def _npy_shapes(path: Path) -> Shapes:
+    with path.open("rb") as file:
+        shape, dtype = _heading(file, path.stat().st_size)
+    return {"": (shape, dtype.name)}
+
+
+def _npy_column(path: Path, key: str) -> NDArray[Any]:
+    with path.open("rb") as file:
+        _heading(file, path.stat().st_size)
+        file.seek(0)
+        return np.asarray(np.load(file, allow_pickle=False))
+
+
+def _npy_stream(path: Path, key: str, start: int, size: int) -> Iterator[NDArray[Any]]:
+    with path.open("rb") as file:
+        yield from _array_blocks(file, path.stat().st_size, start, size)
+
+
+def _npz_shapes(path: Path) -> Shapes:
+    found: Shapes = {}
+    with zipfile.ZipFile(path) as archive:
+        for item in archive.infolist():
+            if item.filename.endswith(".npy"):
+                with archive.open(item) as part:
+                    shape, dtype = _heading(part, item.file_size)
+                found[item.filename.removesuffix(".npy")] = (shape, dtype.name)
+    return found
+
+
+def _npz_column(path: Path, key: str) -> NDArray[Any]:
+    with np.load(path, allow_pickle=False) as file:
+        return np.asarray(file[key])
+
+
+def _npz_stream(path: Path, key: str, start: int, size: int) -> Iterator[NDArray[Any]]:
+    with zipfile.ZipFile(path) as archive, archive.open(f"{key}.npy") as part:
+        yield from _array_blocks(part, archive.getinfo(f"{key}.npy").file_size, start, size)
+
+
+def _parquet() -> Any:
+    try:
+        import pyarrow.parquet as parquet  # an extra
+    except ImportError:
+        raise InputError("reading .parquet needs pyarrow: pip install 'vicinal[parquet]'") from None
+    return parquet
+
+
+def _parquet_shapes(path: Path) -> Shapes:
+    with _parquet().ParquetFile(path) as file:
+        rows, found = file.metadata.num_rows, Shapes()
+        for field in file.schema_arrow:
+            value = getattr(field.type, "value_type", None)
+            if value is None:
+                found[field.name] = ((rows,), "object")
+                continue
+            first = next(file.iter_batches(1, columns=[field.name]), None)
+            width = len(first.column(0)[0].as_py() or ()) if first is not None else 0
+            found[field.name] = ((rows, width), str(value.to_pandas_dtype().__name__))
+    return found
+
+
+def _parquet_column(path: Path, key: str) -> NDArray[Any]:
+    return np.asarray(_parquet().read_table(path, columns=[key])[key].to_numpy())
+
+
+def _parquet_stream(path: Path, key: str, start: int, size: int) -> Iterator[NDArray[Any]]:
+    """Row groups that lie before ``start`` are not read."""
+    with _parquet().ParquetFile(path) as file:
+        counts = [file.metadata.row_group(i).num_rows for i in range(file.num_row_groups)]
+        first = 0
+        while first < len(counts) - 1 and start >= counts[first]:
+            start, first = start - counts[first], first + 1
+        width = _parquet_shapes(path)[key][0][1]
+        groups = list(range(first, len(counts)))
+        for batch in file.iter_batches(size, row_groups=groups, columns=[key]):
+            column = batch.column(0)
+            flat = column.flatten()
+            if flat.null_count or len(flat) != width * len(column):
+                raise ValueError(f"rows of {key!r} have different lengths, or none")
+            yield flat.to_numpy(zero_copy_only=False).reshape(-1, width)[start:]
+            start = max(0, start - len(column))
+
+
+def _tensor_shapes(path: Path) -> Shapes:
+    names = {"F64": "float64", "F32": "float32", "F16": "float16", "BF16": "float32"}
+    with utf8_name(path) as name, safe_open(name, "pt") as file:
+        parts = {key: file.get_slice(key) for key in file.keys()}  # noqa: SIM118
+        return {
+            key: (tuple(part.get_shape()), names.get(part.get_dtype(), "int64"))
+            for key, part in parts.items()
+        }
+
+
+def _tensor_column(path: Path, key: str) -> NDArray[Any]:
+    with utf8_name(path) as name, safe_open(name, "pt") as file:
+        return np.asarray(file.get_tensor(key).numpy())
+
+
+def _tensor_stream(path: Path, key: str, start: int, size: int) -> Iterator[NDArray[Any]]:
+    rows = _tensor_shapes(path)[key][0][0]
+    for at in range(start, rows, size):
+        # Opened for each block: what a mapping has read stays in memory as long as it lives.
+        with utf8_name(path) as name, safe_open(name, "pt") as file:
+            part = file.get_slice(key)[at : min(at + size, rows)]
+            kept = part.float() if part.dtype == torch.bfloat16 else part.clone()
+        yield kept.numpy()
+
+
+_KINDS = {
+    "npy": _Kind(_npy_shapes, _npy_column, _npy_stream),
+    "npz": _Kind(_npz_shapes, _npz_column, _npz_stream),
+    "parquet": _Kind(_parquet_shapes, _parquet_column, _parquet_stream),
+    "safetensors": _Kind(_tensor_shapes, _tensor_column, _tensor_stream),
+}
+KINDS = tuple(_KINDS)

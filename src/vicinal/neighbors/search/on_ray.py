@@ -1,0 +1,230 @@
+"""The k nearest rows of a support that lies in many processes or on many machines, by Ray.
+
+One actor holds one piece of the rows, with its search. A block of queries goes to all actors, and
+their lists are merged as :mod:`vicinal.neighbors.search.sharded` merges those of blocks: the answer
+does not depend on how many actors there are. Ray schedules, sends, restarts an actor that died and
+asks it again; an actor reads its piece, from its files or from Ray's store, when it is first asked,
+so that a restarted one reads it again. There is no scheduler, RPC or retry of our own.
+"""
+
+from __future__ import annotations
+
+import itertools
+import logging
+import os
+from collections import deque
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Self
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from vicinal.checks import InputError, check_choice, check_k
+from vicinal.files import reason
+from vicinal.neighbors.distances import METRICS
+from vicinal.neighbors.neighborhood import Neighborhood, joined
+from vicinal.neighbors.search.exact import checked_exclude, checked_rows, make_search
+from vicinal.neighbors.search.protocol import Search
+from vicinal.neighbors.search.sharded import (
+    Source,
+    fixed_support,
+    merged_lists,
+    nearest_in_block,
+    nothing,
+    rows_at,
+)
+
+BLOCK = 2048  # queries that are sent at a time
+AHEAD = 3  # blocks of queries on their way, so that no actor waits for the merging
+RESTARTS = 3
+_READ = 1 << 16  # rows read at a time
+# A loaded machine may take its time to start a cluster; Ray's own patience is 30 seconds.
+_PATIENCE = {"RAY_agent_register_timeout_ms": "180000", "RAY_raylet_start_wait_time_s": "180"}
+
+
+def connect(on: str) -> Any:
+    """Ray, connected: ``"ray"`` is the cluster of RAY_ADDRESS or a new local one; or an address."""
+    try:
+        import ray  # an extra
+    except ImportError:
+        raise InputError(f"on={on!r} needs Ray: pip install 'vicinal[ray]'.") from None
+    if ray.is_initialized():
+        return ray
+    if on != "ray" and not on.startswith("ray://"):
+        raise InputError(f"on={on!r} is no cluster. Give ray, or ray://host:10001.")
+    address = os.environ.get("RAY_ADDRESS") if on == "ray" else on
+    quiet = {"logging_level": logging.ERROR, "log_to_driver": False}
+    try:
+        if address:
+            ray.init(address=address, **quiet)
+        else:
+            for name, value in {**_PATIENCE, "RAY_USAGE_STATS_ENABLED": "0"}.items():
+                os.environ.setdefault(name, value)
+            ray.init(include_dashboard=False, **quiet)
+    except Exception as error:  # Ray has no one kind for it
+        where = f"the Ray cluster at {address}" if address else "a Ray cluster on this machine"
+        raise InputError(
+            f"cannot reach {where}: {reason(error)}. Check that it runs (ray status), or leave "
+            "--on out to work in one process."
+        ) from None
+    return ray
+
+
+@contextmanager
+def asking(what: str) -> Iterator[None]:
+    """What a worker complains of, or that it keeps dying, as one sentence."""
+    import ray
+
+    try:
+        yield
+    except ray.exceptions.RayTaskError as error:
+        cause = getattr(error, "cause", None)
+        if isinstance(cause, InputError):
+            raise InputError(str(cause)) from None
+        raise
+    except ray.exceptions.RayActorError:
+        raise InputError(
+            f"a worker that holds {what} keeps dying; Ray restarted it {RESTARTS} times. Does its "
+            "piece fit into the memory of its machine? Use more workers or smaller shards."
+        ) from None
+    except (ray.exceptions.RayError, ConnectionError) as error:
+        raise InputError(
+            f"the Ray cluster was lost while it worked on {what} ({reason(error)}). Run the same "
+            "command again: finished blocks are kept."
+        ) from None
+
+
+class Piece:
+    """What an actor is: rows ``start`` to ``stop`` of a source, or the rows themselves."""
+
+    def __init__(self, source: Any, start: int, stop: int, metric: str, engine: str) -> None:
+        self.source, self.start, self.stop = source, start, stop
+        self.metric, self.engine = metric, engine
+        self._search: Search | None = None
+
+    @property
+    def search(self) -> Search:
+        """Read and built when it is first asked: what goes wrong is then said to who asks."""
+        if self._search is None:
+            rows = self.source
+            if not isinstance(rows, np.ndarray):
+                blocks = rows.blocks(_READ, self.start, self.stop)
+                rows = torch.cat([block for _, block in blocks])
+            made = make_search(self.engine, self.metric)
+            self._search = made.build(torch.tensor(rows) if isinstance(rows, np.ndarray) else rows)
+        return self._search
+
+    def ready(self) -> int:
+        """Its process, once the rows are there."""
+        assert len(self.search)
+        return os.getpid()
+
+    def query(self, x: Any, k: int, exclude: Any) -> tuple[Any, Any]:
+        near = nearest_in_block(
+            self.search, self.start, torch.tensor(x), k, torch.tensor(exclude)
+        )  # copied: what Ray hands out is read-only
+        return near.distances.numpy(), near.indices.numpy()
+
+
+class RaySearch:
+    """The k nearest rows of a source or of rows in memory, piece by piece in Ray's actors.
+
+    Parameters
+    ----------
+    metric : as of :class:`ExactSearch`.
+    on : ``"ray"`` (the cluster of RAY_ADDRESS, or a local one) or ``"ray://host:port"``.
+    engine : what searches a piece: ``"exact"`` or ``"faiss"``.
+    workers : how many actors; None is one for each core of the cluster that is free.
+    """
+
+    def __init__(
+        self,
+        metric: str = "sqeuclidean",
+        *,
+        on: str = "ray",
+        engine: str = "exact",
+        workers: int | None = None,
+    ) -> None:
+        check_choice(metric, "metric", METRICS)
+        self.metric = metric
+        self.engine = engine
+        self.exact = engine == "exact"
+        self.workers = workers
+        self.ray = connect(on)
+        self.actors: list[Any] = []
+        self._source: Source | Tensor | None = None
+
+    @property
+    def source(self) -> Source | Tensor:
+        if self._source is None:
+            raise InputError("the search has no support yet. Call build(source) first.")
+        return self._source
+
+    @property
+    def width(self) -> int:
+        source = self.source
+        return source.shape[1] if isinstance(source, Tensor) else source.width
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.source.dtype
+
+    def __len__(self) -> int:
+        return 0 if self._source is None else len(self._source)
+
+    def build(self, support: Source | Tensor) -> Self:
+        """Start the actors, one for each piece; returns when every piece is read."""
+        ray, rows = self.ray, len(support)
+        free = int(ray.available_resources().get("CPU", 0))
+        count = max(1, min(self.workers or free, rows))
+        share = int(count <= free)  # where others have taken the cores, share them: do not wait
+        edges = [rows * at // count for at in range(count + 1)]
+        remote = ray.remote(num_cpus=share, max_restarts=RESTARTS, max_task_retries=RESTARTS)(Piece)
+        self._source, self.actors = support, []
+        for start, stop in itertools.pairwise(edges):
+            piece: Any = support
+            if isinstance(support, Tensor):
+                piece = ray.put(support[start:stop].detach().cpu().numpy())
+            self.actors.append(remote.remote(piece, start, stop, self.metric, self.engine))
+        with asking("the support"):
+            ray.get([actor.ready.remote() for actor in self.actors])
+        return self
+
+    def rows(self, indices: Tensor | slice) -> Float[Tensor, "m d"]:
+        """These rows, read here: the files of the shards must be readable here too."""
+        if isinstance(self.source, Tensor):
+            return self.source[indices]
+        return rows_at(self.source, indices, _READ)
+
+    @torch.no_grad()
+    def query(self, x: Any, k: int, *, exclude: Any = None) -> Neighborhood:
+        """The k nearest rows to each row of x, asked of all actors at once."""
+        x = checked_rows(x, "x", self.width).cpu()
+        out = checked_exclude(exclude, len(x), len(self), x.device)
+        check_k(k, len(self) - bool((out >= 0).any()), "k", "the support")
+        waiting: deque[tuple[Tensor, list[Any]]] = deque()
+        done: list[Neighborhood] = []
+        with asking("a piece of the support"):
+            for rows, left_out in zip(x.split(BLOCK), out.split(BLOCK), strict=True):
+                sent = self.ray.put(rows.numpy()), k, self.ray.put(left_out.numpy())
+                waiting.append((rows, [actor.query.remote(*sent) for actor in self.actors]))
+                if len(waiting) > AHEAD:
+                    done.append(self._merged(*waiting.popleft(), k))
+            done += [self._merged(*pair, k) for pair in waiting]
+        return joined(done)
+
+    def _merged(self, rows: Tensor, lists: list[Any], k: int) -> Neighborhood:
+        best = nothing(rows, k, self.dtype)
+        for distances, indices in self.ray.get(lists):
+            found = Neighborhood(torch.tensor(distances), torch.tensor(indices))
+            best = merged_lists(best, found, k)
+        return best
+
+    def add(self, rows: Any) -> None:
+        raise fixed_support()
+
+    def remove(self, indices: Any) -> None:
+        raise fixed_support()

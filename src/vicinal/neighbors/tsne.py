@@ -1,0 +1,123 @@
+r"""A map that keeps neighbors: t-SNE of a neighbor graph in two dimensions, linear in its rows.
+
+With y_i the place of row i on the map, and each of its k nearest rows wanted equally,
+
+    p_ij = (1/2n) ([j ∈ kNN(i)] + [i ∈ kNN(j)]) / k
+    q_ij = w_ij / Z,   w_ij = 1 / (1 + |y_i - y_j|²),   Z = Σ_{i≠j} w_ij
+    KL(p‖q) has the gradient   4 Σ_j (p_ij - q_ij) w_ij (y_i - y_j)
+
+(van der Maaten & Hinton 2008). The even p of the graph, instead of a Gaussian of some perplexity,
+is what the map is then measured by: it keeps more of the k. The first part of the gradient
+is a sum over edges. The second, over all pairs, is a convolution with w², done on a grid by FFT
+(Linderman et al. 2019): mass is spread to 4 × 4 grid points by cubic interpolation and read there.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+GRID = 0.5  # distance of grid points; the kernel w has width 1
+FEWEST = 32  # grid points along a side
+EXAGGERATED = 0.25  # of the steps attract this much more, to sort out who is near whom at all
+EXAGGERATION = 12.0
+SIZES = sorted(2**a * 3**b * 5**c for a in range(3, 13) for b in (0, 1, 2) for c in (0, 1))
+
+
+def neighbor_map(
+    neighbors: Int[Tensor, "n k"], start: Float[Tensor, "n 2"], *, steps: int = 300
+) -> Float[Tensor, "n 2"]:
+    """Places of n rows in the plane, near their ``neighbors`` and far from other rows.
+
+    Parameters
+    ----------
+    neighbors : the k nearest other rows of each row.
+    start : a rough layout that tells where large groups go: two linear directions, say.
+    steps : of gradient descent with momentum.
+
+    Example:
+        >>> z = torch.cat([torch.randn(40, 5), torch.randn(40, 5) + 9])
+        >>> near = torch.cdist(z, z).topk(6, largest=False).indices[:, 1:]
+        >>> places = neighbor_map(near, z[:, :2])
+        >>> bool((torch.cdist(places, places)[:40, :40].max() < 100))
+        True
+    """
+    rows, others = both_ways(neighbors)
+    n, strength = len(neighbors), 1 / (2 * neighbors.numel())
+    places = start.float() - start.float().mean(0)
+    places = places / places.std(0).max().clamp_min(1e-30) * 1e-4
+    speed, gain, rate = torch.zeros_like(places), torch.ones_like(places), 4 * n / EXAGGERATION
+    for step in range(steps):
+        early = step < EXAGGERATED * steps
+        pull = strength * (EXAGGERATION if early else 1.0)
+        slope = 4 * (pull * attraction(places, rows, others) - repulsion(places))
+        gain = torch.where(slope * speed < 0, gain + 0.2, gain * 0.8).clamp_min(0.01)
+        speed = (0.5 if early else 0.8) * speed - rate * gain * slope
+        places = places + speed
+        places = places - places.mean(0)
+    return places
+
+
+def both_ways(neighbors: Int[Tensor, "n k"]) -> tuple[Int[Tensor, " e"], Int[Tensor, " e"]]:
+    """Edges from each row to its neighbors and back, in the order of their first end."""
+    rows = torch.arange(len(neighbors)).repeat_interleave(neighbors.shape[1])
+    others = neighbors.reshape(-1)
+    first, second = torch.cat([rows, others]), torch.cat([others, rows])
+    order = first.argsort(stable=True)
+    return first[order], second[order]
+
+
+def attraction(
+    places: Float[Tensor, "n 2"], rows: Int[Tensor, " e"], others: Int[Tensor, " e"]
+) -> Float[Tensor, "n 2"]:
+    """Σ_j w_ij (y_i - y_j) over the edges of i."""
+    across, up = (axis[rows] - axis[others] for axis in places.T.contiguous())
+    w = (1 + across.square() + up.square()).reciprocal()
+    return torch.stack([torch.bincount(rows, w * part, len(places)) for part in (across, up)], 1)
+
+
+def repulsion(places: Float[Tensor, "n 2"]) -> Float[Tensor, "n 2"]:
+    """Σ_j w_ij² (y_i - y_j) / Z over all other rows, by convolution on a grid."""
+    index, share, side, gap = on_grid(places)
+    n, charges = len(places), [torch.ones_like(places[:, 0]), *places.T]
+    spread = [torch.bincount(index, (share * c[:, None]).reshape(-1), side**2) for c in charges]
+    apart = torch.cat([torch.arange(side), torch.arange(-side, 0)]) * gap
+    w = (1 + apart[:, None].square() + apart.square()).reciprocal()
+    kernel = torch.fft.rfft2(torch.stack([w, w.square()])).real  # even, so its transform is real
+    mass = torch.fft.rfft2(torch.stack(spread).view(3, side, side), s=w.shape)
+    field = torch.fft.irfft2(torch.cat([mass[:1] * kernel[0], mass * kernel[1]]), s=w.shape)
+    there = field[:, :side, :side].reshape(4, -1)[:, index].view(4, n, 16)
+    total, near, *pulls = (there * share).sum(2)
+    z = (total.sum() - n).clamp_min(1e-30)  # w_ii = 1 is no pair
+    return (places * near[:, None] - torch.stack(pulls, 1)) / z
+
+
+def on_grid(
+    places: Float[Tensor, "n 2"],
+) -> tuple[Int[Tensor, " n*16"], Float[Tensor, "n 16"], int, float]:
+    """The 16 grid points around each place, its share at each, points along a side, their gap."""
+    low = places.amin(0)
+    span = float((places - low).max())
+    wanted = 2 * max(FEWEST, math.ceil(span / GRID) + 4)
+    side = next((size for size in SIZES if size >= wanted), SIZES[-1]) // 2
+    gap = span / (side - 4) or 1.0
+    at = (places - low) / gap + 1
+    corner = at.floor().clamp_max(side - 3)
+    t = at - corner
+    shares = torch.stack(  # Lagrange's cubics through the points at -1, 0, 1 and 2
+        [
+            -t * (t - 1) * (t - 2) / 6,
+            (t + 1) * (t - 1) * (t - 2) / 2,
+            -(t + 1) * t * (t - 2) / 2,
+            (t + 1) * t * (t - 1) / 6,
+        ],
+        2,
+    )
+    steps = torch.arange(-1, 3)
+    x, y = (corner[:, axis, None].long() + steps for axis in (0, 1))
+    index = x[:, :, None] * side + y[:, None, :]
+    share = shares[:, 0, :, None] * shares[:, 1, None, :]
+    return index.reshape(-1), share.reshape(len(places), 16), side, gap
