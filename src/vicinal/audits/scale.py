@@ -126,7 +126,7 @@ def in_memory(rows: Rows) -> Any:
 
 
 def with_ids(rows: dict[str, Rows], about: About) -> About:
-    found = {}
+    found: dict[str, Any] = {}
     for role in ("support", "query"):
         if role in rows and getattr(about, f"{role}_ids") is None:
             found[f"{role}_ids"] = rows[role].ids(0, len(rows[role]))
@@ -149,11 +149,11 @@ def streamed(
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", UserWarning)
         support, query = wholes(rows, settings)
-        rest = {role: in_memory(rows[role]) for role in ("calib", "foreign") if role in rows}
-        rest = {
-            role: value[0] if role == "foreign" and isinstance(value, tuple) else value
-            for role, value in rest.items()
-        }
+        rest: dict[str, Any] = {}
+        if "calib" in rows:
+            rest["calib"] = in_memory(rows["calib"])
+        if "foreign" in rows:
+            rest["foreign"] = rows_at(rows["foreign"], slice(None), sampled.READ)
         sets, about = sampled_sets(support, query, settings, about, rest)
         make, run = engine(on, settings, room(memory, sets.support.rows.shape, support, settings))
         facts = sampled_facts(support, sets, settings, about, make, work, progress)
