@@ -59,7 +59,7 @@ def run(settings: Settings, seed: int, source: Source) -> dict:
         "cross-entropy": 100 - 100 * accuracy(plain, *test),
         "1-NN": error_of_neighbors(smooth, train, test, 1),
         "10-NN": error_of_neighbors(smooth, train, test, 10),
-        "SVC": 100 - 100 * svc.score(z_test, test[1].cpu()),
+        "SVC": 100 - 100 * svc.score(z_test, test[1].cpu().numpy()),
     }
     head = KNNClassifier(10).fit(embed(wide, train[0]), train[1])
     heads = {

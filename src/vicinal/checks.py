@@ -125,6 +125,16 @@ def check_finite(x: Tensor, name: str) -> None:
     )
 
 
+def label_tensor(labels: Any, name: str) -> Tensor:
+    """Labels as a tensor; names of classes are refused with the way to numbers."""
+    try:
+        return as_tensor(labels, name)
+    except InputError as error:
+        raise InputError(
+            f"{error} Names of classes become numbers by np.unique(labels, return_inverse=True)[1]."
+        ) from None
+
+
 def check_labels(labels: Tensor, name: str, rows: int) -> Tensor:
     """Integer labels ``(rows,)`` or float soft labels ``(rows, c)``; shapes and kinds only."""
     if labels.ndim not in (1, 2) or len(labels) != rows:

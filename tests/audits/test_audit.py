@@ -476,3 +476,12 @@ def test_without_labels_in_the_query_the_confidences_choose_the_target(sets):
     report = audit(support=sets[0], query=sets[1][0], settings=AuditSettings(k=15))
     assert 0 < report.head.standards.target_accuracy < 1
     assert report.verdict_counts()["supported"] > 0
+
+
+@pytest.mark.parametrize("with_calib", [False, True])
+@pytest.mark.parametrize("value", [np.nan, -np.inf])
+def test_a_support_row_that_is_no_number_is_named_whatever_else_is_given(sets, value, with_calib):
+    z, y = np.array(sets[0][0]), sets[0][1]
+    z[7, 0] = value
+    with pytest.raises(InputError, match="rows 7"):
+        audit(support=(z, y), calib=sets[1] if with_calib else None)

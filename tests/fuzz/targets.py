@@ -130,10 +130,11 @@ def loss(batch):
         value, rows = answer
         if rows is None or not rows.float().isfinite().all():
             return None
+        far = f"{rows.dtype} up to {rows.double().abs().max():.0e}"
         if value.isnan().any():
-            return f"{batch['loss']} is NaN for finite {rows.dtype} up to {rows.abs().max():.0e}"
+            return f"{batch['loss']} is NaN for finite {far}"
         if rows.grad is not None and rows.grad.isnan().any():
-            return f"{batch['loss']}: NaN gradient at {rows.dtype} up to {rows.abs().max():.0e}"
+            return f"{batch['loss']}: NaN gradient at {far}"
         return None
 
     return run, check

@@ -12,8 +12,10 @@ from vicinal import losses
 
 def fixed(rows, x):
     """Class vectors, the same for every batch of a width, dtype as the batch (at least float32)."""
-    grid = torch.arange(rows * x.shape[-1], dtype=torch.float64).view(rows, -1)
-    return (grid * 1.7).sin().to(torch.promote_types(x.dtype, torch.float32))
+    width = x.shape[-1] if getattr(x, "ndim", 0) else 4  # what is no tensor gets plain vectors
+    grid = torch.arange(rows * width, dtype=torch.float64).view(rows, -1)
+    wide = isinstance(x, torch.Tensor) and x.dtype == torch.float64
+    return (grid * 1.7).sin().to(torch.float64 if wide else torch.float32)
 
 
 def soft(labels):

@@ -1,5 +1,6 @@
 """Rows whose squares leave float32's range: the value of float64, or infinity, never NaN."""
 
+import numpy as np
 import pytest
 import torch
 from torch.testing import assert_close
@@ -58,3 +59,19 @@ def test_rows_that_no_float64_can_square_are_refused(name, call, rng):
             continue  # squares that vanish are those of a chance loss, as they should
         with pytest.raises(InputError, match=r"squares (overflow|vanish in) float64"):
             call(x, y)
+
+
+@pytest.mark.parametrize("far", [1e19, 1.9e19, 2.9e19, 3.6e19, 1e20])
+def test_two_peers_whose_squared_distance_leaves_float32_are_not_lost(far):
+    x = torch.tensor([[1e17], [far]])  # centered squares fit a float, four times them do not
+    value, grad = graded(losses.soft_nearest_neighbor_loss, x, torch.tensor([2, 2]))
+    assert value == 0
+    assert (grad == 0).all()
+
+
+@pytest.mark.parametrize(("name", "call"), NAMED, ids=[c[0] for c in CATALOG])
+def test_names_of_classes_are_refused_with_the_way_to_numbers(name, call):
+    if name.endswith(("_soft", "_mixed")) or "soft" in name or "mix" in name or name == "drawn":
+        pytest.skip("its labels are made into targets before the call")
+    with pytest.raises(InputError, match="numbers"):
+        call(torch.randn(3, 3), np.array(["ant", "bee", "ant"]))

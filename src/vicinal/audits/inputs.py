@@ -321,8 +321,7 @@ def _rows(
     z: Any, y: Any, role: str, name: str, settings: AuditSettings, known: Labels | None = None
 ) -> LabeledRows:
     """Rows, and codes: those of ``y`` in the numbering of ``known``; without it ``y`` is codes."""
-    # Whether the support is finite is for the search it is built into to see; once is enough.
-    x = as_matrix(z, role, finite=role != "support").detach().cpu()
+    x = as_matrix(z, role).detach().cpu()
     dtype = str(x.dtype).removeprefix("torch.")
     if settings.normalize:
         if zero := int((x == 0).all(1).sum()):

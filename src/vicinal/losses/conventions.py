@@ -19,11 +19,11 @@ from torch import Tensor
 from vicinal.checks import (
     InputError,
     as_matrix,
-    as_tensor,
     check_choice,
     check_distributions,
     check_labels,
     is_traced,
+    label_tensor,
 )
 
 REDUCTIONS = ("mean", "sum", "none")
@@ -99,7 +99,7 @@ def as_rows(x: Any, name: str) -> Float[Tensor, "n d"]:
 
 def as_labels(labels: Any, rows: int, name: str = "labels") -> Tensor:
     """Integers ``(n,)`` of any value, or soft labels ``(n, c)`` whose rows are distributions."""
-    labels = check_labels(as_tensor(labels, name), name, rows)
+    labels = check_labels(label_tensor(labels, name), name, rows)
     if labels.ndim == 1:
         return labels.long()
     labels = labels if labels.dtype == torch.float64 else labels.float()
@@ -110,7 +110,7 @@ def as_labels(labels: Any, rows: int, name: str = "labels") -> Tensor:
 
 def as_hard_labels(labels: Any, rows: int, name: str = "labels") -> Int[Tensor, " n"]:
     """Integer labels; soft ones are refused where the loss has no meaning for them."""
-    labels = as_tensor(labels, name)
+    labels = label_tensor(labels, name)
     if labels.ndim == 2:
         raise InputError(
             f"`{name}` must be integer labels of shape ({rows},) for this loss, got soft labels of "

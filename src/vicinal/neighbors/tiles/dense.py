@@ -120,7 +120,8 @@ def _find(
     info = torch.finfo(x.dtype)
     # Below a reach of 8, a product's error is a few eps of a log-weight, however near the rows.
     reach = 2 * float(squares.max())
-    if not reach < math.inf or (reach > 8 and float(s.amax()) > -NEAR * info.eps * reach):
+    # -s may be twice the reach: beyond what a float holds, all of a row's neighbors would be lost.
+    if not 2 * reach < info.max or (reach > 8 and float(s.amax()) > -NEAR * info.eps * reach):
         return None
     weights = torch.softmax(s, 1)
     same = equal_labels(labels, labels, x.dtype)

@@ -31,6 +31,7 @@ from vicinal.checks import (
     check_positive,
     check_same_width,
     is_traced,
+    label_tensor,
 )
 from vicinal.neighbors.derivatives import is_derived_again, is_functional
 from vicinal.neighbors.distances import METRICS, compared_rows
@@ -155,8 +156,7 @@ def masses_by_tiles(
 
 
 def _labels(labels: Tensor, name: str, x: Tensor) -> Tensor:
-    labels = torch.as_tensor(labels, device=x.device)
-    check_labels(labels, name, len(x))
+    labels = check_labels(label_tensor(labels, name).to(x.device), name, len(x))
     if labels.ndim == 1:
         return labels.long()
     if not is_traced():
