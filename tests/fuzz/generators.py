@@ -113,6 +113,7 @@ def _contained(x, container):
     if container in ("leaf", "grown", "tensor", "torch sparse", "meta", "quantized"):
         return _as_kind_of_tensor(x, container)
     if container == "read only":
+        x = np.array(x)
         x.flags.writeable = False
     elif container == "fortran":
         return np.asfortranarray(x)
