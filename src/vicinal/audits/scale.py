@@ -126,7 +126,7 @@ def in_memory(rows: Rows) -> Any:
 
 
 def with_ids(rows: dict[str, Rows], about: About) -> About:
-    found = {}
+    found: dict[str, Any] = {}
     for role in ("support", "query"):
         if role in rows and getattr(about, f"{role}_ids") is None:
             found[f"{role}_ids"] = rows[role].ids(0, len(rows[role]))
@@ -149,11 +149,11 @@ def streamed(
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", UserWarning)
         support, query = wholes(rows, settings)
-        rest = {role: in_memory(rows[role]) for role in ("calib", "foreign") if role in rows}
-        rest = {
-            role: value[0] if role == "foreign" and isinstance(value, tuple) else value
-            for role, value in rest.items()
-        }
+        rest: dict[str, Any] = {}
+        if "calib" in rows:
+            rest["calib"] = in_memory(rows["calib"])
+        if "foreign" in rows:
+            rest["foreign"] = rows_at(rows["foreign"], slice(None), sampled.READ)
         sets, about = sampled_sets(support, query, settings, about, rest)
         make, run = engine(on, settings, room(memory, sets.support.rows.shape, support, settings))
         facts = sampled_facts(support, sets, settings, about, make, work, progress)
@@ -243,20 +243,28 @@ def all_rows(
     memory: int,
 ) -> tuple[Parts, Parts | None]:
     """Every label and, where the query is only sampled, every row of it, judged into parts."""
-    fitted = facts.ned.parameters_
-    key = fingerprint(
-        support.fingerprint, "" if query is None else query.fingerprint, len(support.some),
-        *map(str, dataclasses.astuple(facts.settings)), repr(fitted), facts.space.name,
-    )[:16]  # fmt: skip
+    key = parts_key(facts, support, query)
     each = 96 * facts.graph.k + 48 * len(facts.sets.classes) + 16 * support.rows.width
     size = max(256, min(memory // 8 // each, sampled.PASS))
-    labels = Parts(work / f"labels-{key}", len(support), size)
+    labels = Parts(work / f"labels-{key}-{size}", len(support), size)
     labels.fill(LabelJudge(facts, support), run, progress, "label audit")
     if query is None or not query.sampled:
         return labels, None
-    cases = Parts(work / f"samples-{key}", len(query), size)
+    cases = Parts(work / f"samples-{key}-{size}", len(query), size)
     cases.fill(CaseJudge(facts, query), run, progress, "verdicts")
     return labels, cases
+
+
+def parts_key(facts: Facts, support: Whole, query: Whole | None) -> str:
+    """What the parts of a stopped run must have been made from to be gone on with."""
+    sets, held = facts.sets, [support, query]
+    beside = [rows.fingerprint for rows in (sets.calib, sets.foreign) if rows is not None]
+    return fingerprint(
+        *(whole.fingerprint for whole in held if whole is not None),
+        *(whole.codes for whole in held if whole is not None and whole.codes is not None),
+        *beside, len(support.some), *map(str, dataclasses.astuple(facts.settings)),
+        repr(facts.ned.parameters_), facts.shown, facts.space.name,
+    )[:16]  # fmt: skip
 
 
 def scale_of(

@@ -28,6 +28,7 @@ from vicinal.neighbors.search.choice import make_search
 from vicinal.neighbors.search.exact import checked_exclude, checked_rows
 from vicinal.neighbors.search.protocol import ApproximateSearch, Search
 from vicinal.neighbors.search.sharded import (
+    Asked,
     Source,
     fixed_support,
     merged_lists,
@@ -74,9 +75,9 @@ class Piece:
 
     def query(self, x: Any, k: int, exclude: Any, exactly: bool = False) -> tuple[Any, Any]:
         """``exactly``: whatever it costs, where the search is approximate."""
-        search = self.search
-        if exactly and not search.exact:
-            search = Exactly(cast(ApproximateSearch, search))
+        search: Asked = self.search
+        if exactly and not self.search.exact:
+            search = Exactly(cast(ApproximateSearch, self.search))
         rows, out = (
             torch.tensor(x),
             torch.tensor(exclude),
@@ -156,7 +157,8 @@ class RaySearch:
         """Start the actors, one for each piece; returns when every piece is read."""
         ray, rows = self.ray, len(support)
         free = int(ray.available_resources().get("CPU", 0))
-        count = max(1, min(self.workers or free, rows))
+        cores = int(ray.cluster_resources().get("CPU", 1))
+        count = max(1, min(self.workers or free or cores, rows))
         share = int(count <= free)  # where others have taken the cores, share them: do not wait
         edges = [rows * at // count for at in range(count + 1)]
         remote = ray.remote(num_cpus=share, max_restarts=RESTARTS, max_task_retries=RESTARTS)(Piece)
