@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vicinal.audits.label_records import LabelAudit
+from vicinal.audits.scale_record import Scale
 from vicinal.audits.sections import (
     Borders,
     ClassFacts,
@@ -34,7 +35,6 @@ from vicinal.audits.sections import (
     Provenance,
     Recommendation,
     RiskCoverage,
-    Scale,
     SearchFacts,
     StressTable,
     Sweep,
