@@ -39,6 +39,7 @@ from vicinal.checks import InputError
 from vicinal.files import fingerprint
 from vicinal.labels import codes_of, labels_of
 from vicinal.neighbors.search import Search
+from vicinal.neighbors.search.pg_rows import PgRows, is_pg
 from vicinal.neighbors.search.resumable import Progress
 from vicinal.neighbors.search.sharded import ShardedSearch, Source, rows_at
 
@@ -60,6 +61,9 @@ def as_rows(value: Any, names: Names | None = None) -> Rows | None:
     """A set as it was given, as rows that are read in blocks."""
     if value is None or hasattr(value, "blocks"):
         return value
+    if is_pg(value):
+        asked = names or Names()
+        return PgRows(value, id=asked.id, label=asked.label, embedding=asked.embedding)
     if isinstance(value, (str, Path)):
         return open_rows(value, names)
     z, y = value if isinstance(value, (tuple, list)) and len(value) == 2 else (value, None)

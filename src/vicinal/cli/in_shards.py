@@ -8,12 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from vicinal.audits.inputs import About
+from vicinal.audits.scale import as_rows
 from vicinal.capture.row_files import KINDS, Names
 from vicinal.capture.shards import MANIFEST
-from vicinal.capture.sources import open_rows
 from vicinal.checks import InputError
 from vicinal.cli.config import as_config
 from vicinal.cli.verbs import AuditOptions
+from vicinal.neighbors.search.pg_rows import is_pg
 
 # What looks at all rows at once, or at what the rows look like.
 WHOLE = ("drop_bad", "transpose", "pool", "apply", "hash_ids", "align")
@@ -28,6 +29,8 @@ def in_shards(options: AuditOptions) -> bool:
 
 
 def _is_sharded(spec: str) -> bool:
+    if is_pg(spec):
+        return True
     path = Path(spec)
     if path.is_dir():
         files = {p.suffix.lower().removeprefix(".") for p in path.iterdir()}
@@ -46,7 +49,7 @@ def sharded_sets(
                 "do not. Prepare the files so that it is not needed, or give one file of rows."
             )
     names = Names(options.embedding_key, options.label_key, options.id_col)
-    sets = {role: open_rows(spec, names) for role, spec in given.items()}
+    sets = {role: as_rows(spec, names) for role, spec in given.items()}
     titles = {f"{role}_name": Path(spec.split("+")[0]).name for role, spec in given.items()}
     about = About(
         name=Path((options.query or options.support).split("+")[0]).stem.strip("*-_ ") or "audit",
