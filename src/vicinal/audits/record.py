@@ -9,6 +9,9 @@ that could not be computed is ``None``, and :attr:`Audit.not_checked` says why.
 from __future__ import annotations
 
 import dataclasses
+import sys
+import tempfile
+import webbrowser
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vicinal.audits.label_records import LabelAudit
+from vicinal.audits.scale_record import Scale
 from vicinal.audits.search_record import SearchFacts
 from vicinal.audits.sections import (
     Borders,
@@ -35,11 +39,10 @@ from vicinal.audits.sections import (
     Provenance,
     Recommendation,
     RiskCoverage,
-    Scale,
-    StressTable,
     Sweep,
     Unknowns,
 )
+from vicinal.audits.stress_records import Stress
 from vicinal.checks import InputError, check_choice
 from vicinal.confidence.verdicts import VERDICTS
 from vicinal.records import Record
@@ -121,7 +124,7 @@ class Audit(Record):
     layers: tuple[Layer, ...] | None = None
     network: NetworkView | None = None
     map: Map | None = None
-    stress: tuple[StressTable, ...] | None = None
+    stress: Stress | None = None
     unknowns: Unknowns | None = None
     duplicates: Duplicates | None = None
     hubs: Hubs | None = None
@@ -212,6 +215,32 @@ class Audit(Record):
 
         return summary(self)
 
+    @property
+    def samples(self) -> Any:
+        """Every query row, its prediction and verdict: a DataFrame; a list of dicts w/o pandas."""
+        from vicinal.audits.files import samples_table
+
+        return as_frame(samples_table(self))
+
+    @property
+    def suspects(self) -> Any:
+        """The support rows whose label is contradicted, most suspicious first; as ``samples``."""
+        from vicinal.audits.files import suspects_table
+
+        return as_frame(suspects_table(self))
+
+    def show(self) -> Any:
+        """The page: inside a notebook as its output, elsewhere in the browser; returns its path."""
+        if _in_notebook():
+            from IPython.display import HTML, display
+
+            display(HTML(self._repr_html_()))
+            return None
+        folder = Path(tempfile.mkdtemp(prefix="vicinal-"))
+        self.save(folder / "report.html")
+        webbrowser.open((folder / "report.html").as_uri())
+        return folder / "report.html"
+
     def save(self, path: str | Path, *, max_mb: float = 10.0) -> None:
         """Write the page: one HTML file that needs no network."""
         from vicinal.report import save_report  # late: the report reads records, not the reverse
@@ -222,6 +251,21 @@ class Audit(Record):
         from vicinal.report import notebook_frame
 
         return notebook_frame(self, self.media)
+
+
+def as_frame(columns: Mapping[str, Sequence[Any]]) -> Any:
+    """Columns as a DataFrame where pandas is installed, else as a list of rows."""
+    try:
+        import pandas
+    except ImportError:
+        return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+    return pandas.DataFrame(dict(columns))
+
+
+def _in_notebook() -> bool:
+    """Whether a kernel runs us that can show HTML."""
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    return shell is not None and hasattr(shell, "kernel")
 
 
 class ReadLater(Sequence[Any]):

@@ -173,10 +173,10 @@ def _ece(log_probs: Tensor, codes: Tensor) -> float:
 
 def _suspects_moved(facts: Facts, rows: Tensor, exact: Tensor) -> int:
     """How many of these rows are suspects by one answer of their neighbors and not by the other."""
-    from vicinal.audits.suspects import scored_labels
+    from vicinal.audits.suspects import class_log_probs, scored_labels
 
-    logs = facts.support_log_probs.clone()
-    logs[rows] = facts.said_of_support(rows, exact)
+    logs = facts.support_classes.clone()
+    logs[rows] = class_log_probs(facts, rows, exact)
     flags = torch.zeros(2, len(logs), dtype=torch.bool)
     flags[0, facts.labels.suspects] = True
     flags[1, scored_labels(logs, facts.sets.codes).suspects] = True

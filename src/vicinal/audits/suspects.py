@@ -28,7 +28,7 @@ from vicinal.audits.label_records import (
     WrongPair,
 )
 from vicinal.audits.record import significant
-from vicinal.confidence.blend import blended_log_probs
+from vicinal.confidence.blend import blended_log_probs, product_log_probs
 from vicinal.confidence.label_noise import AMBIGUOUS, LabelNoise, label_noise
 from vicinal.confidence.ned.effects import label_effects
 from vicinal.confidence.ned.posterior import (
@@ -62,6 +62,20 @@ class ScoredLabels(NamedTuple):
     @property
     def suggested(self) -> Int[Tensor, " s"]:
         return self.noise.suggested[self.noise.flagged]
+
+
+def class_log_probs(
+    facts: Facts, rows: Int[Tensor, " r"], log_ned: Float[Tensor, "r c"]
+) -> Float[Tensor, "r c"]:
+    """Of support rows' classes, by neighbors and a linear head that have not seen their labels.
+
+    Floors are even, not the class shares: a rare class is no reason to suspect a label.
+    """
+    if facts.support_blend is None:
+        return log_ned
+    count = len(facts.sets.classes)
+    even = torch.full((count,), -math.log(count), dtype=torch.float64)
+    return product_log_probs(log_ned, facts.linear.support[rows], even, facts.support_blend)
 
 
 def scored_labels(log_probs: Float[Tensor, "n c"], codes: Int[Tensor, " n"]) -> ScoredLabels:

@@ -9,7 +9,7 @@ import numpy as np
 
 from vicinal.checks import InputError, check_choice
 from vicinal.cli.console import Console
-from vicinal.cli.data_files import read_vectors
+from vicinal.cli.data_files import read_vectors, without_labels
 from vicinal.cli.verbs import METRICS, FitOptions
 from vicinal.confidence import NEDClassifier, TrustHead
 from vicinal.confidence.support import LabeledSupport
@@ -91,9 +91,9 @@ def stored_support(options: FitOptions, metric: str, console: Console) -> Labele
 
 
 def _labeled(spec: str, options: FitOptions, console: Console) -> tuple[Any, Any]:
-    rows = read_vectors(spec, options, zero_rows=options.metric == "cosine")
+    rows = read_vectors(spec, options, zero_rows=options.metric == "cosine", console=console)
     if rows.labels is None:
-        raise InputError(f"{rows.name} has no labels. Name them with --label-key.")
+        raise without_labels(rows, spec)
     for name, why in rows.dropped:
         console.warn(f"row {name} was dropped: {why}.")
     return rows.embeddings, rows.labels

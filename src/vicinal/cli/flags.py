@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import inspect
+import sys
 import typing
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -32,6 +33,8 @@ def command(verb: str, kind: type) -> Callable[..., int | None]:
     """
 
     def call(context: typer.Context, **values: Any) -> int | None:
+        if sys.stderr.isatty() and not (values.get("quiet") or values.get("as_json")):
+            typer.echo(f"vicinal {verb} …", err=True)  # torch takes its time to load
         module = importlib.import_module(f"vicinal.cli.{verb}")
         if values.get("config") is not None:
             config = importlib.import_module("vicinal.cli.config")

@@ -26,7 +26,7 @@ from vicinal.audits.files import (
     write_summary,
     write_suspects,
 )
-from vicinal.audits.model import as_pixels
+from vicinal.audits.pictures import as_pixels, read_image
 from vicinal.audits.record import Audit, Media, ReadLater
 from vicinal.checks import InputError
 from vicinal.cli.arrays import open_npz
@@ -41,7 +41,7 @@ from vicinal.cli.folders import (
     replacing,
     write_json,
 )
-from vicinal.cli.model_inputs import pictures, read_image
+from vicinal.cli.model_inputs import pictures
 from vicinal.cli.row_set import RowSet
 from vicinal.files import reading, regular_file, remove_tree, write_atomically
 
@@ -129,6 +129,11 @@ def read_run(folder: Path) -> Audit:
     if not path.exists():
         raise InputError(f"no run in {folder}: audit.json is missing. Give a folder of an audit.")
     regular_file(path, within=path.parent)
+    if path.suffix != ".json":
+        raise InputError(
+            f"{path} is data, not a run. Audit it first: vicinal audit TRAIN {path} -o runs/a; "
+            "then give the folder."
+        )
     try:
         text = path.read_bytes().decode("utf-8")
     except UnicodeDecodeError:

@@ -97,6 +97,9 @@ class ModelOptions:
     output: Annotated[
         str | None, typer.Option("--output", help="Which of several model outputs are the logits.")
     ] = None
+    online: Annotated[
+        bool, typer.Option("--online", help="Let hf:, timm: and others download a model.")
+    ] = False
     trust_pickle: TrustPickle = False
 
 
@@ -123,6 +126,12 @@ class ImageOptions:
         int | None, typer.Option("--size", help="Resize images to this square.", min=1, max=4096)
     ] = None
     gray: Annotated[bool, typer.Option("--gray", help="Read images with one channel.")] = False
+    mean: Annotated[
+        str | None, typer.Option("--mean", help="Subtracted from pixels in [0, 1]: 0.5 or r,g,b.")
+    ] = None
+    std: Annotated[
+        str | None, typer.Option("--std", help="What they are then divided by: 0.5 or r,g,b.")
+    ] = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -161,7 +170,9 @@ class AuditOptions(
         "vicinal audit photos/train photos/test --model net.py:make --weights w.pt"
     )
 
-    support: Annotated[str, typer.Argument(help="Labeled reference rows: file, folder, pattern.")]
+    support: Annotated[
+        str | None, typer.Argument(help="Labeled reference rows: file, folder, pattern.")
+    ] = None
     query: Annotated[str | None, typer.Argument(help="Rows to judge.")] = None
     calib: Annotated[str | None, typer.Option("--calib", help="Held-out rows to fit on.")] = None
     foreign: Annotated[
@@ -204,13 +215,28 @@ class AuditOptions(
     force_ece: Annotated[bool, typer.Option("--force-ece", help="ECE even on few rows.")] = False
     model: Annotated[
         str | None,
-        typer.Option("--model", help="file.py:factory, pkg.module:factory, model.ts or model.pt2."),
+        typer.Option(
+            "--model",
+            help="file.py:factory, pkg.module:factory, model.ts, model.pt2, timm:name, "
+            "hf:folder-or-name or sentence-transformers:name.",
+        ),
     ] = None
     embedding: Annotated[
         str | None, typer.Option("--embedding", help="Layer to search in; default: last but one.")
     ] = None
     layer: Annotated[
         list[str] | None, typer.Option("--layer", help="Layer for the story; repeatable.")
+    ] = None
+    stress: Annotated[
+        bool | None,
+        typer.Option(
+            "--stress/--no-stress",
+            help="All corruptions and attacks on images, or none; by default a few.",
+        ),
+    ] = None
+    checkpoints: Annotated[
+        str | None,
+        typer.Option("--checkpoints", help="'ckpt/*.pt': entanglement by layer over training."),
     ] = None
     apply: Annotated[
         Path | None,
@@ -242,7 +268,9 @@ class EmbedOptions(ModelOptions, ImageOptions, DataOptions, ConsoleOptions):
         "vicinal embed model.py:make photos/ --weights w.pt --layer fc1 -o train-embeddings"
     )
 
-    model: Annotated[str, typer.Argument(help="file.py:factory, pkg.module:factory, .ts, .pt2.")]
+    model: Annotated[
+        str, typer.Argument(help="file.py:factory, pkg.module:factory, .ts, .pt2, timm:, hf:.")
+    ]
     data: Annotated[str, typer.Argument(help="Image folder, .npz, .npy or module:dataset.")]
     layer: Annotated[
         list[str] | None, typer.Option("--layer", help="Layer to keep; repeatable.")
@@ -280,16 +308,24 @@ class FitOptions(DataOptions, VectorOptions, ConsoleOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class PredictOptions(DataOptions, VectorOptions, ConsoleOptions):
+class PredictOptions(DataOptions, VectorOptions, ModelOptions, ImageOptions, ConsoleOptions):
     """Label, confidence, credibility, verdict and reason of each row; one line each."""
 
     EXAMPLE: ClassVar[str] = (
         "vicinal predict trust.vic new.npz   ·   "
+        "vicinal predict trust.vic photos/ --model net.py:make   ·   "
         "cat rows.jsonl | vicinal predict trust.vic - --jsonl -"
     )
 
     head: Annotated[Path, typer.Argument(help="A .vic file of fit or audit.")]
     query: Annotated[str, typer.Argument(help="Rows to judge; - reads JSON lines from stdin.")]
+    model: Annotated[
+        str | None,
+        typer.Option("--model", help="What embeds images; layer and size are the head's own."),
+    ] = None
+    embedding: Annotated[
+        str | None, typer.Option("--embedding", help="Another layer than the head's own.")
+    ] = None
     out: Out = None
     jsonl: Annotated[
         str | None, typer.Option("--jsonl", help="Write JSON lines to this file, or - for stdout.")
