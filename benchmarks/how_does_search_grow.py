@@ -85,6 +85,16 @@ def cleanlab(x: np.ndarray, few: np.ndarray) -> dict[str, float]:
     return {"cleanlab": seconds(lambda: knn.kneighbors(x[few])) * len(x) / len(few)}
 
 
+def growth(found: dict[str, dict[str, float]]) -> dict[str, float]:
+    """The power of the rows that CPU time grows by, from the fewest to the most."""
+    sizes = [int(name[2:]) for name in found]
+    first, last = found[f"n={sizes[0]}"], found[f"n={sizes[-1]}"]
+    scale = math.log(sizes[-1] / sizes[0])
+    powers = {name: math.log(last[name] / first[name]) / scale for name in ("exact", "lists")}
+    chosen = [part["lists" if part["auto takes lists"] else "exact"] for part in (first, last)]
+    return powers | {"auto": math.log(chosen[1] / chosen[0]) / scale}
+
+
 def main(quick: bool = False, data: Path | None = None) -> None:
     threads = torch.get_num_threads()
     torch.set_num_threads(1)
@@ -97,14 +107,11 @@ def main(quick: bool = False, data: Path | None = None) -> None:
         print(f"\n{n:,} x {D}, k={K}")
         for name, value in found[f"n={n}"].items():
             print(f"  {name:<24}{value:>12,.3f}", flush=True)
-    sizes = [int(name[2:]) for name in found]
-    for name in ("exact", "lists"):
-        first, last = found[f"n={sizes[0]}"][name], found[f"n={sizes[-1]}"][name]
-        power = math.log(last / first) / math.log(sizes[-1] / sizes[0])
-        found.setdefault("grows as rows to the power", {})[name] = power
-        print(f"{name}: rows^{power:.2f}")
-    if not quick:
-        save("how_does_search_grow", found)
+        if len(found) > 1:
+            grown = growth(found)
+            print({name: round(power, 2) for name, power in grown.items()}, flush=True)
+            if not quick:
+                save("how_does_search_grow", {**found, "rows to the power": grown})
     torch.set_num_threads(threads)
 
 

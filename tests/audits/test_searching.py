@@ -62,6 +62,35 @@ def test_the_stated_recall_of_the_audit_is_true_on_other_rows(small):
     assert abs(truly - audit.search.recall) < 5 * audit.search.recall_se + 0.002
 
 
+@pytest.mark.parametrize("tries_harder", [True, False])
+def test_rows_that_lie_otherwise_than_the_support_get_more_effort_or_a_sentence(
+    small, monkeypatch, tries_harder
+):
+    if not tries_harder:
+        monkeypatch.setattr(search_faiss.FaissSearch, "reach", lambda self, x, k: None)
+    given = sets()
+    between = given["query"][0].mean(0) + 0.05 * given["query"][0]  # where all lists meet
+    audit = vicinal.audit(
+        support=given["support"],
+        query=(between, given["query"][1]),
+        search="faiss",
+        settings=AuditSettings(space="raw"),
+    )
+    said = [text for text in audit.warnings if "lie otherwise than those of the support" in text]
+    exact = ExactSearch().build(torch.from_numpy(given["support"][0]))
+    true = exact.query(torch.from_numpy(between), 100).indices[:, :20]
+    shown = [set(rows) for rows in audit.cases.neighbors]
+    found = [len(set(t) & s) / 20 for t, s in zip(true.tolist(), shown, strict=True)]
+    if tries_harder:
+        assert not said
+        assert np.mean(found) > 0.95
+        assert all(share >= 0.97 for share in audit.search.recalls.values())
+    else:
+        assert said
+        assert audit.search.recalls["query"] < 0.95
+        assert "query: recall@100" in audit.search.how
+
+
 def test_auto_is_exact_to_the_bit_where_exact_is_cheap():
     given = sets(600, 100)
     exact, auto = (vicinal.audit(**given, search=name) for name in ("exact", "auto"))

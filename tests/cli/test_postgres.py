@@ -82,6 +82,20 @@ def test_an_audit_of_a_table_is_that_of_its_rows(vicinal, files, dsn, tmp_path):
     assert (tmp_path / "one" / "suspects.csv").read_text().count("\n") == two["suspects"] + 1
 
 
+def test_a_table_that_does_not_fit_is_audited_block_by_block(
+    vicinal, files, dsn, tmp_path, monkeypatch
+):
+    fit = ("fit", files / "train.npz", "--store", "pg:large", "--k", 20, "-q", "-o", "x.vic")
+    assert vicinal(*fit)[0] == 0
+    monkeypatch.setattr("vicinal.audits.scale.needed", lambda rows, settings: 1 << 60)
+    words = ("--memory", "1GB", "--space", "raw", "-o", "run", "-q")
+    code, _, err = vicinal("audit", "pg:large", files / "test.npz", *words)
+    assert code == 0, err
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert summary["labels_checked"] == 400
+    assert summary["search"]["exact"]
+
+
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [

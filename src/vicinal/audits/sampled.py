@@ -21,12 +21,19 @@ from torch import Tensor
 
 from vicinal.audits.facts import Facts, split_of
 from vicinal.audits.fitted_space import space_facts
-from vicinal.audits.inputs import About, AuditSettings, Sets, ready_sets, usable_k
+from vicinal.audits.inputs import (
+    DEFAULT_K,
+    About,
+    AuditSettings,
+    Sets,
+    ready_sets,
+    usable_k,
+)
 from vicinal.audits.linear_view import sample
 from vicinal.audits.searching import Searching
 from vicinal.capture import ShardStore
 from vicinal.capture.sources import Rows
-from vicinal.checks import InputError
+from vicinal.checks import InputError, check_k
 from vicinal.confidence.ned.space import (
     FEW,
     FOLDS,
@@ -224,7 +231,11 @@ def sampled_facts(
 ) -> Facts:
     """Choose the space on the anchors, search them and the query among all rows, and split."""
     assert support.codes is not None
-    k = min(usable_k(replace(settings, k=None), sets), settings.k or len(support) - 1)
+    k = settings.k or min(DEFAULT_K, len(support) - 1)
+    if support.sampled:
+        check_k(k, len(support) - 1, "k", "the support")
+    else:
+        k = usable_k(settings, sets)
     fit = plain_space_of(settings, sets, k)
     sets = sets.mapped(fit.space)
     search = make(Mapped(compared(support.rows, settings), fit.space))

@@ -29,7 +29,7 @@ from vicinal.audits.inputs import About, AuditSettings
 from vicinal.audits.parts import Parts, Run, in_turn
 from vicinal.audits.record import Audit
 from vicinal.audits.sampled import Whole, sampled_facts, sampled_sets, whole_set
-from vicinal.audits.sections import Scale
+from vicinal.audits.scale_record import Scale
 from vicinal.audits.streamed_cases import CaseJudge, verdict_counts
 from vicinal.audits.streamed_labels import LabelJudge, streamed_labels
 from vicinal.audits.streamed_sections import sections_of_all
@@ -243,20 +243,28 @@ def all_rows(
     memory: int,
 ) -> tuple[Parts, Parts | None]:
     """Every label and, where the query is only sampled, every row of it, judged into parts."""
-    fitted = facts.ned.parameters_
-    key = fingerprint(
-        support.fingerprint, "" if query is None else query.fingerprint, len(support.some),
-        *map(str, dataclasses.astuple(facts.settings)), repr(fitted), facts.space.name,
-    )[:16]  # fmt: skip
+    key = parts_key(facts, support, query)
     each = 96 * facts.graph.k + 48 * len(facts.sets.classes) + 16 * support.rows.width
     size = max(256, min(memory // 8 // each, sampled.PASS))
-    labels = Parts(work / f"labels-{key}", len(support), size)
+    labels = Parts(work / f"labels-{key}-{size}", len(support), size)
     labels.fill(LabelJudge(facts, support), run, progress, "label audit")
     if query is None or not query.sampled:
         return labels, None
-    cases = Parts(work / f"samples-{key}", len(query), size)
+    cases = Parts(work / f"samples-{key}-{size}", len(query), size)
     cases.fill(CaseJudge(facts, query), run, progress, "verdicts")
     return labels, cases
+
+
+def parts_key(facts: Facts, support: Whole, query: Whole | None) -> str:
+    """What the parts of a stopped run must have been made from to be gone on with."""
+    sets, held = facts.sets, [support, query]
+    beside = [rows.fingerprint for rows in (sets.calib, sets.foreign) if rows is not None]
+    return fingerprint(
+        *(whole.fingerprint for whole in held if whole is not None),
+        *(whole.codes for whole in held if whole is not None and whole.codes is not None),
+        *beside, len(support.some), *map(str, dataclasses.astuple(facts.settings)),
+        repr(facts.ned.parameters_), facts.shown, facts.space.name,
+    )[:16]  # fmt: skip
 
 
 def scale_of(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from vicinal.records import Record
 
@@ -26,4 +26,5 @@ class SearchFacts(Record):
     ece_moved: float | None = None
     suspects_moved: int | None = None  # of these rows: suspect by one answer, not by the other
     lost: int | None = None  # of these rows: the search missed all neighbors of their class
+    recalls: dict[str, float] = field(default_factory=dict)  # of the other sets' rows, by name
     wanted: float | None = None  # the recall that was asked for

@@ -15,7 +15,7 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from vicinal.audits.inputs import AuditSettings, LabeledRows
+from vicinal.audits.inputs import AuditSettings, LabeledRows, warn
 from vicinal.audits.search_record import SearchFacts
 from vicinal.capture import ShardStore
 from vicinal.confidence.support import CrossFit
@@ -24,8 +24,8 @@ from vicinal.files import fingerprint
 from vicinal.neighbors.neighborhood import Neighborhood
 from vicinal.neighbors.search import Search, make_search
 from vicinal.neighbors.search.cost import SAMPLE
-from vicinal.neighbors.search.protocol import ApproximateSearch
-from vicinal.neighbors.search.recall import drawn_rows, recall_of
+from vicinal.neighbors.search.protocol import ApproximateSearch, EffortSearch
+from vicinal.neighbors.search.recall import Recall, drawn_rows, recall_of
 from vicinal.neighbors.search.resumable import Progress, resumable_query
 
 if TYPE_CHECKING:
@@ -43,19 +43,39 @@ class Searching:
     make: Callable[[Tensor], Search] | None = None  # another engine than the settings name
     engine: Search = field(init=False)
     checked: list[tuple[Int[Tensor, " r"], Neighborhood]] = field(default_factory=list)
+    title: str = ""  # of the engine that found the graph
+    recalls: dict[str, Recall] = field(default_factory=dict)  # of other sets, by name
 
     def __post_init__(self) -> None:
         self.engine = self._made(self.support.rows)
 
     def nearest(self, rows: LabeledRows, k: int) -> Neighborhood:
-        """Of the rows of another set."""
-        return self._asked(self.engine, rows.rows, k, rows.fingerprint)
+        """Of the rows of another set.
+
+        They may lie where lists find less than among the support: then the effort is raised again.
+        """
+        engine = self.engine
+        if not engine.exact:
+            some = drawn_rows(len(rows.rows), SAMPLE, self.settings.seed + 2)
+            asked = cast(ApproximateSearch, engine)
+            if isinstance(engine, EffortSearch):
+                engine.reach(rows.rows[some[::2]], k)  # by one half; recall is the other's
+                some = some[1::2] if len(some) > 1 else some
+            true = asked.exactly(rows.rows[some], k)
+            recall = self.recalls[rows.name] = recall_of(engine.query(rows.rows[some], k), true)
+            if recall.share + 2 * recall.error < self.settings.recall:
+                warn(
+                    f"rows of {rows.name} lie otherwise than those of the support: {recall}, below "
+                    f"--recall {self.settings.recall:g}. Pass a higher --recall, or --search exact."
+                )
+        return self._asked(engine, rows.rows, k, rows.fingerprint)
 
     def own(self, k: int) -> Neighborhood:
         """Of each support row among the others, itself left out by its index."""
         rows = self.support.rows
         own = torch.arange(len(rows))
         found = self._asked(self.engine, rows, k, "support", own)
+        self.title = self.engine.title
         if not self.engine.exact:
             some = self._sample
             asked = cast(ApproximateSearch, self.engine)
@@ -69,6 +89,7 @@ class Searching:
         def ask(others: Tensor, rows: Tensor, k: int, fold: int) -> Neighborhood:
             engine = self._made(others)
             found = self._asked(engine, rows, k, f"support {fold}")
+            self.title = engine.title
             if not engine.exact:
                 mine = (cross.fold == names[fold]).nonzero()[:, 0]
                 rest = (cross.fold != names[fold]).nonzero()[:, 0]
@@ -107,8 +128,9 @@ class Searching:
 def search_facts(facts: Facts) -> SearchFacts:
     """Which engine answered; what an approximate one has moved, on rows that were asked exactly."""
     engine, checked = facts.searching.engine, facts.searching.checked
+    title = facts.searching.title or engine.title
     if not checked:
-        return SearchFacts(engine.title, exact=True, how=engine.title)
+        return SearchFacts(title, exact=True, how=title)
     rows = torch.cat([part for part, _ in checked])
     exact = Neighborhood(*(torch.cat(c) for c in zip(*(n for _, n in checked), strict=True)))
     found, codes = facts.graph.rows(rows), facts.sets.codes[rows]
@@ -121,9 +143,11 @@ def search_facts(facts: Facts) -> SearchFacts:
     lost = int((own.isinf() & own_exact.isfinite()).sum())
     nll, error = float(worse.mean()), float(worse.std()) / max(len(worse), 1) ** 0.5
     ece, moved = _ece(after, codes) - _ece(before, codes), _suspects_moved(facts, rows, before)
-    last = f"; {lost} lost the last neighbor of their class" if lost else ""
+    others = facts.searching.recalls
+    last = "".join(f"; {name}: {other}" for name, other in others.items())
+    last += f"; {lost} lost the last neighbor of their class" if lost else ""
     return SearchFacts(
-        engine=engine.title,
+        engine=title,
         exact=False,
         recall=recall.share,
         recall_se=recall.error,
@@ -134,8 +158,9 @@ def search_facts(facts: Facts) -> SearchFacts:
         ece_moved=ece,
         suspects_moved=moved,
         lost=lost,
+        recalls={name: other.share for name, other in others.items()},
         wanted=facts.settings.recall,
-        how=f"{engine.title}, {recall}; NLL moved by {nll:.4f} ± {error:.4f}, ECE by {ece:.4f}, "
+        how=f"{title}, {recall}; NLL moved by {nll:.4f} ± {error:.4f}, ECE by {ece:.4f}, "
         f"{moved} of these rows changed sides between suspect and not{last}",
     )
 

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from vicinal.audits import data
 from vicinal.audits.facts import Facts
-from vicinal.audits.inputs import LabeledRows, warn
+from vicinal.audits.inputs import LabeledRows
 from vicinal.audits.label_records import LabelAudit
 from vicinal.audits.map import map_of
 from vicinal.audits.parts import Parts
@@ -161,6 +161,4 @@ def not_checked_of_all(facts: Facts) -> dict[str, str]:
         found["spaces"] = "whitened and learned ones look at the labels: they need rows in memory"
     if facts.sets.leave_one_out:
         found["verdicts"] = "of a support alone only the sampled rows have one; give a query"
-    if facts.settings.search == "auto":
-        warn("search='auto' is exact where rows are read in blocks.")
     return found

@@ -1,6 +1,7 @@
 """The k nearest rows of a support: one protocol (``protocol.py``), several engines.
 
-``FaissSearch`` and ``PgSearch`` stand on extras, and are loaded when they are asked for.
+``FaissSearch``, ``PgSearch`` and ``RaySearch`` stand on extras, and are loaded when they are asked
+for; so is ``ShardedSearch``, which reads its rows in blocks.
 """
 
 from typing import Any
@@ -22,4 +23,12 @@ def __getattr__(name: str) -> Any:
         from vicinal.neighbors.search.postgres import PgSearch
 
         return PgSearch
+    if name == "ShardedSearch":
+        from vicinal.neighbors.search.sharded import ShardedSearch
+
+        return ShardedSearch
+    if name == "RaySearch":
+        from vicinal.neighbors.search.on_ray import RaySearch
+
+        return RaySearch
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

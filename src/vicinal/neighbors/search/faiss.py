@@ -136,6 +136,13 @@ class FaissSearch(ExactSearch):
         """The same, exact whatever it costs."""
         return super().query(x, k, exclude=exclude)
 
+    @torch.no_grad()
+    def reach(self, x: Any, k: int) -> Recall | None:
+        """Raise the effort until recall is met for rows like these; None where that is exact."""
+        start = clock()
+        true = self.exactly(x, k)
+        return self._raise_effort(x, None, true, clock() - start)
+
     def _wants_lists(self) -> bool:
         if self.kind == "flat" or self.recall == 1 or self._has_zero:
             return False  # a zero row is at distance 1 from everything, which no point of space is
@@ -158,25 +165,27 @@ class FaissSearch(ExactSearch):
             elif sample[0] == rows[0]:
                 wanted = (3 * self.recall + 1) / 4
                 self._lists.read_for(self._rows, sample, true.indices, wanted)
-            self._raise_effort(sample, true, exact)
+            self.recall_ = self._raise_effort(self.rows(sample), sample, true, exact)
             if self._lists is None:
                 return
         self._edited = 0
 
-    def _raise_effort(self, rows: Tensor, true: Neighborhood, exact: float) -> None:
+    def _raise_effort(
+        self, x: Tensor, out: Tensor | None, true: Neighborhood, exact: float
+    ) -> Recall | None:
         """Until recall is met; where that is hardly faster than ``exact``, lists are given up."""
-        assert self._lists is not None
-        while True:
+        while self._lists is not None:
             start = clock()
-            found = self._answered(self.rows(rows), true.k, rows, self._listed)
+            recall = recall_of(self._answered(x, true.k, out, self._listed), true)
             slow = self.kind == "auto" and clock() - start > exact / 2
-            self.recall_ = recall_of(found, true)
-            enough = self.nprobe is not None or self.recall_.share >= self.recall
+            enough = self.nprobe is not None or recall.share >= self.recall
             if self.nprobe is None and (slow or (not enough and self._lists.widest)):
-                self._lists = self.recall_ = None
-            if self._lists is None or enough:
-                return
-            self._lists.try_harder()
+                self._lists = None
+            elif enough:
+                return recall
+            else:
+                self._lists.try_harder()
+        return None
 
     def _listed(self, x: Tensor, k: int, exclude: Tensor) -> Neighborhood:
         """The nearest of the candidates that lists give; where these are too few, exactly."""

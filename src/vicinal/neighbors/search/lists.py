@@ -64,6 +64,8 @@ class InvertedLists:
         wanted = min(count * self.depth, len(self.ids))
         _, found = self._index.search(self._wide(queries.float().numpy()), wanted)
         ids = torch.from_numpy(found)
+        if int(self.ids[-1]) == len(self.ids) - 1:  # none has gone: an id is its place
+            return ids
         places = torch.searchsorted(self.ids, ids)  # ids ascend with the place
         return torch.where(ids < 0, -1, places)
 
@@ -90,9 +92,9 @@ class InvertedLists:
         self.probes = int(needed[min(int(share * len(needed)), len(needed) - 1)]) + 1
 
     def try_harder(self) -> None:
-        """Twice the candidates: the lists hold enough. If that was not it, half as many again."""
+        """Half as many candidates again: the lists hold enough. If that was not it, more lists."""
         if self.depth < _DEEPEST and self.depth < len(self.ids):
-            self.depth *= 2
+            self.depth += max(1, self.depth // 2)
         else:
             self.probes = min(self.probes + self.probes // 2 + 1, self.count)
 

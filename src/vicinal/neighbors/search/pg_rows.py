@@ -59,10 +59,18 @@ class PgRows:
         label: str | None = None,
         embedding: str | None = None,
     ) -> None:
-        self.address = pg_address(spec)
-        self.name = self.address.table
-        self.table = PgTable(*self.address)
-        self.table.open(id, label, embedding)
+        self._open(pg_address(spec), {"id": id, "label": label, "embedding": embedding})
+
+    def _open(self, address: PgAddress, columns: dict[str, str | None]) -> None:
+        self.address, self.name = address, address.table
+        self.table = PgTable(*address)
+        self.table.open(**columns)
+
+    def __getstate__(self) -> tuple[PgAddress, dict[str, str | None]]:
+        return self.address, self.table.columns  # another process opens the table itself
+
+    def __setstate__(self, state: tuple[PgAddress, dict[str, str | None]]) -> None:
+        self._open(*state)
 
     @property
     def width(self) -> int:

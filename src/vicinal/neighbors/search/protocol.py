@@ -10,7 +10,7 @@ named, and what walks over all of them does so block by block (:func:`leave_one_
 
 from __future__ import annotations
 
-from typing import Any, Protocol, Self
+from typing import Any, Protocol, Self, runtime_checkable
 
 import torch
 from jaxtyping import Float, Int
@@ -73,3 +73,11 @@ class ApproximateSearch(Search, Protocol):
 
     def exactly(self, x: Any, k: int, *, exclude: Any = None) -> Neighborhood:
         """:meth:`query`, exact whatever it costs."""
+
+
+@runtime_checkable
+class EffortSearch(Protocol):
+    """An approximate search that can try harder."""
+
+    def reach(self, x: Any, k: int) -> Recall | None:
+        """Raise the effort until recall is met for rows like these; None where that is exact."""
