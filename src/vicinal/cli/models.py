@@ -21,10 +21,9 @@ import torch
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
-from vicinal.audits.encoder import ENCODER, image_encoder
 from vicinal.checks import InputError, closest
 from vicinal.cli.console import Console
-from vicinal.cli.named_models import NamedModel, is_named, named_model
+from vicinal.cli.named_models import OWN_ENCODER, NamedModel, is_named, named_model
 from vicinal.cli.user_code import remember, user_code
 from vicinal.cli.verbs import ModelOptions
 from vicinal.files import reading, reason, regular_file
@@ -68,7 +67,9 @@ def load_model(
     trust_pickle : read a checkpoint that holds pickled objects. They can run any code.
     online : whether a named model (``hf:``, ``timm:``) may be downloaded.
     """
-    if spec == ENCODER:
+    if spec == OWN_ENCODER:
+        from vicinal.audits.encoder import image_encoder  # late: with it come audits
+
         loaded = LoadedModel(image_encoder(), spec)
     elif is_named(spec):
         found = named_model(spec, online)
