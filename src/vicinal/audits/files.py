@@ -30,14 +30,20 @@ def summary(audit: Audit) -> dict[str, Any]:
     heads = {head.pop("name"): head for head in sections.pop("heads")}
     labels = sections.pop("labels")
     unsure = labels["ambiguous"] if labels else None
+    if sections["scale"] is None:  # everything was in memory
+        del sections["scale"]
+    elif unsure:
+        unsure["rows"] = range(audit.scale.ambiguous if audit.scale else 0)
     if sections["network"]:
         sections["network"].pop("fit_map")
+    if sections["stress"]:
+        sections["stress"].pop("examples")
     return {
         "name": audit.name,
         "heads": heads,
         "recommended": audit.recommended,
         "verdicts": audit.verdict_counts(),
-        "suspects": len(audit.labels.suspects) if audit.labels else None,
+        "suspects": audit.suspect_count,
         "labels_checked": labels["checked"] if labels else None,
         "labels_wrong": labels["wrong"] if labels else None,
         "labels_ambiguous": len(unsure["rows"]) if unsure else None,

@@ -57,6 +57,7 @@ class AuditSettings(Record):
     unknown: query rows of a class the support lacks count as ``"wrong"``, or as ``"unlabeled"``.
     embedding, layers: which layers of a model to search in, and to tell the story of.
     unfamiliar: the share of ordinary rows that may be called so; a promise.
+    stress: a model's inputs are corrupted and attacked a little, fully, or not (``"none"``).
     map: ``"tsne"`` places rows near their neighbors, ``"linear"`` is quicker, ``"none"`` skips it.
     search, recall: who finds neighbors: ``"exact"``, ``"faiss"``, or ``"auto"``, which is exact
         until lists cost less here; and the share of the true ones to find where that is not all.
@@ -76,6 +77,7 @@ class AuditSettings(Record):
     network_rows: int = 400
     unfamiliar: float = 0.05
     space: str = "fit"
+    stress: str = "small"
     map: str = "tsne"
     recall: float = RECALL
 
@@ -92,6 +94,7 @@ class AuditSettings(Record):
         check_choice(self.space, "space", (*SPACES, "fit"))
         check_choice(self.map, "map", ("tsne", "linear", "none"))
         check_choice(self.prior, "prior", ("support", "uniform"))
+        check_choice(self.stress, "stress", ("none", "small", "full"))
         check_choice(self.unknown, "unknown", ("wrong", "unlabeled"))
         check_choice(self.search, "search", SEARCHES)
         if self.recall != 1:  # all of them: exact

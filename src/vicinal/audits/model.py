@@ -18,6 +18,14 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.utils.data import Dataset, IterableDataset
 
+from vicinal.audits.entangled_layers import (
+    HISTORY_ROWS,
+    compact,
+    entangled,
+    sampled,
+    states_of,
+    with_history,
+)
 from vicinal.audits.inputs import AuditSettings
 from vicinal.audits.network import NetworkFacts, network_facts
 from vicinal.audits.pictures import as_pixels
@@ -32,25 +40,35 @@ from vicinal.capture import (
     evaluating,
     in_order,
     row_count,
+    some_rows,
     tracing,
 )
 from vicinal.checks import InputError
-from vicinal.evaluation import entanglement
 from vicinal.files import fingerprint
 from vicinal.neighbors.neighborhood import Neighborhood
 from vicinal.neighbors.search import ExactSearch
 
 STORY_LAYERS = 5  # layers whose neighbors are asked, spread over the depth
 STORY_ROWS = 5000  # support rows they are asked among
-ENTANGLED_ROWS = 1500
 LAYER_K = 25
-WIDE = 8192  # features; wider maps are averaged over their places
+
+
+@dataclass(frozen=True, eq=False)
+class Source:
+    """The model and its data, for what is asked of it once the heads are there."""
+
+    model: nn.Module
+    train: Any
+    test: Any
+    embedding: str
+    progress: Callable[[str, int, int | None], None] | None = None
 
 
 @dataclass(frozen=True)
 class ModelFacts:
     """Embeddings of the sets, and what layers and gradients show; see ``listen``."""
 
+    source: Source
     name: str
     fingerprint: str
     support: Any
@@ -90,10 +108,12 @@ def listen(
     work: str | Path | None,
     progress: Callable[[str, int, int | None], None] | None,
     foreign: Any = None,
+    checkpoints: Any = None,
 ) -> ModelFacts:
     """Run the model over the sets and ask its layers and gradients; arguments as of ``audit``."""
     if train is None or test is None:
         raise InputError("a model is audited on data: audit(model, train, test).")
+    states = states_of(checkpoints)
     train, test, calib = in_order(train, "train"), in_order(test, "test"), in_order(calib, "calib")
     ran = traced(model, train)
     order = leaves_of(model, ran)
@@ -112,16 +132,21 @@ def listen(
     if support.labels is None:
         raise InputError("`train` has no labels. Pass (x, y), or a Dataset of pairs.")
     votes, shares, neighborhoods = _layer_votes(support, query, story, settings.seed)
+    layers = entangled(support, distinct(support, names), settings.seed)
+    if states:
+        same = some_rows(train, sampled(len(support.labels), HISTORY_ROWS, settings.seed), "train")
+        layers = with_history(layers, states, model, same, settings.seed, progress)
     embedded = support[embedding], query[embedding]
     network, missing = network_facts(model, train, test, embedded, support.labels, settings)
     return ModelFacts(
+        source=Source(model, train, test, embedding, progress),
         name=type(model).__name__,
         fingerprint=fingerprint(model.state_dict())[:12],
         support=(support[embedding], support.labels),
         query=(query[embedding], query.labels) if query.labels is not None else query[embedding],
         calib=None if held is None else (held[embedding], held.labels),
         logits=_logits(query["output"], support.labels),
-        layers=_entangled(support, distinct(support, names), settings.seed),
+        layers=layers,
         story=story,
         layer_class=votes,
         layer_share=shares,
@@ -187,28 +212,9 @@ def spread(names: Sequence[str]) -> tuple[str, ...]:
     return tuple(names[i] for i in dict.fromkeys(at.tolist()))
 
 
-def compact(output: Tensor) -> Tensor:
-    """One vector a row: all features where they are few, else averaged over their places."""
-    if output[0].numel() <= WIDE or output.ndim == 2:
-        return output.reshape(len(output), -1)
-    places = output if output.ndim == 3 else output.flatten(2).transpose(1, 2)
-    return places.mean(1)
-
-
 def _logits(output: Tensor, labels: Tensor) -> Tensor | None:
     """The output, where it has a column for every class."""
     return output if output.shape[1] > int(labels.max()) else None
-
-
-def _entangled(acts: Activations, names: Sequence[str], seed: int) -> tuple[Layer, ...]:
-    assert acts.labels is not None
-    n = len(acts.labels)
-    rows = torch.from_numpy(np.sort(np.random.default_rng(seed).permutation(n)[:ENTANGLED_ROWS]))
-    found = entanglement({name: acts[name][rows] for name in names}, acts.labels[rows])
-    return tuple(
-        Layer(layer.layer, layer.loss, layer.chance, layer.temperature, layer.rows)
-        for layer in found.layers
-    )
 
 
 def _layer_votes(

@@ -21,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vicinal.audits.label_records import LabelAudit
+from vicinal.audits.search_record import SearchFacts
 from vicinal.audits.sections import (
     Borders,
     ClassFacts,
@@ -37,11 +38,11 @@ from vicinal.audits.sections import (
     Provenance,
     Recommendation,
     RiskCoverage,
-    SearchFacts,
-    StressTable,
+    Scale,
     Sweep,
     Unknowns,
 )
+from vicinal.audits.stress_records import Stress
 from vicinal.checks import InputError, check_choice
 from vicinal.confidence.verdicts import VERDICTS
 from vicinal.records import Record
@@ -123,7 +124,7 @@ class Audit(Record):
     layers: tuple[Layer, ...] | None = None
     network: NetworkView | None = None
     map: Map | None = None
-    stress: tuple[StressTable, ...] | None = None
+    stress: Stress | None = None
     unknowns: Unknowns | None = None
     duplicates: Duplicates | None = None
     hubs: Hubs | None = None
@@ -132,10 +133,14 @@ class Audit(Record):
     planted: tuple[Planted, ...] = ()
     warnings: tuple[str, ...] = ()
     not_checked: dict[str, str] = dataclasses.field(default_factory=dict)  # section -> why
+    scale: Scale | None = None  # where the rows were not all in memory
     media: Media | None = dataclasses.field(
         default=None, compare=False, repr=False, metadata={"json": False}
     )
     head: Any = dataclasses.field(default=None, compare=False, repr=False, metadata={"json": False})
+    parts: dict[str, Path] = dataclasses.field(  # name in the run -> where every row's results lie
+        default_factory=dict, compare=False, repr=False, metadata={"json": False}
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -191,7 +196,17 @@ class Audit(Record):
         )
 
     def verdict_counts(self) -> dict[str, int]:
+        """Of all query rows, also of those that the record does not hold."""
+        if self.scale is not None:
+            return dict(self.scale.verdicts)
         return {verdict: self.cases.verdict.count(verdict) for verdict in VERDICTS}
+
+    @property
+    def suspect_count(self) -> int | None:
+        """Of all support rows; None where labels were not checked."""
+        if self.scale is not None:
+            return self.scale.suspects
+        return len(self.labels.suspects) if self.labels else None
 
     @property
     def summary(self) -> dict[str, Any]:

@@ -13,18 +13,22 @@ import shlex
 import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from numpy.typing import NDArray
 
 from vicinal.audits import audit
+from vicinal.audits.costs import costs
 from vicinal.audits.encoder import ENCODER
+from vicinal.audits.entangled_layers import states_of
 from vicinal.audits.files import word
 from vicinal.audits.inputs import About, AuditSettings
 from vicinal.audits.model import embedding_of
 from vicinal.audits.record import Audit
 from vicinal.audits.sections import Head
+from vicinal.capture import read_weights, row_count
 from vicinal.checks import InputError, check_choice
 from vicinal.cli.classes import order_for, stated_order
 from vicinal.cli.clock import Clock
@@ -33,6 +37,7 @@ from vicinal.cli.console import Console
 from vicinal.cli.data_files import read_rows, read_vectors, without_labels
 from vicinal.cli.decisions import cleaned_support
 from vicinal.cli.folders import WORK, locked
+from vicinal.cli.in_shards import in_shards, sharded_sets
 from vicinal.cli.model_inputs import (
     ImageReading,
     ModelInputs,
@@ -46,7 +51,12 @@ from vicinal.cli.row_set import RowSet, check_same_dims
 from vicinal.cli.run_folder import CLEANED, DROPPED, media_of, next_folder, write_run
 from vicinal.cli.verbs import METRICS, AuditOptions
 from vicinal.files import remove_tree
-from vicinal.report.facts import label_sentences, target_sentence, threshold_sentence
+from vicinal.report.facts import (
+    label_sentences,
+    stress_sentences,
+    target_sentence,
+    threshold_sentence,
+)
 
 SERVER = ("uvicorn", "starlette", "python_multipart")  # of the extra that explore needs
 ROLES = ("support", "query", "calib", "foreign")
@@ -69,6 +79,7 @@ def run(options: AuditOptions) -> None:
             result = audit(
                 **prepared.arguments,
                 settings=settings_of(prepared.options),
+                on=options.on,
                 about=prepared.about,
                 work=folder / WORK,
                 progress=step,
@@ -104,6 +115,8 @@ def _data(audit: Audit) -> Iterator[str]:
     yield f"{'split':<8} {data.split} · k={data.k} · T={data.temperature or 0:.4g}"
     if data.space is not None:
         yield f"{'space':<8} {data.space.how}"
+    if audit.scale is not None:
+        yield f"{'scale':<8} {audit.scale.how}"
     if audit.search is not None:
         yield f"neighbors: {audit.search.how}"
     yield ""
@@ -139,7 +152,7 @@ def _findings(audit: Audit) -> Iterator[str]:
     counts = audit.verdict_counts()
     yield "  verdicts   " + " · ".join(f"{name} {n:,}" for name, n in counts.items())
     if audit.labels is not None:
-        suspects, checked = len(audit.labels.suspects), audit.labels.checked
+        suspects, checked = audit.suspect_count or 0, audit.labels.checked
         yield (
             f"  labels     {suspects:,} of {checked:,} support labels contradicted by their "
             f"neighborhood ({100 * suspects / max(checked, 1):.1f} %)"
@@ -152,6 +165,8 @@ def _findings(audit: Audit) -> Iterator[str]:
             f"(AUROC {found.parts[0].auroc:.3f}; {found.flagged:.1%} of ordinary rows flagged, "
             f"promised {found.rate:g})"
         )
+    for line in stress_sentences(audit):
+        yield f"  stress     {line}"
     for planted in audit.planted:
         missed = planted.planted - planted.found
         yield (
@@ -170,16 +185,21 @@ def _findings(audit: Audit) -> Iterator[str]:
 def _written(audit: Audit, folder: Path) -> Iterator[str]:
     page = folder / "report.html"
     size = f"{page.stat().st_size / 1e6:.1f} MB"
-    files = "summary.json · samples.csv · suspects.csv · labels.csv · trust.vic"
+    head = " · trust.vic" if (folder / "trust.vic").exists() else ""
+    files = f"summary.json · samples.csv · suspects.csv · labels.csv{head}"
     cleaned = f" · {CLEANED}" if (folder / CLEANED).exists() else ""
-    yield f"wrote  {page} ({size}) · {files}{cleaned}"
-    predict = f"vicinal predict {folder}/trust.vic new.npz"
-    if audit.head.made_from.model is not None:
-        predict = f"vicinal predict {folder}/trust.vic NEW --model {audit.head.made_from.model}"
+    parts = " · every row in labels-*.parquet" if any(folder.glob("labels-*.parquet")) else ""
+    yield f"wrote  {page} ({size}) · {files}{cleaned}{parts}"
+    predict = ""
+    if head and audit.head.made_from.model is not None:
+        model = audit.head.made_from.model
+        predict = f"   |   vicinal predict {folder}/trust.vic NEW --model {model}"
+    elif head:
+        predict = f"   |   vicinal predict {folder}/trust.vic new.npz"
     if all(importlib.util.find_spec(name) for name in SERVER):
-        yield f"next   vicinal explore {folder}   |   {predict}"
+        yield f"next   vicinal explore {folder}{predict}"
     else:
-        yield f"next   open {page}   |   {predict}"
+        yield f"next   open {page}{predict}"
         yield "       (vicinal explore judges new inputs live: pip install 'vicinal[explore]')"
 
 
@@ -198,6 +218,9 @@ def prepare(options: AuditOptions, console: Console) -> Prepared:
     settings_of(options)  # a wrong setting is answered before a file is read
     if options.model is not None:
         return _with_model(options, options.model, console)
+    if options.stress or options.checkpoints is not None:
+        flag = "--stress" if options.stress else "--checkpoints"
+        raise InputError(f"{flag} needs the model that made the embeddings: add --model.")
     return _with_rows(options, console)
 
 
@@ -208,6 +231,8 @@ def _with_rows(
 ) -> Prepared:
     """Embeddings as they are, of images by the small encoder, or of texts by ``encode``."""
     given = {role: spec for role in ROLES if (spec := getattr(options, role)) is not None}
+    if in_shards(options):
+        return Prepared(options, *sharded_sets(options, given, stated_order(options)))
     if Path(str(options.support)).is_dir() and (rows := read_rows(str(options.support))).unlabeled:
         raise without_labels(rows, options.support)
     zero_rows = options.metric == "cosine" or options.normalize
@@ -264,6 +289,7 @@ def settings_of(options: AuditOptions) -> AuditSettings:
         seed=options.seed,
         embedding=options.embedding,
         layers=tuple(options.layer or ()),
+        stress={None: "small", True: "full", False: "none"}[options.stress],
     )
 
 
@@ -305,8 +331,20 @@ def _with_model(options: AuditOptions, spec: str, console: Console) -> Prepared:
         "test": sets["query"].data,
         "calib": sets["calib"].data if "calib" in sets else None,
         "foreign": sets["foreign"].data if "foreign" in sets else None,
+        "checkpoints": checkpoints_of(options),
     }
+    sizes = {role: row_count(sets[role].data) for role in ("support", "query")}
+    for line in costs(settings_of(options), **sizes, checkpoints=len(arguments["checkpoints"])):
+        console.print(line)
     return Prepared(options, arguments, about, tables)
+
+
+def checkpoints_of(options: AuditOptions) -> dict[int, Any]:
+    """Each file by its step; read when its turn comes, as pickles only where they are trusted."""
+    found = states_of(options.checkpoints)
+    if not options.trust_pickle:
+        return found
+    return {step: partial(read_weights, file, trust_pickle=True) for step, file in found.items()}
 
 
 def _pair(rows: RowSet) -> Any:

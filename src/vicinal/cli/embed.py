@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -73,6 +74,8 @@ def _captured(
                     device=device,
                     to=folder,
                     progress=progress,
+                    on=options.on,
+                    load=partial(_model, options),
                 )
             except InputError:
                 raise
@@ -86,6 +89,11 @@ def _captured(
                 )
                 batch_size //= 2
                 forget(folder)
+
+
+def _model(options: EmbedOptions) -> nn.Module:
+    """The model again, in another process."""
+    return model_of(options.model, options, Console(as_json=True, quiet=True)).model
 
 
 def _failed(error: Exception, hint: str) -> InputError:

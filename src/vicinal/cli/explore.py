@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vicinal.audits.model import compact
+from vicinal.audits.entangled_layers import compact
 from vicinal.audits.record import Audit
 from vicinal.capture import capture
 from vicinal.checks import InputError

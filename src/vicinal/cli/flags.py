@@ -20,7 +20,7 @@ import typer
 import vicinal
 
 # How a command is run and whom it trusts, not what it computes: these stay out of a config.
-NOT_SETTINGS = ("config", "out", "fresh", "as_json", "quiet", "trust_folder", "media_root")
+NOT_SETTINGS = ("config", "out", "fresh", "as_json", "quiet", "trust_folder", "media_root", "on")
 FROM_CONFIG = "-"  # stands for an argument that is to come from --config
 Field = tuple["dataclasses.Field[Any]", Any]  # a field with its annotation
 

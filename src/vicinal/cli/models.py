@@ -18,18 +18,16 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file
 from torch import Tensor, nn
 
+from vicinal.capture import load_weights, read_weights
 from vicinal.checks import InputError, closest
 from vicinal.cli.console import Console
 from vicinal.cli.named_models import OWN_ENCODER, NamedModel, is_named, named_model
 from vicinal.cli.user_code import remember, user_code
 from vicinal.cli.verbs import ModelOptions
-from vicinal.files import reading, reason, regular_file
+from vicinal.files import reason, regular_file
 
-WRAPPERS = ("state_dict", "model_state_dict", "model", "ema", "net")
-PREFIXES = ("module.", "_orig_mod.", "model.")
 EXECUTES = "{} is a program: to load it is to run what it holds. Load only files you trust."
 
 
@@ -73,18 +71,26 @@ def load_model(
         loaded = LoadedModel(image_encoder(), spec)
     elif is_named(spec):
         found = named_model(spec, online)
-        notes = _load_weights(found.model, Path(weights), trust_pickle) if weights else ()
+        notes = _loaded(found.model, weights, trust_pickle)
         loaded = LoadedModel(found.model, spec, notes, named=found)
     elif ":" not in spec:
         loaded = _load_program(spec)
     else:
         factory = _factory(spec)
         model = _called(factory, spec, dict(arguments or {}))
-        notes = _load_weights(model, Path(weights), trust_pickle) if weights else ()
-        loaded = LoadedModel(model, spec, notes)
+        loaded = LoadedModel(model, spec, _loaded(model, weights, trust_pickle))
     if output is None:
         return loaded
     return replace(loaded, model=ChosenOutput(loaded.model, output))
+
+
+def _loaded(model: nn.Module, weights: str | None, trust_pickle: bool) -> tuple[str, ...]:
+    """What was said on loading a checkpoint into the model; nothing without one."""
+    if not weights:
+        return ()
+    fix = "If it holds a whole pickled model that you trust, add --trust-pickle."
+    found = read_weights(weights, trust_pickle=trust_pickle, fix=fix)
+    return load_weights(model, found, Path(weights).name)
 
 
 def model_of(spec: str, options: ModelOptions, console: Console) -> LoadedModel:
@@ -269,56 +275,3 @@ def _load_program(spec: str) -> LoadedModel:
         ) from None
     finally:
         logging.disable(logging.NOTSET)
-
-
-def _load_weights(model: nn.Module, path: Path, trust_pickle: bool) -> tuple[str, ...]:
-    regular_file(path)
-    fix = "If it holds a whole pickled model that you trust, add --trust-pickle."
-    with reading(f"weights from {path.name}", fix):
-        if path.suffix == ".safetensors":
-            found: Any = load_file(path)
-        else:
-            found = torch.load(path, map_location="cpu", weights_only=not trust_pickle)
-        whole = isinstance(found, nn.Module)
-        return _fitted(model, found.state_dict() if whole else found, path.name)
-
-
-def _fitted(model: nn.Module, found: Any, name: str) -> tuple[str, ...]:
-    """Load the reading of the file that matches the most parameters; all must match."""
-    wanted = model.state_dict()
-    best: tuple[int, str, dict[str, Tensor]] = (-1, "", {})
-    for how, candidate in _readings(found):
-        hits = sum(k in wanted and wanted[k].shape == v.shape for k, v in candidate.items())
-        if hits > best[0]:
-            best = (hits, how, candidate)
-    hits, how, state = best
-    if hits < len(wanted):
-        keys = (
-            ", ".join(list(map(str, found))[:3]) if isinstance(found, Mapping) else described(found)
-        )
-        missing = next(k for k in wanted if k not in state or state[k].shape != wanted[k].shape)
-        raise InputError(
-            f"weights match {max(hits, 0)} of {len(wanted)} parameters of the model (first without "
-            f"a match: {missing}). The file holds: {keys}."
-        )
-    model.load_state_dict({key: state[key] for key in wanted})
-    extra = len(state) - len(wanted)
-    notes = [f"weights: {hits}/{len(wanted)} parameters match {name}{how}"]
-    return tuple(notes + ([f"weights: {extra} entries of {name} were not used"] if extra else []))
-
-
-def _readings(found: Any) -> list[tuple[str, dict[str, Tensor]]]:
-    """The file as it is, unwrapped, and each without its prefixes."""
-    if not isinstance(found, Mapping):
-        return []
-    outer = [("", found)]
-    outer += [(f"[{k!r}]", found[k]) for k in WRAPPERS if isinstance(found.get(k), Mapping)]
-    readings = []
-    for how, mapping in outer:
-        tensors = {k: v for k, v in mapping.items() if isinstance(v, Tensor)}
-        readings.append((how, tensors))
-        for prefix in PREFIXES:
-            if any(k.startswith(prefix) for k in tensors):
-                bare = {k.removeprefix(prefix): v for k, v in tensors.items()}
-                readings.append((f"{how} after removing {prefix!r}", bare))
-    return readings

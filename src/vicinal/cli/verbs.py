@@ -40,6 +40,9 @@ TrustFolder = Annotated[
     bool,
     typer.Option("--trust-folder", help="Run the model that config.json names. It is code."),
 ]
+On = Annotated[
+    str | None, typer.Option("--on", help="ray, or ray://host:10001: work in a Ray cluster.")
+]
 METRICS = ("l2", "cosine")
 
 
@@ -168,7 +171,7 @@ class AuditOptions(
     )
 
     support: Annotated[
-        str | None, typer.Argument(help="Labeled reference rows: file or folder.")
+        str | None, typer.Argument(help="Labeled reference rows: file, folder, pattern.")
     ] = None
     query: Annotated[str | None, typer.Argument(help="Rows to judge.")] = None
     calib: Annotated[str | None, typer.Option("--calib", help="Held-out rows to fit on.")] = None
@@ -224,6 +227,17 @@ class AuditOptions(
     layer: Annotated[
         list[str] | None, typer.Option("--layer", help="Layer for the story; repeatable.")
     ] = None
+    stress: Annotated[
+        bool | None,
+        typer.Option(
+            "--stress/--no-stress",
+            help="All corruptions and attacks on images, or none; by default a few.",
+        ),
+    ] = None
+    checkpoints: Annotated[
+        str | None,
+        typer.Option("--checkpoints", help="'ckpt/*.pt': entanglement by layer over training."),
+    ] = None
     apply: Annotated[
         Path | None,
         typer.Option("--apply", help="Decisions exported from the page: relabel first."),
@@ -239,6 +253,10 @@ class AuditOptions(
         Path | None, typer.Option("--config", help="Settings of an earlier run (config.json).")
     ] = None
     trust_folder: TrustFolder = False
+    memory: Annotated[
+        str | None, typer.Option("--memory", help="2GB: what may be taken; rows are then streamed.")
+    ] = None
+    on: On = None
     fresh: Fresh = False
 
 
@@ -263,6 +281,7 @@ class EmbedOptions(ModelOptions, ImageOptions, DataOptions, ConsoleOptions):
         int, typer.Option("--batch-size", help="Rows per forward pass.", min=1, max=2**20)
     ] = 256
     device: Annotated[str, typer.Option("--device", help="auto, cpu, cuda, cuda:1, mps.")] = "auto"
+    on: On = None
     fresh: Fresh = False
 
 
@@ -274,7 +293,11 @@ class FitOptions(DataOptions, VectorOptions, ConsoleOptions):
         "vicinal fit train.npz --calib val.npz --target-accuracy 0.99 -o trust.vic"
     )
 
-    support: Annotated[str, typer.Argument(help="Labeled reference rows.")]
+    support: Annotated[str, typer.Argument(help="Labeled reference rows; or a table, pg:TABLE.")]
+    store: Annotated[
+        str | None,
+        typer.Option("--store", help="pg:TABLE: keep the rows there, not in the .vic file."),
+    ] = None
     calib: Annotated[str | None, typer.Option("--calib", help="Held-out labeled rows.")] = None
     target_accuracy: TargetAccuracy = None
     unfamiliar: Unfamiliar = 0.05

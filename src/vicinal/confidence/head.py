@@ -24,7 +24,8 @@ from torch import Tensor
 
 from vicinal.checks import InputError, as_matrix, as_tensor, same_kind
 from vicinal.confidence.bundle import write
-from vicinal.confidence.familiarity import ANCHORS, Familiarity, Surroundings, enough
+from vicinal.confidence.familiarity import Familiarity, Surroundings
+from vicinal.confidence.held_out_familiarity import held_out_scores
 from vicinal.confidence.linear_file import ned_linear_state
 from vicinal.confidence.made_from import MadeFrom
 from vicinal.confidence.ned.classifier import NEDClassifier
@@ -215,9 +216,9 @@ class TrustHead:
     @property
     def surroundings(self) -> Surroundings:
         """The parts of familiarity, fitted on the support as it is now."""
-        rows, codes = self.ned.support_.rows, self.ned.support_.labels.codes
-        if self._seen is None or self._seen[0] is not rows or self._seen[1] is not codes:
-            self._seen = (rows, codes, Surroundings.fit(rows, codes))
+        search, codes = self.ned.support_.search, self.ned.support_.labels.codes
+        if self._seen is None or self._seen[0] is not search or self._seen[1] is not codes:
+            self._seen = (search, codes, Surroundings.fit(search.rows, codes))
         return self._seen[2]
 
     def predict_proba(self, X: Any) -> Any:
@@ -314,17 +315,6 @@ def measure(
     threshold = threshold_for_accuracy(confidence, right, target).threshold
     familiar = Familiarity.of(held_out_scores(ned, evidence, unfamiliar), unfamiliar)
     return standards_of(evidence, ned.parameters_, threshold, target, familiar)
-
-
-def held_out_scores(ned: NEDClassifier, evidence: Evidence, rate: float) -> Tensor:
-    """Every part of familiarity (m, p): of held-out rows if they are enough, or of the support."""
-    support, parameters = ned.support_, ned.parameters_
-    parts = Surroundings.fit(support.rows, support.labels.codes)
-    few = len(support) > 1 and not enough(len(evidence), rate)
-    if evidence.points is not None and not few:
-        return parts.scores(evidence.points.cpu(), evidence.neighborhood, parameters)
-    graph = support.leave_one_out(ned.k_)
-    return parts.left_out(parts.held_out(ANCHORS), graph, parameters)
 
 
 def _out_of_fold(ned: NEDClassifier, evidence: Evidence) -> Tensor:
