@@ -41,6 +41,11 @@ class LoadedModel:
     hooks: bool = True  # TorchScript and exported programs have no layers to listen to
     named: NamedModel | None = None  # a model of a library, with how it reads images and texts
 
+    @property
+    def tokenize(self) -> Callable[[Sequence[str]], Tensor] | None:
+        """What makes inputs of texts, if the model reads texts."""
+        return None if self.named is None else self.named.tokenize
+
 
 def load_model(
     spec: str,
