@@ -11,6 +11,7 @@ import time
 import numpy as np
 import pytest
 
+from vicinal.audits.audit import SECTIONS
 from vicinal.studies import Audit
 
 FILES = {
@@ -359,6 +360,8 @@ def test_where_the_time_went_is_told_at_the_end(vicinal, files, tmp_path):
     last = out.strip().splitlines()[-1]
     assert re.match(r"took   \d+\.\d s: ", last)
     parts = dict(part.rsplit(" ", 1) for part in last.split(": ")[1].split(" · "))
-    assert "heads" in parts
+    known = {"reading", "writing", "neighbors", "label audit"}
+    assert parts
+    assert set(parts) <= known | {name.replace("_", " ") for name in SECTIONS}
     total = float(last.split()[1])
     assert sum(map(float, parts.values())) <= total + 0.05 * len(parts)

@@ -9,6 +9,7 @@ import torch
 from PIL import Image
 
 from vicinal.audits import encoder
+from vicinal.cli.named_models import OWN_ENCODER
 
 
 class Bright(torch.nn.Module):
@@ -70,6 +71,10 @@ def test_without_the_encoder_images_earn_a_sentence(vicinal, photos, monkeypatch
     code, _, err = vicinal("audit", "train", "test")
     assert code == 2
     assert "Add --model to embed its rows; or pip install 'vicinal[images]'" in err
+
+
+def test_the_encoder_has_one_name():
+    assert encoder.ENCODER == OWN_ENCODER
 
 
 def test_the_real_encoder_tells_pictures_apart():

@@ -33,10 +33,11 @@ from vicinal.audits.credibility import credibility_of
 from vicinal.audits.facts import Facts, gather
 from vicinal.audits.familiarity import kept_standards, unknowns_of, untested
 from vicinal.audits.frames import Columns
-from vicinal.audits.inputs import About, AuditSettings, AuditWarning, floats, ready_sets, warn
+from vicinal.audits.inputs import About, AuditSettings, AuditWarning, ready_sets, warn
 from vicinal.audits.keywords import asked_settings, check_model, from_frames, given_images
 from vicinal.audits.map import map_of
 from vicinal.audits.model import ModelFacts, images_of, listen
+from vicinal.audits.pictures import floats
 from vicinal.audits.recommend import recommendation_of, warn_of_seen_support
 from vicinal.audits.record import Audit, SupportRows
 from vicinal.audits.scale import audit_at_scale, is_source, on_ray

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import warnings
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -256,21 +255,6 @@ def ready_sets(
         fourth = _rows(rows, None, "foreign", about.foreign_name, settings)
         check_same_width(first.rows, fourth.rows, "support", "foreign")
     return Sets(first, second, third, labels.classes, names, alone, fourth)
-
-
-def floats(text: str, name: str) -> tuple[float, ...]:
-    """Numbers written ``0.485,0.456,0.406``, one or one for each channel.
-
-    >>> floats("0.5, 0.25,1", "--mean")
-    (0.5, 0.25, 1.0)
-    """
-    try:
-        found = tuple(float(part) for part in text.split(","))
-    except ValueError:
-        found = ()
-    if len(found) not in (1, 3) or not all(map(math.isfinite, found)):
-        raise InputError(f"{name} must be 1 or 3 numbers like 0.485,0.456,0.406, got {text!r}.")
-    return found
 
 
 def usable_k(settings: AuditSettings, sets: Sets) -> int:

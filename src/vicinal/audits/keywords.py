@@ -57,7 +57,7 @@ def from_frames(
     if not read:
         if columns.label or columns.image:
             raise InputError("`label` and `image` name columns of a data frame; none was given.")
-        return (model, *rest, about)  # type: ignore[return-value]
+        return (model, *rest, about)
     roles |= {role: found.pair for role, found in read.items()}
     if "foreign" in read:
         roles["foreign"] = read["foreign"].rows
@@ -65,7 +65,7 @@ def from_frames(
     if support is None or support.labels is None:
         names = ", ".join(map(str, rest[0].columns)) if is_frame(rest[0]) else ""
         raise InputError(f"`support` has no labels (columns: {names}). Name them: label='column'.")
-    return (model, *roles.values(), _described(about, support, read))  # type: ignore[return-value]
+    return (model, *roles.values(), _described(about, support, read))
 
 
 def _described(about: About, support: FrameRows, read: dict[str, FrameRows]) -> About:

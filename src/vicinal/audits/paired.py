@@ -238,7 +238,8 @@ def promised_coverage(
     change = shares[:, 1] - shares[:, 0]
     low, high = np.quantile(change[1:], [(1 - level) / 2, (1 + level) / 2])
     title = f"coverage at {100 * target:g} %"
-    return Delta("coverage", title, *shares[0].tolist(), change[0], low, high, True)
+    first, second = shares[0].tolist()
+    return Delta("coverage", title, first, second, change[0], low, high, True)
 
 
 def _from_heads(a: Audit, b: Audit) -> list[Delta]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections.abc import Sequence
 from pathlib import Path
@@ -78,3 +79,18 @@ def as_pixels(image: Any) -> NDArray[np.uint8]:
     low, high = min(float(pixels.min()), 0.0), float(pixels.max())
     high = max(high, 1.0) if low >= 0 and high <= 1 else high
     return np.round(255 * (pixels - low) / max(high - low, 1e-12)).astype(np.uint8)
+
+
+def floats(text: str, name: str) -> tuple[float, ...]:
+    """Numbers written ``0.485,0.456,0.406``, one or one for each channel.
+
+    >>> floats("0.5, 0.25,1", "--mean")
+    (0.5, 0.25, 1.0)
+    """
+    try:
+        found = tuple(float(part) for part in text.split(","))
+    except ValueError:
+        found = ()
+    if len(found) not in (1, 3) or not all(map(math.isfinite, found)):
+        raise InputError(f"{name} must be 1 or 3 numbers like 0.485,0.456,0.406, got {text!r}.")
+    return found

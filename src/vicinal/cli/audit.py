@@ -311,7 +311,7 @@ def _with_model(options: AuditOptions, spec: str, console: Console) -> Prepared:
     names: list[str] | None = None
     for role in ROLES:
         if (data := getattr(options, role)) is not None:
-            inputs = model_inputs(data, options, how, loaded.named and loaded.named.tokenize)
+            inputs = model_inputs(data, options, how, loaded.tokenize)
             if role == "support":
                 names = order_for(inputs, loaded.model, stated, console)
             sets[role] = inputs if role == "foreign" else in_codes_of(names, inputs)

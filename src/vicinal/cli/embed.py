@@ -29,7 +29,7 @@ def run(options: EmbedOptions) -> None:
     check_choice(options.pool, "--pool", POOLS)
     loaded = model_of(options.model, options, console)
     how = ImageReading.of(options).filled(loaded.named)
-    inputs = model_inputs(options.data, options, how, loaded.named and loaded.named.tokenize)
+    inputs = model_inputs(options.data, options, how, loaded.tokenize)
     folder = options.out or Path(f"{inputs.rows.name.split('.')[0]}-embeddings")
     with locked(folder, "capture"):
         place = _place(folder, options.fresh)

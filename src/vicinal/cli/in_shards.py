@@ -52,11 +52,12 @@ def sharded_sets(
     sets = {role: as_rows(spec, names) for role, spec in given.items()}
     titles = {f"{role}_name": Path(spec.split("+")[0]).name for role, spec in given.items()}
     about = About(
-        name=Path((options.query or options.support).split("+")[0]).stem.strip("*-_ ") or "audit",
+        name=Path((options.query or options.support or "").split("+")[0]).stem.strip("*-_ ")
+        or "audit",
         **{"query_name": titles["support_name"], **titles},  # type: ignore[arg-type]
         class_names=class_names,
         command=shlex.join(["vicinal", *sys.argv[1:]]),
-        reproduce="vicinal audit - --config config.json",
+        reproduce="vicinal audit --config config.json",
         show_images=False,
         config=as_config(options),
     )

@@ -15,8 +15,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
-from vicinal.audits.inputs import floats
-from vicinal.audits.pictures import read_image
+from vicinal.audits.pictures import floats, read_image
 from vicinal.capture import batches, evaluating
 from vicinal.checks import InputError
 from vicinal.cli.data_files import read_rows

@@ -20,11 +20,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from vicinal.audits.encoder import ENCODER, image_encoder
 from vicinal.capture import load_weights, read_weights
 from vicinal.checks import InputError, closest
 from vicinal.cli.console import Console
-from vicinal.cli.named_models import NamedModel, is_named, named_model
+from vicinal.cli.named_models import OWN_ENCODER, NamedModel, is_named, named_model
 from vicinal.cli.user_code import remember, user_code
 from vicinal.cli.verbs import ModelOptions
 from vicinal.files import reason, regular_file
@@ -41,6 +40,11 @@ class LoadedModel:
     notes: tuple[str, ...] = ()
     hooks: bool = True  # TorchScript and exported programs have no layers to listen to
     named: NamedModel | None = None  # a model of a library, with how it reads images and texts
+
+    @property
+    def tokenize(self) -> Callable[[Sequence[str]], Tensor] | None:
+        """What makes inputs of texts, if the model reads texts."""
+        return None if self.named is None else self.named.tokenize
 
 
 def load_model(
@@ -66,7 +70,9 @@ def load_model(
     trust_pickle : read a checkpoint that holds pickled objects. They can run any code.
     online : whether a named model (``hf:``, ``timm:``) may be downloaded.
     """
-    if spec == ENCODER:
+    if spec == OWN_ENCODER:
+        from vicinal.audits.encoder import image_encoder  # late: with it come audits
+
         loaded = LoadedModel(image_encoder(), spec)
     elif is_named(spec):
         found = named_model(spec, online)

@@ -24,6 +24,7 @@ from vicinal.checks import InputError
 from vicinal.cli.user_code import described
 from vicinal.files import reading
 
+OWN_ENCODER = "efficientnet-lite0"  # vicinal.audits.encoder: our own code, from an extra
 PREFIXES = ("timm", "hf", "sentence-transformers")
 LONGEST = 256  # tokens of a text
 

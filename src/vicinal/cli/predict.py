@@ -15,8 +15,8 @@ import numpy as np
 import torch
 
 from vicinal.audits.encoder import ENCODER
+from vicinal.audits.entangled_layers import compact
 from vicinal.audits.files import csv_text, number, word
-from vicinal.audits.model import compact
 from vicinal.capture import capture
 from vicinal.checks import InputError
 from vicinal.cli.console import Console, json_text
@@ -203,7 +203,7 @@ def embedded(options: PredictOptions, made: MadeFrom, console: Console) -> RowSe
         rows = read_rows(options.query, options)
         return replace(rows, embeddings=loaded.named.encode(rows.texts or ()))
     how = ImageReading.of(options).filled(made).filled(loaded.named)
-    inputs = model_inputs(options.query, options, how, loaded.named and loaded.named.tokenize)
+    inputs = model_inputs(options.query, options, how, loaded.tokenize)
     check_fits(loaded.model, inputs.data)
     layer = options.embedding or made.embedding or "output"
     with console.progress("embed") as progress:
