@@ -231,7 +231,7 @@ def test_verdicts_follow_a_target_that_is_moved(visit, digits):
         v in ("supported", "contested") and sure >= lower.level and credible > 0.05
         for v, sure, credible in rows
     )
-    assert page.inner_text("[data-count=supported]") == str(want)
+    assert page.inner_text(".counts .v-supported b") == str(want)
     assert page.inner_text("[data-tile=accept]") == str(want)
     assert "follow a target of 97 %" in page.inner_text("#target-note")
     page.click(".t-accept")
@@ -241,7 +241,7 @@ def test_verdicts_follow_a_target_that_is_moved(visit, digits):
     assert "No threshold keeps 100" in said
     assert "highest target that is reachable is 97 %" in said
     page.click("[data-target='0.95']")
-    assert page.inner_text("[data-count=supported]") == str(audit.verdict_counts()["supported"])
+    assert page.inner_text(".counts .v-supported b") == str(audit.verdict_counts()["supported"])
 
 
 def test_search_finds_classes_suspects_cases_and_texts(visit, digits, tmp_path):

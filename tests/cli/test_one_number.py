@@ -140,7 +140,7 @@ def test_verdicts_and_suspects_are_counted_alike_everywhere(audited):
     assert counts == summary["verdicts"]
     assert " · ".join(f"{name} {n:,}" for name, n in counts.items()) in said
     text, data = page(out)
-    shown = [data["verdicts"][code] for code in data["cases"]["verdict"]]
+    shown = [data["verdicts"][code] for code in data["points"]["verdict"]]
     assert len(shown) == data["total"] == len(rows)
     assert {name: shown.count(name) for name in counts} == counts
     for name, n in counts.items():

@@ -43,9 +43,13 @@ def rows_with(audit: Audit, *verdicts: str) -> list[int]:
 
 
 def wrong_of(audit: Audit, rows: list[int]) -> tuple[int, int]:
-    """How many of these rows have a label, and how many of those are predicted wrongly."""
+    """How many of these rows have a label, and how many of those are predicted wrongly.
+
+    A class that the support lacks is a label too, and none that could be predicted.
+    """
     cases = audit.cases
-    labeled = [row for row in rows if cases.label[row] is not None]
+    others = cases.others or (None,) * len(cases.id)
+    labeled = [row for row in rows if cases.label[row] is not None or others[row] is not None]
     return len(labeled), sum(cases.label[row] != cases.predicted[row] for row in labeled)
 
 
