@@ -22,7 +22,7 @@ from vicinal.audits.record import Audit, Media
 from vicinal.checks import InputError
 from vicinal.files import reading, write_atomically
 from vicinal.report import facts, opening, words
-from vicinal.report.figures import structure, trust
+from vicinal.report.figures import depth, stress, structure, trust
 from vicinal.report.payload import Payload, fill
 from vicinal.report.svg import Figure
 
@@ -45,9 +45,10 @@ def contents(audit: Audit) -> list[tuple[Any, Section]]:
 
     A line here is a template of that key in assets/sections.
     """
-    layers = drawn(audit.layers, structure.layers, structure.layer_history)
+    layers = drawn(audit.layers, depth.layers, depth.layer_history)
     credibility = drawn(audit.credibility, trust.credibility, trust.p_values)
     network = drawn(audit.network, structure.density, structure.denoising)
+    stressed = drawn(audit.stress, stress.verdicts_under_stress)
     classes = class_charts(audit)
     known = audit.class_facts or classes or audit.duplicates or audit.hubs
     return [
@@ -63,7 +64,7 @@ def contents(audit: Audit) -> list[tuple[Any, Section]]:
         (known, Section("classes", "Classes", "Classes and data", classes)),
         (audit.layers, Section("layers-section", "Layers", "Layers", layers)),
         (audit.network, Section("network", "Network", "The network’s own view", network)),
-        (audit.stress, Section("stress", "Stress", "Stress")),
+        (audit.stress, Section("stress", "Stress", "Stress", stressed)),
         (True, Section("limits", "Limits", "Limits and provenance")),
     ]
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from vicinal.audits.record import Audit
-from vicinal.audits.sections import Borders, Histogram, Layer, NetworkView, PriorShift
+from vicinal.audits.sections import Borders, Histogram, NetworkView, PriorShift
 from vicinal.report.figures.trust import histogram_rows
 from vicinal.report.svg import Figure, Plot, ticks
-from vicinal.report.words import clean, count, decimal, percent, plural, points, short
+from vicinal.report.words import clean, count, percent, plural, points, short
 
 MOST_CLASSES = 20  # more rows and columns than this cannot be read on a page
 MOST_POINTS = 5000
@@ -110,72 +110,6 @@ def prior_shift(record: PriorShift, classes: tuple[str, ...]) -> Figure:
         [
             [name, percent(s), percent(q)]
             for name, s, q in zip(classes, record.support, record.query, strict=True)
-        ],
-    )
-
-
-def layers(record: tuple[Layer, ...]) -> Figure:
-    """Entanglement of each layer with ± and the level that chance would give."""
-    most = max([layer.chance for layer in record] + [layer.entanglement for layer in record]) * 1.15
-    last = max(len(record) - 1, 1)
-    plot = Plot((-0.4, last + 0.4), (0, most), 440, 260, 44, 12, 26, 66)
-    plot.left_axis(ticks(0, most), lambda v: decimal(v, 1), "entanglement")
-    for i, layer in enumerate(record):
-        plot.line([(i - 0.35, layer.chance), (i + 0.35, layer.chance)], "ideal")
-        if layer.se is not None:
-            low, high = layer.entanglement - 2 * layer.se, layer.entanglement + 2 * layer.se
-            plot.whisker(i, max(0.0, low), high)
-        if len(record) <= 12:
-            plot.slanted(plot.sx(i) + 6, plot.height - 52, short(layer.name, 12))
-    plot.line([(i, layer.entanglement) for i, layer in enumerate(record)], "main")
-    for i, layer in enumerate(record):
-        plot.dot(i, layer.entanglement, "main")
-    plot.segment((44, plot.height - 66), (plot.width - 12, plot.height - 66), "axis")
-    return Figure(
-        "layers",
-        "How mixed the classes are, layer by layer",
-        "Soft nearest neighbor loss ± 2 standard errors; dotted: what shuffled labels would give. "
-        "Each layer has its own temperature, so compare each with its chance level, not with the "
-        "others' values.",
-        plot.draw("Entanglement per layer against chance", "wide"),
-        ("layer", "entanglement", "±", "chance", "below chance", "T", "distance", "n"),
-        [
-            [
-                *(layer.name, decimal(layer.entanglement, 3), decimal(layer.se, 3)),
-                *(decimal(layer.chance, 3), decimal(layer.chance - layer.entanglement, 3)),
-                *(f"{layer.temperature:.3g}", layer.metric, count(layer.n)),
-            ]
-            for layer in record
-        ],
-    )
-
-
-def layer_history(record: tuple[Layer, ...]) -> Figure | None:
-    """The same by epoch, where it was logged: share of chance, so that layers can be compared."""
-    logged = [layer for layer in record if len(layer.steps) > 1]
-    if not logged:
-        return None
-    first = min(layer.steps[0] for layer in logged)
-    last = max(layer.steps[-1] for layer in logged)
-    most = max(v / layer.chance for layer in logged for v in layer.history) * 1.1
-    plot = Plot((first, last), (0, most), 440, 240, 44, 88, 26, 40)
-    plot.left_axis(ticks(0, most), lambda v: points(v, 0), "% of chance")
-    epochs = [tick for tick in ticks(first, last) if tick == int(tick)]
-    plot.bottom_axis(epochs, lambda v: f"{v:g}", "epoch")
-    for i, layer in enumerate(logged):
-        path = [(s, v / layer.chance) for s, v in zip(layer.steps, layer.history, strict=True)]
-        plot.line(path, f"n{i % 4}")
-        plot.text(plot.width - 84, plot.sy(path[-1][1]) + 4, short(layer.name, 12), "tick")
-    return Figure(
-        "layer-history",
-        "Entanglement over training",
-        "As a share of each layer's chance level.",
-        plot.draw("Entanglement per layer over epochs", "wide"),
-        ("layer", "epoch", "entanglement"),
-        [
-            [layer.name, count(s), decimal(v, 3)]
-            for layer in logged
-            for s, v in zip(layer.steps, layer.history, strict=True)
         ],
     )
 

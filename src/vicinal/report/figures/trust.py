@@ -281,6 +281,9 @@ def credibility(record: Credibility) -> Figure:
     )
 
 
+OUTLINES = ("solid", "outlined", "dashed", "outlined in another color")
+
+
 def p_values(record: Credibility) -> Figure:
     """Shares per bin of each set's p-values; even bars mean the sets are alike."""
     sets = [h for h in record.histograms if sum(h.counts)]
@@ -295,7 +298,7 @@ def p_values(record: Credibility) -> Figure:
         plot.line([(0, even), (1, even)], "ideal")
     plot.bottom_axis(ticks(0, 1), lambda v: decimal(v, 1), "p-value")
     legend = " · ".join(
-        f"{'solid' if i == 0 else 'outlined'}: {h.name}" for i, h in enumerate(sets)
+        f"{OUTLINES[min(i, len(OUTLINES) - 1)]}: {h.name}" for i, h in enumerate(sets)
     )
     return Figure(
         "p-values",
