@@ -188,6 +188,154 @@ def test_decisions_leave_as_csv_and_json(visit, digits):
     assert seen.complaints == []
 
 
+def test_tiles_open_their_queues_and_actions_do_what_they_say(visit, digits):
+    audit, _, path = digits
+    seen = visit(path)
+    page, counts = seen.page, audit.verdict_counts()
+    page.click(".t-accept")
+    assert matching(page) == counts["supported"]
+    page.click(".t-accept")
+    page.click(".t-scope")
+    assert matching(page) == counts["unfamiliar"]
+    assert page.locator("#selection strong").inner_text() == f"{counts['unfamiliar']} of 320 rows"
+    page.click("#selection button:has-text('Clear')")
+    with page.expect_download() as waiting:
+        page.click("[data-do=people]")
+    with open(waiting.value.path(), newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert [row["verdict"] for row in rows] == [v for v in audit.cases.verdict if v != "supported"]
+    assert [audit.cases.id[int(row["row"])] for row in rows] == [row["id"] for row in rows]
+    page.click("[data-do=review]")
+    assert page.inner_text("#panel h2") == audit.labels.suspects[0].id
+    assert seen.complaints == []
+
+
+def test_the_worst_suspects_and_cases_are_beside_the_page_from_the_start(visit, digits):
+    audit, _, path = digits
+    page = visit(path).page
+    said = page.inner_text("#worst")
+    assert all(suspect.id in said for suspect in audit.labels.suspects[:6])
+    contested = [i for i, v in enumerate(audit.cases.verdict) if v == "contested"]
+    least = min(contested, key=lambda i: audit.cases.confidence[i])
+    page.click(f"[data-worst-case='{least}']")
+    assert page.inner_text("#panel h2") == audit.cases.id[least]
+
+
+def test_verdicts_follow_a_target_that_is_moved(visit, digits):
+    audit, _, path = digits
+    cases, page = audit.cases, visit(path).page
+    *_, lower = [t for t in audit.risk_coverage.targets if t.target == 0.97]
+    page.click("[data-target='0.97']")
+    rows = zip(cases.verdict, cases.confidence, cases.credibility, strict=True)
+    want = sum(
+        v in ("supported", "contested") and sure >= lower.level and credible > 0.05
+        for v, sure, credible in rows
+    )
+    assert page.inner_text(".counts .v-supported b") == str(want)
+    assert page.inner_text("[data-tile=accept]") == str(want)
+    assert "follow a target of 97 %" in page.inner_text("#target-note")
+    page.click(".t-accept")
+    assert matching(page) == want
+    page.click("[data-target='0.9999']")
+    said = page.inner_text("#target-note")
+    assert "No threshold keeps 100" in said
+    assert "highest target that is reachable is 97 %" in said
+    page.click("[data-target='0.95']")
+    assert page.inner_text(".counts .v-supported b") == str(audit.verdict_counts()["supported"])
+
+
+def test_search_finds_classes_suspects_cases_and_texts(visit, digits, tmp_path):
+    audit, _, path = digits
+    page = visit(path).page
+    suspect = audit.labels.suspects[2]
+    page.fill("#search", suspect.id)
+    page.locator("#found button", has_text=suspect.id).first.click()
+    assert page.inner_text("#panel h2") == suspect.id
+    texts, media = text_audit()
+    save_report(texts, tmp_path / "texts.html", media)
+    page = visit(tmp_path / "texts.html").page
+    page.fill("#search", "shipping")
+    assert page.locator("#found h3").all_inner_texts()[0] == "Classes"
+    page.locator("#found button").first.click()
+    assert "class=1" in page.url
+    page.click("#selection button:has-text('Clear')")
+    word = media.query[5].split("case ")[1][:4]
+    page.fill("#search", word)
+    page.keyboard.press("Enter")
+    assert 5 in shown_rows(page)
+    assert all(word in media.query[row] or word in texts.cases.id[row] for row in shown_rows(page))
+
+
+def test_any_class_can_be_chosen_and_every_step_taken_back(visit, digits):
+    audit, _, path = digits
+    seen = visit(path)
+    page, first = seen.page, audit.labels.suspects[0]
+    other = next(c for c in range(10) if c not in (first.given, first.suggested))
+    page.locator("#suspects tr").first.click()
+    page.keyboard.press("c")
+    assert page.evaluate("document.activeElement.id") == "other-class"
+    page.select_option("#other-class", str(other))
+    row = page.locator("#suspects tr").first
+    assert f"→ {audit.classes[other]}" in row.inner_text()
+    page.keyboard.press("1")
+    assert page.inner_text("#review-count").startswith("2 of")
+    page.keyboard.press("u")
+    assert page.inner_text("#review-count").startswith("1 of")
+    with page.expect_download() as waiting:
+        page.click("#export-csv")
+    assert waiting.value.suggested_filename == "decisions.csv"
+    with open(waiting.value.path(), newline="") as file:
+        line = next(csv.DictReader(file))
+    assert (line["decision"], line["label"]) == ("relabel", audit.classes[other])
+    again = page.context.new_page()
+    again.goto(path.as_uri())
+    again.wait_for_selector("html[data-ready]")
+    assert again.inner_text("#review-count").startswith("1 of")  # kept in the browser
+    page.keyboard.press("u")
+    assert page.inner_text("#review-count").startswith("0 of")
+    assert seen.complaints == []
+
+
+def test_many_labels_are_decided_at_once_and_leave_for_other_tools(visit, digits):
+    audit, _, path = digits
+    seen = visit(path)
+    page, suspects = seen.page, audit.labels.suspects
+    page.select_option("#review-form", "pairs")
+    group = page.locator(".pair-group").first
+    given, suggested = (int(c) for c in group.get_attribute("data-pair").split("~"))
+    inside = [s for s in suspects if (s.given, s.suggested) == (given, suggested)]
+    assert group.locator(".suspect-tile").count() == len(inside)
+    assert group.locator(".class-examples .thumb").count() >= 4
+    group.locator("button", has_text="Relabel the open ones").click()
+    assert page.inner_text("#review-count").startswith(f"{len(inside)} of")
+    tiles = page.locator(".pair-group").nth(1).locator(".suspect-tile")
+    row = int(tiles.first.get_attribute("data-tile-of"))
+    tiles.first.click()
+    page.locator("#bulk select").select_option("7")
+    page.click("#bulk-relabel")
+
+    def exported(kind):
+        with page.expect_download() as waiting:
+            page.select_option("#export-as", kind)
+        with open(waiting.value.path(), newline="") as file:
+            return file.read()
+
+    ids = {s.row: s.id for s in suspects}
+    want = {s.id: audit.classes[suggested] for s in inside} | {ids[row]: "7"}
+    assert json.loads(exported("fiftyone"))["labels"] == want
+    tasks = json.loads(exported("labelstudio"))
+    assert len(tasks) == len(suspects)
+    decided = {t["data"]["id"]: t["annotations"][0]["result"][0]["value"]["choices"][0]
+               for t in tasks if "annotations" in t}  # fmt: skip
+    assert decided == want
+    lines = list(csv.DictReader(io.StringIO(exported("cleanlab"))))
+    assert {"is_label_issue", "label_quality", "given_label", "predicted_label"} <= set(lines[0])
+    assert {ids[int(n["index"])]: n["decided_label"] for n in lines if n["decided_label"]} == want
+    page.click("#undo")
+    assert page.inner_text("#review-count").startswith(f"{len(inside)} of")
+    assert seen.complaints == []
+
+
 def test_the_threshold_table_follows_the_slider_and_the_curve(visit, digits):
     audit, _, path = digits
     curve, page = audit.risk_coverage, visit(path).page

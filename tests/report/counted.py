@@ -95,24 +95,23 @@ def risk_coverage(confidence, correct):
     accuracy = hits / count
     lower = np.clip(accuracy - 1.64 * np.sqrt(accuracy * (1 - accuracy) / count) - 1 / count, 0, 1)
     take = np.unique(np.linspace(0, len(order) - 1, 80).astype(int))
-    good = [i for i in take if lower[i] >= 0.95]
-    at = good[-1] if good else None
+
+    def keeping(target):
+        good = [i for i in take if lower[i] >= target]
+        if not good:
+            return Threshold(target, None, None, None, None, len(order), level=target)
+        at, value = good[-1], confidence[order][good[-1]]
+        shares = count[at] / len(order), accuracy[at], lower[at]
+        return Threshold(target, value, *shares, int(count[at]), level=max(value, 2 / 3))
+
     return RiskCoverage(
         "ned",
         confidence[order][take],
         count[take] / len(order),
         accuracy[take],
         lower[take],
-        Threshold(0.95, None, None, None, None, len(order))
-        if at is None
-        else Threshold(
-            0.95,
-            confidence[order][at],
-            count[at] / len(order),
-            accuracy[at],
-            lower[at],
-            int(count[at]),
-        ),
+        keeping(0.95),
+        [keeping(target) for target in (0.9, 0.95, 0.97, 0.9999)],
     )
 
 

@@ -1,6 +1,7 @@
 """What the page says, before it is a page: sentences, limits, which cards are kept."""
 
 import dataclasses
+import re
 
 import numpy as np
 import pytest
@@ -8,8 +9,10 @@ import torch
 
 from report.synthetic import image_audit, table_audit, text_audit
 from vicinal.audits.record import Media
+from vicinal.audits.sections import ReliabilityBin
 from vicinal.report import appearance, facts, payload, words
 from vicinal.report.figures import structure, trust
+from vicinal.report.figures.reliability import FEW, reliability
 from vicinal.report.svg import Plot, ticks
 
 
@@ -70,10 +73,35 @@ def test_unknowns_are_listed_as_untested_when_no_foreign_set_was_given(digits):
 
 def test_bins_of_few_rows_have_no_bar_but_keep_their_place_in_the_table(digits):
     head = next(h for h in digits[0].heads if h.name == "ned")
-    chart = trust.reliability(head)
-    full = sum(cell.count >= trust.FEW for cell in head.bins)
+    chart = reliability(head)
+    full = sum(cell.count >= FEW for cell in head.bins)
     assert str(chart.svg).count('class="bar soft"') == full
     assert len(chart.rows) == len(head.bins)
+
+
+def test_confidences_that_crowd_into_one_bar_are_shown_in_groups_of_equally_many(digits):
+    head = next(h for h in digits[0].heads if h.name == "ned")
+    one = dataclasses.replace(head.bins[0], low=0.9, high=1.0, count=320)
+    groups = [
+        ReliabilityBin(0.99 + i / 1100, 0.99 + (i + 1) / 1100, 32, 0.9905 + i / 1100, 1.0, 0.9, 1.0)
+        for i in range(10)
+    ]
+    crowd = dataclasses.replace(head, bins=[one], even_bins=groups)
+    chart = reliability(crowd)
+    assert str(chart.svg).count('class="dot main"') == 10
+    assert ">0.997<" in str(chart.svg)  # the axis tells nines apart
+    assert len(chart.rows) == 10
+    places = [float(x) for x in re.findall(r'class="dot main" cx="([\d.]+)"', str(chart.svg))]
+    assert places == sorted(places)
+    assert places[-1] - places[0] > 200
+
+
+def test_the_heat_map_prints_its_values_and_a_scale(digits):
+    record = digits[0].borders
+    drawn = str(structure.borders(record, digits[0].classes).svg)
+    top = record.pairs[0]
+    assert drawn.count(f">{structure.heat_value(top.share)}<") >= 2
+    assert f">{100 * top.share:.1f} %<" in drawn
 
 
 def test_the_heat_map_is_symmetric_and_its_darkest_cell_is_the_largest_border(digits):

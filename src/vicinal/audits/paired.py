@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import operator
 import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from statistics import NormalDist
 
 import numpy as np
 from numpy.typing import NDArray
@@ -40,6 +42,7 @@ class Delta(Record):
     low: float | None
     high: float | None
     higher_is_better: bool
+    paired: bool = True  # else the interval comes from both standard errors, and is too wide
 
     @property
     def finding(self) -> str:
@@ -61,6 +64,18 @@ class Change(Record):
     b: str
     confidence_a: float
     confidence_b: float
+
+
+@dataclass(frozen=True)
+class ClassChange(Record):
+    """Rows of one class, and how many of them each run gets right."""
+
+    name: str
+    rows: int
+    right_a: int
+    right_b: int
+    fixed: int
+    broken: int
 
 
 @dataclass(frozen=True)
@@ -89,6 +104,7 @@ class Comparison(Record):
     gates: tuple[Gate, ...] = ()
     warnings: tuple[str, ...] = ()
     not_checked: dict[str, str] = dataclasses.field(default_factory=dict)
+    classes: tuple[ClassChange, ...] = ()  # those that moved, most first
 
 
 @dataclass(frozen=True)
@@ -133,6 +149,7 @@ def compare_audits(
     gates: Sequence[str] = (),
     level: float = 0.95,
     seed: int = 0,
+    names: tuple[str, str] | None = None,
 ) -> Comparison:
     """``b`` against ``a``: every difference is b minus a, its interval from paired resampling.
 
@@ -144,6 +161,7 @@ def compare_audits(
         one: b's own value); a gate fails when its expression is true.
     level : of the intervals.
     seed : of the resampling.
+    names : what the runs are called; their own names, unless given.
     """
     first, second = runs = _paired(a, b)
     labels = [p if p is not None else q for p, q in zip(first.labels, second.labels, strict=True)]
@@ -155,12 +173,13 @@ def compare_audits(
     left = len(a.cases.id) + len(b.cases.id) - 2 * len(labels)
     overlap, overlap_k = _overlap(first, second)
     deltas = _deltas(runs, labels, level, seed)
+    named_a, named_b = names or (a.name, b.name)
     found = Comparison(
-        a=a.name,
-        b=b.name,
+        a=named_a,
+        b=named_b,
         rows=len(labels),
         level=level,
-        deltas=(*deltas, *_from_heads(a, b)),
+        deltas=(*deltas, *_from_heads(a, b, level)),
         overlap=overlap,
         overlap_k=overlap_k,
         changed=len(changes),
@@ -170,6 +189,7 @@ def compare_audits(
         provenance=provenance,
         warnings=(f"{left} rows are in only one of the runs and are left out.",) if left else (),
         not_checked={} if deltas else {"accuracy": "the query has no labels"},
+        classes=_class_changes(labels, first.predicted, second.predicted),
     )
     return dataclasses.replace(found, gates=tuple(_gate(text, found) for text in gates))
 
@@ -238,13 +258,32 @@ def promised_coverage(
     change = shares[:, 1] - shares[:, 0]
     low, high = np.quantile(change[1:], [(1 - level) / 2, (1 + level) / 2])
     title = f"coverage at {100 * target:g} %"
-    first, second = shares[0].tolist()
-    return Delta("coverage", title, first, second, change[0], low, high, True)
+    was, now = shares[0].tolist()
+    return Delta("coverage", title, was, now, change[0], low, high, True)
 
 
-def _from_heads(a: Audit, b: Audit) -> list[Delta]:
-    """Every head both runs have, without an interval: ``nll_ned``, ``ece_softmax``, …"""
+def _class_changes(
+    labels: Sequence[str | None], a: Sequence[str], b: Sequence[str]
+) -> tuple[ClassChange, ...]:
+    """Classes of which some row became right or wrong, most such rows first."""
+    tally: dict[str, list[int]] = {}
+    for label, p, q in zip(labels, a, b, strict=True):
+        if label is not None:
+            counts = tally.setdefault(label, [0, 0, 0, 0, 0])
+            hits = (True, p == label, q == label, q == label != p, p == label != q)
+            tally[label] = [n + hit for n, hit in zip(counts, hits, strict=True)]
+    moved = [ClassChange(name, *counts) for name, counts in tally.items() if any(counts[3:])]
+    return tuple(sorted(moved, key=lambda c: (-c.fixed - c.broken, c.name)))
+
+
+def _from_heads(a: Audit, b: Audit, level: float) -> list[Delta]:
+    """Every head both runs have: ``nll_ned``, ``ece_softmax``, …
+
+    A record keeps no head's answers but the chosen one's, so rows cannot be paired: where there are
+    standard errors the interval is that of independent rows, which is too wide for the same ones.
+    """
     found = []
+    reach = NormalDist().inv_cdf((1 + level) / 2)
     heads = {head.name: head for head in b.heads}
     for head in a.heads:
         other = heads.get(head.name)
@@ -253,8 +292,13 @@ def _from_heads(a: Audit, b: Audit) -> list[Delta]:
         for field, up in (("accuracy", True), ("ece", False), ("nll", False)):
             p, q = getattr(head, field), getattr(other, field)
             change = None if p is None or q is None else q - p
-            title = f"{'NLL' if field == 'nll' else field} of {head.title}"
-            found.append(Delta(f"{field}_{head.name}", title, p, q, change, None, None, up))
+            title = f"{'accuracy' if up else field.upper()} of {head.title}"
+            one, two = (getattr(part, f"{field}_se", None) for part in (head, other))
+            low = high = None
+            if change is not None and one is not None and two is not None:
+                half = reach * math.hypot(one, two)
+                low, high = change - half, change + half
+            found.append(Delta(f"{field}_{head.name}", title, p, q, change, low, high, up, False))
     return found
 
 

@@ -36,10 +36,11 @@ def run(options: CompareOptions) -> int:
         start,
         {"a": str(options.a), "b": str(options.b), "fail_if": gates},
     )
-    result = compare_audits(first, second, provenance, gates=gates, seed=options.seed)
+    names = run_names(options.a, options.b)
+    result = compare_audits(first, second, provenance, gates=gates, seed=options.seed, names=names)
     for text in result.warnings:
         console.warn(text)
-    page = render_compare(result)
+    page = render_compare(result, (first, second))
     try:
         folder.mkdir(parents=True, exist_ok=True)
         record = result.to_json(indent=1) + "\n"
@@ -59,6 +60,23 @@ def run(options: CompareOptions) -> int:
     if result.gates and not failed:
         console.print("gate: passed")
     return 1 if failed else 0
+
+
+def run_names(a: Path, b: Path) -> tuple[str, str]:
+    """The runs' folders, with as much of the way to them as tells them apart.
+
+    >>> run_names(Path("runs/base"), Path("runs/snnl"))
+    ('base', 'snnl')
+    >>> run_names(Path("old/audit"), Path("new/audit/audit.json"))
+    ('old/audit', 'new/audit')
+    """
+    ways = [(path if path.suffix != ".json" else path.parent).resolve().parts for path in (a, b)]
+    if ways[0] == ways[1]:
+        return ways[0][-1], ways[1][-1]
+    last = 1
+    while ways[0][-last:] == ways[1][-last:]:
+        last += 1
+    return "/".join(ways[0][-last:]), "/".join(ways[1][-last:])
 
 
 def _missing(folder: Path) -> list[Path]:
@@ -96,6 +114,8 @@ def as_table(result: Comparison, markdown: bool) -> str:
 
     rows = [["", result.a, result.b, "Δ (paired 95 % CI)", ""]]
     for delta in result.deltas:
+        if delta.delta is None:
+            continue  # of one run or of none
         change = cell(delta.delta, signed=True)
         if delta.low is not None:
             change += f" [{cell(delta.low, signed=True)}, {cell(delta.high, signed=True)}]"

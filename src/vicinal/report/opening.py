@@ -5,6 +5,7 @@ Computed from the record alone, so that it stands there where no script runs.
 
 from __future__ import annotations
 
+import shlex
 from dataclasses import dataclass
 
 from vicinal.audits.record import Audit
@@ -43,9 +44,13 @@ def rows_with(audit: Audit, *verdicts: str) -> list[int]:
 
 
 def wrong_of(audit: Audit, rows: list[int]) -> tuple[int, int]:
-    """How many of these rows have a label, and how many of those are predicted wrongly."""
+    """How many of these rows have a label, and how many of those are predicted wrongly.
+
+    A class that the support lacks is a label too, and none that could be predicted.
+    """
     cases = audit.cases
-    labeled = [row for row in rows if cases.label[row] is not None]
+    others = cases.others or (None,) * len(cases.id)
+    labeled = [row for row in rows if cases.label[row] is not None or others[row] is not None]
     return len(labeled), sum(cases.label[row] != cases.predicted[row] for row in labeled)
 
 
@@ -114,9 +119,10 @@ def review_action(audit: Audit) -> Action | None:
             f"{plural(last.changed, 'prediction')}"
         )
         if last.accuracy_before is not None and last.accuracy_after is not None:
+            titles = {head.name: head.title for head in audit.heads}
             effect += (
-                f": accuracy of the neighbor head {percent(last.accuracy_before)} → "
-                f"{percent(last.accuracy_after)}"
+                f": accuracy of {titles.get(last.head, 'the neighbor head')} "
+                f"{percent(last.accuracy_before)} → {percent(last.accuracy_after)}"
             )
         effect += "."
     command = f"{audit.provenance.command} --apply decisions.csv"
@@ -160,4 +166,6 @@ def ship_action(audit: Audit) -> Action | None:
         "unfamiliar rows are turned away whatever their confidence."
     )
     title = f"Ship with confidence ≥ {decimal(pick.value)}"
-    return Action("ship", title, effect, "Move the target", "vicinal predict trust.vic new.npz")
+    model = audit.provenance.config.get("model")
+    given = f" --model {shlex.quote(model)}" if isinstance(model, str) else ""
+    return Action("ship", title, effect, "Move the target", f"vicinal predict trust.vic NEW{given}")

@@ -23,6 +23,7 @@ from vicinal.checks import InputError
 from vicinal.files import reading, write_atomically
 from vicinal.report import facts, opening, words
 from vicinal.report.figures import depth, stress, structure, trust
+from vicinal.report.figures.reliability import reliability
 from vicinal.report.payload import Payload, fill
 from vicinal.report.svg import Figure
 
@@ -77,9 +78,9 @@ def drawn(part: Part | None, *forms: Callable[[Part], Figure | None]) -> list[Fi
 def trust_charts(audit: Audit) -> list[Figure]:
     """Reliability of each head, the recommended one first, then the choices of k and threshold."""
     heads = sorted(audit.heads, key=lambda head: head.name != audit.recommended)
-    reliability = [trust.reliability(h, h.name == audit.cases.head) for h in heads if h.bins]
+    diagrams = [reliability(h, h.name == audit.cases.head) for h in heads if h.bins]
     choices = drawn(audit.sweep, trust.sweep) + drawn(audit.risk_coverage, trust.risk_coverage)
-    return reliability + choices
+    return diagrams + choices
 
 
 def class_charts(audit: Audit) -> list[Figure]:

@@ -105,7 +105,8 @@ def card_order(audit: Audit) -> list[Entry]:
 def is_urgent(audit: Audit, i: int) -> bool:
     """An error, or a row outside what the support covers."""
     cases = audit.cases
-    wrong = cases.label[i] is not None and cases.label[i] != cases.predicted[i]
+    labeled = cases.label[i] is not None or bool(cases.others and cases.others[i] is not None)
+    wrong = labeled and cases.label[i] != cases.predicted[i]
     return wrong or cases.verdict[i] in ("unfamiliar", "isolated")
 
 

@@ -1,42 +1,105 @@
-"""Two runs side by side: differences with paired intervals, on one small page without a script."""
+"""Two runs side by side: differences with paired intervals, classes that moved, linked maps."""
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
+from typing import Any
 
 from markupsafe import Markup
 
-from vicinal.audits.paired import Comparison
+from vicinal.audits.paired import Comparison, Gate
+from vicinal.audits.record import Audit
 from vicinal.files import write_atomically
+from vicinal.report.figures.points import on_steps
 from vicinal.report.page import asset, environment, integrity
 from vicinal.report.svg import Plot, ticks
-from vicinal.report.words import short, signed
+from vicinal.report.words import clean, short, signed
 
+MOST_POINTS = 20_000  # of a map beside another
+GATE = re.compile(r"\s*([\w.@+-]+?)\s*([<>]=?)\s*([+-]?)\s*([\d.e-]+)\s*(%?)\s*$")
 AS_SHARE = ("accuracy", "ece", "cover")  # measures printed in percent, by the start of their name
 
 
-def render_compare(record: Comparison) -> str:
-    """The page as one HTML text; its policy allows its own style and nothing else."""
+def render_compare(record: Comparison, audits: tuple[Audit, Audit] | None = None) -> str:
+    """The page as one HTML text; its policy allows its own style and script and nothing else.
+
+    With the two ``audits`` there are their maps, side by side: what is selected on one is marked on
+    the other. Without them the page needs no script and has none.
+    """
     style = asset("page.css")
-    policy = f"default-src 'none'; style-src '{integrity(style)}'; img-src data:; base-uri 'none'"
+    maps = None if audits is None else maps_data(record, *audits)
+    script = "" if maps is None else f"(() => {{\n'use strict';\n{asset('compare.js')}\n}})();"
+    runs = f"; script-src '{integrity(script)}'" if script else ""
+    policy = f"default-src 'none'; style-src '{integrity(style)}'{runs}; img-src data:"
+    measured = [delta for delta in record.deltas if delta.delta is not None]
     return environment().get_template("two_runs.html").render(
         record=record,
+        measured=measured,
         style=style,
-        policy=policy,
+        script=script,
+        maps=maps,
+        policy=f"{policy}; base-uri 'none'",
         headline=headline(record),
         chart=interval_chart(record),
+        gate_words=gate_words,
         as_share=lambda delta: delta.name.startswith(AS_SHARE),
     )  # fmt: skip
 
 
-def save_compare(record: Comparison, path: str | Path) -> None:
-    write_atomically(path, render_compare(record))
+def save_compare(
+    record: Comparison, path: str | Path, audits: tuple[Audit, Audit] | None = None
+) -> None:
+    write_atomically(path, render_compare(record, audits))
+
+
+def maps_data(record: Comparison, a: Audit, b: Audit) -> dict[str, Any] | None:
+    """Rows that both maps place, as steps of a grid, with what became of each."""
+    if a.map is None or b.map is None:
+        return None
+    place = {name: row for row, name in enumerate(b.cases.id)}
+    rows = [row for row, name in enumerate(a.cases.id) if name in place]
+    rows = rows[:: max(1, -(-len(rows) // MOST_POINTS))]
+    others = [place[a.cases.id[row]] for row in rows]
+    maps = [on_steps(audit.map) for audit in (a, b) if audit.map is not None]
+    said = [[audit.classes[code] for code in audit.cases.predicted] for audit in (a, b)]
+    labels = [a.cases.label[row] for row in rows]
+    became = []
+    for row, other, label in zip(rows, others, labels, strict=True):
+        p, q = said[0][row], said[1][other]
+        true = None if label is None else a.classes[label]
+        became.append(0 if p == q else 1 if q == true else 2 if p == true else 3)
+    return {
+        "id": [clean(a.cases.id[row]) for row in rows],
+        "a": {"x": [maps[0]["x"][r] for r in rows], "y": [maps[0]["y"][r] for r in rows]},
+        "b": {"x": [maps[1]["x"][r] for r in others], "y": [maps[1]["y"][r] for r in others]},
+        "became": became,
+        "said": [[clean(said[0][r]), clean(said[1][o])] for r, o in zip(rows, others, strict=True)],
+    }
+
+
+def gate_words(gate: Gate, record: Comparison) -> str:
+    """What the gate asks for and what it found, without signs."""
+    match = GATE.match(gate.expression)
+    if match is None:
+        return ""
+    name, sign, signed_limit, limit, share = match.groups()
+    titles = {delta.name: delta.title for delta in record.deltas}
+    what = titles.get(name, name)
+    bound = f"{signed_limit}{limit}".replace("-", "−") + (" %" if share else "")
+    over = "more than" if ">" in sign else "less than"
+    asked = f"{what} may not {'change by' if signed_limit else 'be'} {over} {bound}"
+    if gate.value is None:
+        return f"{asked}; it could not be measured"
+    value = f"{gate.value:+.4g}" if signed_limit else f"{gate.value:.4g}"
+    found = value.replace("-", "−")
+    return f"{asked}; it {'changed by' if signed_limit else 'is'} {found}"
 
 
 def headline(record: Comparison) -> str:
     """One sentence: what got better, what got worse, and where there is no evidence."""
     groups: dict[str, list[str]] = {}
-    for delta in record.deltas:
+    for delta in (delta for delta in record.deltas if delta.paired):
         groups.setdefault(delta.finding, []).append(delta.title)
     parts = [f"{kind}: {', '.join(groups[kind])}" for kind in ("better", "worse") if kind in groups]
     if not parts:
@@ -48,7 +111,7 @@ def interval_chart(record: Comparison) -> Markup:
     """Differences with their intervals around zero; only measures in percent share the axis."""
     shown = [
         d for d in record.deltas
-        if d.name.startswith(AS_SHARE) and d.low is not None and d.high is not None
+        if d.name.startswith(AS_SHARE) and d.paired and d.low is not None and d.high is not None
     ]  # fmt: skip
     if not shown:
         return Markup("")

@@ -13,7 +13,7 @@ function colorings() {
     predicted: { title: 'prediction', of: (r) => hue(P.predicted[r]), legend: () => classes(P.predicted) },
     label: { title: 'label', of: (r) => hue(P.label[r]), legend: () => [...classes(P.label), [QUIET, 'no label', null]] },
     confidence: { title: 'confidence', of: (r) => RAMP[Math.min(5, Math.floor(P.confidence[r] / 10000 * 6))], legend: () => RAMP.map((color, i) => [color, `${decimal(i / 6)}–${decimal((i + 1) / 6)}`, `conf=${i / 6}~${(i + 1) / 6}`]) },
-    right: { title: 'right or wrong', of: (r) => (P.label[r] < 0 ? QUIET : P.label[r] === P.predicted[r] ? 'supported' : 'unfamiliar'), legend: () => [['supported', 'right', null], ['unfamiliar', 'wrong', 'errors=1'], [QUIET, 'no label', null]] },
+    right: { title: 'right or wrong', of: (r) => (isWrong(r) ? 'unfamiliar' : hasLabel(r) ? 'supported' : QUIET), legend: () => [['supported', 'right', null], ['unfamiliar', 'wrong', 'errors=1'], [QUIET, 'no label', null]] },
     suspect: { title: 'suspect labels', of: () => QUIET, behind: (s, row) => (suspectAt.has(row) ? 'contested' : QUIET), legend: () => [['contested', 'support label to review', 'section=labels'], [QUIET, 'other rows', null]] },
   };
   (c.layers ?? []).forEach((layer, l) => {
@@ -60,12 +60,12 @@ function drawLegend(by) {
 
 function rowTip(row) {
   const i = caseAt.get(row);
-  const wrong = P.label[row] >= 0 && P.label[row] !== P.predicted[row];
+  const wrong = isWrong(row);
   return [
     i !== undefined && D.kind === 'images' ? thumb('query', i, 64) : null,
     el('div', {},
       el('div', { class: 'says' }, mark(P.verdict[row]), name(clip(D.classes[P.predicted[row]], 40)), el('span', { class: 'quiet', text: decimal(P.confidence[row] / 10000) })),
-      el('div', { class: wrong ? 'truth wrong' : 'truth' }, P.label[row] < 0 ? 'no label' : name(`${wrong ? '✗' : '✓'} label ${clip(D.classes[P.label[row]], 40)}`)),
+      el('div', { class: wrong ? 'truth wrong' : 'truth' }, hasLabel(row) ? name(`${wrong ? '✗' : '✓'} label ${clip(labelName(row), 40)}`) : 'no label'),
       el('div', { class: 'id' }, name(clip(rowName(idOf(row), row), 48))),
       i !== undefined && D.kind === 'texts' ? el('div', { class: 'snippet', text: clip(D.texts.query[i] ?? '', 120) }) : null),
   ].filter(Boolean);

@@ -5,13 +5,13 @@ let limit = PAGE;
 
 function card(i) {
   const c = D.cases;
-  const wrong = c.label[i] !== null && c.label[i] !== c.predicted[i];
+  const wrong = isWrong(c.row[i]);
   const unfamiliar = VERDICTS[c.verdict[i]] === 'unfamiliar';
   const predicted = clip(D.classes[c.predicted[i]], 60);
   const facts = el('span', {},
     el('span', { class: 'says' }, mark(c.verdict[i]), name(predicted), el('span', { class: unfamiliar ? 'quiet void' : 'quiet', text: decimal(c.confidence[i]) })),
     meter(unfamiliar ? 0 : c.confidence[i]),
-    el('div', { class: wrong ? 'truth wrong' : 'truth' }, c.label[i] === null ? 'no label' : el('span', {}, wrong ? '✗ label ' : '✓ label ', name(clip(D.classes[c.label[i]], 60)))),
+    el('div', { class: wrong ? 'truth wrong' : 'truth' }, hasLabel(c.row[i]) ? el('span', {}, wrong ? '✗ label ' : '✓ label ', name(clip(labelName(c.row[i]), 60))) : 'no label'),
     el('div', { class: 'id' }, name(clip(rowName(c.id[i], c.row[i]), 60))));
   const media = cardMedia(i);
   const image = D.kind === 'images';

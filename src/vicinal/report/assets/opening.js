@@ -6,18 +6,17 @@ function rowsWith(...verdicts) {
   P.verdict.forEach((v, r) => { if (codes.has(v)) rows.push(r); });
   return rows;
 }
-const isWrong = (r) => P.label[r] >= 0 && P.label[r] !== P.predicted[r];
 
 // The record's own numbers stand in the page; they move only with the target.
 function drawCounts() {
   const total = P.verdict.length;
   VERDICTS.forEach((verdict) => {
     const n = rowsWith(verdict).length;
-    $(`[data-count="${verdict}"]`).textContent = whole(n);
-    $(`[data-share="${verdict}"]`).textContent = percent(n / Math.max(total, 1));
+    $(`.counts .v-${verdict} b`).textContent = whole(n);
+    $(`.counts .v-${verdict} .quiet`).textContent = percent(n / Math.max(total, 1));
   });
   const rows = rowsWith('supported');
-  const labeled = rows.filter((r) => P.label[r] >= 0);
+  const labeled = rows.filter(hasLabel);
   const wrong = labeled.filter(isWrong).length;
   $('[data-tile=accept]').textContent = whole(rows.length);
   $('[data-of=accept]').textContent = `${percent(rows.length / Math.max(total, 1), 0)} of ${whole(total)} inputs`;
@@ -26,7 +25,7 @@ function drawCounts() {
 
 function rowsFile(filename, rows) {
   const columns = ['id', 'row', 'predicted', 'confidence', 'verdict', 'label'];
-  const lines = rows.map((r) => [cell(idOf(r)), r, cell(D.classes[P.predicted[r]]), P.confidence[r] / 10000, VERDICTS[P.verdict[r]], P.label[r] < 0 ? '' : cell(D.classes[P.label[r]])]);
+  const lines = rows.map((r) => [cell(idOf(r)), r, cell(D.classes[P.predicted[r]]), P.confidence[r] / 10000, VERDICTS[P.verdict[r]], cell(labelName(r) ?? '')]);
   download(filename, 'text/csv', [columns, ...lines].map((line) => line.join(',')).join('\n') + '\n');
 }
 
@@ -41,7 +40,7 @@ function drawSelection(rows) {
   const bar = $('#selection');
   bar.hidden = !filtered();
   if (bar.hidden) return;
-  const labeled = rows.filter((r) => P.label[r] >= 0);
+  const labeled = rows.filter(hasLabel);
   const right = labeled.filter((r) => !isWrong(r)).length;
   const counts = VERDICTS.map((_, v) => rows.filter((r) => P.verdict[r] === v).length);
   bar.replaceChildren(

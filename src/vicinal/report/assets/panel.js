@@ -60,8 +60,8 @@ function casePanel(i) {
   const networkView = network && state.view === 'network';
   const neighbors = networkView ? c.network_neighbors[i] : c.neighbors[i];
   const unfamiliar = VERDICTS[c.verdict[i]] === 'unfamiliar';
-  const truth = c.label[i] === null ? 'no label' : name(clip(D.classes[c.label[i]], 120));
-  const wrong = c.label[i] !== null && c.label[i] !== c.predicted[i];
+  const truth = hasLabel(c.row[i]) ? name(clip(labelName(c.row[i]), 120)) : 'no label';
+  const wrong = isWrong(c.row[i]);
   return [
     el('p', { class: 'kind' }, el('span', { text: `Case, query row ${whole(c.row[i])}` }), closeButton()),
     el('h2', {}, name(clip(rowName(c.id[i], c.row[i]), 300))),
@@ -121,12 +121,12 @@ function suspectPanel(n) {
 
 // A query row without a card: what every row has.
 function rowPanel(r) {
-  const wrong = P.label[r] >= 0 && P.label[r] !== P.predicted[r];
+  const wrong = isWrong(r);
   return [
     el('p', { class: 'kind' }, el('span', { text: `Query row ${whole(r)}` }), closeButton()),
     el('h2', {}, name(clip(rowName(idOf(r), r), 300))),
     el('p', { class: 'verdict-line' }, mark(P.verdict[r]), VERDICTS[P.verdict[r]]),
-    pairs([['predicted', name(clip(D.classes[P.predicted[r]], 120))], ['label', P.label[r] < 0 ? 'no label' : name(clip(D.classes[P.label[r]], 120)), wrong ? 'wrong' : null], ['confidence', decimal(P.confidence[r] / 10000)]]),
+    pairs([['predicted', name(clip(D.classes[P.predicted[r]], 120))], ['label', hasLabel(r) ? name(clip(labelName(r), 120)) : 'no label', wrong ? 'wrong' : null], ['confidence', decimal(P.confidence[r] / 10000)]]),
     el('p', { class: 'absent', text: 'This row has no card in this file; its neighbors are in samples.csv.' }),
   ];
 }

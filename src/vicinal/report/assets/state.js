@@ -12,6 +12,10 @@ let caseAt = new Map(); // query row -> position among the cards
 let suspectAt = new Map(); // support row -> position among the suspects
 const chosen = { query: new Set(), support: new Set() }; // rows inside the lasso, named by state.rows
 
+// A label is a class, -1 where there is none, -2 where it is a class that the support lacks.
+const hasLabel = (r) => P.label[r] !== -1;
+const isWrong = (r) => hasLabel(r) && P.label[r] !== P.predicted[r];
+const labelName = (r) => (P.label[r] >= 0 ? D.classes[P.label[r]] : P.label[r] === -2 ? P.others[r] ?? 'a class the support lacks' : null);
 const idOf = (row) => (P.id ? P.id[row] : String(row));
 
 function readHash() {
@@ -61,10 +65,10 @@ const within = (value, [low, high]) => !(value === null || value === undefined |
 function rowMatches(r) {
   if (state.verdict && VERDICTS[P.verdict[r]] !== state.verdict) return false;
   if (state.class !== '' && P.label[r] !== +state.class && P.predicted[r] !== +state.class) return false;
-  if (state.errors && (P.label[r] < 0 || P.label[r] === P.predicted[r])) return false;
+  if (state.errors && !isWrong(r)) return false;
   if (state.rows && !chosen.query.has(r)) return false;
   if (state.conf && !within(P.confidence[r] / 10000, span(state.conf))) return false;
-  if (state.q && !says(state.q, idOf(r), D.classes[P.predicted[r]], D.classes[P.label[r]], D.texts?.query[caseAt.get(r)])) return false;
+  if (state.q && !says(state.q, idOf(r), D.classes[P.predicted[r]], labelName(r), D.texts?.query[caseAt.get(r)])) return false;
   if (!state.cred && !state.near && !state.crowd && !state.pair) return true;
   const i = caseAt.get(r); // what follows is known of rows with a card
   return i !== undefined && cardMatches(i);

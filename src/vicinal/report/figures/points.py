@@ -27,12 +27,21 @@ def points_data(audit: Audit) -> dict[str, Any]:
         "id": None if plain else [clean(name) for name in cases.id],
         "verdict": [code[verdict] for verdict in cases.verdict],
         "predicted": list(cases.predicted),
-        "label": [-1 if label is None else label for label in cases.label],
+        "label": labels_data(audit),
+        "others": {row: clean(name) for row, name in enumerate(cases.others or ()) if name},
         "confidence": np.rint(10000 * np.array(cases.confidence)).astype(int).tolist(),
         "doubted": doubted(audit),
         "maps": maps_data(audit),
         "support": support_data(audit),
     }
+
+
+def labels_data(audit: Audit) -> list[int]:
+    """Codes; -1 where there is no label, -2 where it is a class that the support lacks."""
+    cases = audit.cases
+    others = cases.others or (None,) * len(cases.id)
+    pairs = zip(cases.label, others, strict=True)
+    return [(-1 if other is None else -2) if label is None else label for label, other in pairs]
 
 
 def doubted(audit: Audit) -> list[int]:

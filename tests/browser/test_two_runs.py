@@ -1,0 +1,71 @@
+"""The comparison in a real browser: two maps of the same rows, one selection."""
+
+import dataclasses
+
+import pytest
+
+from report.synthetic import hostile_audit, image_audit
+from vicinal.audits.paired import compare_audits
+from vicinal.report import save_compare
+
+pytestmark = pytest.mark.browser
+
+
+def moved(audit):
+    """The same rows, every tenth of them with another answer."""
+    cases = audit.cases
+    other = [
+        (p + 1) % len(audit.classes) if i % 10 == 0 else p for i, p in enumerate(cases.predicted)
+    ]
+    return dataclasses.replace(audit, cases=dataclasses.replace(cases, predicted=other))
+
+
+@pytest.fixture
+def pair(tmp_path):
+    audit, _ = image_audit()
+    later = moved(audit)
+    record = compare_audits(audit, later, audit.provenance, names=("base", "snnl"))
+    save_compare(record, tmp_path / "compare.html", (audit, later))
+    return record, tmp_path / "compare.html"
+
+
+def test_a_lasso_on_one_map_lists_the_rows_of_both(visit, pair):
+    record, path = pair
+    seen = visit(path)
+    page = seen.page
+    canvas = page.locator("#map-b")
+    canvas.scroll_into_view_if_needed()
+    box = canvas.bounding_box()
+    page.mouse.move(box["x"] + 1, box["y"] + 1)
+    page.mouse.down()
+    for x, y in ((0.99, 0.01), (0.99, 0.99), (0.01, 0.99)):
+        page.mouse.move(box["x"] + x * box["width"], box["y"] + y * box["height"])
+    page.mouse.up()
+    said = page.inner_text("#linked-count")
+    assert said == f"320 rows chosen, {record.changed} of them with another answer."
+    assert page.locator("#linked tr").count() == 200
+    assert seen.complaints == []
+    assert seen.outside() == []
+
+
+def test_it_says_which_runs_which_classes_and_only_what_was_measured(visit, pair):
+    record, path = pair
+    page = visit(path).page
+    assert "base → snnl" in page.inner_text("h1").replace("\u2068", "")
+    assert page.locator("section[aria-labelledby=classes] tbody tr").count() == len(record.classes)
+    assert sum(c.broken for c in record.classes) == record.broken
+    measured = [d for d in record.deltas if d.delta is not None]
+    assert len(measured) < len(record.deltas)
+    assert page.locator("section[aria-labelledby=measures] tbody tr").count() == len(measured)
+
+
+def test_hostile_names_run_nothing_in_a_comparison(visit, tmp_path):
+    audit, _ = hostile_audit()
+    plain = tuple(f"{i} {name}" for i, name in enumerate(audit.cases.id))
+    audit = dataclasses.replace(audit, cases=dataclasses.replace(audit.cases, id=plain))
+    later = moved(audit)
+    record = compare_audits(audit, later, audit.provenance)
+    save_compare(record, tmp_path / "compare.html", (audit, later))
+    seen = visit(tmp_path / "compare.html")
+    assert seen.page.evaluate("window.pwned") is None
+    assert seen.complaints == []
