@@ -129,11 +129,14 @@ def test_rows_that_are_foreign_corrupted_or_attacked_are_told_by_low_credibility
 
 def test_the_full_set_has_every_corruption_and_the_worst_case_of_many_attacks(net, monkeypatch):
     monkeypatch.setitem(EXTENTS, "full", EXTENTS["full"]._replace(corruptions=FEW[:1], attacked=6))
-    found = audit(net, striped(240, 2), striped(40, 3), stress=True, settings=QUICK)
+    about = About(show_images=False)
+    found = audit(net, striped(240, 2), striped(40, 3), stress=True, settings=QUICK, about=about)
     attack = found.stress.attack
     assert attack.rows == 6
     assert attack.worst <= min(attack.fitted, attack.smoothed, attack.transfer) <= attack.clean
     assert found.provenance.config["stress"] == "full"
+    assert all(example.before is example.after is None for example in found.stress.examples)
+    assert found.stress.results[0].ece is None  # 40 rows are too few
 
 
 @pytest.mark.parametrize(
