@@ -2,6 +2,7 @@
 
 import base64
 import io
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -99,9 +100,21 @@ def test_the_worst_case_is_shown_with_the_picture_before_and_after(report):
         original = striped(160, 3)[0][example.row, 0].numpy() * 255
         assert np.abs(before - original).max() <= 1
         assert np.abs(before - after).max() > 1
+
+
+def test_a_forged_record_is_refused(report):
     for other in ("data:text/html;base64,AAAA", "javascript:alert(1)"):
         with pytest.raises(InputError, match="PNG"):
             StressExample(0, 0, 1, 0.5, "supported", other, None)
+    with pytest.raises(InputError, match="verdict"):
+        StressExample(0, 0, 1, 0.5, "fine")
+    with pytest.raises(InputError, match="must hold shares of supported, contested"):
+        replace(report.stress.results[0], verdicts={"supported": 1.0})
+    with pytest.raises(InputError, match="none of its"):
+        replace(report.stress, worst=99)
+    stranger = replace(report.stress, examples=(StressExample(0, 0, 9, 0.5, "supported"),))
+    with pytest.raises(InputError, match="none of its 3 classes"):
+        replace(report, stress=stranger)
 
 
 def test_the_record_goes_through_json_and_the_summary_leaves_the_pictures_out(report):
