@@ -410,11 +410,16 @@ def label_scores(p, given):
             chi += sum((v - usual) ** 2 / usual for v in column)
             freedom += count - 2
     shrink = 1 - 0.7 * (max(0.0, 1 - freedom / chi) if chi > 0 else 0.0)
+    share = sum(map(sum, events)) / sum(halves)
+    found = [(sum(events[j][k] for j in range(count)), h * share) for k, h in enumerate(halves)]
+    chi = sum((v - usual) ** 2 / usual for v, usual in found if usual > 0)
+    freedom = sum(usual > 0 for _, usual in found) - 1
+    own = max(0.0, 1 - freedom / chi) if chi > 0 else 0.0
     scores = []
     for row, g in zip(p, given, strict=True):
         mass = []
         for k in range(count):
-            rate = 1 - math.exp((logs[k] + common) / 2)
+            rate = 1 - math.exp(common + own * (logs[k] - common))
             direction = (1 - shrink) * entries[g][k] / rates[k] + shrink * even(g, k)
             mass.append(row[k] * (1 - rate if g == k else direction * rate))
         scores.append((sum(mass) - mass[g]) / sum(mass))

@@ -8,7 +8,7 @@ import torch
 
 import reference
 from vicinal.checks import InputError
-from vicinal.confidence import NEDClassifier
+from vicinal.confidence import NEDClassifier, TrustHead
 from vicinal.confidence.familiarity import (
     COMBINED,
     FOLDS,
@@ -150,3 +150,15 @@ def test_wrong_rates_parts_and_widths_earn_a_sentence():
         combined_by_ranks(np.zeros((4, 2)), np.zeros((4, 3)))
     with pytest.raises(InputError, match="NaN"):
         combined_by_ranks(np.zeros((4, 1)), [[math.nan]])
+
+
+def test_in_a_space_that_saw_labels_the_promise_holds_for_fresh_rows():
+    flagged = []
+    for seed in range(3):  # fewer rows than columns: every row the map was fitted to looks special
+        rng = torch.Generator().manual_seed(seed)
+        y = torch.arange(1150) % 3
+        x = torch.randn(1150, 200, generator=rng) * torch.linspace(0.3, 3, 200)
+        x += 4 * torch.eye(3, 200)[y]
+        head = TrustHead.fit((x[:150], y[:150]), ned=NEDClassifier(k=30, space="whitened"))
+        flagged.append(float((head.predict(x[150:]).verdict == "unfamiliar").mean()))
+    assert 0.005 < sum(flagged) / 3 < 0.07  # it was 1.0 among rows the map had seen

@@ -203,3 +203,17 @@ def test_zeros_are_answered_and_what_is_no_probability_earns_a_sentence():
         label_noise(p.log(), given[:3])
     with pytest.raises(InputError, match="holds NaN"):
         label_noise(torch.full((4, 2), math.nan), given[:4])
+
+
+def test_rates_of_classes_that_differ_by_chance_alone_are_one_rate():
+    rng = torch.Generator().manual_seed(0)
+    true = torch.arange(2000) % 20
+    wrong = torch.rand(2000, generator=rng) < 0.1
+    given = torch.where(wrong, (true + torch.randint(1, 20, true.shape, generator=rng)) % 20, true)
+    p = (torch.full((2000, 20), 0.01) + 0.8 * torch.eye(20)[true]).double()
+    rate = 1 - label_noise(p.log(), given).matrix.diagonal()
+    assert float(rate.max() - rate.min()) < 0.02
+    given = torch.where((true == 3) & (torch.rand(2000, generator=rng) < 0.5), 7, given)
+    rate = 1 - label_noise(p.log(), given).matrix.diagonal()
+    assert int(rate.argmax()) == 3
+    assert float(rate[3]) > 0.3

@@ -7,6 +7,7 @@ fitted is never scored on the rows it was fitted on.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -31,7 +32,7 @@ from vicinal.audits.scoring import Scored
 from vicinal.audits.searching import Searching
 from vicinal.audits.sections import SpaceFacts
 from vicinal.audits.stress import stressed
-from vicinal.audits.suspects import ScoredLabels, scored_labels
+from vicinal.audits.suspects import ScoredLabels, class_log_probs, scored_labels
 from vicinal.checks import InputError
 from vicinal.confidence.blend import Blend, blended_log_probs
 from vicinal.confidence.ned.classifier import NEDClassifier
@@ -41,6 +42,7 @@ from vicinal.evaluation import ChosenTarget, reachable_target
 from vicinal.labels import UNKNOWN, Labels, log_class_shares
 from vicinal.neighbors.graph import NeighborGraph
 from vicinal.neighbors.neighborhood import Neighborhood
+from vicinal.neighbors.search import Search
 from vicinal.neighbors.search.resumable import Progress
 
 MIN_FOLD_ROWS = 50  # labeled rows; with fewer the fit is said to be weak
@@ -218,19 +220,22 @@ class Facts:
     @cached_property
     def support_log_probs(self) -> Float[Tensor, "n c"]:
         """What is said of each support row by parts that have not seen it (or its label)."""
-        everyone = torch.arange(len(self.sets.codes))
-        return self.said_of_support(everyone, self.ned.log_probs_of(self.graph))
-
-    def said_of_support(self, rows: Tensor, log_ned: Tensor) -> Float[Tensor, "r c"]:
-        """The same of some rows, of which the neighbors say this."""
-        if self._support_blend is None:
+        log_ned = self.ned.log_probs_of(self.graph)
+        if self.support_blend is None:
             return log_ned
         codes, log_linear = self.sets.codes, torch.from_numpy(self.linear.head.oof_log_proba_)
-        log_prior = log_class_shares(codes, len(self.sets.classes), leave_one_out=True)[rows]
-        return blended_log_probs(log_ned, log_linear[rows], log_prior, self._support_blend)
+        log_prior = log_class_shares(codes, len(self.sets.classes), leave_one_out=True)
+        return blended_log_probs(log_ned, log_linear, log_prior, self.support_blend)
 
     @cached_property
-    def _support_blend(self) -> Blend | None:
+    def support_classes(self) -> Float[Tensor, "n c"]:
+        """The same of its class alone, whatever its label: what labels are judged by."""
+        everyone = torch.arange(len(self.sets.codes))
+        return class_log_probs(self, everyone, self.ned.log_probs_of(self.graph))
+
+    @cached_property
+    def support_blend(self) -> Blend | None:
+        """How neighbors and linear view are weighed where support rows are spoken of."""
         if self.settings.prior != "support":
             return None
         return NEDLinear().fit_parts(self.ned, self.linear.head).blend_
@@ -247,7 +252,7 @@ class Facts:
     @cached_property
     def labels(self) -> ScoredLabels:
         """The support's labels judged by probabilities that never saw them."""
-        return scored_labels(self.support_log_probs, self.sets.codes)
+        return scored_labels(self.support_classes, self.sets.codes)
 
     @property
     def support_ids(self) -> tuple[str, ...]:
@@ -262,15 +267,19 @@ def gather(
     about: About,
     work: str | Path | None,
     progress: Progress | None,
+    make: Callable[[Tensor], Search] | None = None,
 ) -> Facts:
-    """Choose the space, search and split; ``work`` keeps finished blocks of a stopped search."""
+    """Choose the space, search and split; ``work`` keeps finished blocks of a stopped search.
+
+    ``make`` gives another search than the settings name: one in other processes.
+    """
     k, codes = usable_k(settings, sets), sets.codes
     given = None if logits is None else aligned_logits(logits, sets, about.class_names)
     fit = space_of(settings, sets, k)
     sets = sets.mapped(fit.space)
     if fit.crossed is not None and settings.k is None:
         k = min(k, most_neighbors(fit.crossed))
-    searching = Searching(sets.support, settings, work, progress)
+    searching = Searching(sets.support, settings, work, progress, make)
 
     def nearest(rows: LabeledRows) -> Neighborhood:
         return searching.nearest(rows, k).labeled(codes)

@@ -26,6 +26,7 @@ from vicinal.confidence.familiarity import (
     enough,
     part_columns,
 )
+from vicinal.confidence.held_out_familiarity import cross_fitted_scores
 from vicinal.confidence.ned.posterior import best_class
 from vicinal.confidence.ned_linear import NEDLinear
 from vicinal.confidence.verdicts import SUPPORTED, VERDICTS, judge, standards_of
@@ -60,6 +61,7 @@ class Foreignness:
     query: Float[Tensor, "m p"]
     held: Float[Tensor, "h p"] | None  # calibration rows, or support rows left out in turn
     foreign: Float[Tensor, "f p"] | None
+    kept: Float[Tensor, "h p"] | None = None  # for the head to keep, where its map saw ``held``
 
 
 def foreignness(facts: Facts) -> Foreignness:
@@ -71,15 +73,24 @@ def foreignness(facts: Facts) -> Foreignness:
         foreign = parts.scores(sets.foreign.rows, facts.foreign, parameters)
     if sets.leave_one_out:
         query = parts.left_out(torch.arange(len(sets.codes)), facts.graph, parameters)
-        return Foreignness(query, query[parts.held_out(ANCHORS)], foreign)
+        return Foreignness(query, query[parts.held_out(ANCHORS)], foreign, _new_to_the_map(facts))
     query = parts.scores(sets.query.rows, facts.neighborhood, parameters)
     held_out, rate = facts.split.held_out, facts.settings.unfamiliar
     fewest = min(len(fold.evidence) for fold in facts.split.folds)
     if held_out.points is not None and enough(fewest, rate):
         held = parts.scores(held_out.points, held_out.neighborhood, parameters)
     elif held_out.leave_one_out or not enough(fewest, rate):
-        held = parts.left_out(parts.held_out(ANCHORS), facts.graph, parameters)
+        held = _new_to_the_map(facts)
+        if held is None:
+            held = parts.left_out(parts.held_out(ANCHORS), facts.graph, parameters)
     return Foreignness(query, held, foreign)
+
+
+def _new_to_the_map(facts: Facts) -> Float[Tensor, "h p"] | None:
+    """Of support rows by maps that did not see them; None where the map saw no labels."""
+    if facts.support.crossed is None:
+        return None
+    return cross_fitted_scores(facts.support, facts.neighborhood.k, facts.ned.parameters_)
 
 
 def ordinary_rows(facts: Facts, among: Int[Tensor, " r"] | None = None) -> Int[Tensor, " r"]:
@@ -92,6 +103,8 @@ def ordinary_rows(facts: Facts, among: Int[Tensor, " r"] | None = None) -> Int[T
 def held_out_scores(facts: Facts, fold: Fold | None = None) -> Float[Tensor, "h p"]:
     """Of the rows that a fold (or, without one, the head to keep) may be ranked among."""
     scores = facts.foreignness
+    if fold is None and scores.kept is not None:
+        return scores.kept
     if scores.held is not None:
         return scores.held
     return scores.query[ordinary_rows(facts, None if fold is None else fold.fitted_on)]

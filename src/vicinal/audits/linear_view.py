@@ -20,7 +20,7 @@ from vicinal.confidence.linear import LinearClassifier
 from vicinal.neighbors.spaces import plain_space
 
 LOGISTIC_ROWS = 20_000
-TRIED_ROWS = 1_000  # on which both scalings are tried; a few of each class
+TRIED_ROWS, TRIED_FOLDS = 600, 3  # on which both scalings are tried
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,28 +94,24 @@ def better_linear(x: Float[Tensor, "n d"], codes: Int[Tensor, " n"], seed: int) 
         return fitted_linear(x, codes, columns=False)  # there are no proportions
     rows = sample(codes, TRIED_ROWS, seed)
     own = codes[rows].unique(return_inverse=True)[1][:, None].numpy()
-    tried = {
-        columns: fitted_linear(x[rows], codes[rows], columns=columns) for columns in (False, True)
-    }
-    losses = {
-        columns: -float(np.take_along_axis(head.oof_log_proba_, own, 1).mean())
-        for columns, head in tried.items()
-    }
-    better = min(losses, key=lambda columns: losses[columns])
-    return tried[better] if len(rows) == len(x) else fitted_linear(x, codes, columns=better)
+    losses = {}
+    for columns in (False, True):
+        tried = fitted_linear(x[rows], codes[rows], columns=columns, folds=TRIED_FOLDS)
+        losses[columns] = -float(np.take_along_axis(tried.oof_log_proba_, own, 1).mean())
+    return fitted_linear(x, codes, columns=losses[True] < losses[False])
 
 
 def fitted_linear(
-    x: Float[Tensor, "n d"], codes: Int[Tensor, " n"], *, columns: bool
+    x: Float[Tensor, "n d"], codes: Int[Tensor, " n"], *, columns: bool, folds: int = 5
 ) -> LinearClassifier:
     """Logistic regression of the rows, or (``columns``) of their standardized columns."""
     labels: NDArray[np.int64] = codes.numpy()
     if not columns:
-        return LinearClassifier().fit(x, labels)
+        return LinearClassifier(folds=folds).fit(x, labels)
     scaled = plain_space("standardized", x.double())
     assert scaled.shift is not None
     assert scaled.matrix is not None
-    head = LinearClassifier().fit(scaled(x.double()), labels)
+    head = LinearClassifier(folds=folds).fit(scaled(x.double()), labels)
     head.coef_ = head.coef_ * scaled.matrix.numpy()  # W'((x - μ)/σ) = (W/σ)'x - (W/σ)'μ
     head.intercept_ = head.intercept_ - head.coef_ @ scaled.shift.numpy()
     return head

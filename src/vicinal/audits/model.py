@@ -15,7 +15,6 @@ from typing import Any
 import numpy as np
 import torch
 from jaxtyping import Float, Int
-from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.utils.data import Dataset, IterableDataset
 
@@ -29,6 +28,7 @@ from vicinal.audits.entangled_layers import (
 )
 from vicinal.audits.inputs import AuditSettings
 from vicinal.audits.network import NetworkFacts, network_facts
+from vicinal.audits.pictures import as_pixels
 from vicinal.audits.record import Media, ReadLater
 from vicinal.audits.sections import Layer
 from vicinal.capture import (
@@ -82,6 +82,7 @@ class ModelFacts:
     support_neighborhoods: dict[str, Neighborhood] = field(default_factory=dict)
     network: NetworkFacts | None = None
     foreign: Any = None
+    embedding: str = "output"
     not_checked: dict[str, str] = field(default_factory=dict)
 
     def columns_of(self, named: int | None) -> Tensor | None:
@@ -152,6 +153,7 @@ def listen(
         support_neighborhoods=neighborhoods,
         network=network,
         foreign=unknown,
+        embedding=embedding,
         not_checked={} if missing is None else {"network": missing},
     )
 
@@ -249,26 +251,6 @@ def images_of(train: Any, test: Any) -> Media | None:
     """Thumbnails of both sets if their inputs are images ``(c, h, w)`` with 1 or 3 channels."""
     support, query = _inputs(train), _inputs(test)
     return None if support is None or query is None else Media("images", query, support)
-
-
-def as_pixels(image: Any) -> NDArray[np.uint8]:
-    """uint8 ``(h, w)`` or ``(h, w, 3)``; floats are scaled by their own range.
-
-    >>> as_pixels(torch.tensor([[[0.0, 0.5], [1.0, 1.0]]])).tolist()
-    [[0, 128], [255, 255]]
-    """
-    pixels = np.asarray(image.detach().cpu() if isinstance(image, Tensor) else image)
-    if pixels.ndim == 3 and pixels.shape[0] in (1, 3) and pixels.shape[2] not in (1, 3):
-        pixels = np.moveaxis(pixels, 0, 2)
-    elif pixels.ndim == 3 and pixels.shape[0] == 1:
-        pixels = pixels[0]
-    if pixels.ndim == 3 and pixels.shape[2] == 1:
-        pixels = pixels[:, :, 0]
-    if pixels.dtype == np.uint8:
-        return pixels
-    low, high = min(float(pixels.min()), 0.0), float(pixels.max())
-    high = max(high, 1.0) if low >= 0 and high <= 1 else high
-    return np.round(255 * (pixels - low) / max(high - low, 1e-12)).astype(np.uint8)
 
 
 def _inputs(data: Any) -> ReadLater | None:

@@ -13,16 +13,18 @@ import logging
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
+from vicinal.audits.encoder import ENCODER, image_encoder
 from vicinal.capture import load_weights, read_weights
 from vicinal.checks import InputError, closest
 from vicinal.cli.console import Console
+from vicinal.cli.named_models import NamedModel, is_named, named_model
 from vicinal.cli.user_code import remember, user_code
 from vicinal.cli.verbs import ModelOptions
 from vicinal.files import reason, regular_file
@@ -38,6 +40,7 @@ class LoadedModel:
     name: str
     notes: tuple[str, ...] = ()
     hooks: bool = True  # TorchScript and exported programs have no layers to listen to
+    named: NamedModel | None = None  # a model of a library, with how it reads images and texts
 
 
 def load_model(
@@ -47,8 +50,9 @@ def load_model(
     arguments: Mapping[str, str] | None = None,
     output: str | None = None,
     trust_pickle: bool = False,
+    online: bool = False,
 ) -> LoadedModel:
-    """``pkg.module:factory``, ``file.py:factory``, ``model.ts`` or ``model.pt2``.
+    """``pkg.module:factory``, ``file.py:factory``, ``model.ts``, ``model.pt2``, or by a name.
 
     Weights are read with ``weights_only=True``; a training checkpoint is unwrapped and prefixes of
     parallel or compiled models removed, and the notes say so.
@@ -60,21 +64,32 @@ def load_model(
     arguments : what the factory is called with; numbers, true, false and none are read as such.
     output : which of several outputs is the model's, by key, attribute or position.
     trust_pickle : read a checkpoint that holds pickled objects. They can run any code.
+    online : whether a named model (``hf:``, ``timm:``) may be downloaded.
     """
-    if ":" not in spec:
+    if spec == ENCODER:
+        loaded = LoadedModel(image_encoder(), spec)
+    elif is_named(spec):
+        found = named_model(spec, online)
+        notes = _loaded(found.model, weights, trust_pickle)
+        loaded = LoadedModel(found.model, spec, notes, named=found)
+    elif ":" not in spec:
         loaded = _load_program(spec)
     else:
         factory = _factory(spec)
         model = _called(factory, spec, dict(arguments or {}))
-        fix = "If it holds a whole pickled model that you trust, add --trust-pickle."
-        notes: tuple[str, ...] = ()
-        if weights:
-            found = read_weights(weights, trust_pickle=trust_pickle, fix=fix)
-            notes = load_weights(model, found, Path(weights).name)
-        loaded = LoadedModel(model, spec, notes)
+        loaded = LoadedModel(model, spec, _loaded(model, weights, trust_pickle))
     if output is None:
         return loaded
-    return LoadedModel(ChosenOutput(loaded.model, output), loaded.name, loaded.notes, loaded.hooks)
+    return replace(loaded, model=ChosenOutput(loaded.model, output))
+
+
+def _loaded(model: nn.Module, weights: str | None, trust_pickle: bool) -> tuple[str, ...]:
+    """What was said on loading a checkpoint into the model; nothing without one."""
+    if not weights:
+        return ()
+    fix = "If it holds a whole pickled model that you trust, add --trust-pickle."
+    found = read_weights(weights, trust_pickle=trust_pickle, fix=fix)
+    return load_weights(model, found, Path(weights).name)
 
 
 def model_of(spec: str, options: ModelOptions, console: Console) -> LoadedModel:
@@ -87,6 +102,7 @@ def model_of(spec: str, options: ModelOptions, console: Console) -> LoadedModel:
         arguments=model_arguments(options.model_arg),
         output=options.output,
         trust_pickle=options.trust_pickle,
+        online=options.online,
     )
     for note in loaded.notes:
         console.print(note)

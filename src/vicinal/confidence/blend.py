@@ -59,11 +59,26 @@ def blended_log_probs(
     >>> blended_log_probs(one, other, other, Blend(1.0, 1.0, 0.0)).exp()
     tensor([[0.8000, 0.2000]])
     """
+    product = product_log_probs(log_ned, log_linear, log_prior, blend)
+    return _above(product, log_prior, blend.background)
+
+
+def product_log_probs(
+    log_ned: Float[Tensor, "n c"],
+    log_linear: Float[Tensor, "n c"],
+    log_prior: Float[Tensor, " c"] | Float[Tensor, "n c"],
+    blend: Blend,
+) -> Float[Tensor, "n c"]:
+    """softmax(s) alone: the class as both parts see it, without a chance that the label is wrong.
+
+    The background that follows in the blend is what a label may surprise with, and far below it
+    all rows of a class look alike. Who asks *whether* a label is wrong needs to tell them apart.
+    """
     a, b, background = blend
     score = b * log_linear
     if isinstance(a, Tensor) or a > 0:  # at a = 0 the neighbors' exact zeros have no weight
         score = score + a * _above(log_ned, log_prior, background)
-    return _above(score.log_softmax(1), log_prior, background)
+    return score.log_softmax(1)
 
 
 def _above(log_p: Tensor, log_prior: Tensor, background: Any) -> Tensor:

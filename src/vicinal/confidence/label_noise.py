@@ -158,8 +158,9 @@ def label_halves(log_probs: Float[Tensor, "n c"], codes: Int[Tensor, " n"]) -> H
 def noise_matrix(halves: Halves) -> Float[Tensor, "c c"]:
     """T[given, true]: every column a distribution, none of its entries 0.
 
-    Each class's rate goes half the way (in the logarithm) to the common one; its direction keeps
-    ``1 - SHRINK`` of what :func:`directedness` leaves of it, and is even for the rest.
+    Each class's rate goes to the common one (in the logarithm) as far as chance explains that they
+    differ; its direction keeps ``1 - SHRINK`` of what chance leaves of it, and is even for the rest
+    (:func:`beyond_chance`).
     """
     rows, count = ((halves.named + 1) / 2).floor(), len(halves.named)
     even = (1 - torch.eye(count).to(rows)) / (count - 1)
@@ -168,17 +169,19 @@ def noise_matrix(halves: Halves) -> Float[Tensor, "c c"]:
     entries = (events + PSEUDO_ROWS * mean * even) / (rows + PSEUDO_ROWS)
     rate = entries.sum(0)
     log_right = torch.log1p(-rate.clamp_max(0.9))
-    rate = -torch.expm1((log_right + (log_right * rows).sum() / rows.sum()) / 2)
+    common = (log_right * rows).sum() / rows.sum()
+    usual = rows * events.sum() / rows.sum()
+    own = beyond_chance(events.sum(0), usual, float((usual > 0).sum()) - 1)
+    rate = -torch.expm1(common + own * (log_right - common))
     keep = (1 - SHRINK) * directedness(events)
     direction = keep * entries / entries.sum(0) + (1 - keep) * even
     return direction * rate + torch.diag(1 - rate)
 
 
 def directedness(events: Float[Tensor, "c c"]) -> float:
-    r"""How far wrong labels have a direction that chance has not: :math:`(1 - df/\chi^2)_+`.
+    """How far wrong labels have a direction: each column against an even spread over the others.
 
-    :math:`\chi^2` compares the events of each column with an even spread over the other classes;
-    the factor is James and Stein's. Of 100 classes and a few hundred rows little is left.
+    Of 100 classes and a few hundred rows little is left.
 
     >>> directedness(torch.tensor([[0.0, 5, 5], [5, 0, 5], [5, 5, 0]]))
     0.0
@@ -187,10 +190,20 @@ def directedness(events: Float[Tensor, "c c"]) -> float:
     """
     count = len(events)
     off = ~torch.eye(count, dtype=torch.bool)
-    usual = (events.sum(0, keepdim=True) / max(count - 1, 1)).expand(count, count)
-    seen = off & (usual > 0)
-    chi = float(((events - usual)[seen] ** 2 / usual[seen]).sum())
-    freedom = float(seen.sum()) - float((events.sum(0) > 0).sum())
+    usual = (events.sum(0, keepdim=True) / max(count - 1, 1)).expand(count, count) * off
+    return beyond_chance(events, usual, float((usual > 0).sum()) - float((events.sum(0) > 0).sum()))
+
+
+def beyond_chance(counts: Tensor, usual: Tensor, freedom: float) -> float:
+    r"""How much of the differences between counts is more than chance: :math:`(1 - df/\chi^2)_+`.
+
+    The factor is James and Stein's; cells that expect nothing are left out.
+
+    >>> beyond_chance(torch.tensor([9.0, 11.0]), torch.tensor([10.0, 10.0]), 1)
+    0.0
+    """
+    seen = usual > 0
+    chi = float(((counts - usual)[seen] ** 2 / usual[seen]).sum())
     return max(0.0, 1 - freedom / chi) if chi > 0 else 0.0
 
 
