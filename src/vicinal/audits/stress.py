@@ -23,7 +23,7 @@ from vicinal.audits.attacks import attack_audit
 from vicinal.audits.class_order import columns_for
 from vicinal.audits.entangled_layers import compact
 from vicinal.audits.familiarity import kept_standards
-from vicinal.audits.model import as_pixels
+from vicinal.audits.pictures import as_pixels
 from vicinal.audits.scoring import MIN_ECE_ROWS
 from vicinal.audits.stress_records import Stress, StressExample, StressRow, WorstCase
 from vicinal.audits.stressed_inputs import (
