@@ -2,6 +2,7 @@
 
 import base64
 import io
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -99,9 +100,21 @@ def test_the_worst_case_is_shown_with_the_picture_before_and_after(report):
         original = striped(160, 3)[0][example.row, 0].numpy() * 255
         assert np.abs(before - original).max() <= 1
         assert np.abs(before - after).max() > 1
+
+
+def test_a_forged_record_is_refused(report):
     for other in ("data:text/html;base64,AAAA", "javascript:alert(1)"):
         with pytest.raises(InputError, match="PNG"):
             StressExample(0, 0, 1, 0.5, "supported", other, None)
+    with pytest.raises(InputError, match="verdict"):
+        StressExample(0, 0, 1, 0.5, "fine")
+    with pytest.raises(InputError, match="must hold shares of supported, contested"):
+        replace(report.stress.results[0], verdicts={"supported": 1.0})
+    with pytest.raises(InputError, match="none of its"):
+        replace(report.stress, worst=99)
+    stranger = replace(report.stress, examples=(StressExample(0, 0, 9, 0.5, "supported"),))
+    with pytest.raises(InputError, match="none of its 3 classes"):
+        replace(report, stress=stranger)
 
 
 def test_the_record_goes_through_json_and_the_summary_leaves_the_pictures_out(report):
@@ -129,11 +142,14 @@ def test_rows_that_are_foreign_corrupted_or_attacked_are_told_by_low_credibility
 
 def test_the_full_set_has_every_corruption_and_the_worst_case_of_many_attacks(net, monkeypatch):
     monkeypatch.setitem(EXTENTS, "full", EXTENTS["full"]._replace(corruptions=FEW[:1], attacked=6))
-    found = audit(net, striped(240, 2), striped(40, 3), stress=True, settings=QUICK)
+    about = About(show_images=False)
+    found = audit(net, striped(240, 2), striped(40, 3), stress=True, settings=QUICK, about=about)
     attack = found.stress.attack
     assert attack.rows == 6
     assert attack.worst <= min(attack.fitted, attack.smoothed, attack.transfer) <= attack.clean
     assert found.provenance.config["stress"] == "full"
+    assert all(example.before is example.after is None for example in found.stress.examples)
+    assert found.stress.results[0].ece is None  # 40 rows are too few
 
 
 @pytest.mark.parametrize(
@@ -193,7 +209,9 @@ def test_the_cost_is_said_before_and_bounded_by_the_data():
     assert [line.partition(":")[0] for line in lines] == [
         "network view", "stress, where the inputs are images", "checkpoints"
     ]  # fmt: skip
-    assert "1,600 forward and 300 backward passes" in lines[1]
+    assert "1,600 forward and 300 backward passes of a row, 133% of embedding" in lines[1]
+    full = costs(AuditSettings(stress="full"), 900, 300)[1]
+    assert "12 times the cost of embedding the sets; the worst case of 64 rows" in full
     assert "of embedding" not in " ".join(costs(AuditSettings(), None, None))
 
 

@@ -11,21 +11,15 @@ borders, hubs and duplicates. The result is a frozen :class:`Audit` of plain num
 from __future__ import annotations
 
 import dataclasses
-import datetime
 import math
-import platform
 import time
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import scipy
-import sklearn
 import torch
 
-from vicinal import __version__
 from vicinal.audits import data
 from vicinal.audits.cases import SHOWN_NEIGHBORS, cases_of, class_facts
 from vicinal.audits.class_order import below_warning, order_warning
@@ -38,6 +32,7 @@ from vicinal.audits.keywords import asked_settings, check_model, from_frames, gi
 from vicinal.audits.map import map_of
 from vicinal.audits.model import ModelFacts, images_of, listen
 from vicinal.audits.pictures import floats
+from vicinal.audits.provenance import provenance_of as provenance_of
 from vicinal.audits.recommend import recommendation_of, warn_of_seen_support
 from vicinal.audits.record import Audit, SupportRows
 from vicinal.audits.scale import audit_at_scale, is_source, on_ray
@@ -48,7 +43,7 @@ from vicinal.audits.scoring import (
     sweep_over_k,
 )
 from vicinal.audits.searching import search_facts
-from vicinal.audits.sections import Data, Duplicates, Head, PriorShift, Provenance
+from vicinal.audits.sections import Data, Duplicates, Head, PriorShift
 from vicinal.audits.suspects import label_audit
 from vicinal.confidence.head import TrustHead
 from vicinal.confidence.made_from import MadeFrom
@@ -378,35 +373,3 @@ def sentences(caught: Iterable[warnings.WarningMessage]) -> list[str]:
     found.sort(key=lambda warning: not issubclass(warning.category, AuditWarning))
     texts = dict.fromkeys(str(warning.message) for warning in found)
     return [text for text in texts if "Triggered internally" not in text]  # torch, of itself
-
-
-def provenance_of(
-    seed: int, command: str, reproduce: str, start: float, config: dict[str, Any]
-) -> Provenance:
-    """What the numbers were made with, and how to make them again.
-
-    Parameters
-    ----------
-    seed : of all that is drawn.
-    command, reproduce : what was called, and what to call for the same numbers.
-    start : ``time.perf_counter()`` at the beginning.
-    config : every setting by name.
-    """
-    return Provenance(
-        version=__version__,
-        seed=seed,
-        command=command,
-        reproduce=reproduce,
-        created=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
-        seconds=round(time.perf_counter() - start, 2),
-        device="cpu",
-        versions={
-            "vicinal": __version__,
-            "python": platform.python_version(),
-            "torch": str(torch.__version__),
-            "numpy": np.__version__,
-            "scipy": scipy.__version__,
-            "scikit-learn": sklearn.__version__,
-        },
-        config=config,
-    )

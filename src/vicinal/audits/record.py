@@ -170,6 +170,8 @@ class Audit(Record):
             else set()
         )
         codes |= {code for row in cases.layer_class or () for code in row}
+        shown = self.stress.examples if self.stress else ()
+        codes |= {code for example in shown for code in (example.label, example.predicted)}
         if any(not 0 <= code < len(self.classes) for code in codes if code is not None):
             raise InputError(f"a class of `Audit` is none of its {len(self.classes)} classes.")
         if not all(0 <= share <= 1 + 1e-6 for share in cases.confidence):

@@ -77,7 +77,10 @@ class Extent(NamedTuple):
             f"{', '.join(map(str, SEVERITIES))} and FGSM at {len(EPSILONS)} strengths: "
             f"{forward:,} forward and {backward:,} backward passes of a row"
         )
-        words += f", {forward / total:.0%} of embedding the sets" if total else ""
+        if total:
+            times = forward / total
+            much = f"{times:.0%}" if times < 2 else f"{times:.0f} times the cost"
+            words += f", {much} of embedding the sets"
         if self.attacked:
             some = min(self.attacked, rows)
             climbs = 2 * ROUTES * STEPS * some

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 
-from vicinal.checks import InputError
+from vicinal.checks import InputError, check_choice
+from vicinal.confidence.verdicts import VERDICTS
 from vicinal.records import Record
 
 _PICTURE = re.compile(r"data:image/png;base64,[A-Za-z0-9+/]+={0,2}")
@@ -32,6 +33,14 @@ class StressRow(Record):
     softmax_accuracy: float | None = None  # the model's own output, where it has a class a column
     softmax_ece: float | None = None
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        shares = [self.accuracy, self.wrong_supported, *self.verdicts.values()]
+        if tuple(self.verdicts) != VERDICTS or not all(0 <= share <= 1 for share in shares):
+            raise InputError(
+                f"`StressRow` {self.name!r} must hold shares of {', '.join(VERDICTS)} from 0 to 1."
+            )
+
 
 @dataclass(frozen=True)
 class StressExample(Record):
@@ -47,6 +56,7 @@ class StressExample(Record):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        check_choice(self.verdict, "StressExample.verdict", VERDICTS)
         for picture in (self.before, self.after):
             if picture is not None and not _PICTURE.fullmatch(picture):
                 raise InputError("a picture of `StressExample` must be a PNG as a data URI.")

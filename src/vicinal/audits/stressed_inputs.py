@@ -46,7 +46,7 @@ class Pixels(nn.Module):
         self.register_buffer("span", high - low)
 
     def inputs(self, x: Float[Tensor, "n c h w"]) -> Float[Tensor, "n c h w"]:
-        return self.low + x * self.span
+        return self.low.to(x) + x * self.span.to(x)
 
     def pixels(self, inputs: Float[Tensor, "n c h w"]) -> Float[Tensor, "n c h w"]:
         return ((inputs - self.low) / self.span).clamp(0, 1)
@@ -56,12 +56,14 @@ class Pixels(nn.Module):
         return Pixels(self.model, self.low, self.low + self.span, layer)
 
     def forward(self, x: Float[Tensor, "n c h w"]) -> Float[Tensor, "n d"]:
+        """Where ``x`` is, wherever the model is."""
+        inputs = self.inputs(x).to(device_of(self.model) or x.device)
         if self.layer is None:
-            output: Tensor = self.model(self.inputs(x))
-            return output
+            output: Tensor = self.model(inputs)
+            return output.to(x.device)
         with listening(self.model, [self.layer], lambda _, output: compact(output)) as kept:
-            self.model(self.inputs(x))
-            return kept[self.layer]
+            self.model(inputs)
+            return kept[self.layer].to(x.device)
 
 
 class Sample(NamedTuple):
@@ -145,7 +147,6 @@ def perturbations(
     y = sample.codes if columns is None else columns[sample.codes]
     if columns is None:
         model = nn.Sequential(sample.net.of(layer), head.module())
-    device = device_of(sample.net.model)
     for epsilon in EPSILONS:
-        x = sample.x.to(device), y.to(device)
-        yield Perturbed("fgsm", "attack", epsilon, fgsm(model, *x, epsilon, batch_size=CHUNK).cpu())
+        moved = fgsm(model, sample.x, y, epsilon, batch_size=CHUNK)
+        yield Perturbed("fgsm", "attack", epsilon, moved)

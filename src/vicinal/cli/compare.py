@@ -10,8 +10,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from vicinal.audits import compare_audits
-from vicinal.audits.audit import provenance_of
 from vicinal.audits.paired import Comparison
+from vicinal.audits.provenance import provenance_of
 from vicinal.checks import InputError
 from vicinal.cli.console import Console
 from vicinal.cli.run_folder import read_run
