@@ -28,12 +28,10 @@ from vicinal.audits.suspects import (
     warn_of_few_named,
     wrong_of,
 )
-from vicinal.confidence.blend import blended_log_probs
+from vicinal.confidence.blend import product_log_probs
 from vicinal.confidence.label_noise import AMBIGUOUS, true_label_log_posterior
 from vicinal.confidence.ned.effects import label_effects
 from vicinal.confidence.ned.posterior import neighbor_log_weights
-from vicinal.confidence.ned_linear import NEDLinear
-from vicinal.labels import log_class_shares
 from vicinal.neighbors.neighborhood import Neighborhood
 
 JUDGED = 4096  # rows judged at a time
@@ -48,11 +46,9 @@ class LabelJudge:
         assert whole.codes is not None
         self.ned, self.k, self.settings = facts.ned, facts.graph.k, facts.settings
         self.whole, self.anchors = whole, whole.some
-        self.own, self.matrix = facts.support_log_probs, facts.labels.noise.matrix
+        self.own, self.matrix = facts.support_classes, facts.labels.noise.matrix
         self.counts = torch.bincount(whole.codes, minlength=len(facts.sets.classes))
-        self.both: NEDLinear | None = None
-        if facts.settings.prior == "support":
-            self.both = NEDLinear().fit_parts(facts.ned, facts.linear.head)
+        self.blend, self.linear = facts.support_blend, facts.linear.head
 
     def __call__(self, start: int, stop: int) -> Columns:
         """The columns of a part; neighbors only where the probabilities contradict the label."""
@@ -76,11 +72,10 @@ class LabelJudge:
     ) -> Float[Tensor, "m c"]:
         """By parts that have not seen the row; anchors as they were judged before."""
         log_p = self.ned.log_probs_of(near)
-        if self.both is not None:
-            codes, count = self.both.ned_.support_.labels.codes, log_p.shape[1]
-            shares = log_class_shares(codes, count)
-            log_linear = torch.from_numpy(self.both.linear_.predict_log_proba(rows.numpy()))
-            log_p = blended_log_probs(log_p, log_linear, shares, self.both.blend_)
+        if self.blend is not None:  # as suspects.class_log_probs does
+            even = torch.full((log_p.shape[1],), -math.log(log_p.shape[1]), dtype=torch.float64)
+            log_linear = torch.from_numpy(self.linear.predict_log_proba(rows.numpy()))
+            log_p = product_log_probs(log_p, log_linear, even, self.blend)
         place = torch.searchsorted(self.anchors, own).clamp_max(len(self.anchors) - 1)
         mine = self.anchors[place] == own
         log_p[mine] = self.own[place[mine]]

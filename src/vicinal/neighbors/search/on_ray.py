@@ -129,6 +129,7 @@ class RaySearch:
         self.workers = workers
         self.ray = connect(on)
         self.actors: list[Any] = []
+        self._stored: list[Any] = []
         self._source: Source | Tensor | None = None
 
     @property
@@ -162,11 +163,12 @@ class RaySearch:
         share = int(count <= free)  # where others have taken the cores, share them: do not wait
         edges = [rows * at // count for at in range(count + 1)]
         remote = ray.remote(num_cpus=share, max_restarts=RESTARTS, max_task_retries=RESTARTS)(Piece)
-        self._source, self.actors = support, []
+        self._source, self.actors, self._stored = support, [], []
         for start, stop in itertools.pairwise(edges):
             piece: Any = support
             if isinstance(support, Tensor):
                 piece = ray.put(support[start:stop].detach().cpu().numpy())
+                self._stored.append(piece)  # a restarted actor reads it again
             self.actors.append(remote.remote(piece, start, stop, self.metric, self.engine))
         with asking("the support"):
             ray.get([actor.ready.remote() for actor in self.actors])
