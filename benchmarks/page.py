@@ -1,4 +1,4 @@
-"""``python -m benchmarks --page``: every question with its ratio, its goal and its date on one page.
+"""``python -m benchmarks --page``: every question with its ratio, goal and date on one page.
 
 The numbers are read from ``results/*.json``; what a row was in the last release is in
 ``results/before.json``, written by hand when a release is made.

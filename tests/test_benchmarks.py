@@ -4,7 +4,6 @@ import inspect
 import json
 
 import pytest
-
 from benchmarks import page
 from benchmarks.__main__ import QUESTIONS, importlib
 
