@@ -1,4 +1,7 @@
-"""``python -m benchmarks [question ...] [--quick] [--data DIR]``: all questions, or those named."""
+"""``python -m benchmarks [question ...] [--quick] [--data DIR]``: all questions, or those named.
+
+``--page`` writes what their results say to ``docs/benchmarks.md`` instead.
+"""
 
 from __future__ import annotations
 
@@ -7,9 +10,11 @@ import importlib
 import sys
 from pathlib import Path
 
+from benchmarks import page
+
 HERE = Path(__file__).parent
 QUESTIONS = sorted(
-    p.stem for p in HERE.glob("*.py") if p.stem not in {"__init__", "__main__", "runner"}
+    p.stem for p in HERE.glob("*.py") if p.stem not in {"__init__", "__main__", "runner", "page"}
 )
 
 
@@ -18,7 +23,11 @@ def main() -> int:
     parser.add_argument("question", nargs="*", help="which files to run (default: all)")
     parser.add_argument("--quick", action="store_true", help="small sizes, to see that it runs")
     parser.add_argument("--data", type=Path, help="folder of data sets, for those that use one")
+    parser.add_argument("--page", action="store_true", help="write docs/benchmarks.md and stop")
     args = parser.parse_args()
+    if args.page:
+        page.main()
+        return 0
     unknown = [q for q in args.question if q not in QUESTIONS]
     if unknown:
         print(f"no such question: {', '.join(unknown)}. There are: {', '.join(QUESTIONS)}")

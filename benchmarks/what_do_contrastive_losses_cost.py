@@ -30,6 +30,9 @@ RIVALS: dict[str, tuple[Loss, Loss, int]] = {  # ours, theirs, samples per class
         8,
     ),
     "N-pairs": (losses.NPairsLoss(), pml.NPairsLoss(distance=DOT), 2),
+    "contrastive": (losses.ContrastiveLoss(), pml.ContrastiveLoss(distance=PLAIN), 8),
+    "multi-similarity": (losses.MultiSimilarityLoss(), pml.MultiSimilarityLoss(), 8),
+    "circle": (losses.CircleLoss(), pml.CircleLoss(), 8),
 }
 
 

@@ -3,7 +3,8 @@
 Rivals: dense autograd (the n × n matrix, stable log-sum-exp), the usual way to write the loss; for
 scale, the floor: 4 n² d floating point operations (one symmetric Gram product, once more in the
 backward pass, and one symmetric product with the weights) at the measured matrix-product rate.
-d = 128, 10 classes, float32. Also at 16 to 256 rows, where calls count and not arithmetic.
+d = 128, 10 classes, float32. Also at 16 to 256 rows, where calls count and not arithmetic, with
+hard and with soft labels.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ def dense(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     squares = x.square().sum(1)
     d = (squares[:, None] + squares - 2 * x @ x.T).clamp_min(0)
     s = (-d / TEMPERATURE).masked_fill(torch.eye(len(x), dtype=torch.bool), -torch.inf)
-    own = s.masked_fill(y[:, None] != y, -torch.inf)
+    own = s + (y @ y.T).log() if y.ndim == 2 else s.masked_fill(y[:, None] != y, -torch.inf)
     return (torch.logsumexp(s, 1) - torch.logsumexp(own, 1)).mean()
 
 
@@ -31,10 +32,12 @@ def ours(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
     return soft_nearest_neighbor_loss(x, y, temperature=TEMPERATURE)
 
 
-def rivals(n: int, calls: int):
+def rivals(n: int, calls: int, soft: bool = False):
     generator = torch.Generator().manual_seed(n)
     x = torch.randn(n, D, generator=generator).requires_grad_()
     y = torch.arange(n) % min(CLASSES, n // 2)
+    if soft:
+        y = torch.randn(n, CLASSES, generator=generator).softmax(1)
 
     def step(loss):
         return lambda: [torch.autograd.grad(loss(x, y), x) for _ in range(calls)]
@@ -69,6 +72,13 @@ def main(quick: bool = False, data: Path | None = None) -> None:
             "gradient_difference": apart,
         }
         results[f"n={n}"] = {**rows, **facts}
+    for n in (16, 32, 64, 128):
+        calls = 4096 // n
+        rows = measure(rivals(n, calls, soft=True)[0], repeats=7)
+        rows = {k: Measured(v.cpu / calls, v.peak_mb) for k, v in rows.items()}
+        print_table(f"SNNL of soft labels, n={n}", rows, against="dense autograd")
+        faster = rows["dense autograd"].cpu / rows["vicinal"].cpu
+        results[f"soft labels, n={n}"] = {**rows, "faster": faster}
     if not quick:
         save("what_does_snnl_cost", results, d=D, classes=CLASSES, gemm_flops=rate)
 

@@ -25,7 +25,8 @@ from vicinal.losses import (
 from vicinal.losses.schedules import mean_distance
 from vicinal.neighbors import chance_level, optimal_temperature, pairwise_distances
 from vicinal.neighbors.distances import METRICS
-from vicinal.neighbors.tiles.masses import masses_by_tiles
+from vicinal.neighbors.tiles.dense import small_surprise
+from vicinal.neighbors.tiles.masses import masses_by_tiles, precise_log_masses
 
 
 def batch(rng, n=12, d=3, classes=3):
@@ -365,3 +366,26 @@ def test_an_optimal_temperature_compiles_into_one_graph(rng):
     values = [module(x, y), compiled(x, y)]
     assert_close(*values)
     assert_close(*(torch.autograd.grad(value, x)[0] for value in values))
+
+
+@pytest.mark.parametrize("metric", ["sqeuclidean", "cosine"])
+def test_soft_labels_of_a_small_batch_take_the_short_way_to_the_same_loss(metric, rng):
+    x = torch.randn(9, 3, generator=rng, dtype=torch.float64, requires_grad=True)
+    soft = torch.rand(9, 4, generator=rng, dtype=torch.float64)
+    soft[7:] = torch.eye(4, dtype=torch.float64)[3]
+    soft[:7, 3] = 0
+    soft[6] = torch.tensor([0.0, 0.0, 0.0, 0.0])
+    soft = soft / soft.sum(1, keepdim=True).clamp_min(1e-12)
+    soft[6, 2] = 1.0
+    short = small_surprise(x, soft, 0.7, metric)
+    masses = precise_log_masses(x, soft, 0.7, metric, None, None)
+    torch.testing.assert_close(short.loss, masses.all - masses.own)
+    upstream = torch.randn(9, generator=rng, dtype=torch.float64)
+    found = torch.autograd.grad(short.loss, x, upstream)
+    expected = torch.autograd.grad(masses.all - masses.own, x, upstream)
+    torch.testing.assert_close(found, expected)
+    lone = torch.eye(4, dtype=torch.float64)[[0, 0, 1]]
+    alone = small_surprise(x[:3].detach(), lone, 0.7, metric)
+    assert alone.valid.tolist() == [True, True, False]
+    assert alone.loss[2] == 0
+    assert small_surprise(x, soft * 2, 0.7, metric) is None  # no distribution: the words are there

@@ -296,7 +296,7 @@ def test_what_is_not_plain_is_left_to_the_masses(rng):
         (far, labels, 1.0, "sqeuclidean"),
         (zero, labels, 1.0, "cosine"),
         (unknown, labels, 1.0, "sqeuclidean"),
-        (x, soft, 1.0, "sqeuclidean"),
+        (x, 2 * soft, 1.0, "sqeuclidean"),
         (x, labels, 1.0, "euclidean"),
         (x, labels, 0.0, "sqeuclidean"),
         (x, labels, torch.ones(2), "sqeuclidean"),

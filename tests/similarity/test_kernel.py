@@ -1,6 +1,9 @@
 from __future__ import annotations
 
 import math
+import shutil
+import tempfile
+import warnings
 
 import pytest
 import torch
@@ -11,6 +14,7 @@ from reference import gradient_kernel, inverse_root
 from similarity.zoo import Named, make, per_sample_gradients
 from vicinal.checks import InputError
 from vicinal.similarity import Contrast, GradientKernel
+from vicinal.similarity.blocks import pairs
 from vicinal.similarity.whitening import rotation_match, summarize, whiten
 
 CLOSE = {"rtol": 1e-8, "atol": 1e-9}
@@ -423,7 +427,7 @@ def counted(model, x, budget, ask):
     return sum(rows) / len(x), kernel
 
 
-@pytest.mark.parametrize(("held", "expected"), [(40, 1), (20, 1.5), (10, 2.5)])
+@pytest.mark.parametrize(("held", "expected"), [(40, 1), (20, 1.5), (10, 1), (2, 1)])
 def test_the_estimate_counts_captures_as_they_happen(held, expected):
     model, x = network(), inputs(40)
     each = sum(layer.bytes for layer in counted(model, x, 2 << 30, lambda k: 0)[1].explain())
@@ -433,9 +437,50 @@ def test_the_estimate_counts_captures_as_they_happen(held, expected):
     assert found == expected == kernel.explain().gram(40).captures
 
 
-def test_many_captures_for_want_of_memory_are_told_before():
+@pytest.mark.parametrize("budget", [3000, 20_000])
+def test_no_budget_captures_a_sample_more_than_twice(budget, tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    model, x = network(), inputs(30)
+    expected = GradientKernel(model).gram(x)
+    asked = (
+        lambda k: k.gram(x),
+        lambda k: k.gram(x, x),
+        lambda k: k.neighbors(x),
+        lambda k: k.neighbors(x, estimator=("positive", 1.0)),
+        lambda k: k.topk(x, x, 3),
+    )
+    for ask in asked:
+        if budget < 20_000 and ask in asked[:2]:
+            continue  # the matrix itself would not fit
+        found, _ = counted(model, x, budget, ask)
+        sides = 2 if ask in (asked[1], asked[4]) else 1
+        assert found <= 2 * sides
+    small = GradientKernel(model, memory_budget=10_000)
+    torch.testing.assert_close(small.gram(x), expected, **CLOSE)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_pairs_that_take_many_steps_are_told_before(monkeypatch):
+    model, x = network(), inputs(60)
+    kernel = GradientKernel(model)
+    kernel.gram(x[:8])
+    estimate = kernel.explain().gram(60)
+    assert estimate.seconds > 60 * kernel.engine.seconds
+    assert "s of CPU time" in str(kernel.explain())
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        kernel.gram(x)
+    monkeypatch.setattr("vicinal.similarity.blocks.LONG", 0.0)
+    kernel.engine.seconds = 1e-12  # as if a step cost next to nothing
+    with pytest.warns(UserWarning, match="times the forward and backward passes"):
+        next(pairs(*[kernel.blocks(x, "unit")] * 2))
+
+
+def test_many_captures_for_want_of_memory_and_disk_are_told_before(monkeypatch):
     model, x = network(), inputs(60)
     exact = GradientKernel(model).neighbors(x, estimator=("positive", 1.0))
+    full = shutil.disk_usage("/")._replace(free=0)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: full)
     with pytest.warns(UserWarning, match=r"captured about .* times. Raise memory_budget"):
         found = GradientKernel(model, memory_budget=1312).neighbors(x, estimator=("positive", 1.0))
     torch.testing.assert_close(found, exact, **CLOSE)

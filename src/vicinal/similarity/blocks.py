@@ -4,9 +4,13 @@ again.
 
 from __future__ import annotations
 
+import shutil
+import tempfile
 import warnings
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
@@ -14,15 +18,16 @@ from torch import Tensor
 from vicinal.capture.batches import Batch, row_count, samples
 from vicinal.checks import InputError
 from vicinal.similarity.block import Block, joined
-from vicinal.similarity.explain import captures
+from vicinal.similarity.explain import TWICE, passes, product_rate
+from vicinal.similarity.store import FactorStore, ScratchStore
 
 if TYPE_CHECKING:
     from vicinal.similarity.kernel import GradientKernel
 
 WORKING_BYTES = 512 << 20  # of factors, patches and activations while one block is made
 WORKING_COPIES = 4  # of the factors among these
-MANY_CAPTURES = 10  # of a sample, from which on one is told
 TILE_ROWS = 1024  # of the largest block
+MANY_STEPS, LONG = 10, 30.0  # of which pairs may take more, and seconds, before one is told
 
 
 class Blocks:
@@ -43,6 +48,7 @@ class Blocks:
         self.rows = max(1, min(TILE_ROWS, room // (WORKING_COPIES * self._each)))
         self._fits = self._each * self.count <= budget
         self._all: list[Block] = []  # if they fit
+        self._scratch: FactorStore | None = None
 
     def __iter__(self) -> Iterator[Block]:
         return self.since(0)
@@ -77,31 +83,56 @@ class Blocks:
         size = max(1, self._budget // self._each // self.rows)
         waiting: list[Block] = []
         for batch in self.batches():
-            waiting.append(self.kernel.block(batch).formed(self.form))
+            waiting.append(self._raw(batch).formed(self.form))
             if len(waiting) == size:
                 yield self._larger(waiting)
                 waiting = []
         if waiting:
             yield self._larger(waiting)
 
-    def warn_of_captures(self) -> None:
-        """Say so before samples are captured over and over for want of memory."""
+    def _raw(self, batch: Batch) -> Block:
+        return self.kernel.block(batch, self._scratch)
+
+    @contextmanager
+    def kept_for(self, passes: float) -> Iterator[None]:
+        """Where so many passes are to come, keep on disk what memory does not hold.
+
+        So that a sample is captured twice at most; where the disk has no room either, it is
+        captured in every pass, and one is told before.
+        """
+        if passes <= TWICE or self._fits or self.kernel.cached:
+            yield
+            return
         needed = self._each * self.count
-        times = captures(needed, self._budget)
-        if times > MANY_CAPTURES and not self.kernel.cached:
-            warnings.warn(
-                f"the gradients of `{self.name}` take {needed / 2**20:.0f} MiB, of which "
-                f"{self._budget / 2**20:.0f} MiB are held at a time, so each sample is captured "
-                f"about {times:.0f} times. Raise memory_budget, or give a folder as `cache`: "
-                "gradients are then captured once.",
-                stacklevel=2,
-            )
+        with ExitStack() as after:
+            if shutil.disk_usage(tempfile.gettempdir()).free > 2 * needed:
+                folder = after.enter_context(tempfile.TemporaryDirectory(prefix="vicinal-"))
+                self._scratch = ScratchStore(Path(folder), self.kernel.engine)
+            else:
+                self._warn(needed, passes)
+            try:
+                yield
+            finally:
+                self._scratch = None
+
+    def _warn(self, needed: int, passes: float) -> None:
+        warnings.warn(
+            f"the gradients of `{self.name}` take {needed / 2**20:.0f} MiB, of which "
+            f"{self._budget / 2**20:.0f} MiB are held at a time, and {tempfile.gettempdir()} has "
+            f"no room for them, so each sample is captured about {passes:.0f} times. Raise "
+            "memory_budget, or give a folder as `cache`: gradients are then captured once.",
+            stacklevel=2,
+        )
+
+    def turns(self) -> int:
+        """How many groups there are."""
+        return -(-self._each * self.count // max(self._budget, 1))
 
     def after(self, row: int) -> Iterator[Block]:
         """The blocks from sample ``row`` on, where one begins."""
         for batch in self.batches():
             if batch.start >= row:
-                yield self.kernel.block(batch).formed(self.form)
+                yield self._raw(batch).formed(self.form)
 
     def __len__(self) -> int:
         rows = self.rows * self._step() if self._fits else self.rows
@@ -140,7 +171,7 @@ class Blocks:
     def _block(self, number: int, batch: Batch) -> Block:
         if number in self._kept:
             return self._kept[number]
-        raw = self.kernel.block(batch)
+        raw = self._raw(batch)
         block = raw.formed(self.form)
         last = number == len(self) - 1  # still in hand when the next pass begins
         if last or block.nbytes <= self._left:
@@ -159,20 +190,37 @@ def pairs(left: Blocks, right: Blocks) -> Iterator[tuple[Block, Block]]:
     """Every pair of blocks; of a data set with itself, half of them.
 
     What does not fit the budget is captured in groups that do, and the rest of the data passes by
-    each: as few captures as the memory allows.
+    each: from memory, from a temporary folder, or captured again where that is once more at most.
     """
     same = left is right
+    _warn_of_time(left, right)
     if left.kept():
         for i, one in enumerate(left):
             for other in right.since(i if same else 0):
                 yield one, other
         return
-    left.warn_of_captures()
-    for group in left.groups():
-        if same:
-            yield from ((one, other) for i, one in enumerate(group) for other in group[i:])
-        for other in right.after(group[-1].stop) if same else right:
-            yield from ((one, other) for one in group)
+    with right.kept_for(passes(left.turns()) if same else left.turns()):
+        for group in left.groups():
+            if same:
+                yield from ((one, other) for i, one in enumerate(group) for other in group[i:])
+            for other in right.after(group[-1].stop) if same else right:
+                yield from ((one, other) for one in group)
+
+
+def _warn_of_time(left: Blocks, right: Blocks) -> None:
+    """Say so before pairs that are expected to take many times the passes of their samples."""
+    engine, same = left.kernel.engine, left is right
+    number = left.count * (left.count / 2 if same else right.count)
+    flops = number * sum(part.factor.pair_flops() for part in engine.known.values())
+    step = engine.seconds * (left.count if same else left.count + right.count)
+    expected = step + flops / product_rate()
+    if expected > MANY_STEPS * step and expected > LONG:
+        warnings.warn(
+            f"the pairs of `{left.name}` are expected to take about {expected:.0f} s of CPU time, "
+            f"{expected / step:.0f} times the forward and backward passes of their samples. Pass "
+            "fewer rows, choose fewer `params`, or look into a SketchedIndex.",
+            stacklevel=2,
+        )
 
 
 def all_pairs(left: Blocks, right: Blocks, tile: Callable[[Block, Block], Tensor]) -> Tensor:

@@ -178,10 +178,11 @@ def pair_counts(
 
 def streaming_topk(kernel: GradientKernel, queries: Blocks, data: Blocks, k: int) -> TopK:
     """By tiles; no matrix of all pairs."""
-    parts = [
-        best_of(((block.start, kernel.tile(query, block)) for block in data), k)
-        for query in queries
-    ]
+    with data.kept_for(len(queries)):
+        parts = [
+            best_of(((block.start, kernel.tile(query, block)) for block in data), k)
+            for query in queries
+        ]
     return joined_topk(parts)
 
 
@@ -207,12 +208,13 @@ def streaming_histogram(
 ) -> SimilarityHistogram:
     """Counts in equal bins of [-1, 1]; similarity 1 falls in the last."""
     rows = []
-    for query in queries:
-        counts = torch.zeros(len(query), bins, dtype=torch.long)
-        for block in data:
-            at = ((kernel.tile(query, block) + 1) * (bins / 2)).long().clamp(0, bins - 1).cpu()
-            counts.scatter_add_(1, at, torch.ones_like(at))
-        rows.append(counts)
+    with data.kept_for(len(queries)):
+        for query in queries:
+            counts = torch.zeros(len(query), bins, dtype=torch.long)
+            for block in data:
+                at = ((kernel.tile(query, block) + 1) * (bins / 2)).long().clamp(0, bins - 1).cpu()
+                counts.scatter_add_(1, at, torch.ones_like(at))
+            rows.append(counts)
     return SimilarityHistogram(torch.cat(rows), torch.linspace(-1, 1, bins + 1))
 
 

@@ -1,11 +1,15 @@
-"""What was done for each layer: the rule, its FLOPs, its bytes."""
+"""What was done for each layer: the rule, its FLOPs, its bytes; and what pairs will take."""
 
 from __future__ import annotations
 
+import functools
+import math
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+import torch
 from torch import nn
 
 from vicinal.similarity.rules import rule_for
@@ -14,6 +18,9 @@ from vicinal.similarity.rules.recurrence import can_unroll
 
 if TYPE_CHECKING:
     from vicinal.similarity.engine import Engine
+
+
+TWICE = 2.0  # from more captures of a sample on, gradients are kept on disk
 
 
 @dataclass(frozen=True)
@@ -32,13 +39,15 @@ class LayerExplanation:
 
 @dataclass(frozen=True)
 class GramCost:
-    """What a Gram matrix is expected to take beside the forward and backward passes of a capture:
-    FLOPs, the bytes of all gradients, and how often each sample is captured on average.
+    """What a Gram matrix is expected to take: FLOPs beside the forward and backward passes of a
+    capture, the bytes of all gradients, how often each sample is captured on average, and seconds
+    of CPU time (None before first use).
     """
 
     flops: float
     bytes: int
     captures: float
+    seconds: float | None
 
 
 @dataclass(frozen=True)
@@ -47,18 +56,22 @@ class Explanation:
 
     layers: tuple[LayerExplanation, ...]
     budget: int = 2 << 30
+    capture_seconds: float | None = None  # of one sample: about one forward and d backwards
 
     def gram(self, samples: int) -> GramCost:
         """The expected cost of k^C of ``samples`` inputs with one another, after first use.
 
         >>> layer = LayerExplanation("head", ("head.weight",), "kronecker", 100, 40)
         >>> Explanation((layer,), budget=200).gram(10)
-        GramCost(flops=5000.0, bytes=400, captures=2.5)
+        GramCost(flops=5000.0, bytes=400, captures=1, seconds=None)
         """
         pairs = samples * samples / 2 * sum(one.flops or 0 for one in self.layers)
         flops = pairs + samples * sum(one.forming for one in self.layers)
         each = sum(one.bytes or 0 for one in self.layers)
-        return GramCost(flops, samples * each, captures(samples * each, self.budget // 2))
+        often, seconds = captures(samples * each, self.budget // 2), None
+        if self.capture_seconds is not None:
+            seconds = samples * often * self.capture_seconds + flops / product_rate()
+        return GramCost(flops, samples * each, often, seconds)
 
     def __iter__(self) -> Iterator[LayerExplanation]:
         return iter(self.layers)
@@ -86,14 +99,40 @@ class Explanation:
                 f"together {flops:,} FLOPs/pair and {each:,} bytes/sample: a Gram matrix of up to "
                 f"{held:,} samples captures each once"
             )
+        if self.capture_seconds is not None:
+            cost = self.gram(1000)
+            lines.append(
+                f"a Gram matrix of 1,000 samples: about {cost.seconds:.2g} s of CPU time and "
+                f"{cost.bytes / 2**20:,.0f} MiB of gradients, each sample captured "
+                f"{cost.captures:.2g} times"
+            )
         return "\n".join(lines)
 
 
-def captures(needed: int, held: int) -> float:
-    """How often a sample is captured for all pairs, if gradients of ``needed`` bytes go in groups
-    of ``held``: once for its own group and once for each group before it.
+@functools.cache
+def product_rate() -> float:
+    """FLOPs of a matrix product in a second of CPU time, measured once."""
+    a, best = torch.ones(384, 384), math.inf
+    for _ in range(4):
+        begun = time.process_time()
+        a @ a
+        best = min(best, time.process_time() - begun)
+    return 2 * 384**3 / max(best, 1e-6)
+
+
+def passes(groups: int) -> float:
+    """How often a sample is looked at for all pairs, in so many groups: once for its own and once
+    for each before it.
     """
-    return 1 + (-(-needed // max(held, 1)) - 1) / 2
+    return 1 + (groups - 1) / 2
+
+
+def captures(needed: int, held: int) -> float:
+    """How often it is captured, if gradients of ``needed`` bytes go in groups of ``held``: as often
+    as it is looked at, or once and then read, where that is more than twice.
+    """
+    often = passes(-(-needed // max(held, 1)))
+    return often if often <= TWICE else 1
 
 
 def explain(engine: Engine, budget: int) -> Explanation:
@@ -114,7 +153,7 @@ def explain(engine: Engine, budget: int) -> Explanation:
     named = {name for part in engine.known.values() for name in part.parameters}
     unreached = [name for name in engine.selected if name not in named]
     found += [LayerExplanation(n.rpartition(".")[0], (n,), "unreached", 0, 0) for n in unreached]
-    return Explanation(tuple(found), budget)
+    return Explanation(tuple(found), budget, engine.seconds)
 
 
 def _promised(engine: Engine) -> Iterator[LayerExplanation]:

@@ -87,7 +87,8 @@ class GradientKernel:
     strict
         Compare two samples with plain autograd at first use; a difference is an error.
     memory_budget
-        Bytes of gradients to keep, and of a result; what exceeds it is made again.
+        Bytes of gradients to keep, and of a result. What exceeds it is made again, or kept in a
+        temporary folder where pairs would ask for it more than twice.
     cache
         A folder for the gradients of what exceeds the budget, resumable.
 
@@ -225,11 +226,12 @@ class GradientKernel:
         """
         return Blocks(self, data, form, budget=int(share * self.memory_budget), name=name)
 
-    def block(self, batch: Batch) -> Block:
-        """The raw gradients of one batch, from the cache if it has them."""
+    def block(self, batch: Batch, scratch: FactorStore | None = None) -> Block:
+        """The raw gradients of one batch, from the cache (or ``scratch``) if it has them."""
         batch = batch.to(device_of(self.engine.model))
-        if self._store is not None:
-            outputs, factors = self._store.get(batch)
+        store = self._store or scratch
+        if store is not None:
+            outputs, factors = store.get(batch)
         else:
             captured = self.engine.capture(batch.x, batch.labels, start=batch.start)
             outputs, factors = captured.outputs, captured.factors

@@ -33,7 +33,7 @@ class FactorStore:
 
     def get(self, batch: Batch) -> tuple[Tensor, list[Factor]]:
         """f and the factors of a batch: read, or captured and written."""
-        path = self.folder / f"{batch_key(engine_key(self.engine), batch)}.safetensors"
+        path = self.folder / f"{self.key(batch)}.safetensors"
         shard = read_shard(path)
         if shard is not None:
             return shard.tensors["outputs"], unpacked(shard.tensors, shard.facts)
@@ -42,6 +42,17 @@ class FactorStore:
         tensors, layout = packed(captured.factors)
         write_shard(path, {**tensors, "outputs": captured.outputs}, layout)
         return captured.outputs, captured.factors
+
+    def key(self, batch: Batch) -> str:
+        """What a batch's shard is called."""
+        return batch_key(engine_key(self.engine), batch)
+
+
+class ScratchStore(FactorStore):
+    """For one data set and one pass over its pairs: a shard's name is where the batch begins."""
+
+    def key(self, batch: Batch) -> str:
+        return str(batch.start)
 
 
 def engine_key(engine: Engine) -> str:

@@ -10,8 +10,9 @@ keeps the one tile of pairs for the backward pass. Where only the own class's sh
    \qquad p_i = \operatorname{softmax}_{j \neq i}(-d_{ij}/T)
 
 with the slope :math:`p_{ij}` at a pair of two classes and minus the ratio times :math:`p_{ij}` at
-one of the same: nothing cancels where the share is near one. Batches that need more care (near
-duplicates, shares below what a float holds, soft labels) are left to the masses themselves.
+one of the same: nothing cancels where the share is near one. Soft labels put their agreement
+:math:`\langle\alpha_i, \alpha_j\rangle` in the place of the bracket. Batches that need more care
+(near duplicates, shares below what a float holds) are left to the masses themselves.
 """
 
 from __future__ import annotations
@@ -84,7 +85,8 @@ def small_surprise(
     if not (isinstance(t, (int, float)) and 0 < t < math.inf and _is_plain(x, labels, metric)):
         return None
     x, scale = compared_rows(x, metric), (0.5 if metric == "cosine" else 1.0) / t
-    found = _find(x.detach(), labels.to(x.device, torch.long), scale)
+    codes = labels.detach().to(x.device, torch.long if labels.ndim == 1 else x.dtype)
+    found = _find(x.detach(), codes, scale)
     if found is None:
         return None
     (loss, valid), pairs = found
@@ -93,15 +95,18 @@ def small_surprise(
         loss, pairs = loss.sum().div_(count), pairs._replace(scale=scale / count)
 
     def plain(x: Tensor, learned: Tensor | None) -> Tensor:
-        return plain_surprise(x, labels, t if learned is None else learned, metric, mean)
+        return plain_surprise(x, codes, t if learned is None else learned, metric, mean)
 
     return Surprise(_Attached.apply(x, learned, (loss,), pairs, plain), valid)
 
 
 def _is_plain(x: Tensor, labels: object, metric: str) -> bool:
-    if not (isinstance(labels, Tensor) and labels.ndim == 1 and 2 <= len(x) <= SMALL):
+    if not (isinstance(labels, Tensor) and labels.ndim in (1, 2) and 2 <= len(x) <= SMALL):
         return False
-    if len(labels) != len(x) or labels.is_floating_point() or metric not in PRODUCTS:
+    soft = labels.ndim == 2
+    if len(labels) != len(x) or labels.is_floating_point() is not soft or metric not in PRODUCTS:
+        return False
+    if soft and not bool(((labels >= 0).all(1) & ((labels.sum(1) - 1).abs() < 1e-3)).all()):
         return False
     # A zero row is at cosine distance 1 from all: no product says so. Next to zero, gradients grow
     # beyond what a float holds.
@@ -110,7 +115,7 @@ def _is_plain(x: Tensor, labels: object, metric: str) -> bool:
 
 
 def _find(
-    x: Float[Tensor, "n d"], labels: Int[Tensor, " n"], scale: float
+    x: Float[Tensor, "n d"], labels: Int[Tensor, " n"] | Float[Tensor, "n c"], scale: float
 ) -> tuple[Surprise, _Pairs] | None:
     rows = x - x.mean(0)
     squares = torch.linalg.vecdot(rows, rows) * scale
@@ -124,7 +129,10 @@ def _find(
     if not 2 * reach < info.max or (reach > 8 and float(s.amax()) > -NEAR * info.eps * reach):
         return None
     weights = torch.softmax(s, 1)
-    same = equal_labels(labels, labels, x.dtype)
+    if labels.ndim == 1:
+        same = equal_labels(labels, labels, x.dtype)
+    else:
+        same = torch.mm(labels, labels.T).clamp_(0, 1)
     own = weights * same
     slopes = weights.sub_(own)
     mass = own.sum(1)
@@ -132,7 +140,7 @@ def _find(
     smallest = info.tiny / info.eps * len(x)
     valid = None
     if float(mass.amin()) < smallest:
-        valid = same.sum(1) > 1
+        valid = same.fill_diagonal_(0).sum(1) > 0
         if bool((valid & (mass < smallest)).any()):
             return None  # too far from its peers for one softmax to see them
         ratio.masked_fill_(~valid, 0)

@@ -59,7 +59,7 @@ class StateGates(InputGates):
 def can_unroll(module: nn.Module) -> bool:
     """One of torch's own three, without projected states."""
     plain = type(module) in (nn.LSTM, nn.GRU, nn.RNN) and "forward" not in vars(module)
-    return plain and module.proj_size == 0
+    return plain and getattr(module, "proj_size", 0) == 0
 
 
 def suffixes(module: nn.RNNBase) -> list[str]:
@@ -91,7 +91,7 @@ def unrolled(inside: Mapping[str, InputGates]) -> Iterator[None]:
         found.setdefault(one.recurrent[0], {})[one.kind, one.suffix] = one
     try:
         for module, maps in found.items():
-            module.forward = partial(recur, module, maps)  # type: ignore[method-assign]
+            module.forward = partial(recur, module, maps)
         yield
     finally:
         for module in found:
