@@ -27,9 +27,11 @@ def write() -> Path:
 
 def page() -> str:
     heads, labels = _read("quality_heads"), _read("quality_labels")
+    thresholds = _read("quality_thresholds")
     parts = ["# How good the answers are\n"]
     parts += heads_table(heads) if heads else []
     parts += labels_table(labels) if labels else []
+    parts += thresholds_table(thresholds) if thresholds else []
     return "\n".join(parts) + "\n"
 
 
@@ -94,6 +96,34 @@ def labels_table(record: dict[str, Any]) -> list[str]:
         "## Wrong labels\n",
         said,
         "| case | AP, ours | cleanlab | F1, ours | cleanlab |",
+        "|---|---|---|---|---|",
+        *lines,
+        "",
+    ]
+
+
+def thresholds_table(record: dict[str, Any]) -> list[str]:
+    """A line per set, target and number of tuning rows."""
+    found = record["results"]
+    many = {name: row for name, row in found.items() if name.endswith(" 800 rows")}
+    far = {name: row for name, row in many.items() if row["share"] >= 0.85}
+    broken = np.array([row["broken"] for row in found.values()])
+    said = (
+        f"{record['draws']} draws of the tuning rows. With 800 of them `threshold_for_accuracy` "
+        f"accepts 85 % or more of what an oracle accepts in {len(far)} of {len(many)} cases "
+        f"({100 * np.mean([row['share'] for row in many.values()]):.0f} % in the mean); the "
+        f"promise, at most 5 % of draws broken, is broken in {100 * broken.mean():.1f} % in the "
+        f"mean and {100 * broken.max():.0f} % at most.\n"
+    )
+    lines = [
+        f"| {name} | {100 * row['coverage']:.1f} | {100 * row['oracle']:.1f} "
+        f"| {100 * row['share']:.0f} ± {100 * row['share_se']:.0f} | {100 * row['broken']:.0f} |"
+        for name, row in found.items()
+    ]
+    return [
+        "## The threshold for an accuracy\n",
+        said,
+        "| case | accepted % | oracle % | share of the oracle's % | broken % of draws |",
         "|---|---|---|---|---|",
         *lines,
         "",
