@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from torch.utils.data import Dataset, IterableDataset
 
 from vicinal.audits.inputs import AuditSettings
+from vicinal.audits.model_unknowns import ModelScores, model_scores
 from vicinal.audits.network import NetworkFacts, network_facts
 from vicinal.audits.record import Media, ReadLater
 from vicinal.audits.sections import Layer
@@ -64,6 +65,7 @@ class ModelFacts:
     support_neighborhoods: dict[str, Neighborhood] = field(default_factory=dict)
     network: NetworkFacts | None = None
     foreign: Any = None
+    unknowns: ModelScores | None = None
     not_checked: dict[str, str] = field(default_factory=dict)
 
     def columns_of(self, named: int | None) -> Tensor | None:
@@ -107,10 +109,14 @@ def listen(
 
     support, query = captured(train, "support"), captured(test, "query")
     held = None if calib is None else captured(calib, "calib")
-    unknown = None if foreign is None else captured(foreign, "foreign")[embedding]
+    unknown = None if foreign is None else captured(foreign, "foreign")
     if support.labels is None:
         raise InputError("`train` has no labels. Pass (x, y), or a Dataset of pairs.")
     votes, shares, neighborhoods = _layer_votes(support, query, story, settings.seed)
+    unknowns = None
+    if unknown is not None:
+        some = asked_among(len(support.labels), settings.seed)
+        unknowns = model_scores(support, query, unknown, story, some)
     embedded = support[embedding], query[embedding]
     network, missing = network_facts(model, train, test, embedded, support.labels, settings)
     return ModelFacts(
@@ -126,7 +132,8 @@ def listen(
         layer_share=shares,
         support_neighborhoods=neighborhoods,
         network=network,
-        foreign=unknown,
+        foreign=None if unknown is None else unknown[embedding],
+        unknowns=unknowns,
         not_checked={} if missing is None else {"network": missing},
     )
 
@@ -218,7 +225,7 @@ def _layer_votes(
     if not story:
         return None, None, {}
     n = len(labels)
-    some = torch.from_numpy(np.sort(np.random.default_rng(seed).permutation(n)[:STORY_ROWS]))
+    some = asked_among(n, seed)
     codes = labels.unique(return_inverse=True)[1]
     place = torch.full((n,), -1)
     place[some] = torch.arange(len(some))
@@ -237,6 +244,11 @@ def _layer_votes(
             own.distances, some[own.indices], codes[some[own.indices]]
         )
     return torch.stack(classes, 1), torch.stack(shares, 1), neighborhoods
+
+
+def asked_among(n: int, seed: int) -> Int[Tensor, " s"]:
+    """Support rows that layers are searched among."""
+    return torch.from_numpy(np.sort(np.random.default_rng(seed).permutation(n)[:STORY_ROWS]))
 
 
 def images_of(train: Any, test: Any) -> Media | None:
