@@ -64,6 +64,7 @@ reproduce: $(VENV)/.test
 
 docs: $(VENV)/.docs
 	$(BIN)/python -m sphinx -q -W -b html docs docs/_build/html
+	$(BIN)/python -m experiments.reports docs/_build/html/reports $(if $(DATA),--data $(DATA))
 	$(BIN)/python docs/check_links.py docs/_build/html
 	@echo "docs/_build/html/index.html"
 

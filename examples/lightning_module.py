@@ -1,4 +1,5 @@
-"""A LightningModule: a supervised contrastive embedding with a memory of earlier batches.
+"""A LightningModule: a supervised contrastive embedding with a memory of earlier batches,
+its layers pulled apart by the soft nearest neighbor loss and watched epoch by epoch.
 
     python examples/lightning_module.py
 
@@ -11,6 +12,7 @@ import warnings
 
 import lightning
 import torch
+from lightning.pytorch.callbacks import LambdaCallback
 from sklearn.datasets import load_digits
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
@@ -18,7 +20,10 @@ from torch.utils.data import DataLoader, TensorDataset
 from vicinal.losses import (
     ClassBalancedBatchSampler,
     DistributedLoss,
+    EntanglementCallback,
+    LayerwiseLoss,
     MemoryBank,
+    SoftNearestNeighborLoss,
     SupervisedContrastiveLoss,
 )
 
@@ -30,11 +35,14 @@ class Embedding(lightning.LightningModule):
         self.contrast = SupervisedContrastiveLoss(temperature=0.2)
         self.loss = DistributedLoss(self.contrast)
         self.bank = MemoryBank(dim=16, size=512)  # saved and restored with the module
+        snnl = SoftNearestNeighborLoss(temperature="optimal")
+        self.apart = LayerwiseLoss(snnl, layers={"1": 0.1})
 
     def training_step(self, batch: list[torch.Tensor], index: int) -> torch.Tensor:
         x, y = batch
-        z = self.net(x)
-        loss = self.loss(z, y)
+        with self.apart.watch(self.net) as activations:
+            z = self.net(x)
+        loss = self.loss(z, y) + self.apart(activations, y)
         if len(self.bank):
             loss = loss + self.contrast(z, y, **self.bank.as_reference())
         self.bank.add(z, y)
@@ -59,7 +67,12 @@ def main(epochs: int = 4) -> float:
     logging.getLogger("lightning.pytorch").setLevel(logging.ERROR)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of workers and log folders, which this needs none of
+        watch = EntanglementCallback((x[train][:300], y[train][:300]), ["1", "2"], log=print)
+        each_epoch = LambdaCallback(
+            on_train_epoch_end=lambda trainer, module: watch(module.net, trainer.current_epoch)
+        )
         trainer = lightning.Trainer(
+            callbacks=[each_epoch],
             max_epochs=epochs,
             accelerator="cpu",
             logger=False,

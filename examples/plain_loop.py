@@ -1,6 +1,9 @@
 """A plain PyTorch loop: mixed targets for InfoNCE, hidden layers entangled by their neighbors.
 
-python examples/plain_loop.py
+    python examples/plain_loop.py
+
+``log`` is any callable of a dictionary and a step: ``wandb.log``, ``mlflow.log_metrics``, or for
+TensorBoard ``lambda values, step: [writer.add_scalar(k, v, step) for k, v in values.items()]``.
 """
 
 import torch
@@ -10,6 +13,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 from vicinal.losses import (
     ClassBalancedBatchSampler,
+    EntanglementCallback,
     InfoNCELoss,
     LayerwiseLoss,
     SoftNearestNeighborLoss,
@@ -37,7 +41,8 @@ def main(epochs: int = 15) -> float:
     # every batch: 10 classes with 10 samples each, so that every anchor has peers
     sampler = ClassBalancedBatchSampler(y[train], 10, 10, generator=rng)
     loader = DataLoader(TensorDataset(x[train], y[train]), batch_sampler=sampler)
-    for _ in range(epochs):
+    watch = EntanglementCallback((x[train][:300], y[train][:300]), ["1", "3"], log=print, every=5)
+    for epoch in range(epochs):
         for rows, labels in loader:
             blended, targets = mixup(rows, labels, 0.2, rng, num_classes=10, epsilon=0.1)
             loss = classify(model(blended), targets)
@@ -47,6 +52,7 @@ def main(epochs: int = 15) -> float:
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
+        watch(model, epoch)
 
     accuracy = (model(x[test]).argmax(1) == y[test]).float().mean().item()
     print(f"accuracy on {len(y[test])} held-out digits: {accuracy:.3f}")

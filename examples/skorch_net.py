@@ -1,18 +1,17 @@
-"""A skorch classifier: soft-target InfoNCE as the criterion of a scikit-learn estimator.
+"""A skorch classifier: soft-target InfoNCE as the criterion of a scikit-learn estimator,
+its hidden layer watched epoch by epoch.
 
     python examples/skorch_net.py
-
-The same criterion fits a Hugging Face ``Trainer`` by overriding its ``compute_loss``:
-``return criterion(model(inputs["pixel_values"]).logits, inputs["labels"])``.
 """
 
 import torch
 from sklearn.datasets import load_digits
 from sklearn.model_selection import cross_val_score
 from skorch import NeuralNetClassifier
+from skorch.callbacks import Callback
 from torch import Tensor, nn
 
-from vicinal.losses import InfoNCELoss, smooth_labels
+from vicinal.losses import EntanglementCallback, InfoNCELoss, smooth_labels
 
 
 class SmoothedInfoNCE(nn.Module):
@@ -27,9 +26,21 @@ class SmoothedInfoNCE(nn.Module):
         return self.loss(logits, smooth_labels(labels, self.num_classes, 0.1))
 
 
+class Watched(Callback):
+    """skorch's hook around the callback of vicinal."""
+
+    def __init__(self, watch: EntanglementCallback) -> None:
+        self.watch = watch
+
+    def on_epoch_end(self, net: NeuralNetClassifier, **_: object) -> None:
+        self.watch(net.module_, len(net.history) - 1)
+
+
 def main(epochs: int = 12) -> float:
     digits = load_digits()
     x, y = (digits.data / 16).astype("float32"), digits.target.astype("int64")
+    probe = torch.from_numpy(x[:300]), torch.from_numpy(y[:300])
+    watch = EntanglementCallback(probe, ["1"], log=print, every=6)
     torch.manual_seed(0)
     net = NeuralNetClassifier(
         nn.Sequential(nn.Linear(64, 128), nn.ReLU(), nn.Linear(128, 10)),
@@ -41,6 +52,7 @@ def main(epochs: int = 12) -> float:
         max_epochs=epochs,
         train_split=None,
         verbose=0,
+        callbacks=[Watched(watch)],
     )
     accuracy = float(cross_val_score(net, x, y, cv=3).mean())
     print(f"accuracy, 3-fold cross-validation: {accuracy:.3f}")

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from experiments import board
 from experiments.data import NoDataError, Source
-from experiments.record import load, path_of
+from experiments.record import ROOT, VERDICTS, load, path_of
 from experiments.runner import names, parser, perform, redraw
 
 
@@ -62,12 +62,14 @@ def perform_all(chosen: Sequence[str], preset: str, source: Source, jobs: int) -
 
 
 def line(name: str) -> str:
+    """Name, seconds of the last run and verdicts of its claims, the title below."""
+    title = (ROOT / f"{name}.py").read_text().split('"""')[1].splitlines()[0]
     record = load(path_of(name, "cpu"))
     if not record:
-        return f"{name:<48} not tried"
-    verdicts = [c["verdict"] for c in record["claims"] if not c["beyond"]]
-    told = ", ".join(f"{verdicts.count(v)} {v}" for v in dict.fromkeys(verdicts)) or "shown"
-    return f"{name:<48} {record['cpu_seconds']:>6.0f} s  {told}"
+        return f"{name:<52} not tried\n    {title}"
+    verdicts = [c["verdict"] for c in record["claims"] if not c["beyond"] or "beyond/" in name]
+    told = ", ".join(f"{verdicts.count(v)} {v}" for v in VERDICTS if v in verdicts) or "shown"
+    return f"{name:<52} {record['cpu_seconds']:>4.0f} s  {told}\n    {title}"
 
 
 if __name__ == "__main__":

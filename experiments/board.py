@@ -159,8 +159,13 @@ def table(made: list[Entry], base: str) -> list[str]:
         if not entry.record["claims"]:
             lines.append(f"| {link} | {entry.record['title']} | | | shown | {shown} |")
         if entry.record["why"]:
-            lines.append(f"| | *Why it differs:* {entry.record['why']} | | | | |")
+            lines.append(f"| | {reason(entry.record)} | | | | |")
     return lines
+
+
+def reason(record: Row) -> str:
+    differs = any(claim["verdict"] == "differs" for claim in record["claims"])
+    return f"*{'Why it differs' if differs else 'Why no more'}:* {record['why']}"
 
 
 def number(claim: Row) -> str:
@@ -198,7 +203,7 @@ def card(entry: Entry) -> list[str]:
         f"`{entry.verdict()}` · [{entry.name}.py](../experiments/{entry.name}.py) · "
         f"{record['smaller']}", "",
         f"![{record['title']}](../experiments/{png})", "",
-        *([f"*Why it differs:* {record['why']}", ""] if record["why"] else []),
+        *([reason(record), ""] if record["why"] else []),
         "<details><summary>numbers</summary>", "",
         "| claim | theirs | ours ± se (seeds) | verdict |", "|---|---|---|---|", *numbers,
         "", "</details>",

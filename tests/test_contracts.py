@@ -19,11 +19,12 @@ from vicinal.confidence import (
     LinearClassifier,
     NEDClassifier,
     NEDLinear,
+    TemperatureScaling,
     TrustScore,
 )
 
 HEADS = [NEDClassifier(), KNNClassifier(), LinearClassifier(), NEDLinear()]
-ESTIMATORS = [*HEADS, TrustScore()]
+ESTIMATORS = [*HEADS, TrustScore(), TemperatureScaling()]
 # These draw by position or pair rows with the batch reversed: a reordered batch is another draw.
 BY_POSITION = {"soft_distribution_info_nce", "info_nce_mixed", "mixed_cross_entropy"}
 # These average over triplets or sum over pairs: no anchor counts as such.

@@ -29,6 +29,7 @@ NAMES = {
         "metric='sqeuclidean')",
         "GraphSmoothnessLoss()",
         "LayerwiseLoss(loss, layers)",
+        "EntanglementCallback(data, layers, *, log=None, every=1)",
         "DistributedLoss(loss, group=None)",
         "MemoryBank(dim, size)",
         "CrossBatchLoss(loss, bank)",

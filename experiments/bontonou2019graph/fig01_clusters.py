@@ -3,8 +3,7 @@
 Claim (Bontonou 2019, section 4.2): trained with two outputs, the proposed loss puts the classes in
 clusters, cross-entropy with a bottleneck of two lays them along lines from the origin. No numbers.
 
-Here: FashionMNIST and a net of three convolutions; batch norm on the two outputs, as in the paper,
-since unit length would leave one dimension.
+Here: FashionMNIST, three convolutions; batch norm on the two outputs: unit length leaves but one.
 """
 
 from __future__ import annotations
@@ -43,6 +42,7 @@ PRESETS = {
     "paper": Settings("cifar10", steps=20_000),
 }
 THEIRS: dict[str, float] = {}
+WHY = "the clusters come, but in six epochs this loss learns less than cross-entropy"
 SMALLER = "FashionMNIST and three convolutions for CIFAR-10 and PreActResNet-18; 6 epochs for 200"
 
 

@@ -17,6 +17,7 @@ import torch
 from experiments.data import Source, images, parts
 from experiments.draw import tidy
 from experiments.frosst2019snnl.entangled import (
+    PAPER,
     QUICK,
     Recipe,
     layers_of,
@@ -47,10 +48,11 @@ class Settings:
 PRESETS = {
     "quick": Settings("digits", "rotated", QUICK, 60, (0,)),
     "cpu": Settings(),
-    "paper": Settings(recipe=Recipe(59_000, 20, 64, support=50_000, test=10_000, k=75)),
+    "paper": Settings(recipe=PAPER),
 }
 THEIRS: dict[str, float] = {}
 SMALLER = "small nets, 400 digits and 400 letters"
+WHY = "distances in the plain net tell letters apart already (AUROC 0.97); entangling blurs them"
 
 
 def letters(settings: Settings, source: Source, digits: Tensor, seed: int) -> Tensor:

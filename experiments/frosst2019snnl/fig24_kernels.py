@@ -37,6 +37,7 @@ PRESETS = {
 }
 THEIRS: dict[str, float] = {}
 SMALLER = "16 kernels a net, 10,000 rows"
+WHY = "training smooths the kernels of both nets; the entangled one keeps more of its random start"
 
 
 def noise(kernels: np.ndarray) -> float:
@@ -80,6 +81,7 @@ def claims(rows: list[dict]) -> list[Claim]:
 def draw(rows: list[dict], figure) -> None:
     sets = [d for d in ("mnist", "fashion_mnist", "digits") if d in rows[0]]
     figure.set_figheight(1.3 * len(KINDS))
+    figure.suptitle("first kernels, and their share of high frequencies", fontsize=9)
     axes = figure.subplots(len(KINDS), len(sets), squeeze=False)
     for column, data in enumerate(sets):
         for line, kind in enumerate(KINDS):
@@ -88,7 +90,7 @@ def draw(rows: list[dict], figure) -> None:
             ax = axes[line, column]
             ax.imshow(sheet(held, 8), cmap="gray", vmin=0, vmax=1)
             share = np.mean([row[data][kind]["noise"] for row in rows])
-            tidy(ax, f"{data}, {kind}: {share:.2f} in high frequencies").set_axis_off()
+            tidy(ax, f"{data}, {kind}: {share:.2f}").set_axis_off()
 
 
 if __name__ == "__main__":

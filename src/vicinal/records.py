@@ -37,6 +37,11 @@ class Record:
     True
     """
 
+    def __init_subclass__(cls) -> None:
+        """Records may hold a value for each row: they show what is inside, not all of it."""
+        if "__repr__" not in cls.__dict__:
+            cls.__repr__ = _shown  # type: ignore[assignment]  # before dataclass writes one
+
     def __post_init__(self) -> None:
         for field in dataclasses.fields(self):
             if field.metadata.get("json", True):
@@ -219,3 +224,33 @@ def _short(value: Any) -> str:
 def _as_is(value: Any, where: str) -> Any:
     """Lists become tuples where the record is made, see :func:`plain`."""
     return value
+
+
+MOST = 6  # values of a list that are shown
+WIDEST = 80  # characters of a text
+
+
+def _shown(record: Record) -> str:
+    """The fields by name; long lists by their length, long texts by their beginning.
+
+    >>> @dataclasses.dataclass(frozen=True)
+    ... class Many(Record):
+    ...     x: tuple[int, ...]
+    >>> Many((0, 1, 2)), Many((0,) * 1000)
+    (Many(x=(0, 1, 2)), Many(x=<1,000 values>))
+    """
+    parts = [
+        f"{field.name}={_few(getattr(record, field.name))}"
+        for field in dataclasses.fields(record)
+        if field.repr
+    ]
+    return f"{type(record).__name__}({', '.join(parts)})"
+
+
+def _few(value: Any) -> str:
+    if isinstance(value, (tuple, list, dict)) and len(value) > MOST:
+        return f"<{len(value):,} {'entries' if isinstance(value, dict) else 'values'}>"
+    text = repr(value)
+    if isinstance(value, float) and len(text) > 10:
+        return f"{value:.6g}"
+    return text if len(text) <= WIDEST or isinstance(value, Record) else f"{text[: WIDEST - 1]}…"

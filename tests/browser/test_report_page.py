@@ -148,7 +148,7 @@ def test_keys_move_through_cases_and_suspects_and_decide(visit, digits):
     audit, _, path = digits
     page = visit(path).page
     rows = shown_rows(page)
-    opened = lambda: page.inner_text("#panel h2")
+    opened = lambda: page.locator("#panel h2").first.inner_text()
     page.keyboard.press("j")
     page.keyboard.press("j")
     assert opened() == audit.cases.id[rows[1]]
@@ -161,7 +161,7 @@ def test_keys_move_through_cases_and_suspects_and_decide(visit, digits):
     assert opened() == audit.labels.suspects[3].id
     assert page.inner_text("#review-count").startswith("3 of")
     page.keyboard.press("Escape")
-    assert "Four verdicts" in opened()
+    assert "Worst suspects" in opened()
     page.keyboard.press("/")
     assert page.evaluate("document.activeElement.id") == "search"
 
@@ -182,7 +182,7 @@ def test_decisions_leave_as_csv_and_json(visit, digits):
     assert rows[0]["label"] == audit.classes[suspects[0].suggested]
     assert rows[1]["label"] == audit.classes[suspects[1].given]
     with page.expect_download() as waiting:
-        page.click("#export-json")
+        page.select_option("#export-as", "json")
     with open(waiting.value.path()) as file:
         assert json.load(file)["suspects"][0]["decision"] == "relabel"
     assert seen.complaints == []
@@ -209,19 +209,97 @@ def test_the_threshold_table_follows_the_slider_and_the_curve(visit, digits):
     page.wait_for_function(changed, arg=facts, timeout=10_000)  # a busy machine draws late
 
 
-def test_a_click_on_the_map_opens_the_point_under_it(visit, digits):
+def on_map(page, audit, row, of="query"):
+    """Where a row is drawn on the canvas, in its own pixels."""
+    box = page.locator("#map-figure canvas").bounding_box()
+    chart = audit.map
+    xs, ys = (np.array(v) for v in ((*chart.x, *chart.support_x), (*chart.y, *chart.support_y)))
+    unit = min((box["width"] - 28) / np.ptp(xs), (box["height"] - 28) / np.ptp(ys))
+    at = row if of == "query" else len(chart.x) + chart.support_row.index(row)
+    x = box["width"] / 2 + (xs[at] - (xs.min() + xs.max()) / 2) * unit
+    y = box["height"] / 2 - (ys[at] - (ys.min() + ys.max()) / 2) * unit
+    return {"x": float(x), "y": float(y)}
+
+
+@pytest.fixture
+def map_of_digits(visit, digits):
     audit, _, path = digits
-    page = visit(path).page
-    page.locator("#map").scroll_into_view_if_needed()
-    canvas = page.locator("#map-figure canvas")
-    box = canvas.bounding_box()
-    xs = np.array([*audit.map.x, *audit.map.support_x])
-    ys = np.array([*audit.map.y, *audit.map.support_y])
+    seen = visit(path)
+    seen.page.locator("#map").scroll_into_view_if_needed()
+    seen.page.wait_for_function("document.querySelector('canvas.map').dataset.drawn > 0")
+    return audit, seen
+
+
+def test_a_click_on_the_map_opens_the_point_under_it(map_of_digits):
+    audit, seen = map_of_digits
     row = int(np.argmax(np.abs(audit.map.x)))
-    x = 18 + (box["width"] - 36) * (audit.map.x[row] - xs.min()) / np.ptp(xs)
-    y = box["height"] - 18 - (box["height"] - 36) * (audit.map.y[row] - ys.min()) / np.ptp(ys)
-    canvas.click(position={"x": float(x), "y": float(y)})
-    assert page.inner_text("#panel h2") == audit.cases.id[row]
+    seen.page.locator("canvas.map").click(position=on_map(seen.page, audit, row))
+    assert seen.page.inner_text("#panel h2") == audit.cases.id[row]
+
+
+def test_a_lasso_makes_its_rows_the_filter_of_the_whole_page(map_of_digits):
+    audit, seen = map_of_digits
+    page = seen.page
+    page.click("#map-lasso")
+    box = page.locator("canvas.map").bounding_box()
+    middle = box["x"] + box["width"] / 2
+    corners = [(0.01, 0.01), (0.99, 0.01), (0.99, 0.99), (0.01, 0.99)]
+    for n, (x, y) in enumerate(corners):
+        left = box["x"] + 2 if x < 0.5 else middle
+        page.mouse.move(left, box["y"] + y * box["height"])
+        if n == 0:
+            page.mouse.down()
+    page.mouse.up()
+    half = [r for r in range(320) if on_map(page, audit, r)["x"] < box["width"] / 2]
+    assert abs(matching(page) - len(half)) <= 2
+    assert page.locator("#selection strong").inner_text() == f"{matching(page)} of 320 rows"
+    near = [s for s in audit.labels.suspects
+            if on_map(page, audit, s.row, "support")["x"] < box["width"] / 2]  # fmt: skip
+    assert abs(page.locator("#suspects tr").count() - min(12, len(near))) <= 1
+    address = page.url
+    page.click("#selection button:has-text('Clear')")
+    assert matching(page) == 320
+    page.goto("about:blank")
+    page.goto(address)
+    page.wait_for_selector("html[data-ready]")
+    assert abs(matching(page) - len(half)) <= 2
+    assert seen.complaints == []
+
+
+def test_the_map_zooms_moves_and_opens_by_keyboard(map_of_digits):
+    page = map_of_digits[1].page
+    canvas = page.locator("canvas.map")
+    picture = lambda: canvas.evaluate("c => c.toDataURL()")
+    drawn = [picture()]
+    canvas.focus()
+    for key in ("+", "+", "ArrowLeft", "0"):
+        page.keyboard.press(key)
+        page.wait_for_timeout(350)
+        drawn.append(picture())
+    assert len(set(drawn[:4])) == 4
+    assert drawn[-1] == drawn[0]
+    canvas.focus()
+    page.keyboard.press("Enter")
+    assert "Case, query row" in page.inner_text("#panel")
+
+
+def test_every_coloring_is_drawn_with_its_legend_and_points_tell_who_they_are(map_of_digits):
+    audit, seen = map_of_digits
+    page = seen.page
+    options = page.eval_on_selector_all("#map-color option", "o => o.map(n => n.value)")
+    assert {"verdict", "predicted", "label", "confidence", "suspect", "layer-2"} <= set(options)
+    pictures = []
+    for option in options:
+        page.select_option("#map-color", option)
+        page.wait_for_timeout(120)
+        pictures.append(page.locator("canvas.map").evaluate("c => c.toDataURL()"))
+        assert page.locator("#map-legend > *").count() >= 2
+    assert len(set(pictures)) >= 6
+    page.select_option("#map-color", "verdict")
+    page.locator("canvas.map").hover(position=on_map(page, audit, 7))
+    assert page.is_visible("#map-tip")
+    assert page.locator("#map-tip .thumb").count() == 1
+    assert seen.complaints == []
 
 
 def test_the_fit_map_opens_the_row_it_was_drawn_from(visit, digits, tmp_path):
@@ -235,7 +313,7 @@ def test_the_fit_map_opens_the_row_it_was_drawn_from(visit, digits, tmp_path):
     canvas = seen.page.locator("#fit-map canvas")
     canvas.scroll_into_view_if_needed()
     box = canvas.bounding_box()
-    canvas.click(position={"x": box["width"] - 30, "y": box["height"] - 30})
+    canvas.click(position={"x": box["width"] - 16, "y": box["height"] - 40})
     said = seen.page.inner_text("#panel")
     assert f"Support row {known[-1]}" in said
     assert audit.support.id[29] in said

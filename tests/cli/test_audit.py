@@ -2,6 +2,7 @@
 
 import csv
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -350,3 +351,14 @@ def test_a_run_that_was_killed_goes_on_and_ends_with_the_same_numbers(files, run
     assert {path.name for path in (tmp_path / "run").iterdir()} == FILES
     again, first = (folder / "samples.csv" for folder in (tmp_path / "run", run_folder))
     assert again.read_bytes() == first.read_bytes()
+
+
+def test_where_the_time_went_is_told_at_the_end(vicinal, files, tmp_path):
+    code, out, _ = vicinal("audit", files / "train.npz", files / "test.npz", "--k", "20")
+    assert code == 0
+    last = out.strip().splitlines()[-1]
+    assert re.match(r"took   \d+\.\d s: ", last)
+    parts = dict(part.rsplit(" ", 1) for part in last.split(": ")[1].split(" · "))
+    assert "heads" in parts
+    total = float(last.split()[1])
+    assert sum(map(float, parts.values())) <= total + 0.05 * len(parts)

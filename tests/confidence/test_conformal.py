@@ -7,6 +7,7 @@ from crepes import ConformalClassifier
 from crepes.extras import hinge
 from mapie.classification import SplitConformalClassifier
 from scipy import stats
+from sklearn.exceptions import NotFittedError
 from sklearn.linear_model import LogisticRegression
 
 import reference
@@ -258,3 +259,8 @@ def test_wrong_use_is_named():
         ConformalSets(Oracle(4), "raps", lam=-1.0).calibrate(p, y)
     with pytest.raises(InputError, match="sum to 1"):
         ConformalSets(Oracle(4)).calibrate(p * 2, y)
+
+
+def test_sets_without_calibration_are_not_fitted_as_scikit_learn_says_it():
+    with pytest.raises(NotFittedError, match=r"Call calibrate\(X, y\)"):
+        ConformalSets(object()).prediction_sets(np.zeros((1, 2)))

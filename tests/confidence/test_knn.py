@@ -129,3 +129,14 @@ def test_wrong_input_is_named(cloud):
         KNNClassifier(k=3).fit(x, y).kneighbors(x, k=100)
     with pytest.raises(InputError, match="`smoothing` must be"):
         KNNClassifier(k=3, smoothing=-1.0).fit(x, y)
+
+
+def test_rows_in_parts_are_the_rows_at_once(rng):
+    x, y = torch.randn(40, 3, generator=rng).numpy(), np.arange(40) % 4
+    parts = KNNClassifier(k=3, smoothing="fit")
+    for rows in (slice(0, 15), slice(15, 16), slice(16, 40)):
+        parts.partial_fit(x[rows], y[rows], classes=range(4))
+    whole = KNNClassifier(k=3, smoothing="fit").fit(x, y)
+    np.testing.assert_allclose(parts.predict_proba(x), whole.predict_proba(x), atol=1e-6)
+    with pytest.raises(InputError, match="does not announce"):
+        parts.partial_fit(x[:2], [0, 9], classes=range(4))

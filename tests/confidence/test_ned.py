@@ -431,3 +431,14 @@ def test_classes_of_one_row_do_not_hide_that_the_others_have_collapsed(rng):
     x = 100.0 * torch.eye(23)[y] + 1e-3 * torch.randn(80, 23, generator=rng)
     with pytest.warns(UserWarning, match="leave-one-out accuracy is 1"):
         NEDClassifier(k=30).fit(x, y)
+
+
+def test_rows_in_parts_are_the_rows_at_once(rng):
+    x, y = torch.randn(40, 3, generator=rng).numpy(), np.arange(40) % 4
+    parts = NEDClassifier(k=3)
+    for rows in (slice(0, 15), slice(15, 16), slice(16, 40)):
+        parts.partial_fit(x[rows], y[rows], classes=range(4))
+    whole = NEDClassifier(k=3).fit(x, y)
+    np.testing.assert_allclose(parts.predict_proba(x), whole.predict_proba(x), atol=1e-6)
+    with pytest.raises(InputError, match="does not announce"):
+        parts.partial_fit(x[:2], [0, 9], classes=range(4))

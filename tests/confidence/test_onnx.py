@@ -6,10 +6,12 @@ import numpy as np
 import onnxruntime
 import pytest
 import torch
+from torch import nn
 from torch.testing import assert_close
 
+from vicinal.checks import InputError
 from vicinal.confidence import NEDClassifier, TrustHead
-from vicinal.confidence.ned.onnx import export_onnx
+from vicinal.confidence.ned.onnx import export_onnx, export_program
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 
@@ -74,3 +76,64 @@ def test_a_zero_row_is_at_cosine_distance_one_in_both(tmp_path):
     queries = torch.tensor([[2.0, 1.0], [0.0, 0.0]])
     _, (_, probabilities) = run(export_onnx(ned, tmp_path / "n.onnx"), queries[:1])
     assert_close(torch.from_numpy(probabilities), ned.predict_proba(queries[:1]).float())
+
+
+@pytest.fixture
+def pictures(rng):
+    torch.manual_seed(0)
+    net = nn.Sequential(
+        nn.Conv2d(1, 4, 3), nn.BatchNorm2d(4), nn.AdaptiveAvgPool2d(2), nn.Flatten()
+    )
+    x, y = torch.randn(60, 1, 6, 6, generator=rng), torch.arange(60) % 3
+    net.eval()
+    with torch.no_grad():
+        return net, x, y, net(x)
+
+
+@pytest.mark.parametrize("metric", ["sqeuclidean", "cosine"])
+def test_a_network_and_its_head_are_one_graph_of_any_number_of_rows(pictures, tmp_path, metric):
+    net, x, y, z = pictures
+    ned = NEDClassifier(k=7, metric=metric, space="standardized").fit(z, y)
+    expected = ned.predict_proba(z)
+    program = export_program(ned, net, x).module()
+    path = export_onnx(ned, tmp_path / "all.onnx", net=net, example=x[:1])
+    for rows in (x[:1], x[:5], x):
+        for label, p in (program(rows), map(torch.from_numpy, run(path, rows)[1])):
+            assert_close(p, expected[: len(rows)], rtol=0, atol=1e-4)
+            assert_close(label, p.argmax(1))
+
+
+@pytest.mark.parametrize("full", [False, True])
+@pytest.mark.parametrize("metric", ["sqeuclidean", "euclidean", "cosine"])
+def test_the_differentiable_head_exports_behind_a_network(pictures, full, metric):
+    net, x, y, z = pictures
+    ned = NEDClassifier(k=7, metric=metric, space="centered-unit").fit(z, y)
+    whole = nn.Sequential(net, ned.module(full_support=full))
+    program = torch.export.export(whole, (x[:2],), dynamic_shapes=({0: torch.export.Dim("n")},))
+    for rows in (x[:1], x[:9]):
+        assert_close(program.module()(rows), whole(rows), rtol=1e-4, atol=1e-5)
+
+
+def test_the_differentiable_head_is_an_onnx_graph_too(pictures, tmp_path):
+    net, x, y, z = pictures
+    ned = NEDClassifier(k=7).fit(z, y)
+    whole = nn.Sequential(net, ned.module())
+    any_rows = ({0: torch.export.Dim("n")},)
+    program = torch.onnx.export(
+        whole, (x[:2],), dynamo=True, dynamic_shapes=any_rows, verbose=False
+    )
+    program.save(tmp_path / "log.onnx")
+    session = onnxruntime.InferenceSession(str(tmp_path / "log.onnx"))
+    name = session.get_inputs()[0].name
+    (log_p,) = session.run(None, {name: x[:9].numpy()})
+    assert_close(torch.from_numpy(log_p).exp(), ned.predict_proba(z[:9]), rtol=0, atol=1e-4)
+
+
+def test_a_network_of_another_width_is_refused(pictures, tmp_path):
+    net, x, y, z = pictures
+    ned = NEDClassifier(k=7).fit(z[:, :5], y)
+    with pytest.raises(InputError, match=r"rows of shape \(16,\), but the support has 5"):
+        export_onnx(ned, tmp_path / "no.onnx", net=net, example=x)
+    with pytest.raises(InputError, match="`net` needs an `example`"):
+        export_program(ned, net)
+    assert list(tmp_path.iterdir()) == []

@@ -3,6 +3,7 @@ import pytest
 import torch
 from netcal.scaling import TemperatureScaling as NetcalTemperature
 from scipy.optimize import minimize_scalar
+from sklearn.exceptions import NotFittedError
 
 from vicinal.checks import InputError
 from vicinal.confidence import TemperatureScaling, energy, max_softmax
@@ -82,11 +83,13 @@ def test_max_softmax_and_energy_are_their_formulas():
 @pytest.mark.parametrize(
     ("z", "y", "says"),
     [
-        (np.zeros((0, 2)), [], "empty"),
+        (np.zeros((0, 2)), [], "0 sample"),
         (np.array([[1.0, np.nan]]), [0], "rows 0"),
-        (np.ones((2, 2)), [0], "same number of rows"),
-        (np.ones((2, 2)), [0, 5], "row 1 is"),
-        (np.ones((2, 2)), [0.0, 1.0], "class labels"),
+        (np.ones((2, 2)), [0], "one label for each|rows"),
+        (np.ones((2, 3)), [0, 5], "2 different labels, but the logits have n_features=3"),
+        (np.ones((2, 2)), [0.5, 1.0], "continuous|class labels"),
+        (np.ones((2, 2)), [[0.5, 0.5], [1.0, 0.0]], "got soft labels"),
+        (np.ones((2, 2)), [1, 1], "one class only"),
     ],
 )
 def test_wrong_input_is_named(z, y, says):
@@ -95,5 +98,42 @@ def test_wrong_input_is_named(z, y, says):
 
 
 def test_other_columns_at_prediction_are_refused(logits):
-    with pytest.raises(InputError, match="5 classes"):
+    with pytest.raises(InputError, match="expecting 5 features"):
         TemperatureScaling().fit(*logits).predict(np.ones((1, 4)))
+    with pytest.raises(InputError, match="`classes` has shape"):
+        TemperatureScaling(classes=[1, 2, 3]).fit(*logits)
+    with pytest.raises(InputError, match="row 0 is"):
+        TemperatureScaling(classes=list("abcde")).fit(logits[0][:2], np.array(["z", "a"]))
+
+
+def test_a_weight_is_a_number_of_copies(logits):
+    z, y = logits
+    z, y = z[:200], y[:200]
+    weight = np.arange(200) % 4
+    copies = TemperatureScaling().fit(np.repeat(z, weight, 0), np.repeat(y, weight))
+    weighed = TemperatureScaling().fit(z, y, sample_weight=weight)
+    assert weighed.temperature_ == pytest.approx(copies.temperature_, rel=1e-10)
+    for wrong, says in ((weight[1:], "one number for each"), (weight * 0, "zero for every row")):
+        with pytest.raises(InputError, match=says):
+            TemperatureScaling().fit(z, y, sample_weight=wrong)
+
+
+def test_one_logit_stands_for_two_classes(logits):
+    z, y = logits[0][:, :1], (logits[1] == 0).astype(int)
+    both = np.concatenate([np.zeros_like(z), z], 1)
+    names = np.array(["no", "yes"])
+    one, two = TemperatureScaling().fit(z, names[y]), TemperatureScaling().fit(both, names[y])
+    assert one.classes_.tolist() == ["no", "yes"]
+    np.testing.assert_allclose(one.predict_proba(z), two.predict_proba(both))
+
+
+def test_labels_name_the_columns_in_sorted_order(logits):
+    z, y = logits
+    head = TemperatureScaling().fit(z, y * 10 + 3)
+    assert head.classes_.tolist() == [3, 13, 23, 33, 43]
+    assert head.temperature_ == TemperatureScaling().fit(z, y).temperature_
+
+
+def test_an_unfitted_head_says_so():
+    with pytest.raises(NotFittedError):
+        TemperatureScaling().predict(np.ones((2, 2)))

@@ -7,6 +7,8 @@ import torch
 import reference
 from vicinal.checks import InputError
 from vicinal.evaluation import entanglement
+from vicinal.evaluation.inputs import row_order
+from vicinal.neighbors.tiles.masses import log_masses
 
 
 def snnl(x, y, temperature):
@@ -82,3 +84,42 @@ def test_a_layer_that_knows_nothing_of_the_classes_is_at_chance_with_an_infinite
     x = np.repeat(np.arange(10.0), 2)[:, None]
     entry = entanglement(x, np.tile([0, 1], 10)).layers[0]  # each twin is of the other class
     assert (entry.ratio, entry.temperature) == (1, math.inf)
+
+
+def test_the_error_is_the_spread_of_losses_with_one_group_of_rows_left_out():
+    """The jackknife in loops, with the groups it draws for rows in their sorted order."""
+    rng = np.random.default_rng(1)
+    y = np.sort(rng.integers(0, 2, 30))
+    x = np.sort(rng.normal(size=30) + y)[:, None]
+    found = entanglement({"a": x}, y)["a"]
+    order = np.lexsort((row_order(x), y))
+    x, y = x[order], y[order]
+    groups = np.random.default_rng(0).permutation(30) % 20
+    left = [snnl(x[groups != g], y[groups != g], found.temperature) for g in range(20)]
+    assert found.se == pytest.approx(math.sqrt(19 * np.var(left)), rel=1e-9)
+
+
+def test_the_error_is_about_the_spread_over_new_samples_and_that_of_single_terms_is_too_small():
+    losses, errors, naive = [], [], []
+    for seed in range(40):
+        rng = np.random.default_rng(seed)
+        y = rng.integers(0, 3, 150)
+        x = rng.normal(size=(150, 4)) + 1.2 * np.eye(3, 4)[y]
+        found = entanglement({"a": x}, y)["a"]
+        mass = log_masses(torch.tensor(x), torch.tensor(y), temperature=found.temperature)
+        losses.append(found.loss)
+        errors.append(found.se)
+        naive.append(float((mass.all - mass.own).std()) / math.sqrt(150))
+    spread = np.std(losses, ddof=1)
+    assert 0.8 < np.mean(errors) / spread < 1.5
+    assert np.mean(naive) / spread < 0.9
+
+
+def test_the_error_does_not_depend_on_the_order_of_the_rows(layers):
+    rows, y = layers
+    turned = np.random.default_rng(2).permutation(len(y))
+    here, there = (
+        entanglement(rows, y),
+        entanglement({k: v[turned] for k, v in rows.items()}, y[turned]),
+    )
+    assert [e.se for e in here.layers] == [e.se for e in there.layers]

@@ -68,6 +68,13 @@ def test_what_is_stored_was_made_with_these_settings_and_judged_by_these_claims(
     assert path.with_suffix(".png").stat().st_size <= LIMIT
 
 
+@pytest.mark.parametrize("name", STORED)
+def test_what_differs_has_one_sentence_why(name):
+    record = load(path_of(name, "cpu"))
+    differs = [c["sentence"] for c in record["claims"] if c["verdict"] == "differs"]
+    assert record["why"] or not differs, f"WHY of {name}: {differs}"
+
+
 def test_the_board_is_what_the_records_say():
     assert not board.changed(), "run python -m experiments --board"
 
@@ -76,3 +83,12 @@ def test_no_figure_is_counted_twice_and_none_is_unknown():
     assert sum(map(len, board.ITEMS.values())) == 57
     for name in NAMES:
         assert name.startswith("beyond/") or board.items_of(name), name
+
+
+def test_every_link_into_the_gallery_meets_a_card_and_every_card_is_linked_by_a_guide():
+    docs = ROOT.parent / "docs"
+    cards = set(re.findall(r'<a id="([^"]+)"', (docs / "gallery.md").read_text()))
+    guides = "\n".join(page.read_text() for page in sorted((docs / "guide").glob("*.md")))
+    linked = set(re.findall(r"\(\.\./gallery\.md#([^)]+)\)", guides))
+    assert linked <= cards, f"no card for {sorted(linked - cards)}"
+    assert cards <= linked, f"no guide links to {sorted(cards - linked)}"

@@ -80,6 +80,14 @@ def test_an_experiment_without_its_data_is_not_tried_rather_than_failed(monkeypa
     assert "not tried (no data): no nowhere/cub200" in capsys.readouterr().out
 
 
+def test_the_list_has_name_title_and_verdicts(capsys):
+    assert run(["karpusha*/table1", "--list"]) == 0
+    name, title = capsys.readouterr().out.splitlines()
+    assert name.startswith("karpusha2020ned/table1_heads")
+    assert "holds" in name
+    assert title.strip().startswith("Table 1: ")
+
+
 def test_an_unknown_pattern_is_told(capsys):
     assert run(["no_such_figure"]) == 2
     assert "--list" in capsys.readouterr().out

@@ -1,6 +1,7 @@
 """Search through faiss answers as exact search does; inverted lists say what they miss."""
 
 import builtins
+import warnings
 
 import faiss
 import pytest
@@ -9,7 +10,7 @@ import torch
 from vicinal.checks import InputError
 from vicinal.neighbors.distances import METRICS
 from vicinal.neighbors.graph import NeighborGraph
-from vicinal.neighbors.search import ExactSearch, cost, lists, make_search
+from vicinal.neighbors.search import ExactSearch, choice, cost, lists, make_search
 from vicinal.neighbors.search import faiss as search_faiss
 from vicinal.neighbors.search.faiss import FaissSearch
 
@@ -231,7 +232,21 @@ def test_without_the_package_the_error_says_what_to_install(monkeypatch):
         make_search("faiss", "cosine")
 
 
+def test_without_the_package_auto_is_exact_and_says_what_that_costs(rng, monkeypatch):
+    monkeypatch.setattr(choice, "find_spec", lambda name: None)
+    x = torch.randn(200, 4, generator=rng)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert make_search("auto", "cosine").build(x).exact
+    monkeypatch.setattr(choice, "lists_may_pay", lambda rows, width: True)
+    with pytest.warns(UserWarning, match=r"200 rows .* minutes .*pip install 'vicinal\[faiss\]'"):
+        search = make_search("auto", "sqeuclidean", shape=(200, 4)).build(x)
+    assert_agree(search.query(x[:5], 3), ExactSearch().build(x).query(x[:5], 3))
+
+
 def test_wrong_choices_are_named():
+    with pytest.raises(InputError, match="`recall` must be between 0 and 1"):
+        make_search("faiss", "cosine", recall=2)
     with pytest.raises(InputError, match="Did you mean 'flat'"):
         FaissSearch(kind="flatt")
     with pytest.raises(InputError, match="`nprobe`"):

@@ -10,7 +10,8 @@ import torch
 from vicinal.checks import InputError
 from vicinal.neighbors.distances import METRICS
 from vicinal.neighbors.graph import NeighborGraph
-from vicinal.neighbors.search import ExactSearch, make_search
+from vicinal.neighbors.search import ExactSearch, leave_one_out, make_search
+from vicinal.neighbors.search.pg_rows import PgRows
 from vicinal.neighbors.search.postgres import PgSearch
 
 
@@ -49,7 +50,7 @@ def test_a_graph_on_the_server_survives_edits_and_all_rows_may_be_asked_for(dsn,
         graph.add(new)
         graph.remove([0, 3, 130])
         graph.add(new[:2])
-        exact = ExactSearch().build(search.support)
+        exact = ExactSearch().build(search.rows(slice(None)))
         anew = NeighborGraph.build(exact, 5)
         assert torch.equal(graph.indices, anew.indices)
         assert_agree(search.query(new, len(search)), exact.query(new, len(exact)))
@@ -123,3 +124,131 @@ def test_without_the_packages_the_error_says_what_to_install(monkeypatch):
     monkeypatch.setattr(builtins, "__import__", without)
     with pytest.raises(InputError, match=r"pip install 'vicinal\[pg\]'"):
         PgSearch("postgresql://nowhere")
+
+
+@pytest.fixture
+def theirs(dsn, rng):
+    """A table of someone else's: ids are text, in no order, beside other columns."""
+    x = torch.randint(0, 3, (250, 4), generator=rng).float()  # ties and duplicates
+    names = [f"row {i:03d}" for i in range(250)]
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        connection.execute("CREATE EXTENSION IF NOT EXISTS vector")
+        connection.execute("DROP TABLE IF EXISTS shop")
+        connection.execute(
+            "CREATE TABLE shop (price int, sku text PRIMARY KEY, features vector(4), class text)"
+        )
+        for i in torch.randperm(250, generator=rng).tolist():
+            row = (i, names[i], str(x[i].tolist()), "ab"[i % 2])
+            connection.execute("INSERT INTO shop VALUES (%s, %s, %s, %s)", row)
+    return x, names
+
+
+@pytest.mark.parametrize("metric", METRICS)
+def test_a_table_is_searched_where_it_lies_and_only_ids_and_labels_are_here(dsn, theirs, metric):
+    x, names = theirs
+    with PgSearch(dsn, "shop", metric=metric).open() as search:
+        own = torch.arange(40)
+        found = search.query(x[:40], 15, exclude=own)
+        assert_agree(found, ExactSearch(metric).build(x).query(x[:40], 15, exclude=own))
+        assert search.table.ids.tolist() == names
+        assert search.labels.tolist() == ["ab"[i % 2] for i in range(250)]
+        assert (len(search), search.width, search.dtype) == (250, 4, torch.float32)
+        assert torch.equal(search.rows(torch.tensor([7, 3, 7])), x[[7, 3, 7]])
+        assert not hasattr(search, "support")
+        kept = [v for v in vars(search).values() if isinstance(v, torch.Tensor)]
+        assert not kept
+
+
+def test_the_leave_one_out_graph_of_a_table_is_that_of_its_rows(dsn, theirs):
+    x, _ = theirs
+    with PgSearch(dsn, "shop").open() as search:
+        found = leave_one_out(search, 9)
+    assert_agree(found, leave_one_out(ExactSearch().build(x), 9))
+
+
+def test_a_table_is_read_in_blocks_in_order_of_id(dsn, theirs):
+    x, names = theirs
+    rows = PgRows(f"pg:{dsn}#shop")
+    blocks = list(rows.blocks(60, 30, 200))
+    assert [(start, len(block)) for start, block in blocks] == [(30, 60), (90, 60), (150, 50)]
+    assert torch.equal(torch.cat([block for _, block in blocks]), x[30:200])
+    assert rows.ids(0, 2) == names[:2]
+    assert list(rows.labels()[:2]) == ["a", "b"]
+
+
+def test_a_table_that_is_only_read_is_never_written(dsn, theirs):
+    x, _ = theirs
+    with PgSearch(dsn, "shop").open() as search:
+        with pytest.raises(InputError, match="only read"):
+            search.add(x[:1])
+        with pytest.raises(InputError, match="only read"):
+            search.remove([0])
+        with pytest.raises(psycopg.errors.ReadOnlySqlTransaction):
+            search.table._run("DELETE FROM {t}")
+        with pytest.raises(InputError, match="not written by"):
+            search.build(x)
+
+
+def test_a_table_that_changes_between_two_questions_is_noticed(dsn, theirs):
+    with PgSearch(dsn, "shop").open() as search, psycopg.connect(dsn, autocommit=True) as other:
+        other.execute("INSERT INTO shop VALUES (1, 'new', '[0,0,0,0]', 'a')")
+        with pytest.raises(InputError, match="has changed since it was opened"):
+            search.query(torch.zeros(1, 4), 200)
+
+
+def test_neighbors_that_the_server_rounds_away_are_fetched_all_the_same(dsn, rng):
+    """Far from the origin float32 distances of a server tie, or lie the other way round."""
+    x = 1e4 + torch.rand(600, 3, generator=rng)
+    with PgSearch(dsn, "far").build(x) as search:
+        found = search.query(x[:10] + 100, 5)
+    assert_agree(found, ExactSearch().build(x).query(x[:10] + 100, 5))
+
+
+def test_an_index_says_its_recall_and_can_be_asked_exactly(dsn, rng):
+    x = torch.randn(1500, 6, generator=rng)
+    with PgSearch(dsn, "recalled", hnsw=True, ef_search=120).build(x) as search:
+        assert not search.exact
+        assert 0.8 < search.recall_.share <= 1
+        assert search.recall_.rows == 1000
+        exact = ExactSearch().build(x).query(x[:5], 7)
+        assert_agree(search.exactly(x[:5], 7), exact)
+
+
+def test_digits_that_a_table_cannot_hold_are_not_rounded_in_silence(dsn, rng):
+    with PgSearch(dsn) as search, pytest.raises(InputError, match="float32, which does not hold"):
+        search.build(torch.randn(5, 2, generator=rng, dtype=torch.float64))
+
+
+@pytest.mark.parametrize(
+    ("table", "columns", "sentence"),
+    [
+        ("nowhere", {}, "there is no table 'nowhere'"),
+        ("shop", {"label": "kind"}, "has no column 'kind'. It has price, sku, features, class"),
+        ("empty", {}, "has no rows"),
+        ("two", {}, "several columns of vectors .a, b."),
+    ],
+)
+def test_tables_that_are_no_support_earn_a_sentence(dsn, theirs, table, columns, sentence):
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        connection.execute("CREATE TABLE IF NOT EXISTS empty (id int, a vector(2))")
+        connection.execute("CREATE TABLE IF NOT EXISTS two (id int, a vector(2), b vector(2))")
+    with PgSearch(dsn, table) as search, pytest.raises(InputError, match=sentence):
+        search.open(**columns)
+
+
+def test_a_server_without_pgvector_earns_a_sentence_and_is_left_as_it_is(dsn):
+    with psycopg.connect(dsn, autocommit=True) as connection:
+        connection.execute("DROP DATABASE IF EXISTS plain")
+        connection.execute("CREATE DATABASE plain")
+    with PgSearch(dsn.replace("/postgres?", "/plain?"), "any") as search:
+        with pytest.raises(InputError, match="no pgvector"):
+            search.open()
+        found = search.table._connection.execute("SELECT count(*) FROM pg_extension").fetchone()
+    assert found == (1,)  # plpgsql alone
+
+
+def test_a_server_that_is_not_there_earns_a_sentence():
+    with pytest.raises(InputError, match="cannot be reached"):
+        PgSearch("postgresql://127.0.0.1:1/none?connect_timeout=2")
+    with pytest.raises(InputError, match="names no table"):
+        PgRows("pg:postgresql://host/database")

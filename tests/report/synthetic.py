@@ -138,6 +138,12 @@ def hostile_audit():
     return audit, Media("texts", texts, [bad(i) for i in range(len(media.support))])
 
 
+def past(*values):
+    """A layer at three checkpoints."""
+    return {"steps": (1, 2, 3), "history": values, "history_se": (0.02,) * 3, "history_n": 500,
+            "history_chance": 2.2}  # fmt: skip
+
+
 def build(z, y, zq, yq, *, classes, name):
     """An audit of (z, y) judging (zq, yq), each number counted the plain way."""
     n, c = len(z), len(classes)
@@ -267,9 +273,9 @@ def build(z, y, zq, yq, *, classes, name):
         credibility=credibility_section(credibility, correct, rng),
         borders=borders(y, own, own_distance, scale, c),
         layers=[
-            Layer("conv1", 1.9, 2.2, 0.8, n, 0.03, steps=(1, 2, 3), history=(2.1, 2.0, 1.9)),
-            Layer("layer2", 1.2, 2.2, 0.5, n, 0.02, steps=(1, 2, 3), history=(2.0, 1.5, 1.2)),
-            Layer("embedding", 0.3, 2.2, 0.2, n, 0.02, steps=(1, 2, 3), history=(1.8, 0.8, 0.3)),
+            Layer("conv1", 1.9, 2.2, 0.8, n, 0.03, **past(2.1, 2.0, 1.9)),
+            Layer("layer2", 1.2, 2.2, 0.5, n, 0.02, **past(2.0, 1.5, 1.2)),
+            Layer("embedding", 0.3, 2.2, 0.2, n, 0.02, **past(1.8, 0.8, 0.3)),
         ],
         network=network_section(zq, crowd, proba),
         map=make_map(zq, z),

@@ -27,10 +27,11 @@ from vicinal.report import (
     save_compare,
     save_report,
 )
+from vicinal.report.opening import actions, tiles
 
 VOID = {"meta", "link", "input", "br", "img"}
-SECTIONS = ["trust", "credibility-section", "cases", "labels", "classes", "layers-section"]
-SECTIONS += ["network", "map", "stress", "limits"]
+SECTIONS = ["map", "cases", "labels", "trust", "credibility-section", "classes", "layers-section"]
+SECTIONS += ["network", "stress", "limits"]
 
 
 class Page(HTMLParser):
@@ -154,8 +155,9 @@ def test_the_data_in_the_page_is_the_record(digits):
     audit, _, text, _ = digits
     packed = re.search(r'id="data">([^<]*)<', text).group(1)
     data = json.loads(gzip.decompress(base64.b64decode(packed)))
-    assert data["cases"]["id"] == list(audit.cases.id)
-    assert data["cases"]["predicted"] == list(audit.cases.predicted)
+    assert data["cases"]["row"] == list(range(len(audit.cases.id)))
+    assert data["points"]["id"] == list(audit.cases.id)
+    assert data["points"]["predicted"] == list(audit.cases.predicted)
     back = [[data["support"]["row"][s] for s in line] for line in data["cases"]["neighbors"]]
     assert back == [list(line) for line in audit.cases.neighbors]
     assert [s["row"] for s in data["suspects"]] == [s.row for s in audit.labels.suspects]
@@ -163,8 +165,8 @@ def test_the_data_in_the_page_is_the_record(digits):
 
 def test_a_page_keeps_to_its_size_and_says_what_it_left_out(digits):
     audit, media, text, _ = digits
-    small = render(audit, media, max_mb=0.23)
-    assert len(small.encode()) <= 230_000 < len(text.encode())
+    small = render(audit, media, max_mb=0.29)
+    assert len(small.encode()) <= 290_000 < len(text.encode())
     shown = int(re.search(r"Showing (\d+) of 320 cases", small).group(1))
     assert 0 < shown < 320
 
@@ -191,7 +193,7 @@ def test_hostile_names_stay_text():
     assert "\x00" not in said
 
 
-def test_sections_that_were_not_computed_say_why():
+def test_sections_without_content_are_not_shown_and_limits_says_so():
     audit, _ = table_audit()
     bare = dataclasses.replace(
         audit,
@@ -214,8 +216,66 @@ def test_sections_that_were_not_computed_say_why():
     )
     page = Page(render(bare))
     said = " ".join(" ".join(page.texts).split())
-    assert said.count("Layers need the model: pass --model.") == 2
-    assert said.count("Not checked in this run.") >= 4
+    assert [attrs["id"] for attrs in page.all("section") if "id" in attrs] == [
+        *("cases", "trust", "limits")
+    ]
+    assert said.count("Layers need the model: pass --model.") == 1
+    assert "Nothing to show: map, labels, credibility, classes, network, stress." in said
+
+
+def test_every_query_row_is_a_point_of_the_page_also_without_a_card(digits):
+    audit, media, *_ = digits
+    small = render(audit, media, max_mb=0.29)
+    packed = re.search(r'id="data">([^<]*)<', small).group(1)
+    data = json.loads(gzip.decompress(base64.b64decode(packed)))
+    assert len(data["cases"]["row"]) < 320
+    assert all(len(data["points"][key]) == 320 for key in ("verdict", "label", "confidence"))
+    assert len(data["points"]["maps"][0]["x"]) == 320
+
+
+def test_the_opening_counts_what_the_record_has(digits):
+    audit, *_, page = digits
+    accept, labels, scope = tiles(audit)
+    rows = [i for i, verdict in enumerate(audit.cases.verdict) if verdict == "supported"]
+    wrong = sum(audit.cases.label[i] != audit.cases.predicted[i] for i in rows)
+    assert accept.rows == len(rows)
+    assert f"{wrong} of the {len(rows)} with a label are wrong" in accept.detail
+    assert labels.rows == len(audit.labels.suspects)
+    assert scope.rows == audit.verdict_counts()["unfamiliar"]
+    review, people, ship = actions(audit)
+    effect = audit.labels.effects[-1]
+    assert f"{100 * effect.accuracy_after:.1f} %" in review.effect
+    assert review.command == f"{audit.provenance.command} --apply decisions.csv"
+    assert f"Send {320 - len(rows)} rows to people" in people.title
+    every = sum(a != b for a, b in zip(audit.cases.label, audit.cases.predicted, strict=True))
+    assert f"{every - wrong} of the {every} errors" in people.effect
+    assert f"{audit.risk_coverage.chosen.value:.2f}" in ship.title
+    said = " ".join(" ".join(page.texts).split())
+    assert all(tile.detail in said for tile in (accept, labels, scope))
+    assert all(action.effect in said for action in (review, people, ship))
+
+
+def test_an_unreachable_target_is_no_advice_to_ship(digits):
+    audit, *_ = digits
+    never = dataclasses.replace(audit.risk_coverage.chosen, value=None, target=0.999)
+    curve = dataclasses.replace(audit.risk_coverage, chosen=never)
+    *_, ship = actions(dataclasses.replace(audit, risk_coverage=curve))
+    assert "No threshold keeps" in ship.effect
+    assert ship.command == ""
+
+
+def test_only_two_warnings_are_open_at_the_top_and_the_command_is_printed_once(digits):
+    audit, *_ = digits
+    many = dataclasses.replace(
+        audit,
+        warnings=tuple(f"warning number {i}" for i in range(5)),
+        provenance=dataclasses.replace(audit.provenance, reproduce=audit.provenance.command),
+        labels=None,
+    )
+    text = render(many)
+    top = text[: text.index('<div class="columns">')]
+    assert top.index("warning number 1") < top.index("3 more warnings") < top.index("number 2")
+    assert text.count(many.provenance.command) == 1
 
 
 def test_a_query_without_labels_has_a_page_too():

@@ -1,5 +1,6 @@
 """Ray's actors answer what one process does, die and come back, and say in a sentence when not."""
 
+import importlib
 import os
 import signal
 
@@ -7,25 +8,34 @@ import numpy as np
 import pytest
 import torch
 
+import vicinal
+from vicinal.audits import sampled, scale
+from vicinal.audits.inputs import AuditSettings
+from vicinal.capture import ShardStore
 from vicinal.capture.sources import open_rows
 from vicinal.checks import InputError
+from vicinal.cli.__main__ import main
+from vicinal.cluster import connect
 from vicinal.neighbors.search import ExactSearch
-from vicinal.neighbors.search.on_ray import RaySearch, connect
+from vicinal.neighbors.search.on_ray import RaySearch
 
 pytestmark = pytest.mark.xdist_group("ray")
 
 
-@pytest.fixture(scope="module")
-def ray():
-    """A local cluster; where none can start, a sentence, which CI does not accept."""
-    pytest.importorskip("ray", reason="Ray is not installed: pip install 'vicinal[ray]'")
-    before = os.environ.pop("RAY_ADDRESS", None)
+def or_skip(call):
+    """Without Ray, or where no cluster can start: a sentence, which CI does not accept."""
     try:
-        found = connect("ray")
-    except InputError as error:
+        return call()
+    except (InputError, ImportError) as error:
         if os.environ.get("CI"):
             raise
         pytest.skip(f"{error}")
+
+
+@pytest.fixture(scope="module")
+def ray():
+    before = os.environ.pop("RAY_ADDRESS", None)
+    found = or_skip(lambda: connect("ray"))
     yield found
     found.shutdown()
     if before is not None:
@@ -76,6 +86,28 @@ def test_rows_in_memory_go_to_the_actors_through_rays_store(ray):
     assert same(found, ExactSearch("cosine").build(x).query(x, 5))
 
 
+def test_an_audit_on_ray_is_the_audit_of_one_process_in_memory_and_streamed(
+    ray, shards, tmp_path, monkeypatch
+):
+    settings, sets = AuditSettings(space="raw", k=10), {"support": shards, "query": shards}
+    sets["query"] = (rows_with_ties()[:150].numpy() + 0.25, np.arange(150) % 3)
+    own = ("provenance", "scale", "search")
+
+    def found(on, **more):
+        audit = vicinal.audit(**sets, settings=settings, on=on, **more)
+        return audit, {name: v for name, v in audit.to_dict().items() if name not in own}
+
+    assert found("ray")[1] == found(None)[1]
+    monkeypatch.setattr(scale, "needed", lambda rows, settings: 1 << 60)
+    monkeypatch.setattr(sampled, "ANCHORS", 120)
+    monkeypatch.setattr(sampled, "PASS", 100)
+    (here, a), (there, b) = found(None, work=tmp_path / "a"), found("ray", work=tmp_path / "b")
+    assert a == b
+    assert "workers of Ray" in there.scale.search
+    for name, path in here.parts.items():
+        assert path.read_bytes() == there.parts[name].read_bytes()
+
+
 def test_a_shard_that_vanished_is_the_sentence_of_one_process(ray, tmp_path):
     np.savez(tmp_path / "part.npz", Z=rows_with_ties().numpy())
     rows = open_rows(tmp_path)
@@ -96,13 +128,30 @@ class Deadly:
         os._exit(1)
 
 
+def test_a_capture_on_ray_is_the_capture_of_one_process(ray, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "net.py").write_text(
+        "from torch import nn\n\ndef make():\n    return nn.Sequential(nn.Linear(3, 2))\n"
+    )
+    x = rows_with_ties(50)
+    np.savez("rows.npz", X=x.numpy(), y=np.arange(50) % 2)
+    words = ["embed", "net.py:make", "rows.npz", "--layer", "0", "--batch-size", "8"]
+    torch.manual_seed(0)
+    assert main([*words, "-o", "one"]) == 0
+    torch.manual_seed(0)
+    assert main([*words, "-o", "many", "--on", "ray"]) == 0
+    one, many = ShardStore("one"), ShardStore("many")
+    assert torch.allclose(one["0"], many["0"])
+    assert torch.equal(one.labels, many.labels)
+
+
 def test_a_worker_that_keeps_dying_is_one_sentence(ray):
     with pytest.raises(InputError, match="keeps dying; Ray restarted it 3 times"):
         RaySearch(workers=1).build(Deadly())
 
 
 def test_what_is_no_cluster_is_one_sentence(monkeypatch):
-    ray = pytest.importorskip("ray")
+    ray = or_skip(lambda: importlib.import_module("ray"))
     monkeypatch.setattr(ray, "is_initialized", lambda: False)
     with pytest.raises(
         InputError, match=r"on='spark' is no cluster. Give ray, or ray://host:10001"
@@ -111,7 +160,7 @@ def test_what_is_no_cluster_is_one_sentence(monkeypatch):
 
 
 def test_a_cluster_that_cannot_be_reached_is_one_sentence(monkeypatch):
-    ray = pytest.importorskip("ray")
+    ray = or_skip(lambda: importlib.import_module("ray"))
     monkeypatch.setattr(ray, "is_initialized", lambda: False)
     monkeypatch.setenv("RAY_ADDRESS", "127.0.0.1:1")
     monkeypatch.setattr(ray, "init", _refuse)

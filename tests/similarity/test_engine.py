@@ -16,6 +16,7 @@ from vicinal.similarity.factors import (
     self_gram,
     trace_gram,
 )
+from vicinal.similarity.rules.recurrence import gates, suffixes, unrolled
 
 
 def gradients(captured):
@@ -101,8 +102,23 @@ def test_the_rule_is_chosen_by_flops():
     assert found["sequences"]["0"] == "dense"
 
 
-@pytest.mark.parametrize("name", ["encoder", "encoder_time_first", "decoder", "gpt", "vision"])
-def test_transformers_have_exact_rules(name):
+RECURRENT = ["lstm", "gru", "rnn", "lstm_started", "gru_started", "rnn_started"]
+
+
+@pytest.mark.parametrize("name", RECURRENT)
+def test_recurrent_layers_run_unrolled_say_what_they_say_themselves(name):
+    model, x = make(name)
+    inside = gates(model)
+    with unrolled(inside):
+        found = model(x)
+    torch.testing.assert_close(found, model(x), rtol=1e-12, atol=1e-12)
+    assert len(inside) == 2 * len(suffixes(model.cell))
+
+
+@pytest.mark.parametrize(
+    "name", ["encoder", "encoder_time_first", "decoder", "gpt", "vision", *RECURRENT]
+)
+def test_transformers_and_recurrent_layers_have_exact_rules(name):
     model, x = make(name)
     captured = Engine(model).capture(x)
     assert not any("vjp" in part.rule for part in captured.parts)

@@ -281,7 +281,7 @@ def test_explain_names_the_rule_the_flops_and_the_bytes_of_each_layer():
     assert found["mix"].flops > 0
     assert found["mix"].bytes > 0
     assert "attention.out_proj" in str(kernel.explain())
-    again = make("gru")
+    again = make("lstm_projected")
     kernel = GradientKernel(again[0])
     kernel.gram(again[1])
     assert "sample by sample" in str(kernel.explain())

@@ -114,11 +114,27 @@ class Folded(nn.Module):
 class Recurrent(nn.Module):
     def __init__(self, kind, **options):
         super().__init__()
-        self.cell = kind(3, 4, batch_first=True, **options)
+        self.cell = kind(3, options.pop("hidden_size", 4), batch_first=True, **options)
         self.head = nn.Linear(4 * (2 if options.get("bidirectional") else 1), 2)
 
     def forward(self, x):
         return self.head(self.cell(x)[0][:, -1])
+
+
+class Started(nn.Module):
+    """Time first, no biases, states given, and the last ones used."""
+
+    def __init__(self, kind, **options):
+        super().__init__()
+        self.cell = kind(3, 4, num_layers=2, bias=False, **options)
+        self.start = nn.Linear(3, 4)
+        self.head = nn.Linear(4, 2)
+
+    def forward(self, x):
+        h = self.start(x[:, 0]).expand(2, -1, -1)
+        lstm = isinstance(self.cell, nn.LSTM)
+        last = self.cell(x.transpose(0, 1), (h, h.tanh()) if lstm else h)[1]
+        return self.head(last[1][-1] + last[0][0] if lstm else last.sum(0))
 
 
 class OwnScale(nn.Linear):
@@ -366,6 +382,10 @@ ZOO = {
     "lstm": (lambda: Recurrent(nn.LSTM, num_layers=2, bidirectional=True), (5, 3)),
     "gru": (lambda: Recurrent(nn.GRU), (5, 3)),
     "rnn": (lambda: Recurrent(nn.RNN), (5, 3)),
+    "lstm_started": (lambda: Started(nn.LSTM), (5, 3)),
+    "gru_started": (lambda: Started(nn.GRU), (5, 3)),
+    "rnn_started": (lambda: Started(nn.RNN, nonlinearity="relu"), (5, 3)),
+    "lstm_projected": (lambda: Recurrent(nn.LSTM, proj_size=4, hidden_size=6), (5, 3)),
     "experts": (Experts, (4, 3)),
     "early_exit": (EarlyExit, (3,)),
     "frames": (Frames, (3, 2, 4, 3)),

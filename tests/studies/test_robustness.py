@@ -11,12 +11,12 @@ import torch.nn.functional as F
 from sklearn.datasets import load_digits
 from torch import nn
 
+from vicinal.audits.attacks import _surrogates
 from vicinal.checks import InputError
 from vicinal.confidence import KNNClassifier, NEDClassifier
 from vicinal.evaluation import expected_calibration_error, mean_corruption_error, noise_floor
 from vicinal.perturbations import corrupt, pgd
 from vicinal.studies import AttackAudit, PerturbationReport, attack_audit, robustness_report
-from vicinal.studies.attacks import _surrogates
 
 FORBIDDEN = re.compile("robust|secure", re.IGNORECASE)
 

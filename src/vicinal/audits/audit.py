@@ -16,7 +16,7 @@ import math
 import platform
 import time
 import warnings
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,19 +24,22 @@ import numpy as np
 import scipy
 import sklearn
 import torch
-from torch import nn
 
 from vicinal import __version__
 from vicinal.audits import data
-from vicinal.audits.cases import SHOWN_NEIGHBORS, cases_of, class_facts, credibility_of
+from vicinal.audits.cases import SHOWN_NEIGHBORS, cases_of, class_facts
 from vicinal.audits.class_order import below_warning, order_warning
+from vicinal.audits.credibility import credibility_of
 from vicinal.audits.facts import Facts, gather
 from vicinal.audits.familiarity import kept_standards, unknowns_of, untested
-from vicinal.audits.inputs import About, AuditSettings, AuditWarning, ready_sets, warn
+from vicinal.audits.frames import Columns
+from vicinal.audits.inputs import About, AuditSettings, AuditWarning, floats, ready_sets, warn
+from vicinal.audits.keywords import asked_settings, check_model, from_frames, given_images
 from vicinal.audits.map import map_of
 from vicinal.audits.model import ModelFacts, images_of, listen
 from vicinal.audits.recommend import recommendation_of, warn_of_seen_support
 from vicinal.audits.record import Audit, SupportRows
+from vicinal.audits.scale import audit_at_scale, is_source, on_ray
 from vicinal.audits.scoring import (
     MIN_ECE_ROWS,
     head_record,
@@ -47,11 +50,12 @@ from vicinal.audits.searching import search_facts
 from vicinal.audits.sections import Data, Duplicates, Head, PriorShift, Provenance
 from vicinal.audits.suspects import label_audit
 from vicinal.confidence.head import TrustHead
+from vicinal.confidence.made_from import MadeFrom
 from vicinal.neighbors.search.resumable import Progress
 
 
 def audit(
-    model: nn.Module | None = None,
+    model: Any = None,
     train: Any = None,
     test: Any = None,
     *,
@@ -60,12 +64,25 @@ def audit(
     calib: Any = None,
     foreign: Any = None,
     logits: Any = None,
+    stress: bool | None = None,
+    checkpoints: Any = None,
+    target_accuracy: float | None = None,
+    class_names: Sequence[str] | Mapping[Any, str] | None = None,
+    images: Any = None,
+    metric: str = "auto",
+    k: int | None = None,
+    seed: int | None = None,
+    label: str | None = None,
+    image: str | None = None,
+    embedding: str | Sequence[str] | None = None,
     search: str | None = None,
     recall: float | None = None,
     settings: AuditSettings | None = None,
     about: About | None = None,
     work: str | Path | None = None,
     progress: Progress | None = None,
+    on: str | None = None,
+    memory: int | str | None = None,
 ) -> Audit:
     """Judge ``query`` by its neighbors in ``support``; or a model's test rows by its train rows.
 
@@ -75,19 +92,37 @@ def audit(
     Parameters
     ----------
     model, train, test : a network and anything :func:`vicinal.capture.capture` takes; its layers,
-        their entanglement and the network's own view come along.
+        their entanglement and the network's own view come along. Or data frames of pandas or
+        polars, ``audit(train_frame, test_frame, label="species")``, the second left out or not.
     support : ``(Z, y)``, embeddings and their labels, where there is no model.
     query : ``(Zq, yq)``, or ``Zq`` alone; None judges the support leave-one-out.
     calib : ``(Zc, yc)``, held-out rows that set temperature and thresholds.
     foreign : ``Z``, rows known to belong to none of the classes: how many would be caught, and
         how many called supported. With a model, inputs for it.
     logits : a softmax head's on the query, one column per class; a model brings its own.
+    stress : True asks for every corruption and the worst case over many attacks, False for none;
+        None is what ``settings`` say, by default a few. For a model of images.
+    checkpoints : of the model over its training, for the entanglement of its layers: a pattern
+        like ``"ckpt/*.pt"``, files, or ``{step: file or state dict}``.
+    target_accuracy : what accepted rows keep; None: the highest of 0.90, 0.95, 0.97 and 0.99 that
+        half of the rows can be shown to meet.
+    class_names : what the classes are called, in the order of the model's outputs (logits).
+    images : what the rows look like, ``(of the support, of the query)``: arrays or paths.
+    metric : ``"auto"`` (squared distances in the space that fits best), ``"sqeuclidean"``,
+        ``"euclidean"`` or ``"cosine"``.
+    k : neighbors that vote; None is 100, or the whole of a smaller support.
+    seed : of all that is drawn.
+    label, image, embedding : columns of data frames; for a model ``embedding`` is the layer to
+        search in.
     search, recall : who finds the neighbors, and how many of the true ones at least; as of
         :class:`AuditSettings`, whose fields they take the place of.
-    settings : what decides the numbers besides the data, :class:`AuditSettings`.
+    settings : what else decides the numbers, :class:`AuditSettings`.
     about : what the rows are called and look like, :class:`About`.
     work : a folder where finished blocks of the searches stay; a stopped audit goes on there.
     progress : called as ``progress(title, done, total)``.
+    on : ``"ray"`` or ``"ray://host:10001"``: search, and judge, in the processes of a cluster.
+    memory : ``"2GB"``: what may be taken. Sets may be files, patterns or folders of shards, or
+        memory maps; what does not fit is read in blocks (:mod:`vicinal.audits.scale`).
 
     Example:
         >>> y = np.arange(300) % 3
@@ -97,14 +132,27 @@ def audit(
         100
     """
     start = time.perf_counter()
-    settings, about = settings or AuditSettings(), about or About()
-    if search is not None:
-        settings = dataclasses.replace(settings, search=search)
-    if recall is not None:
-        settings = dataclasses.replace(settings, recall=recall)
+    asked = {"target_accuracy": target_accuracy, "metric": metric, "k": k, "seed": seed,
+             "search": search, "recall": recall}  # fmt: skip
+    if stress is not None:
+        asked["stress"] = "full" if stress else "none"
+    settings = asked_settings(settings, asked, model, embedding)
+    about = about or About()
+    if class_names is not None:
+        about = dataclasses.replace(about, class_names=class_names)
+    columns = Columns(label, image, embedding)
+    model, support, query, calib, foreign, about = from_frames(
+        (model, train, support, query, calib, foreign), columns, about
+    )
+    if images is not None:
+        about = dataclasses.replace(about, media=given_images(images))
+    sets_given = {"support": support, "query": query, "calib": calib, "foreign": foreign}
+    if model is None and (memory is not None or any(map(is_source, sets_given.values()))):
+        return audit_at_scale(sets_given, settings, about, work, progress, on, memory)
     seen: ModelFacts | None = None
+    check_model(model)
     if model is not None:
-        seen = listen(model, train, test, calib, settings, work, progress, foreign)
+        seen = listen(model, train, test, calib, settings, work, progress, foreign, checkpoints)
         support, query, calib, foreign = seen.support, seen.query, seen.calib, seen.foreign
         named = len(about.class_names) if isinstance(about.class_names, Sequence) else None
         logits = seen.columns_of(named) if logits is None else logits
@@ -113,14 +161,15 @@ def audit(
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", UserWarning)
         sets = ready_sets(support, query, calib, settings, about, foreign)
-        facts = gather(sets, logits, seen, settings, about, work, progress)
-        sections = {name: section(facts) for name, section in SECTIONS.items()}
+        make = None if on is None else on_ray(on, settings)
+        facts = gather(sets, logits, seen, settings, about, work, progress, make)
+        sections = _sections(facts, progress)
     command = about.command or "vicinal.audit(...)"
     config = {**settings.to_dict(), **about.config}
     return Audit(
         **sections,
         provenance=provenance_of(settings.seed, command, about.reproduce or command, start, config),
-        warnings=(*about.warnings, *_sentences(caught)),
+        warnings=(*about.warnings, *sentences(caught)),
     )
 
 
@@ -179,15 +228,20 @@ def support_rows(facts: Facts) -> SupportRows:
 def duplicates_of(facts: Facts) -> Duplicates:
     scored = None if facts.score is None else (facts.score.rows, facts.score.right)
     twins = data.duplicates(*data.as_given(facts), scored)
-    if twins.exact and not facts.sets.leave_one_out:
-        share, rest = 100 * twins.exact / facts.neighborhood.size, ""
+    if not facts.sets.leave_one_out:
+        warn_of_duplicates(twins, facts.neighborhood.size)
+    return twins
+
+
+def warn_of_duplicates(twins: Duplicates, rows: int) -> None:
+    if twins.exact:
+        share, rest = 100 * twins.exact / rows, ""
         if twins.accuracy_without is not None:
             rest = f" Without them and near-duplicates accuracy is {twins.accuracy_without:.3f}."
         warn(
             f"{twins.exact} exact duplicate rows appear in both support and query "
             f"({share:.2g} %).{rest}"
         )
-    return twins
 
 
 def prior_shift_of(facts: Facts) -> PriorShift | None:
@@ -195,13 +249,17 @@ def prior_shift_of(facts: Facts) -> PriorShift | None:
     if codes is None or not facts.scored or sets.leave_one_out:
         return None
     shift = data.prior_shift(sets.codes, codes, len(sets.classes), facts.settings.seed)
+    warn_of_shift(shift)
+    return shift
+
+
+def warn_of_shift(shift: PriorShift) -> None:
     if shift.distance > shift.by_chance:
         warn(
             f"class shares of support and query differ (total variation {shift.distance:.2f}, by "
             f"chance {shift.by_chance:.2f}): probabilities assume the support's. Try --prior "
             "uniform, or give a support like the query."
         )
-    return shift
 
 
 def agreement_of(facts: Facts) -> float | None:
@@ -223,10 +281,10 @@ def not_checked(facts: Facts) -> dict[str, str]:
     if facts.model is None:
         missing["layers"] = "needs the model: --model"
         missing["network"] = "needs the model: --model"
-        missing["stress"] = "corruptions and attacks need the model and inputs"
     else:
         missing.update(facts.model.not_checked)
-        missing["stress"] = "not run; see vicinal.studies.robustness_report"
+    if facts.stressed.why is not None:
+        missing["stress"] = facts.stressed.why
     if facts.task.logits is None:
         missing["softmax"] = "no logits were given"
         if facts.model is not None:
@@ -244,7 +302,26 @@ def not_checked(facts: Facts) -> dict[str, str]:
 
 def trust_head(facts: Facts) -> TrustHead:
     """The head to keep: standards from all held-out rows, the audit's own threshold."""
-    return TrustHead(facts.kept, kept_standards(facts))
+    return TrustHead(facts.kept, kept_standards(facts), _made_from(facts))
+
+
+def _made_from(facts: Facts) -> MadeFrom:
+    """The model, its layer and how images were read, as far as they are known here."""
+    config, model, sets = facts.about.config, facts.model, facts.sets
+    called = zip(map(str, sets.classes.tolist()), sets.names, strict=True)
+    names = {label: name for label, name in called if label != name}
+    if model is None:
+        known, size = facts.about.model, config.get("size")
+        return MadeFrom(known, size=size, normalize=facts.settings.normalize, names=names)
+    reading = {name: config[name] for name in ("weights", "size", "gray") if config.get(name)}
+    reading |= {name: floats(config[name], name) for name in ("mean", "std") if config.get(name)}
+    return MadeFrom(
+        model=facts.about.model or model.name,
+        embedding=model.embedding,
+        normalize=facts.settings.normalize,
+        names=names,
+        **reading,
+    )
 
 
 # Field of the record -> what computes it from the facts. A new section is one line here, one
@@ -268,6 +345,7 @@ SECTIONS: dict[str, Callable[[Facts], Any]] = {
     "layers": lambda f: f.model and f.model.layers,
     "network": lambda f: f.model and f.model.network and f.model.network.view,
     "map": map_of,
+    "stress": lambda f: f.stressed.record,
     "unknowns": unknowns_of,
     "duplicates": duplicates_of,
     "hubs": lambda f: data.hubs(f.neighborhood.indices, f.weights, len(f.sets.codes)),
@@ -279,11 +357,21 @@ SECTIONS: dict[str, Callable[[Facts], Any]] = {
 }
 
 
+def _sections(facts: Facts, progress: Progress | None) -> dict[str, Any]:
+    """Every field of the record; what is shared is made by the first that reads it."""
+    found = {}
+    for at, (name, section) in enumerate(SECTIONS.items()):
+        if progress is not None:
+            progress(name.replace("_", " "), at, len(SECTIONS))
+        found[name] = section(facts)
+    return found
+
+
 def _graph_of(facts: Facts) -> tuple[Any, ...]:
     return facts.graph, facts.sets.codes, len(facts.sets.classes), facts.ned.temperature_
 
 
-def _sentences(caught: Iterable[warnings.WarningMessage]) -> list[str]:
+def sentences(caught: Iterable[warnings.WarningMessage]) -> list[str]:
     """Each once: what the audit says of the data first, then what its heads warn of."""
     found = [warning for warning in caught if issubclass(warning.category, UserWarning)]
     found.sort(key=lambda warning: not issubclass(warning.category, AuditWarning))

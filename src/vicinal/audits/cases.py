@@ -14,8 +14,7 @@ from vicinal.audits.familiarity import familiarity_of
 from vicinal.audits.heads import BLOCK, Answer
 from vicinal.audits.model import ModelFacts
 from vicinal.audits.record import Cases, significant
-from vicinal.audits.scoring import reliability_bins
-from vicinal.audits.sections import ClassFacts, Credibility, Histogram
+from vicinal.audits.sections import ClassFacts
 from vicinal.confidence.ned.posterior import neighbor_log_weights
 from vicinal.confidence.verdicts import VERDICTS, judge, reasons, standards_of
 from vicinal.evaluation import expected_calibration_error, noise_floor
@@ -106,19 +105,6 @@ def cases_of(facts: Facts) -> Cases:
         others=tuple(map(others.get, range(m))) if others else None,
         **_network_columns(facts.model, m),
     )
-
-
-def credibility_of(facts: Facts) -> Credibility:
-    """Accuracy by credibility, and the p-values' histogram: flat where the sets are alike."""
-    p, score = facts.verdicts.credibility.numpy(), facts.score
-    edges = np.linspace(0, 1, 11)
-    counts, _ = np.histogram(p, bins=edges)
-    bins = () if score is None else reliability_bins(p[score.rows], score.right, 10)
-    how = (
-        f"neighbors (k={facts.neighborhood.k}) that do not have the predicted label, ranked among "
-        "held-out rows"
-    )
-    return Credibility(bins, (Histogram("query", tuple(edges), tuple(counts.tolist())),), how)
 
 
 def class_facts(facts: Facts, entangled: NDArray[np.float64] | None) -> tuple[ClassFacts, ...]:

@@ -19,6 +19,7 @@ from typing import Any
 
 import torch
 from jaxtyping import Int
+from numpy.typing import NDArray
 from scipy.optimize import linear_sum_assignment
 from torch import Tensor, nn
 
@@ -61,6 +62,26 @@ def stated_positions(labels: Sequence[Any], order: Sequence[str], what: str) -> 
                 "model's outputs."
             )
     return [at for at in found if at is not None]
+
+
+def columns_for(width: int, classes: NDArray[Any], order: Any = None) -> list[int]:
+    """Which of so many columns are those of the classes; ``order``: their names, if known."""
+    whole, own = classes.dtype.kind in "iu", classes.tolist()
+    listed = order is not None and not isinstance(order, Mapping) and len(order) == width
+    if listed and not whole:
+        return stated_positions(own, list(map(str, order)), "the list of classes")
+    inside = whole and 0 <= own[0] <= own[-1] < width
+    if listed and inside:
+        return [int(code) for code in own]
+    if width == len(own):
+        return list(range(width))
+    if inside:
+        return [int(code) for code in own]
+    raise InputError(
+        f"`logits` have {width} columns for {len(own)} classes of the support. "
+        "Give one column per class in sorted order of the labels, or name the columns: "
+        "class_names=, --classes."
+    )
 
 
 def order_of_model(model: nn.Module) -> tuple[list[str], str] | None:

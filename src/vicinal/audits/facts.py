@@ -7,7 +7,7 @@ fitted is never scored on the rows it was fitted on.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -19,7 +19,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from vicinal.audits.cases import verdicts_of, weights_of
-from vicinal.audits.class_order import stated_positions
+from vicinal.audits.class_order import columns_for
 from vicinal.audits.familiarity import combination_of, foreignness
 from vicinal.audits.fitted_space import most_neighbors, space_facts, space_of
 from vicinal.audits.fitting import fitting_of, left_out_losses
@@ -31,6 +31,7 @@ from vicinal.audits.recommend import Choice, choice_of, keepable, kept_blend
 from vicinal.audits.scoring import Scored
 from vicinal.audits.searching import Searching
 from vicinal.audits.sections import SpaceFacts
+from vicinal.audits.stress import stressed
 from vicinal.audits.suspects import ScoredLabels, class_log_probs, scored_labels
 from vicinal.checks import InputError
 from vicinal.confidence.blend import Blend, blended_log_probs
@@ -41,6 +42,7 @@ from vicinal.evaluation import ChosenTarget, reachable_target
 from vicinal.labels import UNKNOWN, Labels, log_class_shares
 from vicinal.neighbors.graph import NeighborGraph
 from vicinal.neighbors.neighborhood import Neighborhood
+from vicinal.neighbors.search import Search
 from vicinal.neighbors.search.resumable import Progress
 
 MIN_FOLD_ROWS = 50  # labeled rows; with fewer the fit is said to be weak
@@ -84,6 +86,7 @@ class Facts:
     fitting = cached_property(fitting_of)
     weights = cached_property(weights_of)
     verdicts = cached_property(verdicts_of)
+    stressed = cached_property(stressed)
 
     @cached_property
     def task(self) -> Task:
@@ -264,15 +267,19 @@ def gather(
     about: About,
     work: str | Path | None,
     progress: Progress | None,
+    make: Callable[[Tensor], Search] | None = None,
 ) -> Facts:
-    """Choose the space, search and split; ``work`` keeps finished blocks of a stopped search."""
+    """Choose the space, search and split; ``work`` keeps finished blocks of a stopped search.
+
+    ``make`` gives another search than the settings name: one in other processes.
+    """
     k, codes = usable_k(settings, sets), sets.codes
     given = None if logits is None else aligned_logits(logits, sets, about.class_names)
     fit = space_of(settings, sets, k)
     sets = sets.mapped(fit.space)
     if fit.crossed is not None and settings.k is None:
         k = min(k, most_neighbors(fit.crossed))
-    searching = Searching(sets.support, settings, work, progress)
+    searching = Searching(sets.support, settings, work, progress, make)
 
     def nearest(rows: LabeledRows) -> Neighborhood:
         return searching.nearest(rows, k).labeled(codes)
@@ -305,21 +312,7 @@ def aligned_logits(logits: Any, sets: Sets, order: Any = None) -> Tensor:
             f"`logits` must have one row per query row: shape {tuple(scores.shape)} for "
             f"{len(sets.query.rows)} rows."
         )
-    whole, own = sets.classes.dtype.kind in "iu", sets.classes.tolist()
-    listed = order is not None and not isinstance(order, Mapping)
-    if listed and not whole and len(order) == scores.shape[1]:
-        return scores[:, stated_positions(own, list(map(str, order)), "the list of classes")]
-    if whole and listed and len(order) == scores.shape[1] and 0 <= own[0] <= own[-1] < len(order):
-        return scores[:, own]
-    if scores.shape[1] == len(own):
-        return scores
-    if whole and own[0] >= 0 and own[-1] < scores.shape[1]:
-        return scores[:, own]
-    raise InputError(
-        f"`logits` have {scores.shape[1]} columns for {len(own)} classes of the support. "
-        "Give one column per class in sorted order of the labels, or name the columns: "
-        "class_names=, --classes."
-    )
+    return scores[:, columns_for(scores.shape[1], sets.classes, order)]
 
 
 def split_of(

@@ -35,7 +35,7 @@ from vicinal.evaluation import auroc, fpr_at_tpr
 
 if TYPE_CHECKING:
     from vicinal.audits.facts import Facts
-    from vicinal.confidence.verdicts import Standards
+    from vicinal.confidence.verdicts import Judged, Standards
 
 SURELY = 2.0  # standard errors by which another combination must be better
 
@@ -171,7 +171,7 @@ def unknowns_of(facts: Facts) -> Unknowns | None:
     held, rate = held_out_scores(facts), facts.settings.unfamiliar
     inside, outside = scores.query[ordinary], scores.foreign[rows]
     standards = kept_standards(facts)
-    codes = foreign_verdicts(facts, standards)[rows]
+    codes = foreign_judged(facts, standards).codes[rows]
     used = facts.combination
     assert standards.familiarity is not None
     own = facts.verdicts.familiarity[ordinary]
@@ -210,7 +210,7 @@ def kept_standards(facts: Facts) -> Standards:
     )
 
 
-def foreign_verdicts(facts: Facts, standards: Standards) -> Int[Tensor, " f"]:
+def foreign_judged(facts: Facts, standards: Standards) -> Judged:
     """What the head to keep says of the foreign rows."""
     assert facts.foreign is not None
     near = facts.foreign.double()
@@ -222,7 +222,7 @@ def foreign_verdicts(facts: Facts, standards: Standards) -> Int[Tensor, " f"]:
     best = best_class(log_probs, near)
     sure = log_probs.gather(1, best[:, None])[:, 0].exp()
     scores = facts.foreignness.foreign
-    return judge(near, best, sure, facts.ned.parameters_, standards, None, scores).codes
+    return judge(near, best, sure, facts.ned.parameters_, standards, None, scores)
 
 
 def _told(inside: Tensor, outside: Tensor) -> tuple[float, float]:

@@ -30,14 +30,20 @@ def summary(audit: Audit) -> dict[str, Any]:
     heads = {head.pop("name"): head for head in sections.pop("heads")}
     labels = sections.pop("labels")
     unsure = labels["ambiguous"] if labels else None
+    if sections["scale"] is None:  # everything was in memory
+        del sections["scale"]
+    elif unsure:
+        unsure["rows"] = range(audit.scale.ambiguous if audit.scale else 0)
     if sections["network"]:
         sections["network"].pop("fit_map")
+    if sections["stress"]:
+        sections["stress"].pop("examples")
     return {
         "name": audit.name,
         "heads": heads,
         "recommended": audit.recommended,
         "verdicts": audit.verdict_counts(),
-        "suspects": len(audit.labels.suspects) if audit.labels else None,
+        "suspects": audit.suspect_count,
         "labels_checked": labels["checked"] if labels else None,
         "labels_wrong": labels["wrong"] if labels else None,
         "labels_ambiguous": len(unsure["rows"]) if unsure else None,
@@ -49,6 +55,39 @@ def summary(audit: Audit) -> dict[str, Any]:
         "not_checked": [f"{section}: {why}" for section, why in audit.not_checked.items()],
         "data": audit.data.to_dict(),
         "provenance": audit.provenance.to_dict(),
+    }
+
+
+def samples_table(audit: Audit) -> dict[str, list[Any]]:
+    """The columns of ``samples.csv`` as values: what ``report.samples`` holds."""
+    cases, classes = audit.cases, audit.classes
+    others = cases.others or (None,) * len(cases.id)
+    ids = dict(zip(audit.support.row, audit.support.id, strict=True))
+    given = zip(cases.label, others, strict=True)
+    return {
+        "id": list(cases.id),
+        "label": [other if code is None else classes[code] for code, other in given],
+        "predicted": [classes[code] for code in cases.predicted],
+        "confidence": list(cases.confidence),
+        "credibility": list(cases.credibility),
+        "near_percentile": list(cases.near_percentile),
+        "familiarity": list(cases.familiarity or (None,) * len(cases.id)),
+        "verdict": list(cases.verdict),
+        "reason": list(cases.reason),
+        "neighbors": [[ids[row] for row in rows[:TOP_NEIGHBORS]] for rows in cases.neighbors],
+    }
+
+
+def suspects_table(audit: Audit) -> dict[str, list[Any]]:
+    """The columns of ``suspects.csv`` as values: what ``report.suspects`` holds."""
+    found = audit.labels.suspects if audit.labels else ()
+    named = ("given", "suggested")
+    plain = ("row", "id", *named, "p_given", "p_suggested", "score", "affected")
+    return {
+        name: [
+            audit.classes[getattr(s, name)] if name in named else getattr(s, name) for s in found
+        ]
+        for name in plain
     }
 
 

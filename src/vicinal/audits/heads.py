@@ -162,7 +162,8 @@ def softmax(task: Task, scaling: Sequence[tuple[Tensor, Tensor, Tensor]], title:
     assert task.logits is not None
     logs = task.logits.double().log_softmax(1)
     for rows, logits, codes in scaling:
-        fitted = TemperatureScaling().fit(logits.double().numpy(), codes.numpy())
+        head = TemperatureScaling(range(logits.shape[1]))
+        fitted = head.fit(logits.double().numpy(), codes.numpy())
         logs[rows] = (task.logits[rows].double() / float(fitted.temperature_)).log_softmax(1)
     return Answer(title, logs, logs.argmax(1))
 

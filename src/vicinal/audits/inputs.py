@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -57,6 +58,7 @@ class AuditSettings(Record):
     unknown: query rows of a class the support lacks count as ``"wrong"``, or as ``"unlabeled"``.
     embedding, layers: which layers of a model to search in, and to tell the story of.
     unfamiliar: the share of ordinary rows that may be called so; a promise.
+    stress: a model's inputs are corrupted and attacked a little, fully, or not (``"none"``).
     map: ``"tsne"`` places rows near their neighbors, ``"linear"`` is quicker, ``"none"`` skips it.
     search, recall: who finds neighbors: ``"exact"``, ``"faiss"``, or ``"auto"``, which is exact
         until lists cost less here; and the share of the true ones to find where that is not all.
@@ -76,6 +78,7 @@ class AuditSettings(Record):
     network_rows: int = 400
     unfamiliar: float = 0.05
     space: str = "fit"
+    stress: str = "small"
     map: str = "tsne"
     recall: float = RECALL
 
@@ -92,6 +95,7 @@ class AuditSettings(Record):
         check_choice(self.space, "space", (*SPACES, "fit"))
         check_choice(self.map, "map", ("tsne", "linear", "none"))
         check_choice(self.prior, "prior", ("support", "uniform"))
+        check_choice(self.stress, "stress", ("none", "small", "full"))
         check_choice(self.unknown, "unknown", ("wrong", "unlabeled"))
         check_choice(self.search, "search", SEARCHES)
         if self.recall != 1:  # all of them: exact
@@ -222,6 +226,7 @@ def ready_sets(
         raise InputError("`support` has no labels. Pass support=(Z, y).")
     labels = _support_labels(y)
     names = class_names(labels.classes, about)
+    _warn_of_empty_classes(names, about)
     first = _rows(z, labels.codes, "support", about.support_name, settings)
     _warn_of_small_classes(labels.codes, names)
     alone = query is None or _same_data(z, _pair(query, "query")[0])
@@ -251,6 +256,21 @@ def ready_sets(
         fourth = _rows(rows, None, "foreign", about.foreign_name, settings)
         check_same_width(first.rows, fourth.rows, "support", "foreign")
     return Sets(first, second, third, labels.classes, names, alone, fourth)
+
+
+def floats(text: str, name: str) -> tuple[float, ...]:
+    """Numbers written ``0.485,0.456,0.406``, one or one for each channel.
+
+    >>> floats("0.5, 0.25,1", "--mean")
+    (0.5, 0.25, 1.0)
+    """
+    try:
+        found = tuple(float(part) for part in text.split(","))
+    except ValueError:
+        found = ()
+    if len(found) not in (1, 3) or not all(map(math.isfinite, found)):
+        raise InputError(f"{name} must be 1 or 3 numbers like 0.485,0.456,0.406, got {text!r}.")
+    return found
 
 
 def usable_k(settings: AuditSettings, sets: Sets) -> int:
@@ -338,6 +358,17 @@ def _warn_of_unknown(others: Mapping[int, str], settings: AuditSettings) -> None
     )
     for label, count in sorted(found.items())[:5]:
         warn(f"class {label!r} occurs {count}x in query but never in support. {rest}")
+
+
+def _warn_of_empty_classes(names: Sequence[str], about: About) -> None:
+    listed = () if isinstance(about.class_names, Mapping) else about.class_names or ()
+    unused = [str(name) for name in listed if str(name) not in names]
+    if unused and len(listed) > len(names):
+        shown = ", ".join(unused[:5]) + (", …" if len(unused) > 5 else "")
+        warn(
+            f"{len(listed)} class names were given and the support has rows of {len(names)} "
+            f"classes: no row is of {shown}."
+        )
 
 
 def _warn_of_small_classes(codes: Tensor, names: Sequence[str]) -> None:

@@ -34,7 +34,13 @@ def map_of(facts: Facts) -> Map | None:
         return None
     support, query = sets.support.rows, None if sets.leave_one_out else sets.query.rows
     return two_dimensional(
-        support, query, sets.codes, settings.metric, settings.seed, neighbors=settings.map == "tsne"
+        support,
+        query,
+        sets.codes,
+        settings.metric,
+        settings.seed,
+        neighbors=settings.map == "tsne",
+        first=facts.labels.suspects,
     )
 
 
@@ -46,6 +52,7 @@ def two_dimensional(
     seed: int = 0,
     *,
     neighbors: bool = True,
+    first: Int[Tensor, " f"] | None = None,
 ) -> Map:
     """The map of all query rows and a sample of the support, with the share of neighbors kept.
 
@@ -56,22 +63,26 @@ def two_dimensional(
     metric : of the neighbors to keep.
     seed : of the samples.
     neighbors : by t-SNE; else the linear map alone.
+    first : support rows that must be drawn where not all are: suspects.
     """
     rng = np.random.default_rng(seed)
     most = 0 if query is None else min(len(support), DRAWN_SUPPORT)
-    drawn = torch.from_numpy(np.sort(rng.permutation(len(support))[:most]))
+    order = torch.from_numpy(rng.permutation(len(support)))
+    if first is not None:
+        order = torch.cat([first, order[~torch.isin(order, first)]])
+    drawn = order[:most].sort().values
     judged = support if query is None else query
     rows = torch.cat([judged, support[drawn]])
     asked = torch.from_numpy(np.sort(rng.permutation(len(judged))[:ASKED]))
     true = true_neighbors(rows, asked, metric)
     flat, method = linear_places(rows, support, codes)
-    shadow = columns(flat, len(judged))
-    linear = LinearMap(method, *shadow[:2], kept(flat, asked, true), *shadow[2:])
+    x, y, support_x, support_y = columns(flat, len(judged))
+    linear = LinearMap(method, x, y, kept(flat, asked, true), support_x, support_y)
     note = f"{most:,} of {len(support):,} support rows are drawn." if most < len(support) else ""
     note = "" if query is None else note
     shown = tuple(drawn.tolist())
     if not neighbors or len(rows) <= NEAREST:
-        return Map(method, *shadow[:2], linear.preservation, shown, *shadow[2:], note)
+        return Map(method, x, y, linear.preservation, shown, support_x, support_y, note)
     chosen = torch.from_numpy(np.sort(rng.permutation(len(rows))[:EMBEDDED]))
     places = embedded(rows, chosen, flat, metric)
     if len(chosen) < len(rows):
@@ -81,10 +92,11 @@ def two_dimensional(
     return Map("t-SNE of the 10 nearest", x, y, share, shown, support_x, support_y, note, linear)
 
 
-def columns(places: Float[Tensor, "n 2"], judged: int) -> list[tuple[float, ...]]:
+def columns(places: Float[Tensor, "n 2"], judged: int) -> tuple[tuple[float, ...], ...]:
     """x and y of the first ``judged`` rows, then of the others, as a record holds them."""
     found = significant(places.numpy(), 5)
-    return [tuple(part) for rows in (found[:judged], found[judged:]) for part in rows.T.tolist()]
+    parts = (found[:judged], found[judged:])
+    return tuple(tuple(part) for rows in parts for part in rows.T.tolist())
 
 
 def embedded(

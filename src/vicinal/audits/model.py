@@ -15,13 +15,21 @@ from typing import Any
 import numpy as np
 import torch
 from jaxtyping import Float, Int
-from numpy.typing import NDArray
 from torch import Tensor, nn
 from torch.utils.data import Dataset, IterableDataset
 
+from vicinal.audits.entangled_layers import (
+    HISTORY_ROWS,
+    compact,
+    entangled,
+    sampled,
+    states_of,
+    with_history,
+)
 from vicinal.audits.inputs import AuditSettings
 from vicinal.audits.model_unknowns import ModelScores, model_scores
 from vicinal.audits.network import NetworkFacts, network_facts
+from vicinal.audits.pictures import as_pixels
 from vicinal.audits.record import Media, ReadLater
 from vicinal.audits.sections import Layer
 from vicinal.capture import (
@@ -33,25 +41,35 @@ from vicinal.capture import (
     evaluating,
     in_order,
     row_count,
+    some_rows,
     tracing,
 )
 from vicinal.checks import InputError
-from vicinal.evaluation import entanglement
 from vicinal.files import fingerprint
 from vicinal.neighbors.neighborhood import Neighborhood
 from vicinal.neighbors.search import ExactSearch
 
 STORY_LAYERS = 5  # layers whose neighbors are asked, spread over the depth
 STORY_ROWS = 5000  # support rows they are asked among
-ENTANGLED_ROWS = 1500
 LAYER_K = 25
-WIDE = 8192  # features; wider maps are averaged over their places
+
+
+@dataclass(frozen=True, eq=False)
+class Source:
+    """The model and its data, for what is asked of it once the heads are there."""
+
+    model: nn.Module
+    train: Any
+    test: Any
+    embedding: str
+    progress: Callable[[str, int, int | None], None] | None = None
 
 
 @dataclass(frozen=True)
 class ModelFacts:
     """Embeddings of the sets, and what layers and gradients show; see ``listen``."""
 
+    source: Source
     name: str
     fingerprint: str
     support: Any
@@ -66,6 +84,7 @@ class ModelFacts:
     network: NetworkFacts | None = None
     foreign: Any = None
     unknowns: ModelScores | None = None
+    embedding: str = "output"
     not_checked: dict[str, str] = field(default_factory=dict)
 
     def columns_of(self, named: int | None) -> Tensor | None:
@@ -91,10 +110,12 @@ def listen(
     work: str | Path | None,
     progress: Callable[[str, int, int | None], None] | None,
     foreign: Any = None,
+    checkpoints: Any = None,
 ) -> ModelFacts:
     """Run the model over the sets and ask its layers and gradients; arguments as of ``audit``."""
     if train is None or test is None:
         raise InputError("a model is audited on data: audit(model, train, test).")
+    states = states_of(checkpoints)
     train, test, calib = in_order(train, "train"), in_order(test, "test"), in_order(calib, "calib")
     ran = traced(model, train)
     order = leaves_of(model, ran)
@@ -115,18 +136,23 @@ def listen(
     votes, shares, neighborhoods = _layer_votes(support, query, story, settings.seed)
     unknowns = None
     if unknown is not None:
-        some = asked_among(len(support.labels), settings.seed)
+        some = sampled(len(support.labels), STORY_ROWS, settings.seed)
         unknowns = model_scores(support, query, unknown, story, some)
+    layers = entangled(support, distinct(support, names), settings.seed)
+    if states:
+        same = some_rows(train, sampled(len(support.labels), HISTORY_ROWS, settings.seed), "train")
+        layers = with_history(layers, states, model, same, settings.seed, progress)
     embedded = support[embedding], query[embedding]
     network, missing = network_facts(model, train, test, embedded, support.labels, settings)
     return ModelFacts(
+        source=Source(model, train, test, embedding, progress),
         name=type(model).__name__,
         fingerprint=fingerprint(model.state_dict())[:12],
         support=(support[embedding], support.labels),
         query=(query[embedding], query.labels) if query.labels is not None else query[embedding],
         calib=None if held is None else (held[embedding], held.labels),
         logits=_logits(query["output"], support.labels),
-        layers=_entangled(support, distinct(support, names), settings.seed),
+        layers=layers,
         story=story,
         layer_class=votes,
         layer_share=shares,
@@ -134,6 +160,7 @@ def listen(
         network=network,
         foreign=None if unknown is None else unknown[embedding],
         unknowns=unknowns,
+        embedding=embedding,
         not_checked={} if missing is None else {"network": missing},
     )
 
@@ -192,28 +219,9 @@ def spread(names: Sequence[str]) -> tuple[str, ...]:
     return tuple(names[i] for i in dict.fromkeys(at.tolist()))
 
 
-def compact(output: Tensor) -> Tensor:
-    """One vector a row: all features where they are few, else averaged over their places."""
-    if output[0].numel() <= WIDE or output.ndim == 2:
-        return output.reshape(len(output), -1)
-    places = output if output.ndim == 3 else output.flatten(2).transpose(1, 2)
-    return places.mean(1)
-
-
 def _logits(output: Tensor, labels: Tensor) -> Tensor | None:
     """The output, where it has a column for every class."""
     return output if output.shape[1] > int(labels.max()) else None
-
-
-def _entangled(acts: Activations, names: Sequence[str], seed: int) -> tuple[Layer, ...]:
-    assert acts.labels is not None
-    n = len(acts.labels)
-    rows = torch.from_numpy(np.sort(np.random.default_rng(seed).permutation(n)[:ENTANGLED_ROWS]))
-    found = entanglement({name: acts[name][rows] for name in names}, acts.labels[rows])
-    return tuple(
-        Layer(layer.layer, layer.loss, layer.chance, layer.temperature, layer.rows)
-        for layer in found.layers
-    )
 
 
 def _layer_votes(
@@ -225,7 +233,7 @@ def _layer_votes(
     if not story:
         return None, None, {}
     n = len(labels)
-    some = asked_among(n, seed)
+    some = sampled(n, STORY_ROWS, seed)
     codes = labels.unique(return_inverse=True)[1]
     place = torch.full((n,), -1)
     place[some] = torch.arange(len(some))
@@ -246,35 +254,10 @@ def _layer_votes(
     return torch.stack(classes, 1), torch.stack(shares, 1), neighborhoods
 
 
-def asked_among(n: int, seed: int) -> Int[Tensor, " s"]:
-    """Support rows that layers are searched among."""
-    return torch.from_numpy(np.sort(np.random.default_rng(seed).permutation(n)[:STORY_ROWS]))
-
-
 def images_of(train: Any, test: Any) -> Media | None:
     """Thumbnails of both sets if their inputs are images ``(c, h, w)`` with 1 or 3 channels."""
     support, query = _inputs(train), _inputs(test)
     return None if support is None or query is None else Media("images", query, support)
-
-
-def as_pixels(image: Any) -> NDArray[np.uint8]:
-    """uint8 ``(h, w)`` or ``(h, w, 3)``; floats are scaled by their own range.
-
-    >>> as_pixels(torch.tensor([[[0.0, 0.5], [1.0, 1.0]]])).tolist()
-    [[0, 128], [255, 255]]
-    """
-    pixels = np.asarray(image.detach().cpu() if isinstance(image, Tensor) else image)
-    if pixels.ndim == 3 and pixels.shape[0] in (1, 3) and pixels.shape[2] not in (1, 3):
-        pixels = np.moveaxis(pixels, 0, 2)
-    elif pixels.ndim == 3 and pixels.shape[0] == 1:
-        pixels = pixels[0]
-    if pixels.ndim == 3 and pixels.shape[2] == 1:
-        pixels = pixels[:, :, 0]
-    if pixels.dtype == np.uint8:
-        return pixels
-    low, high = min(float(pixels.min()), 0.0), float(pixels.max())
-    high = max(high, 1.0) if low >= 0 and high <= 1 else high
-    return np.round(255 * (pixels - low) / max(high - low, 1e-12)).astype(np.uint8)
 
 
 def _inputs(data: Any) -> ReadLater | None:

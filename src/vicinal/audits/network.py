@@ -11,11 +11,12 @@ from typing import Any
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from vicinal.audits.inputs import AuditSettings
 from vicinal.audits.sections import FitPoint, Histogram, NetworkView
-from vicinal.capture import batches
+from vicinal.capture import batches, some_rows
 from vicinal.checks import InputError
 from vicinal.neighbors.search.exact import ExactSearch
 from vicinal.similarity import GradientKernel, denoising, fit_diagnosis
@@ -141,11 +142,7 @@ def _histogram(
     return Histogram(name, tuple(edges.tolist()), tuple(counts.tolist()), tuple(examples))
 
 
-def picked(data: Any, rows: np.ndarray) -> Tensor:
+def picked(data: Any, rows: NDArray[np.int64]) -> Tensor:
     """The model's inputs of these rows, as one batch."""
-    parts = []
-    for batch in batches(data, 256):
-        inside = rows[(rows >= batch.start) & (rows < batch.start + batch.rows)] - batch.start
-        if len(inside):
-            parts.append(batch.x[torch.from_numpy(inside)])
-    return torch.cat(parts)
+    some = some_rows(data, torch.from_numpy(rows))
+    return torch.cat([batch.x for batch in batches(some, 256)])

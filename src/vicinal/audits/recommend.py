@@ -171,8 +171,9 @@ def _number(score: Scored) -> str:
 def warn_of_seen_support(facts: Facts) -> None:
     """Support rows, left out in turn, that are easier than held-out rows by more than chance.
 
-    Then the embedding has probably been trained on them, and what is said of support rows (wrong
-    labels, leave-one-out scores) is too kind. Harder is what wrong labels in the support do.
+    Then the embedding has been trained on them, and what is said of support rows (wrong labels,
+    leave-one-out scores) is too kind; or the two were not drawn alike. Harder is what wrong labels
+    in the support do.
     """
     if facts.sets.leave_one_out or facts.score is None or facts.score.nll is None:
         return
@@ -186,8 +187,9 @@ def warn_of_seen_support(facts: Facts) -> None:
     warn(
         f"support rows, left out in turn, are easier than held-out rows beyond chance (accuracy "
         f"{right.mean():.3f} against {held.mean():.3f}, NLL {loss.mean():.3f} against "
-        f"{facts.score.row_losses.mean():.3f}): the embedding was probably trained on them. Wrong "
-        "labels it has memorized are not seen; trust the scores on held-out rows."
+        f"{facts.score.row_losses.mean():.3f}): either the embedding was trained on them, and "
+        "wrong labels it has memorized are not seen, or the held-out rows come from elsewhere "
+        "(other people, other days). Trust the scores on held-out rows."
     )
 
 

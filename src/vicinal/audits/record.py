@@ -9,6 +9,9 @@ that could not be computed is ``None``, and :attr:`Audit.not_checked` says why.
 from __future__ import annotations
 
 import dataclasses
+import sys
+import tempfile
+import webbrowser
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,6 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vicinal.audits.label_records import LabelAudit
+from vicinal.audits.search_record import SearchFacts
 from vicinal.audits.sections import (
     Borders,
     ClassFacts,
@@ -34,11 +38,11 @@ from vicinal.audits.sections import (
     Provenance,
     Recommendation,
     RiskCoverage,
-    SearchFacts,
-    StressTable,
+    Scale,
     Sweep,
     Unknowns,
 )
+from vicinal.audits.stress_records import Stress
 from vicinal.checks import InputError, check_choice
 from vicinal.confidence.verdicts import VERDICTS
 from vicinal.records import Record
@@ -120,7 +124,7 @@ class Audit(Record):
     layers: tuple[Layer, ...] | None = None
     network: NetworkView | None = None
     map: Map | None = None
-    stress: tuple[StressTable, ...] | None = None
+    stress: Stress | None = None
     unknowns: Unknowns | None = None
     duplicates: Duplicates | None = None
     hubs: Hubs | None = None
@@ -129,10 +133,14 @@ class Audit(Record):
     planted: tuple[Planted, ...] = ()
     warnings: tuple[str, ...] = ()
     not_checked: dict[str, str] = dataclasses.field(default_factory=dict)  # section -> why
+    scale: Scale | None = None  # where the rows were not all in memory
     media: Media | None = dataclasses.field(
         default=None, compare=False, repr=False, metadata={"json": False}
     )
     head: Any = dataclasses.field(default=None, compare=False, repr=False, metadata={"json": False})
+    parts: dict[str, Path] = dataclasses.field(  # name in the run -> where every row's results lie
+        default_factory=dict, compare=False, repr=False, metadata={"json": False}
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -188,7 +196,17 @@ class Audit(Record):
         )
 
     def verdict_counts(self) -> dict[str, int]:
+        """Of all query rows, also of those that the record does not hold."""
+        if self.scale is not None:
+            return dict(self.scale.verdicts)
         return {verdict: self.cases.verdict.count(verdict) for verdict in VERDICTS}
+
+    @property
+    def suspect_count(self) -> int | None:
+        """Of all support rows; None where labels were not checked."""
+        if self.scale is not None:
+            return self.scale.suspects
+        return len(self.labels.suspects) if self.labels else None
 
     @property
     def summary(self) -> dict[str, Any]:
@@ -196,6 +214,32 @@ class Audit(Record):
         from vicinal.audits.files import summary
 
         return summary(self)
+
+    @property
+    def samples(self) -> Any:
+        """Every query row, its prediction and verdict: a DataFrame; a list of dicts w/o pandas."""
+        from vicinal.audits.files import samples_table
+
+        return as_frame(samples_table(self))
+
+    @property
+    def suspects(self) -> Any:
+        """The support rows whose label is contradicted, most suspicious first; as ``samples``."""
+        from vicinal.audits.files import suspects_table
+
+        return as_frame(suspects_table(self))
+
+    def show(self) -> Any:
+        """The page: inside a notebook as its output, elsewhere in the browser; returns its path."""
+        if _in_notebook():
+            from IPython.display import HTML, display
+
+            display(HTML(self._repr_html_()))
+            return None
+        folder = Path(tempfile.mkdtemp(prefix="vicinal-"))
+        self.save(folder / "report.html")
+        webbrowser.open((folder / "report.html").as_uri())
+        return folder / "report.html"
 
     def save(self, path: str | Path, *, max_mb: float = 10.0) -> None:
         """Write the page: one HTML file that needs no network."""
@@ -207,6 +251,21 @@ class Audit(Record):
         from vicinal.report import notebook_frame
 
         return notebook_frame(self, self.media)
+
+
+def as_frame(columns: Mapping[str, Sequence[Any]]) -> Any:
+    """Columns as a DataFrame where pandas is installed, else as a list of rows."""
+    try:
+        import pandas
+    except ImportError:
+        return [dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True)]
+    return pandas.DataFrame(dict(columns))
+
+
+def _in_notebook() -> bool:
+    """Whether a kernel runs us that can show HTML."""
+    shell = getattr(sys.modules.get("IPython"), "get_ipython", lambda: None)()
+    return shell is not None and hasattr(shell, "kernel")
 
 
 class ReadLater(Sequence[Any]):

@@ -31,6 +31,7 @@ from vicinal.labels import UNKNOWN
 
 MIN_ECE_ROWS = 100  # below, even a perfect head reads an ECE of several points
 CURVE_POINTS = 400
+EVEN_BINS = 10
 
 
 @dataclass(frozen=True, eq=False)
@@ -138,6 +139,7 @@ def head_record(name: str, scored: Scored, force_ece: bool) -> Head:
         nll_se=scored.nll_se,
         infinite_rows=scored.loss.infinite,
         note="; ".join(scored.answer.notes),
+        even_bins=reliability_bins(scored.confidence, scored.right, EVEN_BINS, scheme="mass"),
     )
 
 
@@ -205,14 +207,15 @@ def _threshold(scored: Scored, cut: AcceptanceThreshold, why: str = "") -> Thres
 
 
 def reliability_bins(
-    score: NDArray[np.float64], right: NDArray[np.bool_], bins: int = 15
+    score: NDArray[np.float64], right: NDArray[np.bool_], bins: int = 15, scheme: str = "width"
 ) -> tuple[ReliabilityBin, ...]:
     """Accuracy by score, with 95 % intervals; an empty bin has no accuracy."""
-    table = reliability(score, right, bins=bins)
+    table = reliability(score, right, bins=bins, scheme=scheme)
     columns = (table.confidence, table.accuracy, table.low, table.high)
     values = zip(*(column.tolist() for column in columns), strict=True)
     edges = zip(table.lower.tolist(), table.upper.tolist(), table.count.tolist(), strict=True)
     return tuple(
         ReliabilityBin(*edge, *(line if edge[2] else (None,) * len(columns)))
         for edge, line in zip(edges, values, strict=True)
+        if edge[2] or scheme == "width"  # tied confidences leave no rows for a bin of equally many
     )

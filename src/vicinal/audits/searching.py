@@ -6,6 +6,7 @@ the same space; what differs between the two answers is measured on them (:func:
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -15,7 +16,7 @@ from jaxtyping import Int
 from torch import Tensor
 
 from vicinal.audits.inputs import AuditSettings, LabeledRows
-from vicinal.audits.sections import SearchFacts
+from vicinal.audits.search_record import SearchFacts
 from vicinal.capture import ShardStore
 from vicinal.confidence.support import CrossFit
 from vicinal.evaluation.calibration import expected_calibration_error
@@ -39,6 +40,7 @@ class Searching:
     settings: AuditSettings
     work: str | Path | None
     progress: Progress | None
+    make: Callable[[Tensor], Search] | None = None  # another engine than the settings name
     engine: Search = field(init=False)
     checked: list[tuple[Int[Tensor, " r"], Neighborhood]] = field(default_factory=list)
 
@@ -82,6 +84,8 @@ class Searching:
         return drawn_rows(len(self.support.rows), SAMPLE, self.settings.seed + 1)
 
     def _made(self, rows: Tensor) -> Search:
+        if self.make is not None:
+            return self.make(rows)
         name, recall = self.settings.search, self.settings.recall
         shape = (len(rows), rows.shape[1])
         return make_search(name, self.settings.metric, recall=recall, shape=shape).build(rows)
@@ -109,7 +113,7 @@ def search_facts(facts: Facts) -> SearchFacts:
     exact = Neighborhood(*(torch.cat(c) for c in zip(*(n for _, n in checked), strict=True)))
     found, codes = facts.graph.rows(rows), facts.sets.codes[rows]
     recall = recall_of(found, exact)
-    before = facts.ned.log_probs_of(exact.labeled(facts.sets.codes))
+    before = facts.ned.log_probs_of(exact.labeled(facts.support.voters))
     after = facts.ned.log_probs_of(found)
     own, own_exact = (log_p.gather(1, codes[:, None])[:, 0] for log_p in (after, before))
     chance = own.isfinite() & own_exact.isfinite()

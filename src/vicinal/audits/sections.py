@@ -42,28 +42,6 @@ class SpaceFacts(Record):
 
 
 @dataclass(frozen=True)
-class SearchFacts(Record):
-    """Who found the neighbors; what an approximate search moved, on rows also searched exactly.
-
-    ``nll_moved`` and ``ece_moved`` are NED's on these rows, leave-one-out: found less exact.
-    """
-
-    engine: str
-    exact: bool
-    how: str  # a sentence: "IVF (…), recall@100 0.994 ± 0.001 on 1,000 exact rows; NLL moved by …"
-    recall: float | None = None
-    recall_se: float | None = None
-    k: int | None = None
-    rows: int | None = None  # searched exactly as well
-    nll_moved: float | None = None
-    nll_moved_se: float | None = None
-    ece_moved: float | None = None
-    suspects_moved: int | None = None  # of these rows: suspect by one answer, not by the other
-    lost: int | None = None  # of these rows: the search missed all neighbors of their class
-    wanted: float | None = None  # the recall that was asked for
-
-
-@dataclass(frozen=True)
 class Data(Record):
     """The sets, and how they were used."""
 
@@ -77,6 +55,23 @@ class Data(Record):
     model: str | None = None
     model_fingerprint: str | None = None
     space: SpaceFacts | None = None
+
+
+@dataclass(frozen=True)
+class Scale(Record):
+    """An audit of rows that are not all in memory: what it was fitted on, and the sums over all."""
+
+    how: str  # a sentence: what was fitted on how many rows, and the sampling error
+    search: str
+    support_rows: int
+    anchors: int  # support rows that everything was fitted on
+    query_rows: int
+    query_sample: int  # query rows that the heads were compared on, and that the record holds
+    verdicts: dict[str, int]  # of all query rows
+    suspects: int  # of all support rows
+    ambiguous: int
+    memory: int | None = None  # bytes that were allowed
+    parts: tuple[str, ...] = ()  # files that hold every row
 
 
 @dataclass(frozen=True)
@@ -109,6 +104,7 @@ class Head(Record):
     nll_se: float | None = None
     infinite_rows: int = 0  # whose true class has probability 0: the NLL is infinite
     note: str = ""
+    even_bins: tuple[ReliabilityBin, ...] = ()  # of equally many rows, for confidences that crowd
 
 
 @dataclass(frozen=True)
@@ -182,7 +178,10 @@ class Histogram(Record):
 
 @dataclass(frozen=True)
 class Detection(Record):
-    """How many rows of a known-foreign set one detector flags, at which rate of false alarms."""
+    """How many rows unlike the support one detector flags, at which rate of false alarms.
+
+    ``set``: known-foreign rows, or query rows at the strongest corruption or attack of the stress.
+    """
 
     set: str
     detector: str
@@ -265,12 +264,15 @@ class Layer(Record):
     name: str
     entanglement: float
     chance: float
-    temperature: float
+    temperature: float | None  # None: no finite one does better than chance
     n: int
     se: float | None = None
     metric: str = "sqeuclidean"
-    steps: tuple[int, ...] = ()  # by epoch, where it was logged
-    history: tuple[float, ...] = ()
+    steps: tuple[int, ...] = ()  # of the checkpoints that were given
+    history: tuple[float, ...] = ()  # entanglement at each of them, on the same rows
+    history_se: tuple[float | None, ...] = ()
+    history_n: int = 0  # rows, drawn anew: fewer than n, so compare shares of chance
+    history_chance: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -323,14 +325,6 @@ class Map(Record):
     support_y: tuple[float, ...] = ()
     note: str = ""
     linear: LinearMap | None = None
-
-
-@dataclass(frozen=True)
-class StressTable(Record):
-    title: str
-    note: str  # "non-adaptive attacks: a pass is not robustness"
-    columns: tuple[str, ...]
-    rows: tuple[tuple[str | float | None, ...], ...]
 
 
 @dataclass(frozen=True)

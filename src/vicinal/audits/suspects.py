@@ -30,7 +30,7 @@ from vicinal.audits.label_records import (
 from vicinal.audits.record import significant
 from vicinal.confidence.blend import blended_log_probs, product_log_probs
 from vicinal.confidence.label_noise import AMBIGUOUS, LabelNoise, label_noise
-from vicinal.confidence.ned.effects import label_effects, relabeled
+from vicinal.confidence.ned.effects import label_effects
 from vicinal.confidence.ned.posterior import (
     best_class,
     ned_log_probs,
@@ -89,22 +89,27 @@ def scored_labels(log_probs: Float[Tensor, "n c"], codes: Int[Tensor, " n"]) -> 
 def label_audit(facts: Facts) -> LabelAudit:
     """Every label's score, how many are wrong, and the suspects with the effect of mending them."""
     found, how = facts.labels, facts.labels_by
-    if found.named < FEW_NAMED:
-        warn(
-            f"the neighbors name the given label of only {100 * found.named:.0f} % of the support "
-            "rows: suspects and their number say more about the embedding than about the labels."
-        )
-    effects = tuple(_effects(facts)) if len(found.suspects) else ()
+    warn_of_few_named(found)
+    suspects = found.suspects, found.suggested
+    effects = tuple(effects_of(facts, facts.sets.codes, *suspects)) if len(suspects[0]) else ()
     return LabelAudit(
         checked=len(facts.sets.codes),
         how=how,
         suspects=tuple(_suspects(facts)),
         effects=effects,
         rows=_rows(facts),
-        wrong=_wrong(found.noise),
-        alike=tuple(AlikeClasses(a, b, round(apart, 6)) for a, b, apart in found.noise.alike),
+        wrong=wrong_of(found.noise),
+        alike=alike_of(found.noise),
         ambiguous=Ambiguous(AMBIGUOUS, tuple(found.noise.ambiguous.nonzero().flatten().tolist())),
     )
+
+
+def warn_of_few_named(found: ScoredLabels) -> None:
+    if found.named < FEW_NAMED:
+        warn(
+            f"the neighbors name the given label of only {100 * found.named:.0f} % of the support "
+            "rows: suspects and their number say more about the embedding than about the labels."
+        )
 
 
 def _suspects(facts: Facts) -> Iterator[Suspect]:
@@ -153,7 +158,11 @@ def _rows(facts: Facts) -> LabelRows:
     )
 
 
-def _wrong(noise: LabelNoise) -> WrongLabels:
+def alike_of(noise: LabelNoise) -> tuple[AlikeClasses, ...]:
+    return tuple(AlikeClasses(a, b, round(apart, 6)) for a, b, apart in noise.alike)
+
+
+def wrong_of(noise: LabelNoise) -> WrongLabels:
     """The estimate as whole labels; class pairs with one wrong label or more, the most first."""
     count, low, high, by_pair = noise.wrong
     places = (by_pair[:, :, 0] >= 0.5).nonzero().tolist()
@@ -168,21 +177,26 @@ def _wrong(noise: LabelNoise) -> WrongLabels:
     return WrongLabels(round(count), math.floor(low), math.ceil(high), how, few)
 
 
-def _effects(facts: Facts) -> Iterator[Effect]:
+def effects_of(
+    facts: Facts,
+    codes: Int[Tensor, " n"],
+    suspects: Int[Tensor, " s"],
+    suggested: Int[Tensor, " s"],
+) -> Iterator[Effect]:
     """Accepting the first 10, 50, 200 or all suggestions together: the answers of the kept head.
 
     Out of fold, as they are scored: accuracy before is the head's own. Where the kept head is
     linear alone, the neighbors' answers are told of. Without a query the support's own rows are
-    judged, each by the others (leave-one-out) and against the label it was given.
+    judged, each by the others (leave-one-out) and against the label it was given. ``codes`` are
+    those of all support rows.
     """
-    found, query, total = facts.labels, facts.sets.query, len(facts.labels.suspects)
+    query, total = facts.sets.query, len(suspects)
     head = facts.shown if facts.shown in ("ned", "ned_fitted", "ned_linear") else "ned_fitted"
     before = facts.answers[head].predicted
     for top in sorted({n for n in (10, 50, 200) if n < total} | {total}):
-        edits = found.suspects[:top], found.suggested[:top]
-        edited = torch.zeros(len(facts.sets.codes), dtype=torch.bool)
-        edited[edits[0]] = True
-        after = _mended(facts, head, edited, edits)
+        mended = codes.clone()
+        mended[suspects[:top]] = suggested[:top]
+        after = _mended(facts, head, mended, mended != codes)
         changed = int((before != after).sum())
         if query.codes is None or not query.labeled:
             yield Effect(top, changed, None, None, None, None, head)
@@ -201,7 +215,7 @@ def _effects(facts: Facts) -> Iterator[Effect]:
 
 
 def _mended(
-    facts: Facts, head: str, edited: Bool[Tensor, " n"], edits: tuple[Tensor, Tensor]
+    facts: Facts, head: str, mended: Int[Tensor, " n"], edited: Bool[Tensor, " n"]
 ) -> Int[Tensor, " m"]:
     """What ``head`` would say, fold by fold, if the edited support rows had the other labels."""
     answer, task = facts.answers[head], facts.task
@@ -211,7 +225,7 @@ def _mended(
         if not len(touched):
             continue
         rows = fold.scored[touched]
-        other = relabeled(fold.neighborhood.rows(touched), facts.support, *edits)
+        other = fold.neighborhood.rows(touched).labeled(mended)
         log_probs = ned_log_probs(other, count, parameters)
         if answer.blends and task.linear is not None:
             log_prior = log_class_shares(task.codes, count, leave_one_out=task.alone)

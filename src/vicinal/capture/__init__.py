@@ -14,7 +14,9 @@ from vicinal.capture.hooks import (
     restored,
     tracing,
 )
+from vicinal.capture.rows import some_rows
 from vicinal.capture.shards import ShardStore
+from vicinal.capture.weights import load_weights, read_weights
 
 __all__ = [
     "Activations",
@@ -30,9 +32,12 @@ __all__ = [
     "in_order",
     "layer_names",
     "listening",
+    "load_weights",
     "pooled",
+    "read_weights",
     "restored",
     "row_count",
     "samples",
+    "some_rows",
     "tracing",
 ]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from torch import Tensor, nn
 
 from vicinal.capture.batches import Batch, batches, row_count
 from vicinal.capture.hooks import Pool, device_of, evaluating, listening, pooled
+from vicinal.capture.on_ray import outputs_on_ray
 from vicinal.capture.shards import ShardStore
 from vicinal.checks import InputError, check_k
 from vicinal.files import fingerprint
@@ -50,6 +52,8 @@ def capture(
     device: str | torch.device | None = None,
     to: str | Path | None = None,
     progress: Progress | None = None,
+    on: str | None = None,
+    load: Callable[[], nn.Module] | None = None,
 ) -> Activations:
     """Run ``model`` over ``data`` and keep what the named ``layers`` put out, one vector per row.
 
@@ -76,6 +80,10 @@ def capture(
         record are then read from disk when asked for.
     progress
         ``progress(done, total)`` is called after each batch.
+    on
+        ``"ray"`` or ``"ray://host:10001"``: run in the processes of a cluster, on their devices.
+    load
+        Gives the model in each of these processes; None sends the model itself.
 
     Examples
     --------
@@ -89,7 +97,10 @@ def capture(
 
     def outputs(start: int = 0) -> Generator[_Outputs]:
         source = batches(data, batch_size, start=start)
-        return _outputs(model, source, layers, pool, place, progress, row_count(data))
+        if on is not None:
+            made = load or partial(_same, model)
+            return outputs_on_ray(on, made, model.state_dict(), source, layers, pool)
+        return outputs_of(model, source, layers, pool, place, progress, row_count(data))
 
     if to is None:
         return Activations(*_joined(list(outputs()), layers))
@@ -113,7 +124,11 @@ def capture(
     return Activations(store, store.labels)
 
 
-def _outputs(
+def _same(model: nn.Module) -> nn.Module:
+    return model
+
+
+def outputs_of(
     model: nn.Module,
     source: Iterator[Batch],
     layers: Sequence[str],

@@ -7,58 +7,88 @@ terminal's version of the page's first screen.
 from __future__ import annotations
 
 import hashlib
+import importlib.util
 import re
 import shlex
 import sys
-import zipfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from numpy.typing import NDArray
+
 from vicinal.audits import audit
+from vicinal.audits.costs import costs
+from vicinal.audits.encoder import ENCODER
+from vicinal.audits.entangled_layers import states_of
 from vicinal.audits.files import word
 from vicinal.audits.inputs import About, AuditSettings
 from vicinal.audits.model import embedding_of
 from vicinal.audits.record import Audit
 from vicinal.audits.sections import Head
-from vicinal.checks import InputError, check_choice, closest
+from vicinal.capture import read_weights, row_count
+from vicinal.checks import InputError, check_choice
 from vicinal.cli.classes import order_for, stated_order
+from vicinal.cli.clock import Clock
 from vicinal.cli.config import as_config
 from vicinal.cli.console import Console
-from vicinal.cli.data_files import read_vectors
+from vicinal.cli.data_files import read_rows, read_vectors, without_labels
 from vicinal.cli.decisions import cleaned_support
 from vicinal.cli.folders import WORK, locked
-from vicinal.cli.model_inputs import ModelInputs, check_fits, in_codes_of, model_inputs, relabeled
+from vicinal.cli.in_shards import in_shards, sharded_sets
+from vicinal.cli.model_inputs import (
+    ImageReading,
+    ModelInputs,
+    check_fits,
+    in_codes_of,
+    model_inputs,
+    relabeled,
+)
 from vicinal.cli.models import model_of
 from vicinal.cli.row_set import RowSet, check_same_dims
 from vicinal.cli.run_folder import CLEANED, DROPPED, media_of, next_folder, write_run
 from vicinal.cli.verbs import METRICS, AuditOptions
-from vicinal.files import reading, remove_tree
-from vicinal.report.facts import label_sentences, target_sentence, threshold_sentence
+from vicinal.files import remove_tree
+from vicinal.report.facts import (
+    label_sentences,
+    stress_sentences,
+    target_sentence,
+    threshold_sentence,
+)
 
+SERVER = ("uvicorn", "starlette", "python_multipart")  # of the extra that explore needs
 ROLES = ("support", "query", "calib", "foreign")
 
 
 def run(options: AuditOptions) -> None:
     """Read, audit, write, and print the page's first screen."""
     console = Console(options.as_json, options.quiet)
+    if options.support is None:
+        raise InputError(
+            "nothing to audit: vicinal audit TRAIN TEST, or vicinal audit --config run/config.json."
+        )
+    clock = Clock("reading")
     prepared = prepare(options, console)
     folder = options.out or next_folder(Path("runs"), "audit")
     with locked(folder, "run"):
         if options.fresh:
             remove_tree(folder / WORK)
-        with console.progress("audit") as bar:  # one for each of its long steps
+        with console.steps(clock) as step:
             result = audit(
                 **prepared.arguments,
                 settings=settings_of(prepared.options),
+                on=options.on,
                 about=prepared.about,
                 work=folder / WORK,
-                progress=lambda _title, done, total: bar(done, total),
+                progress=step,
             )
-        config = as_config(prepared.options)
-        write_run(result, folder, config, prepared.tables, max_mb=options.max_mb)
+            step("writing", 0, None)
+            write_run(result, folder, as_config(prepared.options), prepared.tables,
+                      max_mb=options.max_mb)  # fmt: skip
     print_summary(result, folder, console)
+    console.print(str(clock))
     console.result(result.summary)
 
 
@@ -68,7 +98,7 @@ def print_summary(audit: Audit, folder: Path, console: Console) -> None:
     console.print(f"vicinal {made.version} · seed {made.seed} · no network used")
     for text in audit.warnings:
         console.warn(text)
-    for part in (_data(audit), _heads(audit), _findings(audit), _written(folder)):
+    for part in (_data(audit), _heads(audit), _findings(audit), _written(audit, folder)):
         console.print("\n".join(part))
 
 
@@ -85,6 +115,8 @@ def _data(audit: Audit) -> Iterator[str]:
     yield f"{'split':<8} {data.split} · k={data.k} · T={data.temperature or 0:.4g}"
     if data.space is not None:
         yield f"{'space':<8} {data.space.how}"
+    if audit.scale is not None:
+        yield f"{'scale':<8} {audit.scale.how}"
     if audit.search is not None:
         yield f"neighbors: {audit.search.how}"
     yield ""
@@ -120,7 +152,7 @@ def _findings(audit: Audit) -> Iterator[str]:
     counts = audit.verdict_counts()
     yield "  verdicts   " + " · ".join(f"{name} {n:,}" for name, n in counts.items())
     if audit.labels is not None:
-        suspects, checked = len(audit.labels.suspects), audit.labels.checked
+        suspects, checked = audit.suspect_count or 0, audit.labels.checked
         yield (
             f"  labels     {suspects:,} of {checked:,} support labels contradicted by their "
             f"neighborhood ({100 * suspects / max(checked, 1):.1f} %)"
@@ -133,6 +165,8 @@ def _findings(audit: Audit) -> Iterator[str]:
             f"(AUROC {found.parts[0].auroc:.3f}; {found.flagged:.1%} of ordinary rows flagged, "
             f"promised {found.rate:g})"
         )
+    for line in stress_sentences(audit):
+        yield f"  stress     {line}"
     for planted in audit.planted:
         missed = planted.planted - planted.found
         yield (
@@ -148,13 +182,25 @@ def _findings(audit: Audit) -> Iterator[str]:
     yield ""
 
 
-def _written(folder: Path) -> Iterator[str]:
+def _written(audit: Audit, folder: Path) -> Iterator[str]:
     page = folder / "report.html"
     size = f"{page.stat().st_size / 1e6:.1f} MB"
-    files = "summary.json · samples.csv · suspects.csv · labels.csv · trust.vic"
+    head = " · trust.vic" if (folder / "trust.vic").exists() else ""
+    files = f"summary.json · samples.csv · suspects.csv · labels.csv{head}"
     cleaned = f" · {CLEANED}" if (folder / CLEANED).exists() else ""
-    yield f"wrote  {page} ({size}) · {files}{cleaned}"
-    yield f"next   vicinal explore {folder}   |   vicinal predict {folder}/trust.vic new.npz"
+    parts = " · every row in labels-*.parquet" if any(folder.glob("labels-*.parquet")) else ""
+    yield f"wrote  {page} ({size}) · {files}{cleaned}{parts}"
+    predict = ""
+    if head and audit.head.made_from.model is not None:
+        model = audit.head.made_from.model
+        predict = f"   |   vicinal predict {folder}/trust.vic NEW --model {model}"
+    elif head:
+        predict = f"   |   vicinal predict {folder}/trust.vic new.npz"
+    if all(importlib.util.find_spec(name) for name in SERVER):
+        yield f"next   vicinal explore {folder}{predict}"
+    else:
+        yield f"next   open {page}{predict}"
+        yield "       (vicinal explore judges new inputs live: pip install 'vicinal[explore]')"
 
 
 @dataclass(frozen=True)
@@ -172,19 +218,37 @@ def prepare(options: AuditOptions, console: Console) -> Prepared:
     settings_of(options)  # a wrong setting is answered before a file is read
     if options.model is not None:
         return _with_model(options, options.model, console)
+    if options.stress or options.checkpoints is not None:
+        flag = "--stress" if options.stress else "--checkpoints"
+        raise InputError(f"{flag} needs the model that made the embeddings: add --model.")
+    return _with_rows(options, console)
+
+
+def _with_rows(
+    options: AuditOptions,
+    console: Console,
+    encode: Callable[[Sequence[str]], NDArray[Any]] | None = None,
+) -> Prepared:
+    """Embeddings as they are, of images by the small encoder, or of texts by ``encode``."""
     given = {role: spec for role in ROLES if (spec := getattr(options, role)) is not None}
+    if in_shards(options):
+        return Prepared(options, *sharded_sets(options, given, stated_order(options)))
+    if Path(str(options.support)).is_dir() and (rows := read_rows(str(options.support))).unlabeled:
+        raise without_labels(rows, options.support)
     zero_rows = options.metric == "cosine" or options.normalize
-    sets = {r: read_vectors(spec, options, zero_rows=zero_rows) for r, spec in given.items()}
+    sets = {
+        role: read_vectors(spec, options, zero_rows=zero_rows, console=console, encode=encode)
+        for role, spec in given.items()
+    }
     support = sets["support"]
     if support.labels is None:
-        _refuse_unlabeled(support, options.support)
+        raise without_labels(support, options.support)
     for role, rows in sets.items():
         check_same_dims(support, rows, "support", role)
-    tables = {}
-    if dropped := [pair for rows in sets.values() for pair in rows.dropped]:
-        console.warn(f"{len(dropped)} rows were dropped; they are listed in {DROPPED}.")
-        tables[DROPPED] = [["id", "why"], *([word(name), why] for name, why in dropped)]
+    tables = _dropped(sets.values(), console)
     about = _about(options, {"query": support, **sets})
+    if support.source.endswith(f":{ENCODER}"):
+        about = replace(about, model=ENCODER)
     if options.apply is not None:
         sets["support"], tables[CLEANED] = cleaned_support(options.apply, support, about)
     arguments: dict[str, Any] = {role: _pair(rows) for role, rows in sets.items()}
@@ -193,6 +257,15 @@ def prepare(options: AuditOptions, console: Console) -> Prepared:
     if "query" in sets:
         arguments["logits"] = sets["query"].logits
     return Prepared(options, arguments, about, tables)
+
+
+def _dropped(sets: Iterable[RowSet], console: Console) -> dict[str, list[list[str]]]:
+    """The table of rows that were left out, if there are any, and a warning that says so."""
+    dropped = [pair for rows in sets for pair in rows.dropped]
+    if not dropped:
+        return {}
+    console.warn(f"{len(dropped)} rows were dropped; they are listed in {DROPPED}.")
+    return {DROPPED: [["id", "why"], *([word(name), why] for name, why in dropped)]}
 
 
 def settings_of(options: AuditOptions) -> AuditSettings:
@@ -216,12 +289,15 @@ def settings_of(options: AuditOptions) -> AuditSettings:
         seed=options.seed,
         embedding=options.embedding,
         layers=tuple(options.layer or ()),
+        stress={None: "small", True: "full", False: "none"}[options.stress],
     )
 
 
 def _with_model(options: AuditOptions, spec: str, console: Console) -> Prepared:
     """Inputs for the model, instead of embeddings."""
     loaded = model_of(spec, options, console)
+    if loaded.named is not None and loaded.named.encode is not None:
+        return _with_rows(options, console, loaded.named.encode)
     if not loaded.hooks:
         raise InputError(
             f"{spec} is a compiled program without layers: embed with `vicinal embed`, then audit "
@@ -229,17 +305,18 @@ def _with_model(options: AuditOptions, spec: str, console: Console) -> Prepared:
         )
     if options.query is None:
         raise InputError("with --model give both sets: vicinal audit TRAIN TEST --model …")
-    stated = stated_order(options)
+    stated, how = stated_order(options), ImageReading.of(options).filled(loaded.named)
+    options = replace(options, **how.as_options())  # written down, so that predict reads alike
     sets: dict[str, ModelInputs] = {}
     names: list[str] | None = None
     for role in ROLES:
         if (data := getattr(options, role)) is not None:
-            inputs = model_inputs(data, options, size=options.size, gray=options.gray)
+            inputs = model_inputs(data, options, how, loaded.named and loaded.named.tokenize)
             if role == "support":
                 names = order_for(inputs, loaded.model, stated, console)
             sets[role] = inputs if role == "foreign" else in_codes_of(names, inputs)
     about = _about(options, {role: inputs.rows for role, inputs in sets.items()}, names)
-    tables = {}
+    tables = _dropped([inputs.rows for inputs in sets.values()], console)
     if options.apply is not None:
         rows, tables[CLEANED] = cleaned_support(options.apply, sets["support"].rows, about)
         sets["support"] = relabeled(sets["support"], rows)
@@ -254,23 +331,24 @@ def _with_model(options: AuditOptions, spec: str, console: Console) -> Prepared:
         "test": sets["query"].data,
         "calib": sets["calib"].data if "calib" in sets else None,
         "foreign": sets["foreign"].data if "foreign" in sets else None,
+        "checkpoints": checkpoints_of(options),
     }
+    sizes = {role: row_count(sets[role].data) for role in ("support", "query")}
+    for line in costs(settings_of(options), **sizes, checkpoints=len(arguments["checkpoints"])):
+        console.print(line)
     return Prepared(options, arguments, about, tables)
+
+
+def checkpoints_of(options: AuditOptions) -> dict[int, Any]:
+    """Each file by its step; read when its turn comes, as pickles only where they are trusted."""
+    found = states_of(options.checkpoints)
+    if not options.trust_pickle:
+        return found
+    return {step: partial(read_weights, file, trust_pickle=True) for step, file in found.items()}
 
 
 def _pair(rows: RowSet) -> Any:
     return rows.embeddings if rows.labels is None else (rows.embeddings, rows.labels)
-
-
-def _refuse_unlabeled(rows: RowSet, spec: str) -> None:
-    keys: list[str] = []
-    if spec.endswith(".npz"):
-        with reading(spec), zipfile.ZipFile(spec) as file:
-            keys = [name.removesuffix(".npy") for name in file.namelist()]
-    near = closest("target", keys, 1) or closest("labels", keys, 1) or closest("y", keys, 1)
-    hint = f" Did you mean --label-key {near[0]}?" if near else ""
-    listed = f" (keys: {', '.join(keys)})" if keys else ""
-    raise InputError(f"{rows.name} has no key 'y' or 'labels'{listed}.{hint}")
 
 
 def _about(options: AuditOptions, sets: dict[str, Any], names: list[str] | None = None) -> About:
@@ -279,7 +357,7 @@ def _about(options: AuditOptions, sets: dict[str, Any], names: list[str] | None 
     wanted = not options.no_images
     media, notes = media_of(support, query, options.media_root) if wanted else (None, ())
     return About(
-        name=Path(options.query or options.support).stem,
+        name=Path(options.query or options.support or "audit").stem,
         support_name=support.name,
         query_name=query.name,
         calib_name=calib.name if calib else "calib",
@@ -289,7 +367,7 @@ def _about(options: AuditOptions, sets: dict[str, Any], names: list[str] | None 
         class_names=names or stated_order(options),
         model=options.model,
         command=shlex.join(["vicinal", *sys.argv[1:]]),
-        reproduce="vicinal audit - --config config.json",
+        reproduce="vicinal audit --config config.json",
         media=media,
         warnings=notes,
         show_images=not options.no_images,

@@ -21,6 +21,8 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 
+from vicinal.cli.clock import Clock
+
 # What moves a terminal's cursor, colors or order of letters: C0 but for the line break and the tab,
 # C1, and the marks of direction. Lone surrogates stand for bytes of a name that are no UTF-8.
 _CONTROLS = re.compile(r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")
@@ -85,8 +87,14 @@ class Console:
     @contextmanager
     def progress(self, title: str) -> Iterator[Callable[[int, int | None], None]]:
         """A bar with an estimate of the time left; called with (done, total)."""
+        with self.steps(Clock(title)) as step:
+            yield lambda done, total: step(title, done, total)
+
+    @contextmanager
+    def steps(self, clock: Clock) -> Iterator[Callable[[str, int, int | None], None]]:
+        """The same for several phases: called with (phase, done, total); the clock is told."""
         columns = (
-            TextColumn("{task.description:<12}"),
+            TextColumn("{task.description:<16}"),
             BarColumn(bar_width=28),
             MofNCompleteColumn(),
             TimeElapsedColumn(),
@@ -94,8 +102,15 @@ class Console:
             TimeRemainingColumn(),
         )
         with Progress(*columns, console=self.err, disable=self.quiet, transient=True) as bar:
-            task = bar.add_task(title, total=None)
-            yield lambda done, total: bar.update(task, completed=done, total=total)
+            task = bar.add_task(clock.phase, total=None)
+
+            def step(phase: str, done: int, total: int | None) -> None:
+                if phase != clock.phase:
+                    clock.now(phase)
+                    bar.reset(task, description=phase)
+                bar.update(task, completed=done, total=total)
+
+            yield step
 
     @contextmanager
     def library_warnings(self) -> Iterator[None]:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +17,9 @@ from vicinal.capture import ShardStore
 from vicinal.capture.shards import MANIFEST
 from vicinal.checks import InputError, closest
 from vicinal.cli.arrays import read_npy, read_npz
+from vicinal.cli.console import Console
 from vicinal.cli.folders import DESCRIBED, NEW
+from vicinal.cli.image_rows import encoded_rows, listed_images
 from vicinal.cli.row_set import (
     EMBEDDING_KEYS,
     ID_KEYS,
@@ -31,11 +35,12 @@ from vicinal.cli.row_set import (
     usable,
     vectors,
 )
-from vicinal.cli.tables import TABLES, labels_in, read_table
+from vicinal.cli.tables import TABLES, columns_of, labels_in, read_table
 from vicinal.cli.verbs import AuditOptions, DataOptions, FitOptions, VectorVerb
 from vicinal.files import reading, regular_file
 
 IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff")
+LISTS = ("labels.csv", "labels.tsv", "labels.jsonl", "metadata.csv", "metadata.jsonl")
 USUAL = DataOptions()  # every key under one of its usual names
 
 
@@ -53,7 +58,7 @@ def read_rows(spec: str, options: DataOptions = USUAL) -> RowSet:
             return _npy(parts, options)
         path = Path(spec)
         if os.path.isdir(path):
-            return _folder(path)
+            return _folder(path, options)
         ending = regular_file(path).suffix.lower()
         if ending == ".npz":
             arrays = read_npz(path, trust_pickle=options.trust_pickle)
@@ -62,20 +67,37 @@ def read_rows(spec: str, options: DataOptions = USUAL) -> RowSet:
             return _npy([spec], options)
         if ending in TABLES:
             return read_table(path, options)
+        if ending in IMAGE_SUFFIXES:
+            return RowSet(path.name, None, None, (path.name,), images=[spec], source=spec)
     known = ", ".join([".npz", ".npy", *TABLES])
     raise InputError(
         f"cannot tell what {spec} is: its ending is none of {known}, and it is no folder."
     )
 
 
-def read_vectors(spec: str, options: VectorVerb, *, zero_rows: bool = False) -> RowSet:
+def read_vectors(
+    spec: str,
+    options: VectorVerb,
+    *,
+    zero_rows: bool = False,
+    console: Console | None = None,
+    encode: Callable[[Sequence[str]], NDArray[Any]] | None = None,
+) -> RowSet:
     """The rows behind a data spec with one vector and, if there are labels, one class each.
+
+    Images without a model are embedded by the small encoder, which is said on the ``console``.
 
     ``zero_rows``: whether a row of zeros cannot be used; it has no cosine. What cannot be used is
     left out where the verb has ``--drop-bad`` and it was given, else refused.
     """
     with reading(spec):
         rows = checked_labels(read_rows(spec, options))
+        if encode is not None:
+            if rows.texts is None:
+                raise InputError(f"{rows.name} holds no texts. Name their column with --text-col.")
+            rows = replace(rows, embeddings=encode(rows.texts))
+        elif rows.embeddings is None and rows.images is not None:
+            rows = encoded_rows(rows, options, console or Console(quiet=True))
         rows = vectors(rows, pool=options.pool, transpose=options.transpose)
         drop_bad = isinstance(options, (AuditOptions, FitOptions)) and options.drop_bad
         return usable(rows, drop_bad=drop_bad, zero_rows=zero_rows)
@@ -122,26 +144,33 @@ def _from_arrays(path: Path, arrays: Mapping[str, NDArray[Any]], options: DataOp
     return rows
 
 
-def _folder(path: Path) -> RowSet:
-    """A capture of ``vicinal embed``, or class folders of images."""
+def _folder(path: Path, options: DataOptions) -> RowSet:
+    """A capture of ``vicinal embed``, class folders of images, or images with a table of labels."""
     if (path / MANIFEST).exists():
         return captured(path)
     if (path / NEW / MANIFEST).exists():
         raise unfinished(path, ShardStore(path / NEW))
     files = sorted(p for p in path.rglob("*") if p.suffix.lower() in IMAGE_SUFFIXES)
-    inside = [p for p in files if p.parent != path]
-    if not inside:
+    if not files:
         raise InputError(
-            f"{path} holds no images in class folders (class/name.png) and no capture of "
-            "`vicinal embed`."
+            f"{path} holds no images (class/name.png) and no capture of `vicinal embed`."
         )
-    names = [p.relative_to(path) for p in inside]
+    inside = [p for p in files if p.parent != path]
+    listed = next((path / name for name in LISTS if (path / name).is_file()), None)
+    if listed is not None and not inside:
+        return listed_images(listed, files, options)
+    if inside and len(inside) < len(files):
+        raise InputError(
+            f"{path} holds images both in class folders and beside them (first: "
+            f"{next(p.name for p in files if p.parent == path)}). Move or remove one kind."
+        )
+    names = [p.relative_to(path) for p in files]
     return RowSet(
         path.name,
         None,
-        labels_in([name.parts[0] for name in names]),  # folders 0, 1, …, 10 are numbers
+        labels_in([name.parts[0] for name in names]) if inside else None,  # 0, 1, …, 10: numbers
         tuple(str(name) for name in names),
-        images=[str(p) for p in inside],
+        images=[str(p) for p in files],
         source=str(path),
     )
 
@@ -193,3 +222,24 @@ def _described(folder: Path) -> dict[str, Any]:
             ):
                 raise ValueError(f"{name!r} is no list of texts")
         return facts
+
+
+def without_labels(rows: RowSet, spec: str | None) -> InputError:
+    """The sentence for rows that should have labels, with the keys or columns there are."""
+    path, kind, keys, words = Path(spec or ""), "key", list[str](), list[str]()
+    with suppress(InputError):
+        if path.suffix == ".npz":
+            keys = list(read_npz(path))
+        elif path.suffix.lower() in TABLES:
+            found = columns_of(path)
+            kind, keys, words = "column", list(found), [name for name in found if found[name]]
+    if path.is_dir():
+        return InputError(
+            f"{rows.name} has no labels. Put its images into one folder for each class, or add a "
+            "table with their names and labels (labels.csv)."
+        )
+    near = [k for usual in ("target", "labels", "y", "class") for k in closest(usual, keys, 1)]
+    near = near or words
+    hint = f"Did you mean --label-key {near[0]}?" if near else "Name it with --label-key."
+    listed = f" ({kind}s: {', '.join(keys)})" if keys else ""
+    return InputError(f"{rows.name} has no {kind} 'y' or 'labels'{listed}. {hint}")

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import io
-import time
 from pathlib import Path
 
 import torch
 
 from vicinal.audits.demo import audited, demonstration
 from vicinal.cli.audit import print_summary
+from vicinal.cli.clock import Clock
 from vicinal.cli.config import as_config
 from vicinal.cli.console import Console
 from vicinal.cli.flags import FROM_CONFIG
@@ -20,16 +20,15 @@ from vicinal.cli.verbs import AuditOptions, DemoOptions
 
 def run(options: DemoOptions) -> None:
     """Train, audit, write, and print what was found of what was planted."""
-    start = time.time()
+    clock = Clock("training")
     console = Console(options.as_json, options.quiet)
     folder = options.out or Path("vicinal-demo")
     with locked(folder, "run"):
         console.print("training a small network on bundled digits …")
         planted = demonstration(options.seed)
-        with console.progress("audit") as bar:
-            audit = audited(
-                planted, options.seed, progress=lambda _title, done, total: bar(done, total)
-            )
+        with console.steps(clock) as step:
+            audit = audited(planted, options.seed, progress=step)
+        clock.now("writing")
         weights = io.BytesIO()
         torch.save(planted.model.state_dict(), weights)
         settings = AuditOptions(
@@ -44,5 +43,5 @@ def run(options: DemoOptions) -> None:
         write_run(audit, folder, as_config(settings), weights=weights.getvalue())
     print_summary(audit, folder, console)
     page = (folder / "report.html").resolve()
-    console.print(f"\ntook {time.time() - start:.0f} s. Open the report:\n{page}")
+    console.print(f"{clock}\nOpen the report:\n{page}")
     console.result(audit.summary)

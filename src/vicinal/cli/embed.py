@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from vicinal.capture.shards import is_capture
 from vicinal.checks import InputError, check_choice
 from vicinal.cli.console import Console
 from vicinal.cli.folders import DESCRIBED, NEW, forget, locked, swap, write_json
-from vicinal.cli.model_inputs import ModelInputs, model_inputs
+from vicinal.cli.model_inputs import ImageReading, ModelInputs, model_inputs, what_would_fit
 from vicinal.cli.models import model_of
 from vicinal.cli.user_code import place_of
 from vicinal.cli.verbs import EmbedOptions
@@ -27,7 +28,8 @@ def run(options: EmbedOptions) -> None:
     console = Console(options.as_json, options.quiet)
     check_choice(options.pool, "--pool", POOLS)
     loaded = model_of(options.model, options, console)
-    inputs = model_inputs(options.data, options, size=options.size, gray=options.gray)
+    how = ImageReading.of(options).filled(loaded.named)
+    inputs = model_inputs(options.data, options, how, loaded.named and loaded.named.tokenize)
     folder = options.out or Path(f"{inputs.rows.name.split('.')[0]}-embeddings")
     with locked(folder, "capture"):
         place = _place(folder, options.fresh)
@@ -72,13 +74,15 @@ def _captured(
                     device=device,
                     to=folder,
                     progress=progress,
+                    on=options.on,
+                    load=partial(_model, options),
                 )
             except InputError:
                 raise
             except Exception as error:
                 short = isinstance(error, MemoryError) or "out of memory" in str(error).lower()
                 if not short or batch_size == 1:
-                    raise _failed(error) from error
+                    raise _failed(error, what_would_fit(model, data)) from error
                 console.warn(
                     f"out of memory at batch {batch_size} → retrying at {batch_size // 2} "
                     "(result is identical)."
@@ -87,13 +91,19 @@ def _captured(
                 forget(folder)
 
 
-def _failed(error: Exception) -> InputError:
+def _model(options: EmbedOptions) -> nn.Module:
+    """The model again, in another process."""
+    return model_of(options.model, options, Console(as_json=True, quiet=True)).model
+
+
+def _failed(error: Exception, hint: str) -> InputError:
     """The model's answer, or the data set's, as theirs."""
     first = (str(error).strip().splitlines() or [type(error).__name__])[0]
     kind = "" if isinstance(error, RuntimeError) else f"{type(error).__name__}: "
     place = place_of(error)
     where = "" if place is None else f" ({place})"
-    return InputError(f"the model failed on its inputs: {kind}{first[:300]}{where}")
+    said = f"the model failed on its inputs: {kind}{first[:300]}{where}"
+    return InputError(f"{said}. {hint}" if hint else said)
 
 
 def _place(folder: Path, fresh: bool) -> Path:

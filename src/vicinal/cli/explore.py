@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vicinal.audits.model import compact
+from vicinal.audits.entangled_layers import compact
 from vicinal.audits.record import Audit
 from vicinal.capture import capture
 from vicinal.checks import InputError
@@ -22,7 +22,7 @@ from vicinal.cli.console import Console
 from vicinal.cli.data_files import IMAGE_SUFFIXES
 from vicinal.cli.explore_decode import uploaded_picture, uploaded_rows
 from vicinal.cli.flags import FROM_CONFIG
-from vicinal.cli.model_inputs import as_input
+from vicinal.cli.model_inputs import ImageReading
 from vicinal.cli.models import model_of
 from vicinal.cli.run_folder import CONFIG, HEAD, read_run
 from vicinal.cli.verbs import AuditOptions, ExploreOptions
@@ -104,11 +104,11 @@ def _embedder(
     if not settings.model:
         return None
     model = model_of(settings.model, settings, Console(quiet=True)).model
-    layer = settings.embedding or "output"
+    layer, how = settings.embedding or "output", ImageReading.of(settings)
 
     def embed(data: bytes) -> NDArray[Any]:
         pixels = uploaded_picture(data, size=settings.size, gray=settings.gray)
-        rows = capture(model, as_input(pixels)[None], [layer], pool=compact)[layer].float()
+        rows = capture(model, how.as_input(pixels)[None], [layer], pool=compact)[layer].float()
         return np.asarray(unit_rows(rows) if settings.normalize else rows)
 
     return embed

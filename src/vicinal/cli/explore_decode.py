@@ -22,9 +22,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from vicinal.audits.pictures import read_image
 from vicinal.checks import InputError
 from vicinal.cli.data_files import read_rows
-from vicinal.cli.model_inputs import read_image
 from vicinal.cli.row_set import vectors
 
 MEMORY = 512 << 20  # bytes that reading one upload may take

@@ -5,14 +5,20 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from vicinal.checks import InputError, check_choice
 from vicinal.cli.console import Console
-from vicinal.cli.data_files import read_vectors
+from vicinal.cli.data_files import read_vectors, without_labels
 from vicinal.cli.verbs import METRICS, FitOptions
 from vicinal.confidence import NEDClassifier, TrustHead
+from vicinal.confidence.support import LabeledSupport
 from vicinal.confidence.verdicts import Standards
 from vicinal.evaluation.threshold import LISTED
 from vicinal.files import check_output
+from vicinal.labels import labels_of
+from vicinal.neighbors.search.pg_rows import is_pg, pg_address
+from vicinal.neighbors.search.postgres import PgSearch
 
 
 def run(options: FitOptions) -> None:
@@ -26,7 +32,8 @@ def run(options: FitOptions) -> None:
     target = options.target_accuracy
     if target is not None and not 0 < target < 1:
         raise InputError(f"--target-accuracy must be between 0 and 1: {target!r}.")
-    support = _labeled(options.support, options, console)
+    if options.store is not None and not is_pg(options.store):
+        raise InputError(f"--store must name a table, pg:TABLE, got {options.store!r}.")
     calib = None if options.calib is None else _labeled(options.calib, options, console)
     ned = NEDClassifier(
         k=100 if options.k is None else options.k,
@@ -36,13 +43,11 @@ def run(options: FitOptions) -> None:
         metric="cosine" if options.metric == "cosine" else "sqeuclidean",
     )
     with console.library_warnings():
-        head = TrustHead.fit(
-            support,
-            calib=calib,
-            ned=ned,
-            target_accuracy=target,
-            unfamiliar=options.unfamiliar,
-        )
+        if options.store is None and not is_pg(options.support):
+            ned.fit(*_labeled(options.support, options, console))
+        else:
+            ned.fit_support(stored_support(options, ned.metric, console))
+        head = TrustHead.of(ned, calib, target_accuracy=target, unfamiliar=options.unfamiliar)
     head.save(path)
     if target is None:
         console.print(
@@ -65,10 +70,30 @@ def run(options: FitOptions) -> None:
     )
 
 
+def stored_support(options: FitOptions, metric: str, console: Console) -> LabeledSupport:
+    """The table as it lies, or written from the rows that were given; it stays on its server."""
+    if options.store is None or options.store == options.support:
+        search = PgSearch(*pg_address(options.support), metric=metric).open(
+            id=options.id_col, label=options.label_key, embedding=options.embedding_key
+        )
+    else:
+        rows, labels = _labeled(options.support, options, console)
+        given, rows = rows, np.asarray(rows, dtype=np.float32)
+        if not np.array_equal(given, rows):
+            console.warn("the table holds float32: what the rows have beyond that is rounded.")
+        search = PgSearch(*pg_address(options.store), metric=metric).build(rows, labels)
+    if search.labels is None or any(label is None for label in search.labels.tolist()):
+        raise InputError(
+            f"the table {search.table.name!r} has rows without labels. Name the column of labels "
+            "with --label-key."
+        )
+    return LabeledSupport(search, labels_of(search.labels, len(search)))
+
+
 def _labeled(spec: str, options: FitOptions, console: Console) -> tuple[Any, Any]:
-    rows = read_vectors(spec, options, zero_rows=options.metric == "cosine")
+    rows = read_vectors(spec, options, zero_rows=options.metric == "cosine", console=console)
     if rows.labels is None:
-        raise InputError(f"{rows.name} has no labels. Name them with --label-key.")
+        raise without_labels(rows, spec)
     for name, why in rows.dropped:
         console.warn(f"row {name} was dropped: {why}.")
     return rows.embeddings, rows.labels

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import inspect
+import sys
 import typing
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -19,7 +20,7 @@ import typer
 import vicinal
 
 # How a command is run and whom it trusts, not what it computes: these stay out of a config.
-NOT_SETTINGS = ("config", "out", "fresh", "as_json", "quiet", "trust_folder", "media_root")
+NOT_SETTINGS = ("config", "out", "fresh", "as_json", "quiet", "trust_folder", "media_root", "on")
 FROM_CONFIG = "-"  # stands for an argument that is to come from --config
 Field = tuple["dataclasses.Field[Any]", Any]  # a field with its annotation
 
@@ -32,6 +33,8 @@ def command(verb: str, kind: type) -> Callable[..., int | None]:
     """
 
     def call(context: typer.Context, **values: Any) -> int | None:
+        if sys.stderr.isatty() and not (values.get("quiet") or values.get("as_json")):
+            typer.echo(f"vicinal {verb} …", err=True)  # torch takes its time to load
         module = importlib.import_module(f"vicinal.cli.{verb}")
         if values.get("config") is not None:
             config = importlib.import_module("vicinal.cli.config")

@@ -2,52 +2,31 @@
 
 from __future__ import annotations
 
-import os
-import warnings
-from collections.abc import Sequence
+import itertools
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 import torch
 from jaxtyping import Int
 from numpy.typing import NDArray
-from PIL import Image
 from torch import Tensor, nn
 from torch.utils.data import Dataset
 
+from vicinal.audits.inputs import floats
+from vicinal.audits.pictures import read_image
 from vicinal.capture import batches, evaluating
 from vicinal.checks import InputError
 from vicinal.cli.data_files import read_rows
+from vicinal.cli.image_rows import image_paths
 from vicinal.cli.models import check_output, imported
 from vicinal.cli.row_set import RowSet, checked_labels
 from vicinal.cli.user_code import user_code
-from vicinal.cli.verbs import DataOptions
-from vicinal.files import reading, regular_file
+from vicinal.cli.verbs import DataOptions, ImageOptions
+from vicinal.files import reading
 from vicinal.labels import labels_of
-
-PIXELS = 100_000_000  # of the largest picture that is decoded
-
-
-def read_image(
-    path: str | Path | BinaryIO, *, size: int | None = None, gray: bool = False
-) -> NDArray[Any]:
-    """uint8 ``(h, w)`` or ``(h, w, 3)``, resized to a square of ``size`` if asked."""
-    if isinstance(path, (str, Path)):
-        regular_file(path, "image")
-    name = path if isinstance(path, (str, Path)) else "the picture"
-    with reading(f"image {name}", "Replace it or leave it out."), warnings.catch_warnings():
-        warnings.simplefilter("ignore", Image.DecompressionBombWarning)  # our own limit is below
-        with Image.open(path) as file:
-            if file.width * file.height > PIXELS:
-                raise InputError(
-                    f"image {name} claims {file.width} x {file.height} pixels. Make it smaller."
-                )
-            image = file.convert("L" if gray else "RGB")
-        if size is not None:
-            image = image.resize((size, size), Image.Resampling.BILINEAR)
-        return np.asarray(image)
 
 
 def pictures(rows: RowSet, media_root: Path | None) -> tuple[Sequence[Any] | None, str | None]:
@@ -63,19 +42,7 @@ def pictures(rows: RowSet, media_root: Path | None) -> tuple[Sequence[Any] | Non
         for at, item in enumerate(images):
             _check_pixels(np.asarray(item), f"{rows.name}: the picture of row {at}")
         return images, None
-    root = media_root or rows.root
-    if root is None:
-        return [str(regular_file(str(path), "image")) for path in images], None
-    found = []
-    for path in map(str, images):
-        place = next((p for p in (root / path, Path(path)) if os.path.lexists(p)), root / path)
-        if not place.resolve().is_relative_to(root.resolve()):
-            return None, (
-                f"{rows.name} names pictures outside {root} (like {path}); they are not shown. "
-                "If you trust the file, give their folder with --media-root."
-            )
-        found.append(str(regular_file(place, "image", within=root)))
-    return found, None
+    return image_paths(rows, media_root)
 
 
 def _check_pixels(pixels: NDArray[Any], what: str) -> None:
@@ -88,50 +55,87 @@ def _check_pixels(pixels: NDArray[Any], what: str) -> None:
         )
 
 
-def as_input(pixels: NDArray[Any]) -> Tensor:
-    """Pixels as the model gets them: float ``(c, h, w)`` in [0, 1]."""
-    x = torch.from_numpy(pixels.copy()).float() / 255
-    return x[None] if x.ndim == 2 else x.permute(2, 0, 1)
+@dataclass(frozen=True)
+class ImageReading:
+    """How images become inputs: resized to a square, with one channel, shifted and scaled."""
+
+    size: int | None = None
+    gray: bool = False
+    mean: tuple[float, ...] = ()
+    std: tuple[float, ...] = ()
+
+    @classmethod
+    def of(cls, options: ImageOptions) -> ImageReading:
+        """What the flags say."""
+        mean = floats(options.mean, "--mean") if options.mean is not None else ()
+        std = floats(options.std, "--std") if options.std is not None else ()
+        if 0.0 in std:
+            raise InputError("--std must not be 0: pixels are divided by it.")
+        return cls(options.size, options.gray, mean, std)
+
+    def filled(self, other: Any) -> ImageReading:
+        """With what ``other`` says where nothing was said here."""
+        if other is None:
+            return self
+        return ImageReading(
+            self.size or other.size,
+            self.gray or other.gray,
+            self.mean or tuple(other.mean),
+            self.std or tuple(other.std),
+        )
+
+    def as_options(self) -> dict[str, Any]:
+        """The flags that say the same."""
+        mean, std = (",".join(map(str, part)) or None for part in (self.mean, self.std))
+        return {"size": self.size, "gray": self.gray, "mean": mean, "std": std}
+
+    def as_input(self, pixels: NDArray[Any]) -> Tensor:
+        """Pixels as the model gets them: float ``(c, h, w)``, in [0, 1] before mean and std."""
+        x = torch.from_numpy(pixels.copy()).float() / 255
+        x = x[None] if x.ndim == 2 else x.permute(2, 0, 1)
+        if self.mean:
+            x = x - torch.tensor(self.mean)[:, None, None]
+        return x / torch.tensor(self.std)[:, None, None] if self.std else x
+
+
+AS_THEY_ARE = ImageReading()
 
 
 class ImageFiles(Dataset[Any]):
-    """Images of a folder as float tensors ``(c, h, w)`` in [0, 1], with the codes of their classes.
+    """Images of a folder as float tensors ``(c, h, w)``, with the codes of their classes.
 
     Parameters
     ----------
     paths : the image files, one per row.
     codes : the code of each row's class, if the classes are known.
-    size : the square that every image is resized to; None takes images of one size as they are.
-    gray : read one channel instead of three.
+    how : how they are read; without a size images of one size are taken as they are.
     """
 
     def __init__(
         self,
         paths: Sequence[str],
         codes: Int[Tensor, " n"] | None,
-        *,
-        size: int | None = None,
-        gray: bool = False,
+        how: ImageReading = AS_THEY_ARE,
     ):
-        self.paths, self.codes, self.size, self.gray = paths, codes, size, gray
-        first = read_image(paths[0], gray=gray).shape
-        self.shape = (size, size) if size else first[:2]
+        self.paths, self.codes, self.how = paths, codes, how
+        first = read_image(paths[0], gray=how.gray).shape
+        self.shape = (how.size, how.size) if how.size else first[:2]
 
     def with_codes(self, codes: Int[Tensor, " n"]) -> ImageFiles:
         """The same images, their classes numbered anew."""
-        return ImageFiles(self.paths, codes, size=self.size, gray=self.gray)
+        return ImageFiles(self.paths, codes, self.how)
 
     def __len__(self) -> int:
         return len(self.paths)
 
     def __getitem__(self, row: int) -> Tensor | tuple[Tensor, int]:
-        pixels = read_image(self.paths[row], size=self.size, gray=self.gray)
+        pixels = read_image(self.paths[row], size=self.how.size, gray=self.how.gray)
         if pixels.shape[:2] != self.shape:
             raise InputError(
                 f"{self.paths[row]} is {pixels.shape[1]} x {pixels.shape[0]} pixels, the first "
                 f"{self.shape[1]} x {self.shape[0]}. Add --size N to bring all to one size."
             )
-        x = as_input(pixels)
+        x = self.how.as_input(pixels)
         return x if self.codes is None else (x, int(self.codes[row]))
 
 
@@ -148,14 +152,20 @@ class ModelInputs:
     classes: list[str] | None = None
 
 
-def model_inputs(spec: str, options: DataOptions, *, size: int | None, gray: bool) -> ModelInputs:
-    """Images of a folder, rows of an array file, or a ``module:dataset``.
+def model_inputs(
+    spec: str,
+    options: DataOptions,
+    how: ImageReading,
+    tokenize: Callable[[Sequence[str]], Tensor] | None = None,
+) -> ModelInputs:
+    """Images of a folder, texts, rows of an array file, or a ``module:dataset``.
 
     Parameters
     ----------
     spec : the file, folder or name of a data set.
     options : under which keys an array file keeps what.
-    size, gray : how images are read: resized to a square, with one channel.
+    how : how images are read.
+    tokenize : makes inputs of texts, where the model reads texts.
     """
     if ":" in spec and not Path(spec).exists():
         found = imported(spec, "data")
@@ -171,9 +181,19 @@ def model_inputs(spec: str, options: DataOptions, *, size: int | None, gray: boo
             codes, classes = labels.codes, [str(name) for name in labels.classes.tolist()]
             if labels.classes.dtype.kind in "iu":
                 codes, classes = torch.from_numpy(rows.labels.astype(np.int64)), None
+        if rows.texts is not None and (tokenize is not None or rows.embeddings is None):
+            if tokenize is None:
+                raise InputError(
+                    f"{rows.name} holds texts, which this model does not read: --model "
+                    "hf:folder-or-name or sentence-transformers:name."
+                )
+            x = tokenize(rows.texts)
+            return ModelInputs(x if codes is None else (x, codes), rows, classes)
         if rows.embeddings is None:
-            paths = [str(regular_file(str(path), "image")) for path in rows.images or ()]
-            return ModelInputs(ImageFiles(paths, codes, size=size, gray=gray), rows, classes)
+            paths, note = pictures(rows, options.media_root)
+            if paths is None:
+                raise InputError(note or f"{rows.name} holds no images for the model.")
+            return ModelInputs(ImageFiles(paths, codes, how), rows, classes)
         if rows.embeddings.dtype.kind not in "biuf" or rows.embeddings.ndim < 1 or not len(rows):
             shape = f"shape {rows.embeddings.shape} of {rows.embeddings.dtype}"
             raise InputError(f"{rows.source} must hold rows of numbers for the model, got {shape}.")
@@ -213,6 +233,35 @@ def check_fits(model: nn.Module, data: Any) -> None:
     if batch is None:
         raise InputError("the data set has no rows.")
     shape = tuple(getattr(batch.inputs[0], "shape", ()))
-    with evaluating(model, None), torch.no_grad(), user_code(f"the model on inputs of {shape}"):
-        result = batch.call(model, None)
+    with evaluating(model, None), torch.no_grad():
+        try:
+            with user_code(f"the model on inputs of {shape}"):
+                result = batch.call(model, None)
+        except InputError as error:
+            hint = what_would_fit(model, data)
+            raise InputError(f"{error} {hint}".strip()) from error
     check_output(result)
+
+
+SIZES = (224, 32, 28, 64, 96, 299, 8)
+
+
+def what_would_fit(model: nn.Module, data: Any) -> str:
+    """The flag with which the model takes the images of ``data``; nothing where none helps."""
+    if not isinstance(data, ImageFiles):
+        return ""
+    for size, gray in itertools.product((data.how.size, *SIZES), (False, True)):
+        how = replace(data.how, size=size, gray=gray)
+        if how == data.how or (gray and len(how.mean) == 3):
+            continue
+        try:
+            x = how.as_input(read_image(data.paths[0], size=size, gray=gray))[None]
+            with evaluating(model, None), torch.no_grad():
+                model(x)
+        except Exception:  # whatever the model says: it does not fit
+            continue
+        flags = " ".join(
+            [*(["--gray"] if gray else []), *([f"--size {size}"] if size != data.how.size else [])]
+        )
+        return f"It takes these images with {flags}." if flags else "It takes them without --gray."
+    return ""

@@ -13,22 +13,22 @@ import logging
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file
 from torch import Tensor, nn
 
+from vicinal.audits.encoder import ENCODER, image_encoder
+from vicinal.capture import load_weights, read_weights
 from vicinal.checks import InputError, closest
 from vicinal.cli.console import Console
+from vicinal.cli.named_models import NamedModel, is_named, named_model
 from vicinal.cli.user_code import remember, user_code
 from vicinal.cli.verbs import ModelOptions
-from vicinal.files import reading, reason, regular_file
+from vicinal.files import reason, regular_file
 
-WRAPPERS = ("state_dict", "model_state_dict", "model", "ema", "net")
-PREFIXES = ("module.", "_orig_mod.", "model.")
 EXECUTES = "{} is a program: to load it is to run what it holds. Load only files you trust."
 
 
@@ -40,6 +40,7 @@ class LoadedModel:
     name: str
     notes: tuple[str, ...] = ()
     hooks: bool = True  # TorchScript and exported programs have no layers to listen to
+    named: NamedModel | None = None  # a model of a library, with how it reads images and texts
 
 
 def load_model(
@@ -49,8 +50,9 @@ def load_model(
     arguments: Mapping[str, str] | None = None,
     output: str | None = None,
     trust_pickle: bool = False,
+    online: bool = False,
 ) -> LoadedModel:
-    """``pkg.module:factory``, ``file.py:factory``, ``model.ts`` or ``model.pt2``.
+    """``pkg.module:factory``, ``file.py:factory``, ``model.ts``, ``model.pt2``, or by a name.
 
     Weights are read with ``weights_only=True``; a training checkpoint is unwrapped and prefixes of
     parallel or compiled models removed, and the notes say so.
@@ -62,17 +64,32 @@ def load_model(
     arguments : what the factory is called with; numbers, true, false and none are read as such.
     output : which of several outputs is the model's, by key, attribute or position.
     trust_pickle : read a checkpoint that holds pickled objects. They can run any code.
+    online : whether a named model (``hf:``, ``timm:``) may be downloaded.
     """
-    if ":" not in spec:
+    if spec == ENCODER:
+        loaded = LoadedModel(image_encoder(), spec)
+    elif is_named(spec):
+        found = named_model(spec, online)
+        notes = _loaded(found.model, weights, trust_pickle)
+        loaded = LoadedModel(found.model, spec, notes, named=found)
+    elif ":" not in spec:
         loaded = _load_program(spec)
     else:
         factory = _factory(spec)
         model = _called(factory, spec, dict(arguments or {}))
-        notes = _load_weights(model, Path(weights), trust_pickle) if weights else ()
-        loaded = LoadedModel(model, spec, notes)
+        loaded = LoadedModel(model, spec, _loaded(model, weights, trust_pickle))
     if output is None:
         return loaded
-    return LoadedModel(ChosenOutput(loaded.model, output), loaded.name, loaded.notes, loaded.hooks)
+    return replace(loaded, model=ChosenOutput(loaded.model, output))
+
+
+def _loaded(model: nn.Module, weights: str | None, trust_pickle: bool) -> tuple[str, ...]:
+    """What was said on loading a checkpoint into the model; nothing without one."""
+    if not weights:
+        return ()
+    fix = "If it holds a whole pickled model that you trust, add --trust-pickle."
+    found = read_weights(weights, trust_pickle=trust_pickle, fix=fix)
+    return load_weights(model, found, Path(weights).name)
 
 
 def model_of(spec: str, options: ModelOptions, console: Console) -> LoadedModel:
@@ -85,6 +102,7 @@ def model_of(spec: str, options: ModelOptions, console: Console) -> LoadedModel:
         arguments=model_arguments(options.model_arg),
         output=options.output,
         trust_pickle=options.trust_pickle,
+        online=options.online,
     )
     for note in loaded.notes:
         console.print(note)
@@ -256,56 +274,3 @@ def _load_program(spec: str) -> LoadedModel:
         ) from None
     finally:
         logging.disable(logging.NOTSET)
-
-
-def _load_weights(model: nn.Module, path: Path, trust_pickle: bool) -> tuple[str, ...]:
-    regular_file(path)
-    fix = "If it holds a whole pickled model that you trust, add --trust-pickle."
-    with reading(f"weights from {path.name}", fix):
-        if path.suffix == ".safetensors":
-            found: Any = load_file(path)
-        else:
-            found = torch.load(path, map_location="cpu", weights_only=not trust_pickle)
-        whole = isinstance(found, nn.Module)
-        return _fitted(model, found.state_dict() if whole else found, path.name)
-
-
-def _fitted(model: nn.Module, found: Any, name: str) -> tuple[str, ...]:
-    """Load the reading of the file that matches the most parameters; all must match."""
-    wanted = model.state_dict()
-    best: tuple[int, str, dict[str, Tensor]] = (-1, "", {})
-    for how, candidate in _readings(found):
-        hits = sum(k in wanted and wanted[k].shape == v.shape for k, v in candidate.items())
-        if hits > best[0]:
-            best = (hits, how, candidate)
-    hits, how, state = best
-    if hits < len(wanted):
-        keys = (
-            ", ".join(list(map(str, found))[:3]) if isinstance(found, Mapping) else described(found)
-        )
-        missing = next(k for k in wanted if k not in state or state[k].shape != wanted[k].shape)
-        raise InputError(
-            f"weights match {max(hits, 0)} of {len(wanted)} parameters of the model (first without "
-            f"a match: {missing}). The file holds: {keys}."
-        )
-    model.load_state_dict({key: state[key] for key in wanted})
-    extra = len(state) - len(wanted)
-    notes = [f"weights: {hits}/{len(wanted)} parameters match {name}{how}"]
-    return tuple(notes + ([f"weights: {extra} entries of {name} were not used"] if extra else []))
-
-
-def _readings(found: Any) -> list[tuple[str, dict[str, Tensor]]]:
-    """The file as it is, unwrapped, and each without its prefixes."""
-    if not isinstance(found, Mapping):
-        return []
-    outer = [("", found)]
-    outer += [(f"[{k!r}]", found[k]) for k in WRAPPERS if isinstance(found.get(k), Mapping)]
-    readings = []
-    for how, mapping in outer:
-        tensors = {k: v for k, v in mapping.items() if isinstance(v, Tensor)}
-        readings.append((how, tensors))
-        for prefix in PREFIXES:
-            if any(k.startswith(prefix) for k in tensors):
-                bare = {k.removeprefix(prefix): v for k, v in tensors.items()}
-                readings.append((f"{how} after removing {prefix!r}", bare))
-    return readings

@@ -6,20 +6,30 @@ import io
 import json
 import sys
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self, TextIO
 
 import numpy as np
+import torch
 
+from vicinal.audits.encoder import ENCODER
 from vicinal.audits.files import csv_text, number, word
+from vicinal.audits.model import compact
+from vicinal.capture import capture
 from vicinal.checks import InputError
 from vicinal.cli.console import Console, json_text
 from vicinal.cli.data_files import read_rows
+from vicinal.cli.image_rows import encoded_rows
+from vicinal.cli.model_inputs import ImageReading, check_fits, model_inputs
+from vicinal.cli.models import model_of
 from vicinal.cli.row_set import RowSet, usable, vectors
 from vicinal.cli.verbs import PredictOptions
 from vicinal.confidence import TrustHead, load
+from vicinal.confidence.made_from import MadeFrom
 from vicinal.files import check_output, reading, reason, regular_file, write_together
+from vicinal.neighbors import unit_rows
 
 STANDARD = "-"  # stdin or stdout
 BLOCK = 2048
@@ -38,7 +48,7 @@ FIELDS = (
 def run(options: PredictOptions) -> None:
     """Judge block after block, write every answer, print the first and the counts."""
     console = Console(options.as_json, options.quiet, aside=options.jsonl == STANDARD)
-    head = _trust_head(options.head)
+    head = trust_head_in(options.head)
     table, jsonl = options.out, options.jsonl
     if table is None and jsonl is None and not options.as_json:
         table = Path("predictions.csv")
@@ -47,18 +57,13 @@ def run(options: PredictOptions) -> None:
     counts: Counter[str] = Counter()
     first: list[dict[str, Any]] = []
     with AnswerWriter(table, jsonl) as writer, console.library_warnings():
-        for rows in _blocks(options):
+        for rows in _blocks(options, head, console):
             for answer in answers(head, rows):
                 counts[answer["verdict"]] += 1
                 if len(first) < options.show:
                     first.append(answer)
                 writer.write(answer)
-    for answer in first:
-        console.print(
-            f"{answer['id']:<12} {answer['label']:<12} {answer['confidence']:.2f}  "
-            f"{answer['credibility']:.2f}  p{answer['near_percentile']:<4.0f} "
-            f"{answer['verdict']:<11} {answer['reason']}"
-        )
+    console.print("\n".join(as_table(first)))
     total = sum(counts.values())
     if (path := options.out or table) is not None:
         console.print(f"wrote  {path} ({total:,} rows)")
@@ -74,11 +79,14 @@ def answers(head: TrustHead, rows: RowSet) -> Iterator[dict[str, Any]]:
             f"the head was fitted on {wanted} dims but {rows.name} has {rows.shape[1]}. They must "
             "come from the same model and layer."
         )
-    out = head.predict(rows.embeddings)
+    x = rows.embeddings
+    if head.made_from.normalize and x is not None:
+        x = unit_rows(torch.as_tensor(x)).numpy()
+    out = head.predict(x)
     for row in range(len(rows)):
         yield {
             "id": rows.row_id(row),
-            "label": str(out.label[row]),
+            "label": head.made_from.name_of(out.label[row]),
             "confidence": float(out.confidence[row]),
             "credibility": float(out.credibility[row]),
             "near_percentile": float(out.near_percentile[row]),
@@ -87,6 +95,22 @@ def answers(head: TrustHead, rows: RowSet) -> Iterator[dict[str, Any]]:
             "reason": out.reason[row],
             "neighbors": [int(i) for i in out.neighbors[row][:5]],
         }
+
+
+def as_table(answers: Sequence[dict[str, Any]]) -> list[str]:
+    """The answers under a heading, in columns as wide as they need."""
+    if not answers:
+        return []
+    lines = [["id", "label", "confidence", "credibility", "farther than", "verdict", "reason"]]
+    for a in answers:
+        sure, credible = f"{a['confidence']:.3f}", f"{a['credibility']:.3f}"
+        far = f"{a['near_percentile']:.0f} %"
+        lines.append([a["id"], a["label"], sure, credible, far, a["verdict"], a["reason"]])
+    widths = [max(len(line[at]) for line in lines) for at in range(len(lines[0]) - 1)] + [0]
+    return [
+        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
+        for line in lines
+    ]
 
 
 class AnswerWriter:
@@ -102,6 +126,7 @@ class AnswerWriter:
         for path in (self.table, self.jsonl):
             if path is not None:
                 check_output(path)
+                _check_ours(path)
         self.cells.write(csv_text([list(FIELDS)]))
         return self
 
@@ -125,24 +150,79 @@ class AnswerWriter:
         write_together(contents)
 
 
-def _trust_head(path: Path) -> TrustHead:
+def _check_ours(path: Path) -> None:
+    """Predictions replace earlier predictions, and nothing else of that name."""
+    if not path.exists() or path.stat().st_size == 0:
+        return
+    with path.open("rb") as file:
+        first = file.readline(4096).decode("utf-8", "replace")
+    ours = first.startswith(",".join(FIELDS[:4]))
+    if path.suffix == ".jsonl":
+        ours = first.startswith('{"id":') and '"verdict":' in first
+    if not ours:
+        raise InputError(
+            f"{path} is there and holds no predictions of vicinal. Give another --out."
+        )
+
+
+def trust_head_in(path: Path) -> TrustHead:
     head = load(regular_file(path))
     if not isinstance(head, TrustHead):
         raise InputError(f"{path} holds a bare NED head without standards. Make one with fit.")
     return head
 
 
-def _blocks(options: PredictOptions) -> Iterator[RowSet]:
+def _blocks(options: PredictOptions, head: TrustHead, console: Console) -> Iterator[RowSet]:
     """The rows to judge, some thousands at a time, or each as it comes from stdin."""
     if options.query == STANDARD:
         yield from _lines(sys.stdin)
         return
     with reading(options.query):
         rows = read_rows(options.query, options)
+        if rows.embeddings is None or options.model is not None:
+            rows = embedded(options, head.made_from, console)
         rows = vectors(rows, pool=options.pool, transpose=options.transpose)
-        rows = usable(rows, drop_bad=False, zero_rows=False)
+        rows = usable(rows, drop_bad=False, zero_rows=head.made_from.normalize)
     for at in range(0, len(rows), BLOCK):
         yield rows.take(np.arange(at, min(at + BLOCK, len(rows))))
+
+
+def embedded(options: PredictOptions, made: MadeFrom, console: Console) -> RowSet:
+    """Images, or other inputs, as the layer that the head was fitted on puts them out."""
+    spec = options.model
+    if spec is None and made.model == ENCODER:  # our own code: it need not be typed
+        size = options.size or made.size
+        return encoded_rows(read_rows(options.query, options), replace(options, size=size), console)
+    if spec is None:
+        raise InputError(f"{options.query} has to be embedded first. {_how_to_embed(made)}")
+    if options.weights is None and made.weights is not None and spec == made.model:
+        options = replace(options, weights=made.weights)
+        console.print(f"weights {made.weights}, as {options.head} says; --weights names others")
+    loaded = model_of(spec, options, console)
+    if loaded.named is not None and loaded.named.encode is not None:
+        rows = read_rows(options.query, options)
+        return replace(rows, embeddings=loaded.named.encode(rows.texts or ()))
+    how = ImageReading.of(options).filled(made).filled(loaded.named)
+    inputs = model_inputs(options.query, options, how, loaded.named and loaded.named.tokenize)
+    check_fits(loaded.model, inputs.data)
+    layer = options.embedding or made.embedding or "output"
+    with console.progress("embed") as progress:
+        found = capture(loaded.model, inputs.data, [layer], pool=compact, progress=progress)
+    return replace(inputs.rows, embeddings=found[layer].float().numpy(), source=f"{spec}:{layer}")
+
+
+def _how_to_embed(made: MadeFrom) -> str:
+    """What to add; a head names its model, and whoever types the name runs it."""
+    if made.model is None:
+        return (
+            "The head was fitted on embeddings: add --model file.py:factory and --embedding LAYER "
+            "of the model they came from, or embed with `vicinal embed`."
+        )
+    weights = f" --weights {made.weights}" if made.weights else ""
+    return (
+        f"The head judges layer {made.embedding!r} of {made.model}. A model is code, which a file "
+        f"may name and not run: add --model {made.model}{weights}."
+    )
 
 
 def _lines(stream: TextIO) -> Iterator[RowSet]:

@@ -19,7 +19,7 @@ from vicinal.files import fingerprint
 # The names under which people keep what rows look like.
 IMAGE_KEYS = ("images", "image", "thumbnails")
 TEXT_KEYS = ("text", "texts", "sentence", "sentences")
-PATH_KEYS = ("paths", "path", "filepath")
+PATH_KEYS = ("paths", "path", "filepath", "file", "filename", "file_name")
 LOGIT_KEYS = ("logits", "scores")
 POOLS = ("mean", "max", "flatten")
 
@@ -58,6 +58,11 @@ class RowSet:
         if self.embeddings is not None:
             return len(self.embeddings)
         return len(self.images if self.images is not None else self.texts or ())
+
+    @property
+    def unlabeled(self) -> bool:
+        """Images or texts without any label: no model can make a support of them."""
+        return self.embeddings is None and self.labels is None
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -178,7 +183,7 @@ def usable(rows: RowSet, *, drop_bad: bool, zero_rows: bool) -> RowSet:
     kept = rows.take(np.flatnonzero(~(bad | zero)))
     if len(kept) == 0:
         raise InputError(f"{rows.name}: no row is left after --drop-bad.")
-    return replace(kept, dropped=tuple(gone))
+    return replace(kept, dropped=(*rows.dropped, *gone))
 
 
 def check_same_dims(first: RowSet, other: RowSet, name: str, other_name: str) -> None:

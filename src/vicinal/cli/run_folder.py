@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -24,7 +26,7 @@ from vicinal.audits.files import (
     write_summary,
     write_suspects,
 )
-from vicinal.audits.model import as_pixels
+from vicinal.audits.pictures import as_pixels, read_image
 from vicinal.audits.record import Audit, Media, ReadLater
 from vicinal.checks import InputError
 from vicinal.cli.arrays import open_npz
@@ -39,7 +41,7 @@ from vicinal.cli.folders import (
     replacing,
     write_json,
 )
-from vicinal.cli.model_inputs import pictures, read_image
+from vicinal.cli.model_inputs import pictures
 from vicinal.cli.row_set import RowSet
 from vicinal.files import reading, regular_file, remove_tree, write_atomically
 
@@ -94,7 +96,10 @@ def write_run(
             save_media(audit.media, new / MEDIA)
         if weights is not None:
             write_atomically(new / "weights.pt", weights)
-        audit.head.save(new / HEAD)
+        if audit.head is not None:  # a support that is not in memory has none to keep
+            audit.head.save(new / HEAD)
+        for name, path in audit.parts.items():
+            _second_name(path, new / name)
         write_json(new / CONFIG, config)
         audit.save(new / "report.html", max_mb=max_mb)
         files = sorted({MARK, *(path.name for path in new.iterdir())})
@@ -103,6 +108,14 @@ def write_run(
         write_json(new / MARK, {**mark, **facts})
     remove_tree(folder / WORK)
     (folder / UNFINISHED).unlink(missing_ok=True)
+
+
+def _second_name(path: Path, name: Path) -> None:
+    """A part under its name in the run; where it was made it stays until the run is whole."""
+    try:
+        os.link(path, name)
+    except OSError:  # a file system without links
+        shutil.copyfile(path, name)
 
 
 def read_run(folder: Path) -> Audit:
@@ -116,6 +129,11 @@ def read_run(folder: Path) -> Audit:
     if not path.exists():
         raise InputError(f"no run in {folder}: audit.json is missing. Give a folder of an audit.")
     regular_file(path, within=path.parent)
+    if path.suffix != ".json":
+        raise InputError(
+            f"{path} is data, not a run. Audit it first: vicinal audit TRAIN {path} -o runs/a; "
+            "then give the folder."
+        )
     try:
         text = path.read_bytes().decode("utf-8")
     except UnicodeDecodeError:

@@ -36,13 +36,25 @@ def read_table(path: Path, options: DataOptions) -> RowSet:
     """The rows of a table; ``path`` is also what the messages call it."""
     regular_file(path)
     with reading(path.name):
-        table = _columns_of(path)
+        table = _table_in(path)
         if not table or not next(iter(table.values())):
             raise InputError(f"{path.name} has no rows.")
         return _from_table(path, table, options)
 
 
-def _columns_of(path: Path) -> dict[str, list[Any]]:
+def columns_of(path: Path) -> dict[str, bool]:
+    """The names of a table's columns, and whether a column holds a few words again and again."""
+    with reading(path.name):
+        table = _table_in(path)
+    few = {
+        name: all(isinstance(v, str) and not _is_number(v) for v in column)
+        and 1 < len(set(column)) <= len(column) / 2
+        for name, column in table.items()
+    }
+    return few
+
+
+def _table_in(path: Path) -> dict[str, list[Any]]:
     """Columns by name, values as they are written."""
     ending = path.suffix.lower()
     if ending == ".parquet":
@@ -101,11 +113,15 @@ def _from_table(path: Path, table: Mapping[str, list[Any]], options: DataOptions
     text = pick(table, options.text_col, TEXT_KEYS, name, "--text-col")
     taken = {label, ident, image, text}
     usual = [key for key in EMBEDDING_KEYS if key in table and _is_vector(table[key][0])]
+    lists = [key for key in table if key not in taken and isinstance(table[key][0], list)]
+    usual = usual or (lists if len(lists) == 1 else [])  # one column of lists is what is meant
     vector = pick(table, options.embedding_key, usual, name, "--embedding-key")
     numeric = [key for key in table if key not in taken and _is_numeric(table[key])]
     if vector:
-        embeddings = _stacked(table[vector], f"{name}:{vector}")
+        embeddings: NDArray[Any] | None = _stacked(table[vector], f"{name}:{vector}")
         shown = [key for key in table if key not in taken and key != vector]
+    elif (image is not None or text is not None) and not numeric:  # for a model to embed
+        embeddings, shown = None, []
     elif numeric:
         embeddings = np.array([_numbers(table[key], key) for key in numeric]).T
         shown = numeric

@@ -40,6 +40,9 @@ TrustFolder = Annotated[
     bool,
     typer.Option("--trust-folder", help="Run the model that config.json names. It is code."),
 ]
+On = Annotated[
+    str | None, typer.Option("--on", help="ray, or ray://host:10001: work in a Ray cluster.")
+]
 METRICS = ("l2", "cosine")
 
 
@@ -94,6 +97,9 @@ class ModelOptions:
     output: Annotated[
         str | None, typer.Option("--output", help="Which of several model outputs are the logits.")
     ] = None
+    online: Annotated[
+        bool, typer.Option("--online", help="Let hf:, timm: and others download a model.")
+    ] = False
     trust_pickle: TrustPickle = False
 
 
@@ -120,6 +126,12 @@ class ImageOptions:
         int | None, typer.Option("--size", help="Resize images to this square.", min=1, max=4096)
     ] = None
     gray: Annotated[bool, typer.Option("--gray", help="Read images with one channel.")] = False
+    mean: Annotated[
+        str | None, typer.Option("--mean", help="Subtracted from pixels in [0, 1]: 0.5 or r,g,b.")
+    ] = None
+    std: Annotated[
+        str | None, typer.Option("--std", help="What they are then divided by: 0.5 or r,g,b.")
+    ] = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -158,7 +170,9 @@ class AuditOptions(
         "vicinal audit photos/train photos/test --model net.py:make --weights w.pt"
     )
 
-    support: Annotated[str, typer.Argument(help="Labeled reference rows: file or folder.")]
+    support: Annotated[
+        str | None, typer.Argument(help="Labeled reference rows: file, folder, pattern.")
+    ] = None
     query: Annotated[str | None, typer.Argument(help="Rows to judge.")] = None
     calib: Annotated[str | None, typer.Option("--calib", help="Held-out rows to fit on.")] = None
     foreign: Annotated[
@@ -201,13 +215,28 @@ class AuditOptions(
     force_ece: Annotated[bool, typer.Option("--force-ece", help="ECE even on few rows.")] = False
     model: Annotated[
         str | None,
-        typer.Option("--model", help="file.py:factory, pkg.module:factory, model.ts or model.pt2."),
+        typer.Option(
+            "--model",
+            help="file.py:factory, pkg.module:factory, model.ts, model.pt2, timm:name, "
+            "hf:folder-or-name or sentence-transformers:name.",
+        ),
     ] = None
     embedding: Annotated[
         str | None, typer.Option("--embedding", help="Layer to search in; default: last but one.")
     ] = None
     layer: Annotated[
         list[str] | None, typer.Option("--layer", help="Layer for the story; repeatable.")
+    ] = None
+    stress: Annotated[
+        bool | None,
+        typer.Option(
+            "--stress/--no-stress",
+            help="All corruptions and attacks on images, or none; by default a few.",
+        ),
+    ] = None
+    checkpoints: Annotated[
+        str | None,
+        typer.Option("--checkpoints", help="'ckpt/*.pt': entanglement by layer over training."),
     ] = None
     apply: Annotated[
         Path | None,
@@ -224,6 +253,10 @@ class AuditOptions(
         Path | None, typer.Option("--config", help="Settings of an earlier run (config.json).")
     ] = None
     trust_folder: TrustFolder = False
+    memory: Annotated[
+        str | None, typer.Option("--memory", help="2GB: what may be taken; rows are then streamed.")
+    ] = None
+    on: On = None
     fresh: Fresh = False
 
 
@@ -235,7 +268,9 @@ class EmbedOptions(ModelOptions, ImageOptions, DataOptions, ConsoleOptions):
         "vicinal embed model.py:make photos/ --weights w.pt --layer fc1 -o train-embeddings"
     )
 
-    model: Annotated[str, typer.Argument(help="file.py:factory, pkg.module:factory, .ts, .pt2.")]
+    model: Annotated[
+        str, typer.Argument(help="file.py:factory, pkg.module:factory, .ts, .pt2, timm:, hf:.")
+    ]
     data: Annotated[str, typer.Argument(help="Image folder, .npz, .npy or module:dataset.")]
     layer: Annotated[
         list[str] | None, typer.Option("--layer", help="Layer to keep; repeatable.")
@@ -246,6 +281,7 @@ class EmbedOptions(ModelOptions, ImageOptions, DataOptions, ConsoleOptions):
         int, typer.Option("--batch-size", help="Rows per forward pass.", min=1, max=2**20)
     ] = 256
     device: Annotated[str, typer.Option("--device", help="auto, cpu, cuda, cuda:1, mps.")] = "auto"
+    on: On = None
     fresh: Fresh = False
 
 
@@ -257,7 +293,11 @@ class FitOptions(DataOptions, VectorOptions, ConsoleOptions):
         "vicinal fit train.npz --calib val.npz --target-accuracy 0.99 -o trust.vic"
     )
 
-    support: Annotated[str, typer.Argument(help="Labeled reference rows.")]
+    support: Annotated[str, typer.Argument(help="Labeled reference rows; or a table, pg:TABLE.")]
+    store: Annotated[
+        str | None,
+        typer.Option("--store", help="pg:TABLE: keep the rows there, not in the .vic file."),
+    ] = None
     calib: Annotated[str | None, typer.Option("--calib", help="Held-out labeled rows.")] = None
     target_accuracy: TargetAccuracy = None
     unfamiliar: Unfamiliar = 0.05
@@ -268,16 +308,24 @@ class FitOptions(DataOptions, VectorOptions, ConsoleOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class PredictOptions(DataOptions, VectorOptions, ConsoleOptions):
+class PredictOptions(DataOptions, VectorOptions, ModelOptions, ImageOptions, ConsoleOptions):
     """Label, confidence, credibility, verdict and reason of each row; one line each."""
 
     EXAMPLE: ClassVar[str] = (
         "vicinal predict trust.vic new.npz   ·   "
+        "vicinal predict trust.vic photos/ --model net.py:make   ·   "
         "cat rows.jsonl | vicinal predict trust.vic - --jsonl -"
     )
 
     head: Annotated[Path, typer.Argument(help="A .vic file of fit or audit.")]
     query: Annotated[str, typer.Argument(help="Rows to judge; - reads JSON lines from stdin.")]
+    model: Annotated[
+        str | None,
+        typer.Option("--model", help="What embeds images; layer and size are the head's own."),
+    ] = None
+    embedding: Annotated[
+        str | None, typer.Option("--embedding", help="Another layer than the head's own.")
+    ] = None
     out: Out = None
     jsonl: Annotated[
         str | None, typer.Option("--jsonl", help="Write JSON lines to this file, or - for stdout.")

@@ -13,6 +13,7 @@ from vicinal.confidence.ned.classifier import NEDClassifier as NEDClassifier
 from vicinal.confidence.ned.effects import JointEffect as JointEffect
 from vicinal.confidence.ned.effects import LabelEffects as LabelEffects
 from vicinal.confidence.ned.onnx import export_onnx as export_onnx
+from vicinal.confidence.ned.onnx import export_program as export_program
 from vicinal.confidence.ned_linear import BlendedEffects as BlendedEffects
 from vicinal.confidence.ned_linear import BlendedPrediction as BlendedPrediction
 from vicinal.confidence.ned_linear import NEDLinear as NEDLinear

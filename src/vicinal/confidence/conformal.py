@@ -32,6 +32,7 @@ import torch
 from jaxtyping import Bool, Float, Int
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator
+from sklearn.exceptions import NotFittedError
 from torch import Tensor
 
 from vicinal.checks import InputError, as_tensor, check_choice, check_distributions, check_finite
@@ -125,6 +126,10 @@ def raps_scores(
     values = (-p.double()).sort(1).values
     rank = torch.searchsorted(values, -p.double(), right=True)
     return aps_scores(p, uniform) + lam * (rank - k_reg).clamp(min=0)
+
+
+class _NotCalibrated(InputError, NotFittedError):
+    """What scikit-learn's users catch."""
 
 
 class ConformalSets(BaseEstimator):
@@ -234,7 +239,7 @@ class ConformalSets(BaseEstimator):
     def _ranked(self, X: Any) -> tuple[Float[Tensor, "n c"], Float[Tensor, "n c"]]:
         """p-values and scores of every label."""
         if not hasattr(self, "calibration_"):
-            raise InputError(
+            raise _NotCalibrated(
                 "ConformalSets has no calibration rows yet. "
                 "Call calibrate(X, y) with held-out rows."
             )

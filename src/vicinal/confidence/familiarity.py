@@ -22,7 +22,9 @@ ones, up to :math:`O(1/m)`.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -108,6 +110,9 @@ def _below(parts: Float[Tensor, "p m"], scores: Float[Tensor, "n p"]) -> Float[T
     return torch.searchsorted(parts, scores.double().T.contiguous()).T.double()
 
 
+Read = Callable[[Tensor], Tensor]  # rows at some places, as ``Search.rows`` reads them
+
+
 @dataclass(frozen=True, eq=False)
 class Surroundings:
     """The parts, fitted on a support.
@@ -116,7 +121,7 @@ class Surroundings:
     honest about a support row. Both are drawn with a fixed seed.
     """
 
-    support: Float[Tensor, "n d"]
+    read: Read  # the support's rows at some places
     codes: Int[Tensor, " n"]
     folds: Int[Tensor, " n"]
     anchors: Int[Tensor, " a"]
@@ -126,18 +131,22 @@ class Surroundings:
     unit: ClassGaussians
 
     @classmethod
-    def fit(cls, support: Float[Tensor, "n d"], codes: Int[Tensor, " n"]) -> Surroundings:
-        """From the support's rows and class codes; hard labels."""
-        x = support.detach().cpu()
-        order = torch.from_numpy(np.random.default_rng(0).permutation(len(x)))
-        folds = torch.full((len(x),), -1)  # not in the Gaussians
+    def fit(cls, support: Float[Tensor, "n d"] | Read, codes: Int[Tensor, " n"]) -> Surroundings:
+        """From the support's rows, or who reads some of them, and class codes; hard labels."""
+        read = (
+            support if callable(support) else partial(torch.index_select, support.detach().cpu(), 0)
+        )
+        n = len(codes)
+        order = torch.from_numpy(np.random.default_rng(0).permutation(n))
+        folds = torch.full((n,), -1)  # not in the Gaussians
         some, anchors = order[:GAUSSIAN_ROWS].sort().values, order[:ANCHORS].sort().values
         folds[order[:GAUSSIAN_ROWS]] = torch.arange(len(some)) % FOLDS
-        count, center = int(codes.max()) + 1, x[some].double().mean(0)
-        sums = moments(x[some], codes[some], count, center)
-        unit = class_gaussians(unit_rows(x[some]), codes[some], count)
-        search = ExactSearch("cosine").build(x[anchors])
-        return cls(x, codes, folds, anchors, search, sums, gaussians_of(sums, center), unit)
+        x = read(some).detach().cpu()
+        count, center = int(codes.max()) + 1, x.double().mean(0)
+        sums = moments(x, codes[some], count, center)
+        unit = class_gaussians(unit_rows(x), codes[some], count)
+        search = ExactSearch("cosine").build(read(anchors).detach().cpu())
+        return cls(read, codes, folds, anchors, search, sums, gaussians_of(sums, center), unit)
 
     def scores(
         self, rows: Float[Tensor, "n d"], neighborhood: Neighborhood, parameters: NEDParameters
@@ -162,7 +171,7 @@ class Surroundings:
         Neighbors come from ``graph``, the leave-one-out neighborhoods of all support rows, and
         from the other anchors; Mahalanobis distances are exact, residuals from the other folds.
         """
-        rows, place = self.support[some], torch.full((len(self.support),), -1)
+        rows, place = self.read(some).detach().cpu(), torch.full((len(self.codes),), -1)
         place[self.anchors] = torch.arange(len(self.anchors))
         far, codes = torch.empty(len(some), 4, dtype=torch.float64), self.codes[some]
         for fold in self.folds[some].unique().tolist():
@@ -182,7 +191,7 @@ class Surroundings:
 
     def held_out(self, most: int) -> Int[Tensor, " m"]:
         """So many support rows to be left out, those that are no anchors first."""
-        order = np.random.default_rng(0).permutation(len(self.support))
+        order = np.random.default_rng(0).permutation(len(self.codes))
         return torch.from_numpy(np.sort(order[::-1][:most]))
 
     def _directions(self, rows: Tensor, exclude: Tensor | None) -> Float[Tensor, "n 2"]:
@@ -190,7 +199,7 @@ class Surroundings:
         k = min(NEAR_RANK, max(len(self.anchors) - 1, 1))
         if len(self.anchors) == 1 and exclude is not None:
             return torch.zeros(len(rows), 2, dtype=torch.float64)
-        found = self.directions.query(rows.to(self.support), k, exclude=exclude).distances
+        found = self.directions.query(rows.to(self.directions.dtype), k, exclude=exclude).distances
         return found[:, [0, k - 1]].double()
 
     def _without(self, fold: int) -> ClassGaussians:
@@ -199,7 +208,7 @@ class Surroundings:
         if fold < 0 or len(gone) == int(self.sums.counts.sum()):  # nothing would be left
             return self.plain
         center, count = self.plain.center, len(self.sums.counts)
-        part = moments(self.support[gone], self.codes[gone], count, center)
+        part = moments(self.read(gone).detach().cpu(), self.codes[gone], count, center)
         return gaussians_of(self.sums.without(part), center)
 
 

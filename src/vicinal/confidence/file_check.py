@@ -30,12 +30,14 @@ def check_state(kind: str, tensors: Mapping[str, Tensor], facts: Any) -> None:
         _check_linear(tensors, facts)
     if kind == "linear":
         return
-    _check_tensors(tensors)
+    _check_tensors(tensors, stored="store" in facts)
     _check_facts(facts)
+    if "store" in facts:
+        _check_store(facts["store"])
     _check_space(tensors, facts)
     if kind in ("ned_linear", "head_linear"):
         _check_blend(tensors, facts)
-    count, rows = len(facts["classes"]["names"]), len(tensors["support"])
+    count, rows = len(facts["classes"]["names"]), len(tensors["labels"])
     _check_labels(tensors["labels"], rows, count)
     _check_ids(tensors["ids"], rows)
     _check_numbers(tensors, count)
@@ -92,7 +94,7 @@ def _check_blend(tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> Non
     _need(bool((blend >= 0).all()) and float(blend[2]) < 1, "the weights of its parts are odd")
     count = len(facts["classes"]["names"])
     _need(prior is not None and prior.shape == (count,), "its prior is not one for each class")
-    width = facts.get("space", {}).get("width", tensors["support"].shape[1])
+    width = facts.get("space", {}).get("width", _width(tensors, facts))
     _need(tensors["linear_coef"].shape[1] == width, "its two parts take rows of other widths")
     asked = facts.get("blend_options")
     _need(isinstance(asked, dict) and asked.keys() == {"weights", "background"}, "its options")
@@ -105,7 +107,7 @@ def _check_space(tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> Non
         return
     _need(isinstance(space, dict) and isinstance(space.get("name"), str), "its space has no name")
     _need(type(space.get("unit")) is bool, "its space is odd")
-    width, out = space.get("width"), tensors["support"].shape[1]
+    width, out = space.get("width"), _width(tensors, facts)
     _need(type(width) is int and width > 0, f"its rows have the width {width!r}")
     shift, matrix = tensors.get("space_shift"), tensors.get("space_matrix")
     _need(shift is None or shift.shape == (width,), "its shift has another width")
@@ -133,9 +135,28 @@ def _check_familiarity(tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) 
     _need(ascending, "its familiar rows are not sorted")
 
 
-def _check_tensors(tensors: Mapping[str, Tensor]) -> None:
-    for name in ("support", "labels", "ids", "numbers"):
+def _check_store(store: Any) -> None:
+    """A table's name, its columns, and how it was known; nothing in it names a server."""
+    _need(isinstance(store, dict), "its store is no JSON object")
+    _need(isinstance(store.get("table"), str) and bool(store["table"]), "its store has no table")
+    columns = store.get("columns")
+    named = isinstance(columns, dict) and columns.keys() == {"id", "label", "embedding"}
+    _need(named and all(isinstance(v, (str, type(None))) for v in columns.values()), "its columns")
+    _need(type(store.get("width")) is int and store["width"] > 0, "its store has no width")
+    _need(isinstance(store.get("marks"), str), "its store has no marks")
+    _need(type(store.get("hnsw")) is bool, "its store does not say how it is asked")
+
+
+def _width(tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> int:
+    return facts["store"]["width"] if "store" in facts else tensors["support"].shape[1]
+
+
+def _check_tensors(tensors: Mapping[str, Tensor], stored: bool) -> None:
+    for name in ("labels", "ids", "numbers") if stored else ("support", "labels", "ids", "numbers"):
         _need(name in tensors, f"the tensor {name!r} is missing")
+    if stored:
+        _need(tensors["labels"].ndim > 0, "its labels are no list")
+        return
     support = tensors["support"]
     _need(support.dtype in _FLOATS, f"its support is of {support.dtype}")
     shaped = support.ndim == 2 and support.numel() > 0
@@ -212,7 +233,7 @@ def _check_standards(tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) ->
         _need(sorted_, f"{name!r} is no sorted list of numbers")
         _need(name == "held_log_densities" or bool((curve >= 0).all()), f"{name!r} is below zero")
     doubts = tensors["held_disagreements"]
-    _need(bool((doubts <= len(tensors["support"])).all()), "its neighbors disagree too often")
+    _need(bool((doubts <= len(tensors["labels"])).all()), "its neighbors disagree too often")
     threshold = tensors.get("held_threshold", torch.empty(0))
     _need(threshold.shape == (1,), "its threshold is no number")
     _need(0 <= float(threshold) <= 1 or float(threshold) == math.inf, "its threshold is no share")

@@ -27,12 +27,13 @@ from vicinal.confidence.bundle import write
 from vicinal.confidence.familiarity import Familiarity, Surroundings
 from vicinal.confidence.held_out_familiarity import held_out_scores
 from vicinal.confidence.linear_file import ned_linear_state
+from vicinal.confidence.made_from import MadeFrom
 from vicinal.confidence.ned.classifier import NEDClassifier
 from vicinal.confidence.ned.file import ned_state
 from vicinal.confidence.ned.fit import fit_recipe
 from vicinal.confidence.ned.posterior import best_class, ned_log_probs
 from vicinal.confidence.ned_linear import NEDLinear
-from vicinal.confidence.prediction import Prediction, prediction_of
+from vicinal.confidence.prediction import SHOWN_ROWS, Prediction, prediction_of
 from vicinal.confidence.support import Evidence
 from vicinal.confidence.verdicts import (
     VERDICTS,
@@ -44,7 +45,7 @@ from vicinal.confidence.verdicts import (
 from vicinal.evaluation import reachable_target, threshold_for_accuracy
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class Judgement(Prediction):
     """A prediction with what it is worth; see :mod:`vicinal.confidence.verdicts`.
 
@@ -69,6 +70,18 @@ class Judgement(Prediction):
         """One line per row: the measured thing behind the verdict."""
         return self._reasons()
 
+    def __repr__(self) -> str:
+        """The first rows as a table; all of them are in the arrays."""
+        lines = [f"{'label':<16}{'confidence':>11}{'credibility':>13}  {'verdict':<12}reason"]
+        for row in range(min(len(self), SHOWN_ROWS)):
+            sure, credible = float(self.confidence[row]), float(self.credibility[row])
+            lines.append(
+                f"{str(self.label[row])[:15]:<16}{sure:>11.3f}{credible:>13.3f}  "
+                f"{self.verdict[row]:<12}{self.reason[row]}"
+            )
+        verdicts = " · ".join(f"{name} {n:,}" for name, n in self.counts().items())
+        return "\n".join([*lines, f"{len(self):,} rows: {verdicts}"])
+
     def counts(self) -> dict[str, int]:
         """How many rows of each verdict."""
         return {name: int((self.verdict == name).sum()) for name in VERDICTS}
@@ -81,8 +94,14 @@ class TrustHead:
     shown.
     """
 
-    def __init__(self, model: NEDClassifier | NEDLinear, standards: Standards) -> None:
+    def __init__(
+        self,
+        model: NEDClassifier | NEDLinear,
+        standards: Standards,
+        made_from: MadeFrom | None = None,
+    ) -> None:
         self.model = model
+        self.made_from = made_from or MadeFrom()
         self.ned = model.ned_ if isinstance(model, NEDLinear) else model
         self.standards = standards
         self._seen: tuple[Any, Any, Surroundings] | None = None
@@ -138,6 +157,15 @@ class TrustHead:
             )
         return cls(ned, measure(ned, calib, target_accuracy, unfamiliar))
 
+    def __repr__(self) -> str:
+        held, ned = self.standards, self.ned
+        cut = f"accepts confidence >= {held.threshold:.3f}" if held.reachable else "accepts nothing"
+        return (
+            f"TrustHead({type(self.model).__name__}, {ned.support_size_:,} rows x "
+            f"{ned.n_features_in_}, {len(self.classes_)} classes; {cut} for accuracy "
+            f"{held.target_accuracy:g}, from {len(held.disagreements):,} {held.source} rows)"
+        )
+
     @property
     def classes_(self) -> NDArray[Any]:
         return self.ned.classes_
@@ -170,7 +198,7 @@ class TrustHead:
         found = judge(
             neighborhood, codes, sure, self.ned.parameters_, self.standards, crowd, scores
         )
-        names = [str(name) for name in self.classes_.tolist()]
+        names = [self.made_from.name_of(label) for label in self.classes_.tolist()]
         weights = as_tensor(prediction.weights, "weights")
         said = (found, neighborhood, codes, sure, self.standards, names, weights, share)
         return Judgement(
@@ -188,9 +216,9 @@ class TrustHead:
     @property
     def surroundings(self) -> Surroundings:
         """The parts of familiarity, fitted on the support as it is now."""
-        rows, codes = self.ned.support_.rows, self.ned.support_.labels.codes
-        if self._seen is None or self._seen[0] is not rows or self._seen[1] is not codes:
-            self._seen = (rows, codes, Surroundings.fit(rows, codes))
+        search, codes = self.ned.support_.search, self.ned.support_.labels.codes
+        if self._seen is None or self._seen[0] is not search or self._seen[1] is not codes:
+            self._seen = (search, codes, Surroundings.fit(search.rows, codes))
         return self._seen[2]
 
     def predict_proba(self, X: Any) -> Any:
@@ -228,6 +256,7 @@ class TrustHead:
             facts["familiarity"] = {"parts": list(familiar.parts), "rate": familiar.rate}
         arrays = {f"held_{k}": v for k, v in held.items() if isinstance(v, Tensor)}
         threshold = torch.tensor([held.pop("threshold")], dtype=torch.float64)
+        facts["made_from"] = self.made_from.to_dict()
         facts["standards"] = {k: v for k, v in held.items() if not isinstance(v, Tensor)}
         return write(path, kind, {**tensors, **arrays, "held_threshold": threshold}, facts)
 

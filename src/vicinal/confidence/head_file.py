@@ -19,6 +19,7 @@ from vicinal.confidence.file_check import check_answers, check_state
 from vicinal.confidence.head import TrustHead
 from vicinal.confidence.linear import LinearClassifier
 from vicinal.confidence.linear_file import linear_of_state, ned_linear_of_state
+from vicinal.confidence.made_from import MadeFrom
 from vicinal.confidence.ned.classifier import NEDClassifier
 from vicinal.confidence.ned.file import ned_of_state
 from vicinal.confidence.ned_linear import NEDLinear
@@ -55,7 +56,8 @@ def _head_of(kind: str, tensors: dict[str, Tensor], facts: dict[str, Any]) -> Sa
     check_answers(model)
     if kind in ("ned", "ned_linear"):
         return model
-    head = TrustHead(model, _standards_of(tensors, facts))
+    made_from = MadeFrom.from_dict(facts.get("made_from", {}))
+    head = TrustHead(model, _standards_of(tensors, facts), made_from)
     head._linear_stale = tuple(facts.get("linear_stale", ()))
     head.predict(torch.ones(1, model.n_features_in_))
     return head

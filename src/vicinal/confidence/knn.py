@@ -30,7 +30,7 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from vicinal.checks import InputError, check_choice, check_k, same_kind
-from vicinal.confidence.support import LabeledSupport, rows_of
+from vicinal.confidence.support import LabeledSupport, check_announced, rows_of
 from vicinal.labels import labels_of, log_class_shares, named
 from vicinal.neighbors.distances import plain_distances
 from vicinal.neighbors.mass import class_log_mass, dudani, gou, uniform
@@ -131,12 +131,28 @@ class KNNClassifier(ClassifierMixin, BaseEstimator):
         x = rows_of(self, X, reset=True)
         labels = labels_of(y, len(x))
         check_choice(self.weights, "weights", tuple(WEIGHTS))
-        given = self._given_smoothing()
         if len(x) == 1 and self.k != 1:
             raise InputError(f"`k`={self.k} but the support has 1 sample. Pass more rows, or k=1.")
         check_k(self.k, len(x), "k", "the support")
+        self._given_smoothing()
         made = make_search(self.search, self.metric, shape=(len(x), x.shape[1]))
         self.support_ = LabeledSupport(made.build(x), labels)
+        return self._counted()
+
+    def partial_fit(self, X: Any, y: Any, classes: Any = None) -> KNNClassifier:
+        """:meth:`fit` at the first call, more rows at the next; new classes may come at any.
+
+        ``classes``: what scikit-learn lets one announce; labels are checked against it.
+        """
+        check_announced(y, classes)
+        if not hasattr(self, "support_"):
+            return self.fit(X, y)
+        self.support_.add(rows_of(self, X).to(self.support_.rows), y)
+        return self._counted()
+
+    def _counted(self) -> KNNClassifier:
+        """What follows from the support: classes, their shares, the smoothing."""
+        labels, given = self.support_.labels, self._given_smoothing()
         self.classes_: NDArray[Any] = labels.classes
         self.log_shares_ = log_class_shares(labels.codes, len(labels.classes))
         self.smoothing_ = 0.0

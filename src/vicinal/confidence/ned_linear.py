@@ -34,7 +34,7 @@ from vicinal.neighbors.neighborhood import Neighborhood
 MAX_ROWS = 3_000  # three numbers need no more (20 per class at least)
 
 
-@dataclass(frozen=True, eq=False)
+@dataclass(frozen=True, eq=False, repr=False)
 class BlendedPrediction(Prediction):
     """A prediction of both parts; neighbors, weights and distances are those of NED.
 

@@ -23,7 +23,10 @@ if TYPE_CHECKING:
     from vicinal.confidence.ned.classifier import NEDClassifier
 
 
-@dataclass(frozen=True, eq=False)
+SHOWN_ROWS = 3  # where answers are printed: with heading and counts five lines
+
+
+@dataclass(frozen=True, eq=False, repr=False)
 class Prediction:
     """One search's answers for n rows with k neighbors; arrays of the kind that was passed in.
 
@@ -49,6 +52,17 @@ class Prediction:
 
     def __len__(self) -> int:
         return len(self.label)
+
+    def __repr__(self) -> str:
+        """The first rows as a table; all of them are in the arrays."""
+        lines = [f"{'label':<16}{'confidence':>11}  nearest neighbors (share)"]
+        for row in range(min(len(self), SHOWN_ROWS)):
+            pairs = zip(self.neighbor_labels[row][:3], self.weights[row][:3], strict=True)
+            near = " · ".join(f"{label} {float(share):.2f}" for label, share in pairs)
+            lines.append(
+                f"{str(self.label[row])[:15]:<16}{float(self.confidence[row]):>11.3f}  {near}"
+            )
+        return "\n".join([*lines, f"{len(self):,} rows, {len(self.classes)} classes"])
 
 
 def prediction_of(

@@ -24,18 +24,14 @@ from jaxtyping import Float, Int
 from numpy.typing import NDArray
 from scipy.optimize import root_scalar
 from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.utils import Tags
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
-from vicinal.checks import (
-    InputError,
-    as_matrix,
-    as_tensor,
-    check_same_rows,
-    same_kind,
-)
+from vicinal.checks import InputError, as_matrix, as_tensor, same_kind
+from vicinal.confidence.support import rows_of
 from vicinal.evaluation.outliers import energy_score, max_softmax_score
-from vicinal.labels import Labels, codes_of, named
+from vicinal.labels import Labels, codes_of, labels_of, named
 
 _REACH = math.log(1e4)  # the bracket: logits' spread times or divided by this much
 
@@ -59,11 +55,14 @@ def energy(logits: Any, *, temperature: float = 1.0) -> Any:
 
 
 def fit_softmax_temperature(
-    logits: Float[Tensor, "n c"], columns: Int[Tensor, " n"]
+    logits: Float[Tensor, "n c"],
+    columns: Int[Tensor, " n"],
+    weight: Float[Tensor, " n"] | None = None,
 ) -> tuple[float, bool]:
-    """``(T, at_bound)`` that minimizes the mean log loss; T = 1 where no logit differs."""
+    """``(T, at_bound)`` that minimizes the (weighted) mean log loss; 1 where no logit differs."""
     z = logits.double() - logits.double().amax(1, keepdim=True)
-    spread = float(z.std(1, correction=0).mean())
+    share = torch.full_like(z[:, 0], 1 / len(z)) if weight is None else weight / weight.sum()
+    spread = float(z.std(1, correction=0) @ share)
     if spread == 0:
         return 1.0, False
     right = z.gather(1, columns[:, None]).squeeze(1)
@@ -71,7 +70,7 @@ def fit_softmax_temperature(
 
     def slope(log_beta: float) -> float:
         p = torch.softmax(math.exp(log_beta) * z, 1)
-        return float(((p * z).sum(1) - right).mean())
+        return float(((p * z).sum(1) - right) @ share)
 
     if slope(low) >= 0:
         return math.exp(-low), True
@@ -83,24 +82,40 @@ def fit_softmax_temperature(
 class TemperatureScaling(ClassifierMixin, BaseEstimator):
     """Calibrate logits by one temperature, fitted on rows the network was not trained on.
 
-    ``fit(logits, y)``: ``y`` holds column numbers, or names from ``classes``. Logits are not
-    features, their columns are the classes, so this is a classifier on top of a network.
+    Logits are not features: their columns are the classes, so this is a classifier on top of a
+    network. ``y`` holds column numbers; or as many names as there are columns, in sorted order, as
+    scikit-learn's own decision functions have them; or one more, where the first class has logit 0
+    and no column (a network with one output for two classes). ``classes`` names the columns
+    otherwise.
 
     >>> logits = [[4.0, 0.0], [4.0, 0.0], [4.0, 0.0], [0.0, 4.0]]
     >>> head = TemperatureScaling().fit(logits, [0, 0, 1, 1])     # three of four right
     >>> head.predict_proba(logits)[0].round(3)
     array([0.75, 0.25])
+    >>> TemperatureScaling().fit([[2.0], [2.0], [-2.0]], ["cat", "dog", "cat"]).predict([[3.0]])
+    array(['dog'], dtype='<U3')
     """
 
     def __init__(self, classes: Any = None) -> None:
         self.classes = classes
 
-    def fit(self, X: Any, y: Any) -> Self:
-        z = as_matrix(X, "logits").detach()
-        self.n_features_in_ = z.shape[1]
-        self.classes_ = self._names(z.shape[1])
-        columns = _columns(y, self.classes_, len(z))
-        self.temperature_, self.at_bound_ = fit_softmax_temperature(z, columns.to(z.device))
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
+        """Fit T to logits ``X`` (n, c) and labels, each row weighed where weights are given."""
+        z = rows_of(self, X, reset=True)
+        labels = labels_of(y, len(z))
+        if labels.soft:
+            raise InputError("`y` must be class labels (n,), got soft labels. Pass y.argmax(1).")
+        self.classes_ = self._names(labels.classes, z.shape[1])
+        columns = codes_of(y, len(z), Labels(self.classes_))
+        unknown = (columns < 0).nonzero().flatten().tolist()
+        if unknown:
+            raise InputError(
+                f"`y` row {unknown[0]} is {y[unknown[0]]!r}, not one of the {len(self.classes_)} "
+                "`classes` of the columns."
+            )
+        weight = _weights(sample_weight, z)
+        z = self._scores(z.double())
+        self.temperature_, self.at_bound_ = fit_softmax_temperature(z, columns.to(z.device), weight)
         if self.at_bound_:
             warnings.warn(
                 f"the temperature ran into its bound, T = {self.temperature_:.3g}: the labels are "
@@ -111,42 +126,72 @@ class TemperatureScaling(ClassifierMixin, BaseEstimator):
         return self
 
     def predict_log_proba(self, X: Any) -> Any:
+        """Log-probabilities (n, c), differentiable where the logits are a tensor."""
         check_is_fitted(self)
-        z = as_matrix(X, "logits")
-        if z.shape[1] != self.n_features_in_:
-            raise InputError(
-                f"`logits` has {z.shape[1]} columns, but the temperature was fitted on "
-                f"{self.n_features_in_} classes. They must come from the same network."
-            )
-        return same_kind(torch.log_softmax(z.double() / self.temperature_, 1), X)
+        rows = rows_of(self, X)  # the width must fit
+        z = as_matrix(X, "logits") if isinstance(X, Tensor) else rows
+        return same_kind(torch.log_softmax(self._scores(z.double()) / self.temperature_, 1), X)
 
     def predict_proba(self, X: Any) -> Any:
+        """Probabilities (n, c) in the order of ``classes_``."""
         log_p = self.predict_log_proba(X)
         return log_p.exp() if isinstance(log_p, Tensor) else np.exp(log_p)
 
     def predict(self, X: Any) -> Any:
-        return named(self.classes_, as_tensor(self.predict_log_proba(X), "logits").argmax(1), X)
+        """The class of the largest logit."""
+        log_p = as_tensor(self.predict_log_proba(X), "logits")
+        return named(self.classes_, log_p.argmax(1), X)
 
-    def _names(self, width: int) -> NDArray[Any]:
-        names = np.arange(width) if self.classes is None else np.asarray(self.classes)
-        if names.shape != (width,) or len(np.unique(names)) != width:
+    def __sklearn_tags__(self) -> Tags:
+        tags = super().__sklearn_tags__()
+        tags.classifier_tags.poor_score = True  # it moves no border: features are not its business
+        return tags
+
+    def _names(self, given: NDArray[Any], width: int) -> NDArray[Any]:
+        """The class of each column, the one without a column first."""
+        if self.classes is not None:
+            names = np.asarray(self.classes)
+            if names.ndim != 1 or len(names) not in (width, width + 1):
+                raise _misnamed(f"`classes` has shape {names.shape}", width)
+            if len(np.unique(names)) != len(names):
+                raise _misnamed("`classes` names one twice", width)
+            return names
+        if len(given) < 2:
             raise InputError(
-                f"`classes` must name each of the {width} columns of the logits once, "
-                f"got {names.shape}."
+                f"`y` holds one class only, {given[0]!r}: no temperature is best for it alone. "
+                "Pass held-out rows of several classes, or `classes`."
             )
-        return names
+        numbers = np.arange(width)
+        if given.dtype.kind in "iuf" and np.isin(given, numbers).all():
+            return numbers
+        if len(given) in (width, width + 1):
+            return given
+        raise _misnamed(f"`y` has {len(given)} different labels", width)
+
+    def _scores(self, z: Float[Tensor, "n k"]) -> Float[Tensor, "n c"]:
+        if len(self.classes_) == z.shape[1]:
+            return z
+        return torch.cat([torch.zeros_like(z[:, :1]), z], 1)
 
 
-def _columns(y: Any, classes: NDArray[Any], rows: int) -> Int[Tensor, " n"]:
-    """Labels as positions in ``classes``; float kinds and unknown names are errors."""
-    check_same_rows(range(rows), y, "logits", "y")
-    if np.asarray(y).dtype.kind == "f":
-        raise InputError("`y` must be class labels (n,), got floats. Pass y.astype(int).")
-    columns = codes_of(y, rows, Labels(classes))
-    unknown = (columns < 0).nonzero().flatten().tolist()
-    if unknown:
+def _misnamed(what: str, width: int) -> InputError:
+    return InputError(
+        f"{what}, but the logits have n_features={width} columns, one for each class (or for each "
+        "but the first). Pass `classes` with the name of each column."
+    )
+
+
+def _weights(weight: Any, z: Tensor) -> Float[Tensor, " n"] | None:
+    if weight is None:
+        return None
+    found = as_tensor(np.asarray(weight, dtype=np.float64), "sample_weight").to(z.device)
+    if found.shape != (len(z),):
         raise InputError(
-            f"`y` row {unknown[0]} is {y[unknown[0]]!r}, not one of the {len(classes)} "
-            "classes of the columns. Pass `classes` with the name of each column."
+            f"`sample_weight` must hold one number for each of the {len(z)} rows, got shape "
+            f"{tuple(found.shape)}."
         )
-    return columns
+    if not bool((found >= 0).all() & (found.sum() > 0) & found.sum().isfinite()):
+        raise InputError(
+            "`sample_weight` must be finite and not negative, and not zero for every row."
+        )
+    return found

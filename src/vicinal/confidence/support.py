@@ -197,6 +197,11 @@ class LabeledSupport:
         return self.search.rows(slice(0, 0))
 
     @property
+    def voters(self) -> Int[Tensor, " n"] | Float[Tensor, "n c"]:
+        """The labels of all rows that are searched."""
+        return self.labels.codes
+
+    @property
     def width(self) -> int:
         """Columns of what comes in, before the map."""
         shift = self.space.shift
@@ -344,3 +349,15 @@ def rows_of(estimator: Any, X: Any, *, reset: bool = False) -> Float[Tensor, "n 
             "They must come from the same model and layer."
         )
     return x
+
+
+def check_announced(y: Any, classes: Any) -> None:
+    """scikit-learn's ``partial_fit(..., classes)``: no label but those."""
+    if classes is None:
+        return
+    unknown = set(np.asarray(y).tolist()) - set(np.asarray(classes).tolist())
+    if unknown:
+        raise InputError(
+            f"`y` holds {sorted(map(str, unknown))[0]!r}, which `classes` does not announce. Name "
+            "every class there, or leave `classes` out: new ones may come at any call."
+        )

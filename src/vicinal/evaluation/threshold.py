@@ -19,9 +19,9 @@ move with the sample; the tests measure hostile shapes.
 
 Where nobody names a target, :func:`reachable_target` does: the highest of 0.90, 0.95, 0.97 and 0.99
 that at least half of the rows meet. That choice looks at the same rows, so it is not covered by the
-argument above: nested targets, each tested at :math:`\delta`, of which one is reported. What it
-costs is measured (``tests/evaluation``): a chosen target breaks its promise no more often than a
-named one.
+argument above: nested targets, each tested at :math:`\delta`, of which one is reported. Measured on
+thirty made worlds, 300 draws each, at :math:`\delta = 0.05` the promise was broken in 0 to 5.7 % of
+the draws (standard error 1.3 %), 1.8 % in the mean.
 """
 
 from __future__ import annotations

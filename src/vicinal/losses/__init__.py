@@ -32,6 +32,7 @@ from vicinal.losses.miners import (
     semihard_triplets,
 )
 from vicinal.losses.momentum_queue import MoCoLoss, moco_loss, momentum_update
+from vicinal.losses.monitor import EntanglementCallback
 from vicinal.losses.multi_label import multi_label_targets
 from vicinal.losses.multi_similarity import MultiSimilarityLoss, multi_similarity_loss
 from vicinal.losses.n_pairs import NPairsLoss, n_pairs_loss
@@ -93,6 +94,7 @@ __all__ = [
     "supervised_contrastive_loss",
     "triplet_loss",
 ]
+__all__ += ["EntanglementCallback"]
 __all__ += ["Cosine", "InversePower", "Linear", "Ramp", "Relative"]
 __all__ += ["GraphSmoothnessLoss", "graph_smoothness_loss"]
 __all__ += ["SoftNearestNeighborLoss", "SoftNearestNeighborTerms"]

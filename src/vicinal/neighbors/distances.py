@@ -60,7 +60,7 @@ def neighbor_distances(
     """
     check_choice(metric, "metric", METRICS)
     x = as_matrix(x, "x", finite=False)
-    if neighbors.ndim != 3 or len(neighbors) != len(x) or neighbors.shape[2] != x.shape[1]:
+    if neighbors.ndim != 3 or neighbors.shape[::2] != x.shape:
         raise InputError(
             f"`neighbors` must be (n, k, d) with n, d = {tuple(x.shape)} from `x`, got shape "
             f"{tuple(neighbors.shape)}. Gather it with support[indices]."

@@ -1,6 +1,6 @@
 r"""The soft nearest neighbor loss of a data set over temperatures, every row against all others.
 
-Nothing is cached: distances are formed in blocks, so memory stays linear in the number of rows.
+Beyond some 1,600 rows nothing is cached: distances are formed in blocks, so memory stays linear.
 :mod:`vicinal.neighbors.surprise` has the loss, its slopes and the search for its minimum.
 """
 
@@ -41,6 +41,7 @@ from vicinal.neighbors.surprise import (
 )
 
 TILE = 1 << 20  # distances of a data set to itself formed at a time
+KEPT = 5 << 19  # distances that are kept: those of some 1,600 rows
 
 
 def optimal_temperature(
@@ -117,16 +118,24 @@ def chance_level(labels: Any) -> float:
 
 
 class AllOthers:
-    """Blocks of rows with their distances to all others, formed anew each time they are gone
-    through: memory stays linear in the number of rows."""
+    """Blocks of rows with their distances to all others: kept where they are few, and else formed
+    anew each time they are gone through, so that memory stays linear in the number of rows."""
 
     def __init__(self, x: Tensor, labels: Tensor, metric: str, picked: Tensor) -> None:
         self.labels, self.metric, self.picked = labels, metric, picked
         self.base = compared_rows(x, metric)
         self.centered = self.base - self.base.mean(0)
         self.squares = squared_lengths(self.centered, self.base, metric)
+        self._kept: list[Gaps] | None = None
 
     def __iter__(self) -> Iterator[Gaps]:
+        if len(self.picked) * len(self.base) > KEPT:
+            return self._formed()
+        if self._kept is None:
+            self._kept = list(self._formed())
+        return iter(self._kept)
+
+    def _formed(self) -> Iterator[Gaps]:
         n = len(self.base)
         step = block_rows(n)
         for rows in self.picked.split(max(64, TILE // n)):

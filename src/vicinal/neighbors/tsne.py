@@ -24,6 +24,7 @@ GRID = 0.5  # distance of grid points; the kernel w has width 1
 FEWEST = 32  # grid points along a side
 EXAGGERATED = 0.25  # of the steps attract this much more, to sort out who is near whom at all
 EXAGGERATION = 12.0
+LONGEST = 5.0  # step of one row
 SIZES = sorted(2**a * 3**b * 5**c for a in range(3, 13) for b in (0, 1, 2) for c in (0, 1))
 
 
@@ -56,6 +57,8 @@ def neighbor_map(
         slope = 4 * (pull * attraction(places, rows, others) - repulsion(places))
         gain = torch.where(slope * speed < 0, gain + 0.2, gain * 0.8).clamp_min(0.01)
         speed = (0.5 if early else 0.8) * speed - rate * gain * slope
+        # A few rows may be flung so far apart that no grid holds them: no step is longer than this.
+        speed = speed * (LONGEST / speed.norm(dim=1, keepdim=True)).clamp_max(1.0)
         places = places + speed
         places = places - places.mean(0)
     return places

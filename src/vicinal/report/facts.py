@@ -10,6 +10,8 @@ from collections import Counter
 
 from vicinal.audits.record import Audit
 from vicinal.audits.sections import Head
+from vicinal.report.figures.stress import name_of as stress_name  # noqa: F401  (for the template)
+from vicinal.report.figures.stress import stress_sentences as stress_sentences
 from vicinal.report.words import count, decimal, percent, plural, short
 
 AT_FLOOR = 1.3  # an ECE within this factor of its noise floor is not told apart from perfect
@@ -208,7 +210,7 @@ def limits(audit: Audit) -> list[str]:
             "Hit rates on foreign rows are those of one foreign set. Others may look more, or "
             "less, like the support."
         )
-    elif audit.credibility is None or not audit.credibility.detections:
+    else:
         why = audit.not_checked.get("outliers", "no set of known-foreign rows was given")
         lines.append(f"Whether unknown inputs would be caught was not tested: {why}.")
     if audit.network is not None:

@@ -21,15 +21,16 @@ import jinja2
 from vicinal.audits.record import Audit, Media
 from vicinal.checks import InputError
 from vicinal.files import reading, write_atomically
-from vicinal.report import facts, words
-from vicinal.report.figures import structure, trust
+from vicinal.report import facts, opening, words
+from vicinal.report.figures import depth, stress, structure, trust
 from vicinal.report.payload import Payload, fill
 from vicinal.report.svg import Figure
 
 Part = TypeVar("Part")  # of the record
 SCRIPTS = ("base.js", "media.js", "state.js", "panel.js", "gallery.js", "labels.js", "charts.js",
-           "live.js", "start.js")  # fmt: skip
+           "threshold.js", "colors.js", "map.js", "opening.js", "live.js", "start.js")  # fmt: skip
 MEGABYTE = 1_000_000
+MOST_CARDS = 10_000  # in a file; with more it opens slowly, and nobody looks at so many
 
 
 class Section(NamedTuple):
@@ -39,23 +40,32 @@ class Section(NamedTuple):
     charts: Sequence[Figure] = ()
 
 
-def contents(audit: Audit) -> list[Section]:
-    """The sections in reading order: a line here is a template of that key in assets/sections."""
-    layers = drawn(audit.layers, structure.layers, structure.layer_history)
+def contents(audit: Audit) -> list[tuple[Any, Section]]:
+    """The sections in reading order, each beside what it needs to be shown.
+
+    A line here is a template of that key in assets/sections.
+    """
+    layers = drawn(audit.layers, depth.layers, depth.layer_history)
     credibility = drawn(audit.credibility, trust.credibility, trust.p_values)
     network = drawn(audit.network, structure.density, structure.denoising)
+    stressed = drawn(audit.stress, stress.verdicts_under_stress)
+    classes = class_charts(audit)
+    known = audit.class_facts or classes or audit.duplicates or audit.hubs
     return [
-        Section("trust", "Trust", "How far to trust it", trust_charts(audit)),
-        Section("credibility-section", "Credibility", "Credibility", credibility),
-        *([Section("unknowns", "Unknowns", "Unknown inputs")] if audit.unknowns else []),
-        Section("cases", "Cases", "Look at cases"),
-        Section("labels", "Labels", "Labels to review"),
-        Section("classes", "Classes", "Classes and data", class_charts(audit)),
-        Section("layers-section", "Layers", "Layers", layers),
-        Section("network", "Network", "The network’s own view", network),
-        Section("map", "Map", "Map"),
-        Section("stress", "Stress", "Stress"),
-        Section("limits", "Limits", "Limits and provenance"),
+        (audit.map, Section("map", "Map", "Map")),
+        (True, Section("cases", "Cases", "Look at cases")),
+        (audit.labels, Section("labels", "Labels", "Labels to review")),
+        (audit.heads, Section("trust", "Trust", "How far to trust it", trust_charts(audit))),
+        (
+            audit.credibility,
+            Section("credibility-section", "Credibility", "Credibility", credibility),
+        ),
+        (audit.unknowns, Section("unknowns", "Unknowns", "Unknown inputs")),
+        (known, Section("classes", "Classes", "Classes and data", classes)),
+        (audit.layers, Section("layers-section", "Layers", "Layers", layers)),
+        (audit.network, Section("network", "Network", "The network’s own view", network)),
+        (audit.stress, Section("stress", "Stress", "Stress", stressed)),
+        (True, Section("limits", "Limits", "Limits and provenance")),
     ]
 
 
@@ -82,7 +92,7 @@ def render(audit: Audit, media: Media | None = None, *, max_mb: float = 10.0) ->
     """The page as one HTML text of at most ``max_mb`` megabytes, data and thumbnails inside."""
     view = view_of(audit, media)
     shell = len(page(view, Payload("{}")).encode("utf-8", "replace")) + 4096
-    payload = fill(audit, media, int(max_mb * MEGABYTE) - shell)
+    payload = fill(audit, media, int(max_mb * MEGABYTE) - shell, MOST_CARDS)
     if shell + payload.size > max_mb * MEGABYTE:
         least = (shell + payload.size) / MEGABYTE
         raise InputError(
@@ -141,7 +151,16 @@ def live_files(
 
 def view_of(audit: Audit, media: Media | None) -> dict[str, Any]:
     """Everything the template prints that does not depend on which cards fit."""
-    return {"audit": audit, "media": media, "facts": facts, "sections": contents(audit)}
+    listed = contents(audit)
+    reasons = {key.split("_")[0] for key in audit.not_checked}
+    absent = [s.label for content, s in listed if not content and s.label.lower() not in reasons]
+    parts = {
+        "facts": facts,
+        "opening": opening,
+        "sections": [section for content, section in listed if content],
+        "absent": [name.lower() for name in absent if name != "Unknowns"],
+    }
+    return {"audit": audit, "media": media, **parts}
 
 
 def page(view: dict[str, Any], payload: Payload, token: str | None = None) -> str:

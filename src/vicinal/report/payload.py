@@ -31,6 +31,7 @@ from vicinal.report.appearance import (
     snippet,
 )
 from vicinal.report.figures import structure, trust
+from vicinal.report.figures.points import points_data
 from vicinal.report.words import clean, decimals, four_digits, lists, rounded
 
 NEIGHBORS_SHOWN = 20
@@ -71,9 +72,12 @@ class Payload:
         return "\n".join(rules)
 
 
-def fill(audit: Audit, media: Media | None, budget: int) -> Payload:
-    """The largest payload within ``budget`` bytes; sizes are measured, not guessed."""
-    order, builder = card_order(audit), Builder(audit, media)
+def fill(audit: Audit, media: Media | None, budget: int, most: int | None = None) -> Payload:
+    """The largest payload within ``budget`` bytes; sizes are measured, not guessed.
+
+    ``most``: cards, however small they are.
+    """
+    order, builder = card_order(audit)[:most], Builder(audit, media)
     keep = guess(builder, order, budget)
     while True:
         payload = builder.build(order[:keep])
@@ -138,6 +142,7 @@ class Builder:
         self.audit = audit
         self.media = media
         self.places = {row: i for i, row in enumerate(audit.support.row)}
+        self.points = as_json(points_data(audit))  # the same however many cards there are
         images = media is not None and media.kind == "images"
         self.thumbnails = Thumbnails(media) if images and media is not None else None
 
@@ -159,11 +164,10 @@ class Builder:
             "suspects": [suspect_card(s, used) for s in suspects],
             "curve": trust.threshold_data(audit),
             "fit": structure.fit_map_data(audit, used.tolist()),
-            "map": structure.map_data(audit),
             "network": structure.network_data(audit),
         }
         sprites = self.add_media(data, rows, used.tolist(), entries)
-        text = json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+        text = f'{as_json(data)[:-1]},"points":{self.points}}}'
         shown = (len(rows), len(suspects), len(sprites.place))
         return Payload(text, sprites.sheets, sprites.size, *shown)
 
@@ -189,20 +193,14 @@ class Builder:
         return np.array(sorted(used), dtype=np.int64)
 
     def case_columns(self, rows: list[int], used: NDArray[np.int64]) -> dict[str, Any]:
-        cases, chart = self.audit.cases, self.audit.map
-        code = {verdict: i for i, verdict in enumerate(self.audit.verdict_counts())}
+        cases = self.audit.cases
         columns: dict[str, Any] = {
             "row": rows,
-            "id": [clean(cases.id[i]) for i in rows],
-            "label": [cases.label[i] for i in rows],
-            "predicted": [cases.predicted[i] for i in rows],
-            "confidence": [round(cases.confidence[i], 4) for i in rows],
             "credibility": [rounded(cases.credibility[i]) for i in rows],
             "near": [round(cases.near_percentile[i], 1) for i in rows],
             "familiar": [
                 rounded(cases.familiarity[i]) if cases.familiarity else None for i in rows
             ],
-            "verdict": [code[cases.verdict[i]] for i in rows],
             "reason": [clean(cases.reason[i]) for i in rows],
             "neighbors": lists(shown(cases.neighbors, rows), used.searchsorted),
             "weights": lists(shown(cases.weights, rows), decimals(4)),
@@ -220,9 +218,6 @@ class Builder:
             columns["layers"] = [clean(name) for name in cases.layers]
             columns["layer_class"] = [cases.layer_class[i] for i in rows]
             columns["layer_share"] = lists([cases.layer_share[i] for i in rows], decimals(3))
-        if chart is not None:
-            columns["x"] = four_digits(np.array([chart.x[i] for i in rows])).tolist()
-            columns["y"] = four_digits(np.array([chart.y[i] for i in rows])).tolist()
         return columns
 
     def support_columns(self, used: NDArray[np.int64]) -> dict[str, Any]:
@@ -278,6 +273,10 @@ def suspect_card(suspect: Suspect, used: NDArray[np.int64]) -> dict[str, Any]:
         "weights": lists(shown([suspect.weights]), decimals(4))[0],
         "distances": lists(shown([suspect.distances]), four_digits)[0],
     }
+
+
+def as_json(data: dict[str, Any]) -> str:
+    return json.dumps(data, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
 
 
 def shown(column: Sequence[tuple[float, ...]], rows: Sequence[int] = (0,)) -> list[tuple[Any, ...]]:

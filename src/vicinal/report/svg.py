@@ -114,6 +114,13 @@ class Plot:
             )
         )
 
+    def swatch(self, corner: Pair, size: Pair, kind: str) -> None:
+        """A rectangle in sheet units, for a scale."""
+        numbers = [round(v, 2) for v in (*corner, *size)]
+        self.add(
+            Markup('<rect class="{}" x="{}" y="{}" width="{}" height="{}"/>').format(kind, *numbers)
+        )
+
     def dot(self, x: float, y: float, kind: str = "", radius: float = 3.0) -> None:
         self.add(
             Markup('<circle class="dot {}" cx="{}" cy="{}" r="{}"/>').format(

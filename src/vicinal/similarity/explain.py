@@ -10,6 +10,7 @@ from torch import nn
 
 from vicinal.similarity.rules import rule_for
 from vicinal.similarity.rules.attention import can_open
+from vicinal.similarity.rules.recurrence import can_unroll
 
 if TYPE_CHECKING:
     from vicinal.similarity.engine import Engine
@@ -124,5 +125,6 @@ def _promised(engine: Engine) -> Iterator[LayerExplanation]:
         if names:
             exact = "exact, chosen by FLOPs at first use"
             opens = isinstance(module, nn.MultiheadAttention) and can_open(module)
+            opens = opens or can_unroll(module)
             rule = exact if opens or rule_for(module) else "vmap(vjp), or by copies"
             yield LayerExplanation(layer, names, rule, None, None)

@@ -8,7 +8,7 @@ Every chosen parameter falls in one of these groups:
   *shared*: summed. A layer whose rows are not the samples (an expert that sees some of them,
   folded or transposed batches) is *gathered*: :mod:`~vicinal.similarity.routing` finds whose rows
   they are, batch by batch. So is a layer that was not reached: nothing is known of its rows.
-* *units*: recurrent layers, and attention that cannot be opened, run again by themselves; and the
+* *units*: attention and recurrent layers that cannot be opened, run again by themselves; and the
   model itself (``WHOLE``), run again for everything else: bare parameters, functional uses such as
   ``F.linear(h, embedding.weight)``.
 * *copies*: what is the same for all samples (positions, class tokens, scales) becomes a copy for
@@ -32,6 +32,7 @@ from torch import Tensor, nn
 from vicinal.similarity import routing
 from vicinal.similarity.rules import COVERED, feature_axes, rule_for
 from vicinal.similarity.rules.attention import Projection, can_open
+from vicinal.similarity.rules.recurrence import InputGates, can_unroll
 from vicinal.similarity.rules.vjp import unit_axes
 from vicinal.similarity.watch import (
     NO_COPIES,
@@ -245,16 +246,21 @@ def _closed(module: nn.Module) -> bool:
     """Whether a layer can only be run again as a whole."""
     if isinstance(module, nn.MultiheadAttention):
         return not can_open(module)
-    return isinstance(module, nn.RNNBase)
+    return isinstance(module, nn.RNNBase) and not can_unroll(module)
+
+
+def _opens(module: nn.Module) -> bool:
+    """Whether the parameters of a layer are those of linear maps inside it."""
+    return can_unroll(module) or (isinstance(module, nn.MultiheadAttention) and can_open(module))
 
 
 def _owners(model: nn.Module) -> dict[int, list[Owner]]:
     """Every (layer, module, local name) under which a parameter is held, by its identity."""
     found: dict[int, list[Owner]] = defaultdict(list)
     for layer, module in _layers(model):
-        if isinstance(module, Projection):
+        if isinstance(module, (Projection, InputGates)):
             held = {own: getattr(module, own) for own in COVERED}
-        elif isinstance(module, nn.MultiheadAttention) and can_open(module):
+        elif _opens(module):
             held = {}
         else:
             whole = _closed(module)

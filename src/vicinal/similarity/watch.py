@@ -21,6 +21,7 @@ from vicinal.capture.hooks import LayerCall, hooked, restored
 from vicinal.checks import InputError
 from vicinal.similarity.outputs import logits
 from vicinal.similarity.rules.attention import Projection, opened, projections
+from vicinal.similarity.rules.recurrence import InputGates, gates, unrolled
 
 Inputs: TypeAlias = Tensor | Mapping[str, Tensor]  # of some samples, one row each
 REORDERING = ("Index", "Gather", "Scatter", "MaskedS", "Take", "Sort", "Topk", "Flip", "Roll")
@@ -89,8 +90,8 @@ def run(model: nn.Module, x: Inputs, params: Mapping[str, Tensor] | None = None)
 
 
 def layers_of(model: nn.Module) -> dict[str, nn.Module]:
-    """Every module by name, with the projections inside attention layers."""
-    return {**dict(model.named_modules()), **projections(model)}
+    """Every module by name, with the linear maps inside attention and recurrent layers."""
+    return {**dict(model.named_modules()), **projections(model), **gates(model)}
 
 
 def watched(
@@ -116,7 +117,12 @@ def watched(
         return copied
 
     seen = {name: m for name, m in layers.items() if isinstance(m, Projection)}
-    with opened({**projections(model), **seen}), hooked(layers, note, first=True):
+    steps = {name: m for name, m in layers.items() if isinstance(m, InputGates)}
+    with (
+        opened({**projections(model), **seen}),
+        unrolled({**gates(model), **steps}),
+        hooked(layers, note, first=True),
+    ):
         output = run(model, x, own)
     return output, [call for call in calls if call.edges]
 

@@ -9,8 +9,8 @@ from vicinal.audits import Media as Media
 from vicinal.audits import audit as audit
 from vicinal.audits import compare_audits as compare_audits
 from vicinal.audits import compare_heads as compare_heads
-from vicinal.studies.attacks import AttackAudit as AttackAudit
-from vicinal.studies.attacks import attack_audit as attack_audit
+from vicinal.audits.attacks import AttackAudit as AttackAudit
+from vicinal.audits.attacks import attack_audit as attack_audit
 from vicinal.studies.outliers import OutlierStudy as OutlierStudy
 from vicinal.studies.outliers import outlier_study as outlier_study
 from vicinal.studies.perturbation_record import PerturbationReport as PerturbationReport

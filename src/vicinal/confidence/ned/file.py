@@ -8,13 +8,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from vicinal.checks import InputError
 from vicinal.confidence.bundle import pack_classes, unpack_classes
 from vicinal.confidence.ned.classifier import NEDClassifier
 from vicinal.confidence.ned.posterior import NEDParameters
 from vicinal.confidence.support import CrossFit, LabeledSupport
 from vicinal.labels import Labels
 from vicinal.neighbors.learned import Form
-from vicinal.neighbors.search import make_search
+from vicinal.neighbors.search import Search, make_search
 from vicinal.neighbors.spaces import RAW, Space, Whitening
 
 _NUMBERS = ("temperature", "sharpness", "background", "effective_dimension")
@@ -25,8 +26,9 @@ def ned_state(ned: NEDClassifier) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Tensors and facts. The graph is not among them: it is rebuilt when it is asked for."""
     support, parameters = ned.support_, ned.parameters_
     numbers = [getattr(parameters, name) for name in _NUMBERS]
-    tensors = {
-        "support": support.rows,
+    store = _store_facts(support)
+    tensors = {} if store else {"support": support.rows}
+    tensors |= {
         "labels": support.labels.codes,
         "ids": support.ids,
         "numbers": torch.tensor(numbers, dtype=torch.float64),
@@ -54,6 +56,7 @@ def ned_state(ned: NEDClassifier) -> tuple[dict[str, Tensor], dict[str, Any]]:
         "stale": list(ned.stale_),
         "warnings": list(ned.warnings_),
         "torch": ned._torch,
+        **({"store": store} if store else {}),
         "features": [str(name) for name in getattr(ned, "feature_names_in_", [])],
     }
     return tensors, facts
@@ -68,13 +71,17 @@ def ned_of_state(tensors: dict[str, Tensor], facts: dict[str, Any]) -> NEDClassi
         options["prior"] = tensors["prior_option"].numpy()
     ned = NEDClassifier(**options)
     engine: Any = "exact" if ned.search == "auto" else ned.search  # a kept head is asked few rows
-    search = make_search(engine, ned.metric).build(tensors["support"])
+    search: Search
+    if "store" in facts:
+        search = _opened(facts["store"], ned.metric, tensors["labels"])
+    else:
+        search = make_search(engine, ned.metric).build(tensors["support"])
     labels = Labels(unpack_classes(facts["classes"]), tensors["labels"])
     space, crossed = _space_of(tensors, facts)
     ned.support_ = LabeledSupport(search, labels, tensors["ids"], space=space, crossed=crossed)
     ned.k_ = facts["k"]
     about = facts.get("space", {})
-    ned.n_features_in_ = about.get("width", tensors["support"].shape[1])
+    ned.n_features_in_ = about.get("width", search.width)
     ned.space_losses_ = about.get("losses", {})
     ned._use(NEDParameters(*tensors["numbers"].tolist(), *map(tensors.get, _VECTORS)))
     ned.fitted_, ned.stale_ = tuple(facts["fitted"]), tuple(facts["stale"])
@@ -83,6 +90,36 @@ def ned_of_state(tensors: dict[str, Tensor], facts: dict[str, Any]) -> NEDClassi
     if facts["features"]:
         ned.feature_names_in_ = np.array(facts["features"], dtype=object)
     return ned
+
+
+def _store_facts(support: LabeledSupport) -> dict[str, Any] | None:
+    """The table that holds the rows, where one does; which server it is on is not written down."""
+    table = getattr(support.search, "table", None)
+    if table is None:
+        return None
+    return {
+        "table": table.name,
+        "columns": table.columns,
+        "width": support.search.width,
+        "marks": table.marks(),
+        "hnsw": not support.search.exact,
+    }
+
+
+def _opened(store: dict[str, Any], metric: str, codes: Tensor) -> Search:
+    """The table as it was when the head was fitted, or a sentence."""
+    from vicinal.neighbors.search.pg_rows import pg_address
+    from vicinal.neighbors.search.postgres import PgSearch
+
+    address = pg_address(f"pg:{store['table']}")
+    search = PgSearch(*address, metric=metric, hnsw=store["hnsw"]).open(**store["columns"])
+    same = search.width == store["width"] and len(search) == len(codes)
+    if not same or search.table.marks() != store["marks"]:
+        raise InputError(
+            f"the table {store['table']!r} is not as it was when this head was fitted: its rows or "
+            "labels have changed. Fit the head again"
+        )
+    return search
 
 
 def _space_tensors(support: LabeledSupport) -> dict[str, Tensor]:

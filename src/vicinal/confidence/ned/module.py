@@ -11,7 +11,12 @@ from torch import Tensor, nn
 
 from vicinal.checks import InputError, check_positive
 from vicinal.confidence.ned.posterior import NEDParameters, ned_log_probs
-from vicinal.neighbors.distances import neighbor_distances, pairwise_distances
+from vicinal.neighbors.distances import (
+    neighbor_distances,
+    pairwise_distances,
+    unit_rows,
+    zero_rows,
+)
 from vicinal.neighbors.neighborhood import Neighborhood
 
 if TYPE_CHECKING:
@@ -31,7 +36,8 @@ class NEDHead(nn.Module):
     ``temperature``, which replaces the fitted one.
 
     Support, labels and the map of the space are buffers: ``.to(device)`` moves them,
-    ``state_dict`` holds them.
+    ``state_dict`` holds them. ``nn.Sequential(net, head)`` is one graph for ``torch.export`` and
+    ONNX, with any number of rows.
     """
 
     support: Tensor
@@ -65,7 +71,7 @@ class NEDHead(nn.Module):
                 "They must come from the same model and layer."
             )
         x = replace(self.space, shift=self.shift, matrix=self.matrix)(x)
-        if self.k == len(self.support):
+        if self.k == len(self.support) and not torch.compiler.is_exporting():
             distances = pairwise_distances(x, self.support, self.metric)
             indices = torch.arange(self.k, device=x.device).expand(len(x), -1)
         else:
@@ -79,6 +85,21 @@ class NEDHead(nn.Module):
         return f"k={self.k}, classes={self.num_classes}, {self.parameters_}"
 
     def _nearest(self, x: Tensor) -> Tensor:
+        if torch.compiler.is_exporting():  # ordinary operations and any number of rows
+            return self._ranked(x).topk(self.k, 1, largest=False).indices
         rows = max(_SCORES // len(self.support), 1)
         parts = [pairwise_distances(part, self.support, self.metric) for part in x.split(rows)]
         return torch.cat([part.topk(self.k, 1, largest=False).indices for part in parts])
+
+    def _ranked(self, x: Tensor) -> Float[Tensor, "n m"]:
+        """Squared distances but for ‖x‖²: enough to tell who is nearer."""
+        support = self.support.to(x.dtype)
+        if self.metric == "cosine":
+            lost = zero_rows(support)
+            x, support = unit_rows(x), unit_rows(support)
+        center = support.mean(0)  # the product loses no digits to a common offset
+        x, support = x - center, support - center
+        squares = support.square().sum(1)
+        if self.metric == "cosine":
+            squares = squares + lost
+        return squares - 2 * x @ support.T

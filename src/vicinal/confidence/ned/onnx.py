@@ -1,4 +1,6 @@
-"""NED as an ONNX graph: embeddings in, class number and probabilities out (the ``onnx`` extra).
+"""NED as one graph: embeddings, or a network's inputs, in; class number and probabilities out.
+
+For ``torch.export``, and for ONNX (the ``onnx`` extra), with any number of rows.
 
 One matrix product and ``TopK`` find the neighbors, their distances are then computed again from the
 differences, and :func:`ned_log_probs` does the rest; fp32 throughout. The support lies in the file.
@@ -29,8 +31,33 @@ if TYPE_CHECKING:
 OPSET = 18
 
 
-def export_onnx(head: NEDClassifier | TrustHead, path: str | Path) -> Path:
-    """Write the NED of ``head``: input ``x``, outputs ``label`` and ``probabilities``."""
+def export_program(
+    head: NEDClassifier | TrustHead, net: nn.Module | None = None, example: Tensor | None = None
+) -> torch.export.ExportedProgram:
+    """``x -> (label, probabilities)`` by ``torch.export``, the first dimension dynamic.
+
+    ``net`` gives the embeddings that ``head`` was fitted on; ``example`` is a batch of its inputs.
+    """
+    ned = head if isinstance(head, NEDClassifier) else head.ned
+    return torch.export.export(*_graph(ned, net, example), dynamic_shapes=_ANY_ROWS)
+
+
+def export_onnx(
+    head: NEDClassifier | TrustHead,
+    path: str | Path,
+    *,
+    net: nn.Module | None = None,
+    example: Tensor | None = None,
+) -> Path:
+    """Write the NED of ``head``: input ``x``, outputs ``label`` and ``probabilities``.
+
+    Parameters
+    ----------
+    head : a fitted NED, or a head that holds one.
+    path : of the file.
+    net : what gives the embeddings, to be part of the graph: ``x`` is then its input.
+    example : a batch of the net's inputs; their shape, but for the number of rows, is kept.
+    """
     try:
         import onnx
         import onnxscript  # noqa: F401  # torch.onnx.export needs it
@@ -40,12 +67,11 @@ def export_onnx(head: NEDClassifier | TrustHead, path: str | Path) -> Path:
         ) from error
     ned = head if isinstance(head, NEDClassifier) else head.ned
     program = torch.onnx.export(
-        Exported(ned).eval(),
-        (torch.zeros(2, ned.n_features_in_),),
+        *_graph(ned, net, example),
         dynamo=True,
         input_names=["x"],
         output_names=["label", "probabilities"],
-        dynamic_shapes=({0: torch.export.Dim("n")},),
+        dynamic_shapes=_ANY_ROWS,
         opset_version=OPSET,
         verbose=False,
     )
@@ -54,6 +80,42 @@ def export_onnx(head: NEDClassifier | TrustHead, path: str | Path) -> Path:
     onnx.helper.set_model_props(model, {"classes": json.dumps(pack_classes(ned.classes_)["names"])})
     onnx.checker.check_model(model)
     return write_atomically(path, model.SerializeToString())
+
+
+_ANY_ROWS = ({0: torch.export.Dim("n")},)
+
+
+def _graph(
+    ned: NEDClassifier, net: nn.Module | None, example: Tensor | None
+) -> tuple[nn.Module, tuple[Tensor]]:
+    """The module to export, and what to trace it with."""
+    if net is None:
+        return Exported(ned).eval(), (torch.zeros(2, ned.n_features_in_),)
+    if example is None or len(example) < 1:
+        raise InputError(
+            "`net` needs an `example`: a batch of its inputs, to trace the graph with."
+        )
+    rows = torch.cat([example, example])[:2]  # one row alone would be taken for a constant
+    with torch.no_grad():
+        width = tuple(net(rows).shape[1:])
+    if width != (ned.n_features_in_,):
+        raise InputError(
+            f"`net` gives rows of shape {width}, but the support has {ned.n_features_in_} "
+            "dimensions. Pass the network up to the layer that was embedded, flattened."
+        )
+    return _Behind(net, Exported(ned)).eval(), (rows,)
+
+
+class _Behind(nn.Module):
+    """The head behind its network."""
+
+    def __init__(self, net: nn.Module, head: Exported) -> None:
+        super().__init__()
+        self.net, self.head = net, head
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        found: tuple[Tensor, Tensor] = self.head(self.net(x))
+        return found
 
 
 class Exported(nn.Module):

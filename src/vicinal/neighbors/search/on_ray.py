@@ -10,12 +10,10 @@ so that a restarted one reads it again. There is no scheduler, RPC or retry of o
 from __future__ import annotations
 
 import itertools
-import logging
 import os
 from collections import deque
 from collections.abc import Iterator
-from contextlib import contextmanager
-from typing import Any, Self
+from typing import Any, Self, cast
 
 import numpy as np
 import torch
@@ -23,12 +21,14 @@ from jaxtyping import Float
 from torch import Tensor
 
 from vicinal.checks import InputError, check_choice, check_k
-from vicinal.files import reason
+from vicinal.cluster import RESTARTS, asking, connect
 from vicinal.neighbors.distances import METRICS
 from vicinal.neighbors.neighborhood import Neighborhood, joined
-from vicinal.neighbors.search.exact import checked_exclude, checked_rows, make_search
-from vicinal.neighbors.search.protocol import Search
+from vicinal.neighbors.search.choice import make_search
+from vicinal.neighbors.search.exact import checked_exclude, checked_rows
+from vicinal.neighbors.search.protocol import ApproximateSearch, Search
 from vicinal.neighbors.search.sharded import (
+    Asked,
     Source,
     fixed_support,
     merged_lists,
@@ -39,62 +39,7 @@ from vicinal.neighbors.search.sharded import (
 
 BLOCK = 2048  # queries that are sent at a time
 AHEAD = 3  # blocks of queries on their way, so that no actor waits for the merging
-RESTARTS = 3
 _READ = 1 << 16  # rows read at a time
-# A loaded machine may take its time to start a cluster; Ray's own patience is 30 seconds.
-_PATIENCE = {"RAY_agent_register_timeout_ms": "180000", "RAY_raylet_start_wait_time_s": "180"}
-
-
-def connect(on: str) -> Any:
-    """Ray, connected: ``"ray"`` is the cluster of RAY_ADDRESS or a new local one; or an address."""
-    try:
-        import ray  # an extra
-    except ImportError:
-        raise InputError(f"on={on!r} needs Ray: pip install 'vicinal[ray]'.") from None
-    if ray.is_initialized():
-        return ray
-    if on != "ray" and not on.startswith("ray://"):
-        raise InputError(f"on={on!r} is no cluster. Give ray, or ray://host:10001.")
-    address = os.environ.get("RAY_ADDRESS") if on == "ray" else on
-    quiet = {"logging_level": logging.ERROR, "log_to_driver": False}
-    try:
-        if address:
-            ray.init(address=address, **quiet)
-        else:
-            for name, value in {**_PATIENCE, "RAY_USAGE_STATS_ENABLED": "0"}.items():
-                os.environ.setdefault(name, value)
-            ray.init(include_dashboard=False, **quiet)
-    except Exception as error:  # Ray has no one kind for it
-        where = f"the Ray cluster at {address}" if address else "a Ray cluster on this machine"
-        raise InputError(
-            f"cannot reach {where}: {reason(error)}. Check that it runs (ray status), or leave "
-            "--on out to work in one process."
-        ) from None
-    return ray
-
-
-@contextmanager
-def asking(what: str) -> Iterator[None]:
-    """What a worker complains of, or that it keeps dying, as one sentence."""
-    import ray
-
-    try:
-        yield
-    except ray.exceptions.RayTaskError as error:
-        cause = getattr(error, "cause", None)
-        if isinstance(cause, InputError):
-            raise InputError(str(cause)) from None
-        raise
-    except ray.exceptions.RayActorError:
-        raise InputError(
-            f"a worker that holds {what} keeps dying; Ray restarted it {RESTARTS} times. Does its "
-            "piece fit into the memory of its machine? Use more workers or smaller shards."
-        ) from None
-    except (ray.exceptions.RayError, ConnectionError) as error:
-        raise InputError(
-            f"the Ray cluster was lost while it worked on {what} ({reason(error)}). Run the same "
-            "command again: finished blocks are kept."
-        ) from None
 
 
 class Piece:
@@ -122,11 +67,40 @@ class Piece:
         assert len(self.search)
         return os.getpid()
 
-    def query(self, x: Any, k: int, exclude: Any) -> tuple[Any, Any]:
-        near = nearest_in_block(
-            self.search, self.start, torch.tensor(x), k, torch.tensor(exclude)
+    def node(self) -> str:
+        """The machine it is on."""
+        import ray
+
+        return str(ray.get_runtime_context().get_node_id())
+
+    def query(self, x: Any, k: int, exclude: Any, exactly: bool = False) -> tuple[Any, Any]:
+        """``exactly``: whatever it costs, where the search is approximate."""
+        search: Asked = self.search
+        if exactly and not self.search.exact:
+            search = Exactly(cast(ApproximateSearch, self.search))
+        rows, out = (
+            torch.tensor(x),
+            torch.tensor(exclude),
         )  # copied: what Ray hands out is read-only
+        near = nearest_in_block(search, self.start, rows, k, out)
         return near.distances.numpy(), near.indices.numpy()
+
+
+class Exactly:
+    """An approximate search, asked exactly."""
+
+    def __init__(self, search: ApproximateSearch) -> None:
+        self.search = search
+
+    def __len__(self) -> int:
+        return len(self.search)
+
+    def query(self, x: Tensor, k: int) -> Neighborhood:
+        return self.search.exactly(x, k)
+
+
+def _done(work: Any, start: int, stop: int) -> Any:
+    return work(start, stop)
 
 
 class RaySearch:
@@ -158,6 +132,10 @@ class RaySearch:
         self._source: Source | Tensor | None = None
 
     @property
+    def title(self) -> str:
+        return f"{self.engine}, in {len(self.actors)} workers of Ray"
+
+    @property
     def source(self) -> Source | Tensor:
         if self._source is None:
             raise InputError("the search has no support yet. Call build(source) first.")
@@ -179,7 +157,8 @@ class RaySearch:
         """Start the actors, one for each piece; returns when every piece is read."""
         ray, rows = self.ray, len(support)
         free = int(ray.available_resources().get("CPU", 0))
-        count = max(1, min(self.workers or free, rows))
+        cores = int(ray.cluster_resources().get("CPU", 1))
+        count = max(1, min(self.workers or free or cores, rows))
         share = int(count <= free)  # where others have taken the cores, share them: do not wait
         edges = [rows * at // count for at in range(count + 1)]
         remote = ray.remote(num_cpus=share, max_restarts=RESTARTS, max_task_retries=RESTARTS)(Piece)
@@ -199,9 +178,16 @@ class RaySearch:
             return self.source[indices]
         return rows_at(self.source, indices, _READ)
 
-    @torch.no_grad()
     def query(self, x: Any, k: int, *, exclude: Any = None) -> Neighborhood:
         """The k nearest rows to each row of x, asked of all actors at once."""
+        return self._asked(x, k, exclude, exactly=False)
+
+    def exactly(self, x: Any, k: int, *, exclude: Any = None) -> Neighborhood:
+        """:meth:`query`, exact whatever it costs."""
+        return self._asked(x, k, exclude, exactly=True)
+
+    @torch.no_grad()
+    def _asked(self, x: Any, k: int, exclude: Any, *, exactly: bool) -> Neighborhood:
         x = checked_rows(x, "x", self.width).cpu()
         out = checked_exclude(exclude, len(x), len(self), x.device)
         check_k(k, len(self) - bool((out >= 0).any()), "k", "the support")
@@ -209,7 +195,7 @@ class RaySearch:
         done: list[Neighborhood] = []
         with asking("a piece of the support"):
             for rows, left_out in zip(x.split(BLOCK), out.split(BLOCK), strict=True):
-                sent = self.ray.put(rows.numpy()), k, self.ray.put(left_out.numpy())
+                sent = self.ray.put(rows.numpy()), k, self.ray.put(left_out.numpy()), exactly
                 waiting.append((rows, [actor.query.remote(*sent) for actor in self.actors]))
                 if len(waiting) > AHEAD:
                     done.append(self._merged(*waiting.popleft(), k))
@@ -222,6 +208,27 @@ class RaySearch:
             found = Neighborhood(torch.tensor(distances), torch.tensor(indices))
             best = merged_lists(best, found, k)
         return best
+
+    def map(self, work: Any, spans: Any) -> Iterator[Any]:
+        """``work(start, stop)`` of every span, in order, as tasks where the span's rows lie.
+
+        A task waits for the actors' answers, so it takes no core of its own.
+        """
+        from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
+
+        ray, spans, waiting = self.ray, list(spans), deque[Any]()
+        with asking("the support"):
+            nodes = ray.get([actor.node.remote() for actor in self.actors])
+            sent = ray.put(work)
+            for at, (start, stop) in enumerate(spans):
+                piece = min(start * len(nodes) // max(len(self), 1), len(nodes) - 1)
+                near = NodeAffinitySchedulingStrategy(nodes[piece], soft=True)
+                task = ray.remote(num_cpus=0, max_retries=RESTARTS, scheduling_strategy=near)(_done)
+                waiting.append(task.remote(sent, start, stop))
+                if at >= AHEAD:
+                    yield ray.get(waiting.popleft())
+            while waiting:
+                yield ray.get(waiting.popleft())
 
     def add(self, rows: Any) -> None:
         raise fixed_support()

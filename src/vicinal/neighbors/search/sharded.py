@@ -22,12 +22,11 @@ from vicinal.checks import InputError, check_choice, check_k
 from vicinal.neighbors.distances import METRICS
 from vicinal.neighbors.neighborhood import Neighborhood
 from vicinal.neighbors.search.exact import (
+    ExactSearch,
     checked_exclude,
     checked_rows,
-    make_search,
     merged,
 )
-from vicinal.neighbors.search.protocol import Search
 from vicinal.neighbors.spaces import RAW, Space
 
 MEMORY = 1 << 29  # bytes that a block and its search may take
@@ -92,8 +91,16 @@ def rows_at(source: Source, indices: Tensor | slice, size: int) -> Float[Tensor,
     return found
 
 
+class Asked(Protocol):
+    """What a block is asked."""
+
+    def __len__(self) -> int: ...
+
+    def query(self, x: Any, k: int) -> Neighborhood: ...
+
+
 def nearest_in_block(
-    search: Search, start: int, x: Float[Tensor, "m d"], k: int, exclude: Int[Tensor, " m"]
+    search: Asked, start: int, x: Float[Tensor, "m d"], k: int, exclude: Int[Tensor, " m"]
 ) -> Neighborhood:
     """The k nearest of a block whose first row has number ``start``; infinity where it has fewer.
 
@@ -135,7 +142,6 @@ class ShardedSearch:
     ----------
     metric : as of :class:`ExactSearch`.
     memory : bytes that a block and its search may take.
-    engine : what searches a block: ``"exact"`` or ``"faiss"``.
 
     >>> from vicinal.capture.sources import ArrayRows
     >>> search = ShardedSearch().build(ArrayRows(torch.tensor([[0.0], [1.0], [3.0]])))
@@ -143,14 +149,13 @@ class ShardedSearch:
     tensor([[1, 0]])
     """
 
-    def __init__(
-        self, metric: str = "sqeuclidean", *, memory: int = MEMORY, engine: str = "exact"
-    ) -> None:
+    exact = True
+    title = "exact, in blocks"
+
+    def __init__(self, metric: str = "sqeuclidean", *, memory: int = MEMORY) -> None:
         check_choice(metric, "metric", METRICS)
         self.metric = metric
         self.memory = memory
-        self.engine = engine
-        self.exact = engine == "exact"
         self._source: Source | None = None
 
     @property
@@ -193,7 +198,7 @@ class ShardedSearch:
         check_k(k, len(self) - bool((out >= 0).any()), "k", "the support")
         best = nothing(x, k, self.dtype)
         for start, rows in self.source.blocks(self.block):
-            block = make_search(self.engine, self.metric).build(rows)
+            block = ExactSearch(self.metric).build(rows)
             best = merged_lists(best, nearest_in_block(block, start, x, k, out), k)
             del block, rows  # before the next one is read
         return best

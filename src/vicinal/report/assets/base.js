@@ -57,8 +57,11 @@ async function readData() {
     if (!answer.ok) throw new Error(`the server answered ${answer.status}`);
     return answer.json();
   }
-  const packed = atob($('#data').textContent.trim());
-  const bytes = Uint8Array.from(packed, (letter) => letter.charCodeAt(0));
+  const block = $('#data');
+  const packed = atob(block.textContent.trim());
+  block.remove();
+  const bytes = new Uint8Array(packed.length);
+  for (let i = 0; i < packed.length; i += 1) bytes[i] = packed.charCodeAt(i);
   const stream = new Blob([bytes]).stream().pipeThrough(new DecompressionStream('gzip'));
   return new Response(stream).json();
 }

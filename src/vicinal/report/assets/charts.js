@@ -14,47 +14,6 @@ function startPicks() {
   if (chooser) chooser.onchange = () => { for (const figure of $$('#reliability .tab')) figure.classList.toggle('later', figure.id !== chooser.value); };
 }
 
-// The threshold: a slider and a drag on the curve move the same marker.
-function startThreshold() {
-  const slider = $('#threshold');
-  const curve = D.curve;
-  if (!slider || !curve || !curve.threshold.length) return;
-  const chart = $('#risk-coverage svg');
-  const [x0, x1, y0, y1, left, right, bottom, top] = chart.dataset.frame.split(' ').map(Number);
-  const sx = (v) => left + (right - left) * (v - x0) / (x1 - x0);
-  const sy = (v) => bottom + (top - bottom) * (Math.max(v, y0) - y0) / (y1 - y0);
-  slider.max = curve.threshold.length - 1;
-  const nearest = (values, value) => values.reduce((best, v, i) => (Math.abs(v - value) < Math.abs(values[best] - value) ? i : best), 0);
-  const home = curve.chosen === null ? curve.threshold.length - 1 : nearest(curve.threshold, curve.chosen);
-
-  function show(i) {
-    $('#threshold-value').textContent = `confidence ≥ ${curve.threshold[i].toFixed(3)}`;
-    slider.setAttribute('aria-valuetext', `confidence at least ${curve.threshold[i].toFixed(3)}, coverage ${percent(curve.coverage[i])}`);
-    $('.dot.mover', chart).setAttribute('cx', sx(curve.coverage[i]));
-    $('.dot.mover', chart).setAttribute('cy', sy(curve.accuracy[i]));
-    for (const end of ['x1', 'x2']) $('.whisker.mover', chart).setAttribute(end, sx(curve.coverage[i]));
-    const away = curve.rejected[i].reduce((sum, n) => sum + n, 0);
-    const rows = [['coverage', percent(curve.coverage[i])], ['accuracy', percent(curve.accuracy[i])], ['accepted', whole(D.total - away)], ['lower bound', percent(curve.lower[i])]];
-    $('#threshold-away').replaceChildren(el('span', { class: 'quiet', text: 'turned away ' }, el('b', { text: whole(away) })),
-      ...VERDICTS.map((verdict, v) => el('span', { class: 'quiet', title: verdict }, mark(v), ` ${verdict} `, el('b', { text: whole(curve.rejected[i][v]) }))));
-    $('#threshold-facts').replaceChildren(...rows.map(([key, value]) => el('div', {}, el('dt', { text: key }), el('dd', { text: value }))));
-  }
-  slider.oninput = () => show(+slider.value);
-  $('#reset-threshold').onclick = () => { slider.value = home; show(home); };
-  $('#show-accepted').onclick = () => { update({ conf: `${curve.threshold[+slider.value] - 1e-4}~1` }); goTo('cases'); };
-  $('#show-rejected').onclick = () => { update({ conf: `0~${curve.threshold[+slider.value] - 1e-4}` }); goTo('cases'); };
-  const drag = (event) => {
-    const box = chart.getBoundingClientRect();
-    const x = (event.clientX - box.left) / box.width * chart.viewBox.baseVal.width;
-    slider.value = nearest(curve.coverage, x0 + (x1 - x0) * (x - left) / (right - left));
-    show(+slider.value);
-  };
-  chart.addEventListener('pointerdown', (event) => { chart.setPointerCapture(event.pointerId); drag(event); });
-  chart.addEventListener('pointermove', (event) => { if (chart.hasPointerCapture(event.pointerId)) drag(event); });
-  slider.value = home;
-  show(home);
-}
-
 // Scatter on canvas: thousands of points, a shape for each verdict, the nearest one answers a click.
 function shape(pen, verdict, x, y, r) {
   pen.beginPath();
@@ -65,14 +24,27 @@ function shape(pen, verdict, x, y, r) {
   if (verdict === 3) pen.stroke(); else pen.fill();
 }
 
-function scatter(canvas, { x, y, verdict, behind, labels, open, chosen }) {
-  const all = { x: behind ? [...x, ...behind.x] : x, y: behind ? [...y, ...behind.y] : y };
+function scatter(canvas, { x, y, verdict, labels, across, up, open, chosen }) {
   const edge = (values) => values.reduce(([low, high], v) => [Math.min(low, v), Math.max(high, v)], [Infinity, -Infinity]);
-  const [xl, xh] = edge(all.x);
-  const [yl, yh] = edge(all.y);
-  const pad = labels ? 30 : 18;
-  const px = (v) => pad + (canvas.clientWidth - 2 * pad) * (v - xl) / (xh - xl || 1);
-  const py = (v) => canvas.clientHeight - pad - (canvas.clientHeight - 2 * pad) * (v - yl) / (yh - yl || 1);
+  const [xl, xh] = edge(x);
+  const [yl, yh] = edge(y);
+  const [left, right, top, bottom] = [46, 16, 26, 40];
+  const px = (v) => left + (canvas.clientWidth - left - right) * (v - xl) / (xh - xl || 1);
+  const py = (v) => canvas.clientHeight - bottom - (canvas.clientHeight - top - bottom) * (v - yl) / (yh - yl || 1);
+  const steps = (low, high) => { const size = [1, 2, 5, 10].map((m) => m * 10 ** Math.floor(Math.log10((high - low || 1) / 4))).find((v) => (high - low) / v <= 5) ?? 1; const found = []; for (let v = Math.ceil(low / size) * size; v <= high + 1e-9; v += size) found.push(v); return found; };
+  function axes(pen, color) {
+    const [w, h] = [canvas.clientWidth, canvas.clientHeight];
+    pen.strokeStyle = color('hair');
+    pen.fillStyle = color('quiet');
+    pen.font = `11px ${getComputedStyle(root).getPropertyValue('--sans')}`;
+    pen.textAlign = 'right';
+    for (const v of steps(yl, yh)) { pen.beginPath(); pen.moveTo(left, py(v)); pen.lineTo(w - right, py(v)); pen.stroke(); pen.fillText(brief(v), left - 6, py(v) + 4); }
+    pen.textAlign = 'center';
+    for (const v of steps(xl, xh)) pen.fillText(brief(v), px(v), h - bottom + 16);
+    pen.fillText(across, (left + w - right) / 2, h - 8);
+    pen.textAlign = 'left';
+    pen.fillText(up, 6, 14);
+  }
   function draw() {
     const ratio = window.devicePixelRatio || 1;
     canvas.width = canvas.clientWidth * ratio;
@@ -81,8 +53,7 @@ function scatter(canvas, { x, y, verdict, behind, labels, open, chosen }) {
     pen.scale(ratio, ratio);
     const style = getComputedStyle(root);
     const color = (key) => style.getPropertyValue(`--${key}`).trim();
-    pen.fillStyle = color('strong');
-    if (behind) behind.x.forEach((v, i) => { pen.globalAlpha = 0.55; pen.fillRect(px(v) - 1, py(behind.y[i]) - 1, 2.4, 2.4); });
+    axes(pen, color);
     pen.globalAlpha = 0.8;
     x.forEach((v, i) => {
       pen.fillStyle = pen.strokeStyle = color(VERDICTS[verdict(i)]);
@@ -91,7 +62,7 @@ function scatter(canvas, { x, y, verdict, behind, labels, open, chosen }) {
     pen.globalAlpha = 1;
     pen.fillStyle = color('quiet');
     pen.font = '12px ' + style.getPropertyValue('--sans');
-    for (const [word, cx, cy, align] of labels ?? []) { pen.textAlign = align; pen.fillText(word, cx * canvas.clientWidth, cy * canvas.clientHeight); }
+    for (const [word, cx, cy, align] of labels ?? []) { pen.textAlign = align; pen.fillText(word, cx ? canvas.clientWidth - right - 4 : left + 6, cy ? top + 14 : canvas.clientHeight - bottom - 8); }
     const at = chosen();
     if (at !== undefined && at >= 0) { pen.strokeStyle = color('ink'); pen.lineWidth = 2.5; pen.beginPath(); pen.arc(px(x[at]), py(y[at]), 8, 0, 7); pen.stroke(); }
   }
@@ -109,35 +80,27 @@ function scatter(canvas, { x, y, verdict, behind, labels, open, chosen }) {
   return draw;
 }
 
-const redraws = [];
-function startMaps() {
+function startFitMap() {
   const c = D.cases;
-  const map = $('#map-figure canvas');
-  if (map && c.x && c.x.length) {
-    redraws.push(scatter(map, { x: c.x, y: c.y, verdict: (i) => c.verdict[i], behind: D.map, open: openCase, chosen: () => caseAt.get(+state.case) * (state.case === '' ? NaN : 1) }));
-    const groups = new Map();
-    c.predicted.forEach((p, i) => { const g = groups.get(p) ?? [0, 0, 0]; g[0] += 1; g[1] += c.x[i]; g[2] += c.y[i]; groups.set(p, g); });
-    const rows = [...groups].sort((a, b) => a[0] - b[0]).map(([p, [n, x, y]]) => el('tr', {}, el('th', { scope: 'row' }, name(clip(D.classes[p], 60))), el('td', { text: whole(n) }), el('td', { text: brief(x / n) }), el('td', { text: brief(y / n) })));
-    $('#map-table').replaceChildren(el('table', {}, el('caption', { class: 'quiet', text: 'Centers of the predicted classes on the map' }),
-      el('thead', {}, el('tr', {}, ...['predicted', 'cards', 'x', 'y'].map((t) => el('th', { scope: 'col', text: t })))), el('tbody', {}, ...rows)));
-  }
   const fit = $('#fit-map canvas');
   if (fit && D.fit && D.fit.row.length) {
     const place = (i) => (D.fit.query ? caseAt.get(D.fit.row[i]) : undefined);
     // Few neighbors to the left, labels that vary above: the four diagnoses have their corners.
-    const corners = [['isolated', 0.03, 0.97, 'left'], ['well fitted', 0.97, 0.97, 'right'], ['memorized', 0.03, 0.06, 'left'], ['ambiguous', 0.97, 0.06, 'right']];
-    redraws.push(scatter(fit, { x: D.fit.x, y: D.fit.y, verdict: (i) => (place(i) === undefined ? 0 : c.verdict[place(i)]),
+    const corners = [['isolated', 0, 0, 'left'], ['well fitted', 1, 0, 'right'], ['memorized', 0, 1, 'left'], ['ambiguous', 1, 1, 'right']];
+    const draw = scatter(fit, { x: D.fit.x, y: D.fit.y, verdict: (i) => (place(i) === undefined ? 0 : c.verdict[place(i)]),
       labels: corners,
+      across: 'percentile of N_S: how crowded',
+      up: 'variance of the labels around',
       open: (i) => {
         const n = D.fit.query ? -1 : D.suspects.findIndex((s) => s.row === D.fit.row[i]);
         if (place(i) !== undefined) openCase(place(i));
         else if (n >= 0) openSuspect(n);
         else if (!D.fit.query) update({ support: String(D.fit.row[i]), case: '', suspect: '' });
       },
-      chosen: () => { const open = D.fit.query ? state.case : state.support || state.suspect; return open === '' ? -1 : D.fit.row.indexOf(+open); } }));
+      chosen: () => { const open = D.fit.query ? state.case : state.support || state.suspect; return open === '' ? -1 : D.fit.row.indexOf(+open); } });
+    redraws.push(draw);
+    watchers.push((change) => { if ('case' in change || 'suspect' in change || 'support' in change) draw(); });
   }
-  watchers.push((change) => { if ('case' in change || 'suspect' in change) for (const draw of redraws) draw(); });
-  startExamples();
 }
 
 // Under the histogram of N_S: rows that stand for each bin.

@@ -21,11 +21,11 @@ function card(i) {
 }
 
 function drawGallery() {
-  arrange();
+  drawSelection(arrange());
   $('#gallery').replaceChildren(...shown.slice(0, limit).map(card));
   if (!shown.length) $('#gallery').append(el('p', { class: 'none', text: D.cases.row.length < D.total ? 'No card matches these filters. Rows without a card are in samples.csv.' : 'No card matches these filters.' }));
   $('#more').hidden = shown.length <= limit;
-  $('#gallery-count').textContent = `${whole(Math.min(limit, shown.length))} of ${whole(shown.length)} matching cards`;
+  $('#gallery-count').textContent = `${whole(Math.min(limit, shown.length))} of ${whole(shown.length)} matching cards${matched > shown.length ? `; ${whole(matched - shown.length)} more rows match and have no card in this file` : ''}`;
   drawFilters();
 }
 
@@ -37,7 +37,8 @@ function drawFilters() {
   if (document.activeElement !== $('#search')) $('#search').value = state.q;
   const chips = Object.entries(RANGES).filter(([key]) => state[key]).map(([key, [, label]]) => [key, `${label} ${span(state[key]).map(brief).join('–')}`]);
   if (state.pair) chips.push(['pair', span(state.pair).map((c) => clip(D.classes[c] ?? '?', 20)).join(' and ')]);
-  if (state.q) chips.push(['q', `id has “${clip(state.q, 20)}”`]);
+  if (state.q) chips.push(['q', `has “${clip(state.q, 20)}”`]);
+  if (state.rows) chips.push(['rows', `lasso: ${whole(chosen.query.size)} rows`]);
   if (state.verdict) chips.push(['verdict', state.verdict]);
   if (state.class !== '') chips.push(['class', `class ${clip(D.classes[+state.class] ?? '?', 20)}`]);
   if (state.errors) chips.push(['errors', 'errors only']);
@@ -52,7 +53,7 @@ function markOpen() {
 
 function startGallery() {
   const select = $('#f-class');
-  const used = [...new Set([...D.cases.label, ...D.cases.predicted])].filter((c) => c !== null).sort((a, b) => a - b);
+  const used = [...new Set([...P.label, ...P.predicted])].filter((c) => c >= 0).sort((a, b) => a - b);
   select.append(...used.map((c) => el('option', { value: c, text: clip(D.classes[c], 40) })));
   $('#f-verdict').onchange = (event) => update({ verdict: event.target.value });
   select.onchange = (event) => update({ class: event.target.value });
@@ -63,7 +64,7 @@ function startGallery() {
   $('#search').onkeydown = (event) => { if (event.key === 'Enter') goTo('cases'); };
   $('#more').onclick = () => { limit += PAGE; drawGallery(); };
   watchers.push((change) => {
-    const filters = Object.keys(change).some((key) => !['case', 'suspect', 'support', 'view', 'at'].includes(key));
+    const filters = Object.keys(change).some((key) => FILTERS.includes(key) || key === 'sort' || key === 'target');
     if (filters) { limit = PAGE; drawGallery(); } else markOpen();
   });
   drawGallery();

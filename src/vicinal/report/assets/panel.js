@@ -91,24 +91,43 @@ function casePanel(i) {
 
 function suspectPanel(n) {
   const s = D.suspects[n];
-  const choice = decisions[s.row];
+  const choice = decisionOf(s);
   const button = (kind, key) => el('button', { type: 'button', 'aria-pressed': String(choice === kind), 'data-decide': kind, text: `${key} ${kind}`, onclick: () => decide(n, kind) });
+  const classes = el('select', { id: 'other-class', 'aria-label': 'Another class', onchange: (event) => { if (event.target.value !== '') decide(n, 'relabel', +event.target.value); } },
+    el('option', { value: '', text: 'c  another class…' }), ...D.classes.map((label, c) => el('option', { value: c, text: clip(label, 60), selected: choice === 'relabel' && labelOf(s) === c && c !== s.suggested })));
   return [
     el('p', { class: 'kind' }, el('span', { text: `Suspect ${n + 1} of ${D.suspects.length}, support row ${whole(s.row)}` }), closeButton()),
     el('h2', {}, name(clip(rowName(s.id, s.row), 300))),
     bigMedia('support', s.place),
+    el('div', { class: 'decide', role: 'group', 'aria-label': 'Decision' }, button('keep', '1'), button('relabel', '2'), button('skip', '3')),
+    el('div', { class: 'other-class' }, classes),
     pairs([
       ['given', name(clip(D.classes[s.given], 120))],
       ['suggested', name(clip(D.classes[s.suggested], 120))],
+      choice === 'relabel' && ['decided', name(clip(D.classes[labelOf(s)], 120))],
       ['p given', decimal(s.p_given, 3)],
       ['p suggested', decimal(s.p_suggested, 3)],
       ['depths that agree', percent(s.depth, 0)],
       ['query predictions affected', whole(s.affected)],
     ]),
-    el('div', { class: 'decide', role: 'group', 'aria-label': 'Decision' }, button('keep', '1'), button('relabel', '2'), button('skip', '3')),
+    el('h3', { text: 'What the two classes look like' }),
+    exampleStrip(s.given, 6, 40),
+    exampleStrip(s.suggested, 6, 40),
     el('h3', { text: 'Neighbors, nearest first' }),
     D.kind === 'tables' && D.tables.support[s.place] ? featureTable(D.tables.support[s.place], s.neighbors) : null,
     neighborList(s.neighbors, s.suggested, byDistance(s.weights, s.distances)),
+  ];
+}
+
+// A query row without a card: what every row has.
+function rowPanel(r) {
+  const wrong = P.label[r] >= 0 && P.label[r] !== P.predicted[r];
+  return [
+    el('p', { class: 'kind' }, el('span', { text: `Query row ${whole(r)}` }), closeButton()),
+    el('h2', {}, name(clip(rowName(idOf(r), r), 300))),
+    el('p', { class: 'verdict-line' }, mark(P.verdict[r]), VERDICTS[P.verdict[r]]),
+    pairs([['predicted', name(clip(D.classes[P.predicted[r]], 120))], ['label', P.label[r] < 0 ? 'no label' : name(clip(D.classes[P.label[r]], 120)), wrong ? 'wrong' : null], ['confidence', decimal(P.confidence[r] / 10000)]]),
+    el('p', { class: 'absent', text: 'This row has no card in this file; its neighbors are in samples.csv.' }),
   ];
 }
 
@@ -134,7 +153,8 @@ function drawPanel() {
   const i = state.case === '' ? undefined : caseAt.get(+state.case);
   const n = state.suspect === '' ? -1 : D.suspects.findIndex((s) => s.row === +state.suspect);
   const at = state.support === '' || !D.fit || D.fit.query ? -1 : D.fit.row.indexOf(+state.support);
-  const parts = n >= 0 ? suspectPanel(n) : i !== undefined ? casePanel(i) : at >= 0 ? supportPanel(at) : null;
+  const bare = state.case !== '' && i === undefined && P.verdict[+state.case] !== undefined;
+  const parts = n >= 0 ? suspectPanel(n) : i !== undefined ? casePanel(i) : bare ? rowPanel(+state.case) : at >= 0 ? supportPanel(at) : null;
   panel.classList.toggle('open', Boolean(parts));
   const body = $('#panel-body');
   guide ??= [...body.children];

@@ -14,8 +14,9 @@ function startTheme() {
 
 function step(by) {
   if (state.suspect !== '') {
-    const n = D.suspects.findIndex((s) => s.row === +state.suspect) + by;
-    if (n >= 0 && n < D.suspects.length) openSuspect(n);
+    const order = reviewed();
+    const n = order[order.indexOf(suspectAt.get(+state.suspect)) + by];
+    if (n !== undefined) openSuspect(n);
     return;
   }
   const at = shown.indexOf(caseAt.get(+state.case));
@@ -30,11 +31,14 @@ function startKeys() {
   document.addEventListener('keydown', (event) => {
     if (event.ctrlKey || event.metaKey || event.altKey) return;
     const typing = /^(INPUT|SELECT|TEXTAREA)$/.test(event.target.tagName) && event.target.type !== 'range' && event.target.type !== 'checkbox';
+    if (event.target.tagName === 'CANVAS' && event.key !== 'Escape') return;
     if (event.key === 'Escape') { if (typing) event.target.blur(); else update({ case: '', suspect: '', support: '' }); return; }
     if (typing) return;
     const n = D.suspects.findIndex((s) => String(s.row) === state.suspect);
     const choice = { 1: 'keep', 2: 'relabel', 3: 'skip' }[event.key];
     if (choice && n >= 0) decide(n, choice);
+    else if (event.key === 'u') undo();
+    else if (event.key === 'c' && n >= 0) { event.preventDefault(); $('#other-class')?.focus(); }
     else if (event.key === 'j') step(1);
     else if (event.key === 'k') step(-1);
     else if (event.key === 'v' && D.cases.network_neighbors) update({ view: state.view === 'network' ? '' : 'network' });
@@ -64,6 +68,7 @@ async function start() {
   try {
     D = await readData();
     VERDICTS = D.verdicts;
+    P = D.points;
   } catch (error) {
     const fault = $('#fault');
     fault.textContent = `The cases could not be read (${error.message}). The tables and charts above are complete; a newer browser may help.`;
@@ -71,18 +76,28 @@ async function start() {
     return;
   }
   caseAt = new Map(D.cases.row.map((row, i) => [row, i]));
+  suspectAt = new Map(D.suspects.map((s, n) => [s.row, n]));
+  P.judged = P.verdict;
+  const column = (of) => D.cases.row.map(of);
+  Object.assign(D.cases, { id: column(idOf), predicted: column((r) => P.predicted[r]), label: column((r) => (P.label[r] < 0 ? null : P.label[r])), confidence: column((r) => P.confidence[r] / 10000) });
   readHash();
+  applyTarget();
+  watchers.push((change) => { if ('target' in change) { applyTarget(); drawCounts(); drawWorst(); } });
   startPicks();
+  startOpening();
+  if (state.target) drawCounts();
   startGallery();
   startLabels();
   startThreshold();
-  startMaps();
+  startMap();
+  startFitMap();
+  startExamples();
   startLive();
   startKeys();
   startSections();
   watchers.push((change) => { if (['case', 'suspect', 'support', 'view'].some((key) => key in change)) drawPanel(); });
   drawPanel();
-  addEventListener('hashchange', () => { readHash(); update({}); drawGallery(); drawPanel(); });
+  addEventListener('hashchange', () => { readHash(); update({ target: state.target, map: state.map }); drawPanel(); });
   addEventListener('beforeprint', () => { for (const node of $$('details')) node.open = true; });
   if (state.at) goTo(state.at);
   root.dataset.ready = 'true';

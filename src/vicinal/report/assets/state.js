@@ -1,19 +1,45 @@
 // ---- state: what is filtered, sorted and open. It lives in the URL's hash, so a case can be linked.
 
-const EMPTY = { verdict: '', class: '', errors: '', q: '', sort: 'doubt', conf: '', cred: '', near: '', crowd: '', pair: '', case: '', suspect: '', support: '', view: '', at: '' };
+const EMPTY = { verdict: '', class: '', errors: '', q: '', sort: 'doubt', conf: '', cred: '', near: '', crowd: '', pair: '', rows: '', case: '', suspect: '', support: '', view: '', at: '', color: '', map: '', behind: '', target: '' };
+const FILTERS = ['verdict', 'class', 'errors', 'q', 'conf', 'cred', 'near', 'crowd', 'pair', 'rows'];
 const state = { ...EMPTY };
 const watchers = [];
+const redraws = []; // what has colors of its own and is drawn again in the other theme
 const RANGES = { conf: ['confidence', 'confidence'], cred: ['credibility', 'credibility'], near: ['near', 'distance percentile'], crowd: ['crowding', 'N_S percentile'] };
+
+let P = null; // every query row: verdict, prediction, label, confidence, places
+let caseAt = new Map(); // query row -> position among the cards
+let suspectAt = new Map(); // support row -> position among the suspects
+const chosen = { query: new Set(), support: new Set() }; // rows inside the lasso, named by state.rows
+
+const idOf = (row) => (P.id ? P.id[row] : String(row));
 
 function readHash() {
   const hash = location.hash.slice(1);
   if (!hash.includes('=')) return;
   const given = new URLSearchParams(hash);
   for (const key of Object.keys(EMPTY)) state[key] = given.get(key) ?? EMPTY[key];
+  const [query, support] = state.rows.split('~');
+  chosen.query = new Set(unpackRows(query));
+  chosen.support = new Set(unpackRows(support));
+}
+
+// Rows of a lasso as runs, "3-9.12": short where the selected rows are neighbors in the file.
+const unpackRows = (text) => (text ?? '').split('.').filter(Boolean).flatMap((run) => { const [a, b = a] = run.split('-').map(Number); return Array.from({ length: b - a + 1 }, (_, i) => a + i); });
+function packRows(rows) {
+  const runs = [];
+  for (const row of rows) { const last = runs.at(-1); if (last && row === last[1] + 1) last[1] = row; else runs.push([row, row]); }
+  return runs.map(([a, b]) => (a === b ? `${a}` : `${a}-${b}`)).join('.');
+}
+
+function chooseRows(query, support) {
+  chosen.query = new Set(query);
+  chosen.support = new Set(support);
+  update({ rows: query.length || support.length ? `${packRows(query)}~${packRows([...support].sort((a, b) => a - b))}` : '' });
 }
 
 function writeHash() {
-  const kept = Object.entries(state).filter(([key, value]) => value !== '' && value !== EMPTY[key]);
+  const kept = Object.entries(state).filter(([key, value]) => value !== '' && value !== EMPTY[key] && value.length < 20000);
   const hash = new URLSearchParams(kept).toString();
   try {
     history.replaceState(null, '', hash ? `#${hash}` : location.pathname + location.search);
@@ -27,27 +53,33 @@ function update(change) {
 }
 
 const span = (range) => range.split('~').map(Number);
+const filtered = () => FILTERS.some((key) => state[key] !== '');
 
-function matches(i) {
+// Bins are half open below, as the record's are; the lowest one takes its edge.
+const within = (value, [low, high]) => !(value === null || value === undefined || value > high || (value <= low && low > 0) || value < low);
+
+function rowMatches(r) {
+  if (state.verdict && VERDICTS[P.verdict[r]] !== state.verdict) return false;
+  if (state.class !== '' && P.label[r] !== +state.class && P.predicted[r] !== +state.class) return false;
+  if (state.errors && (P.label[r] < 0 || P.label[r] === P.predicted[r])) return false;
+  if (state.rows && !chosen.query.has(r)) return false;
+  if (state.conf && !within(P.confidence[r] / 10000, span(state.conf))) return false;
+  if (state.q && !says(state.q, idOf(r), D.classes[P.predicted[r]], D.classes[P.label[r]], D.texts?.query[caseAt.get(r)])) return false;
+  if (!state.cred && !state.near && !state.crowd && !state.pair) return true;
+  const i = caseAt.get(r); // what follows is known of rows with a card
+  return i !== undefined && cardMatches(i);
+}
+
+const says = (words, ...texts) => texts.some((text) => text && text.toLowerCase().includes(words.toLowerCase()));
+
+function cardMatches(i) {
   const c = D.cases;
-  if (state.verdict && VERDICTS[c.verdict[i]] !== state.verdict) return false;
-  if (state.class !== '' && c.label[i] !== +state.class && c.predicted[i] !== +state.class) return false;
-  if (state.errors && (c.label[i] === null || c.label[i] === c.predicted[i])) return false;
-  if (state.q && !c.id[i].toLowerCase().includes(state.q.toLowerCase())) return false;
-  for (const key of Object.keys(RANGES)) {
-    if (!state[key]) continue;
-    const [low, high] = span(state[key]);
-    const value = c[RANGES[key][0]]?.[i];
-    // Bins are half open below, as the record's are; the lowest one takes its edge.
-    if (value === null || value === undefined || value > high || (value <= low && low > 0) || value < low) return false;
-  }
-  if (state.pair) {
-    const [a, b] = span(state.pair);
-    const votes = new Set(c.neighbors[i].map((s) => D.support.label[s]));
-    const mine = new Set([c.predicted[i], c.label[i]]);
-    if (!(mine.has(a) || mine.has(b)) || !(votes.has(a) || mine.has(a)) || !(votes.has(b) || mine.has(b))) return false;
-  }
-  return true;
+  for (const key of ['cred', 'near', 'crowd']) if (state[key] && !within(c[RANGES[key][0]]?.[i], span(state[key]))) return false;
+  if (!state.pair) return true;
+  const [a, b] = span(state.pair);
+  const votes = new Set(c.neighbors[i].map((s) => D.support.label[s]));
+  const mine = new Set([c.predicted[i], c.label[i]]);
+  return (mine.has(a) || mine.has(b)) && (votes.has(a) || mine.has(a)) && (votes.has(b) || mine.has(b));
 }
 
 const ORDERS = {
@@ -59,12 +91,17 @@ const ORDERS = {
 };
 
 let shown = []; // positions of the cards that match, in order
+let matched = 0; // rows that match, card or not
 function arrange() {
   const by = ORDERS[state.sort] ?? ORDERS.doubt;
-  shown = D.cases.row.map((_, i) => i).filter(matches).sort((a, b) => by(a) - by(b) || a - b);
+  const rows = [];
+  for (let r = 0; r < P.verdict.length; r += 1) if (rowMatches(r)) rows.push(r);
+  matched = rows.length;
+  shown = rows.map((r) => caseAt.get(r)).filter((i) => i !== undefined);
+  shown.sort((a, b) => by(a) - by(b) || a - b);
+  return rows;
 }
 
-let caseAt = new Map(); // query row -> position among the cards
 function openCase(i) {
   update({ case: String(D.cases.row[i]), suspect: '', support: '' });
 }
@@ -72,6 +109,7 @@ function openCase(i) {
 function pick(text) {
   const [key, value] = text.split(/=(.*)/s);
   if (key === 'case') { update({ case: value, suspect: '', support: '' }); return; }
+  if (key === 'section') { goTo(value); update({ at: value }); return; }
   update({ [key]: state[key] === value ? '' : value });
   goTo('cases');
 }

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-import numpy as np
-
 from vicinal.audits.record import Audit
-from vicinal.audits.sections import Borders, Histogram, Layer, NetworkView, PriorShift
+from vicinal.audits.sections import Borders, Histogram, NetworkView, PriorShift
 from vicinal.report.figures.trust import histogram_rows
 from vicinal.report.svg import Figure, Plot, ticks
-from vicinal.report.words import clean, count, decimal, four_digits, percent, plural, points, short
+from vicinal.report.words import clean, count, percent, plural, points, short
 
 MOST_CLASSES = 20  # more rows and columns than this cannot be read on a page
 MOST_POINTS = 5000
-MAP_SUPPORT = 3000
 
 
 def borders(record: Borders, classes: tuple[str, ...]) -> Figure | None:
@@ -30,15 +27,14 @@ def borders(record: Borders, classes: tuple[str, ...]) -> Figure | None:
     size = len(shown)
     longest = max((len(short(classes[label], 14)) for label in shown), default=1)
     edge = 14 + 7 * longest
-    cell = max(14, min(40, (372 - edge) // max(size, 1)))
-    plot = Plot(
-        (0, size), (0, size), edge + 8 + cell * size, edge + 8 + cell * size, edge, 8, 8, edge
-    )
+    cell = max(16, min(44, (470 - edge) // max(size, 1)))
+    side = edge + 8 + cell * size
+    plot = Plot((0, size), (0, size), side, side + 38, edge, 8, 8, edge + 38)
     most = max((pair.share for pair in record.pairs), default=1.0)
     for label, i in place.items():
         name = short(classes[label], 14)
         plot.text(edge - 6, plot.sy(size - i - 0.5) + 4, name, "tick end")
-        plot.slanted(plot.sx(i + 0.5) + 5, plot.height - edge + 12, name)
+        plot.slanted(plot.sx(i + 0.5) + 5, side - edge + 12, name)
         plot.bar((i, i + 1), (size - i - 1, size - i), "self", 0.5)
     for pair in record.pairs:
         if pair.a not in place or pair.b not in place:
@@ -46,10 +42,15 @@ def borders(record: Borders, classes: tuple[str, ...]) -> Figure | None:
         for a, b in ((pair.a, pair.b), (pair.b, pair.a)):
             x, y = place[a], size - 1 - place[b]
             description = f"{short(classes[a])} and {short(classes[b])}: {percent(pair.share)}"
-            plot.bar((x, x + 1), (y, y + 1), f"heat{heat_step(pair.share / most)}", 0.5)
+            shade = heat_step(pair.share / most)
+            plot.bar((x, x + 1), (y, y + 1), f"heat{shade}", 0.5)
+            if cell >= 26 and pair.share >= 0.001:
+                ink = "tick middle light" if shade >= 6 else "tick middle"
+                plot.text(plot.sx(x + 0.5), plot.sy(y + 0.5) + 4, heat_value(pair.share), ink)
             plot.clickable((x, x + 1), f"pair={a}~{b}", description, (y, y + 1))
+    heat_scale(plot, most, side)
     hidden = len(touch) - size
-    note = f"Share of all between-class edge weight in the {record.how}."
+    note = f"Numbers: share of all between-class edge weight, %, in the {record.how}."
     note += f" {count(hidden)} classes that touch less are in the table only." if hidden > 0 else ""
     return Figure(
         "borders",
@@ -59,6 +60,25 @@ def borders(record: Borders, classes: tuple[str, ...]) -> Figure | None:
         ("class", "class", "share of between-class weight"),
         [[classes[p.a], classes[p.b], percent(p.share)] for p in record.pairs[:200]],
     )
+
+
+def heat_value(share: float) -> str:
+    """In percent; the heading says so.
+
+    >>> heat_value(0.0034), heat_value(0.21)
+    ('.3', '21')
+    """
+    value = 100 * share
+    return f"{value:.0f}" if value >= 9.5 else f"{value:.1f}".replace("0.", ".")
+
+
+def heat_scale(plot: Plot, most: float, top: float) -> None:
+    """Nine shades and the shares they stand for, under the map."""
+    left, width = plot.left, min(22.0, (plot.width - plot.left - 40) / 9)
+    for step in range(1, 10):
+        plot.swatch((left + (step - 1) * width, top + 8), (width, 10), f"heat{step}")
+    for step, form in ((0, "0"), (9, percent(most))):
+        plot.text(left + step * width, top + 32, form, "tick middle")
 
 
 def heat_step(share: float) -> int:
@@ -90,72 +110,6 @@ def prior_shift(record: PriorShift, classes: tuple[str, ...]) -> Figure:
         [
             [name, percent(s), percent(q)]
             for name, s, q in zip(classes, record.support, record.query, strict=True)
-        ],
-    )
-
-
-def layers(record: tuple[Layer, ...]) -> Figure:
-    """Entanglement of each layer with ± and the level that chance would give."""
-    most = max([layer.chance for layer in record] + [layer.entanglement for layer in record]) * 1.15
-    last = max(len(record) - 1, 1)
-    plot = Plot((-0.4, last + 0.4), (0, most), 440, 260, 44, 12, 26, 66)
-    plot.left_axis(ticks(0, most), lambda v: decimal(v, 1), "entanglement")
-    for i, layer in enumerate(record):
-        plot.line([(i - 0.35, layer.chance), (i + 0.35, layer.chance)], "ideal")
-        if layer.se is not None:
-            low, high = layer.entanglement - 2 * layer.se, layer.entanglement + 2 * layer.se
-            plot.whisker(i, max(0.0, low), high)
-        if len(record) <= 12:
-            plot.slanted(plot.sx(i) + 6, plot.height - 52, short(layer.name, 12))
-    plot.line([(i, layer.entanglement) for i, layer in enumerate(record)], "main")
-    for i, layer in enumerate(record):
-        plot.dot(i, layer.entanglement, "main")
-    plot.segment((44, plot.height - 66), (plot.width - 12, plot.height - 66), "axis")
-    return Figure(
-        "layers",
-        "How mixed the classes are, layer by layer",
-        "Soft nearest neighbor loss ± 2 standard errors; dotted: what shuffled labels would give. "
-        "Each layer has its own temperature, so compare each with its chance level, not with the "
-        "others' values.",
-        plot.draw("Entanglement per layer against chance", "wide"),
-        ("layer", "entanglement", "±", "chance", "below chance", "T", "distance", "n"),
-        [
-            [
-                *(layer.name, decimal(layer.entanglement, 3), decimal(layer.se, 3)),
-                *(decimal(layer.chance, 3), decimal(layer.chance - layer.entanglement, 3)),
-                *(f"{layer.temperature:.3g}", layer.metric, count(layer.n)),
-            ]
-            for layer in record
-        ],
-    )
-
-
-def layer_history(record: tuple[Layer, ...]) -> Figure | None:
-    """The same by epoch, where it was logged: share of chance, so that layers can be compared."""
-    logged = [layer for layer in record if len(layer.steps) > 1]
-    if not logged:
-        return None
-    first = min(layer.steps[0] for layer in logged)
-    last = max(layer.steps[-1] for layer in logged)
-    most = max(v / layer.chance for layer in logged for v in layer.history) * 1.1
-    plot = Plot((first, last), (0, most), 440, 240, 44, 88, 26, 40)
-    plot.left_axis(ticks(0, most), lambda v: points(v, 0), "% of chance")
-    epochs = [tick for tick in ticks(first, last) if tick == int(tick)]
-    plot.bottom_axis(epochs, lambda v: f"{v:g}", "epoch")
-    for i, layer in enumerate(logged):
-        path = [(s, v / layer.chance) for s, v in zip(layer.steps, layer.history, strict=True)]
-        plot.line(path, f"n{i % 4}")
-        plot.text(plot.width - 84, plot.sy(path[-1][1]) + 4, short(layer.name, 12), "tick")
-    return Figure(
-        "layer-history",
-        "Entanglement over training",
-        "As a share of each layer's chance level.",
-        plot.draw("Entanglement per layer over epochs", "wide"),
-        ("layer", "epoch", "entanglement"),
-        [
-            [layer.name, count(s), decimal(v, 3)]
-            for layer in logged
-            for s, v in zip(layer.steps, layer.history, strict=True)
         ],
     )
 
@@ -227,16 +181,4 @@ def network_data(audit: Audit) -> dict[str, Any] | None:
         "query": network.rows_of == "query",
         "examples": network.density.examples,
         "similarity": {h.name: [h.edges, h.counts] for h in network.similarity},
-    }
-
-
-def map_data(audit: Audit) -> dict[str, Any] | None:
-    """An even sample of the support behind the query's points."""
-    chart = audit.map
-    if chart is None:
-        return None
-    step = max(1, -(-len(chart.support_x) // MAP_SUPPORT))
-    return {
-        "x": four_digits(np.array(chart.support_x[::step])).tolist(),
-        "y": four_digits(np.array(chart.support_y[::step])).tolist(),
     }

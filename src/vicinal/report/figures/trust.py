@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from vicinal.audits.record import Audit
 from vicinal.audits.sections import (
@@ -16,10 +17,13 @@ from vicinal.audits.sections import (
     ReliabilityBin,
     RiskCoverage,
     Sweep,
+    Threshold,
 )
 from vicinal.report.svg import Figure, Pair, Plot, ticks
 from vicinal.report.words import count, decimal, percent, points, sentence
 
+CROWDED = 0.6  # of the rows in one bar
+LEAST = 1e-4  # of what is left to certainty, that the axis tells apart
 FEW = 10  # a bin with fewer rows shows its count and no bar: its accuracy would be noise
 
 
@@ -28,9 +32,16 @@ def reliability(head: Head, picks: bool = True) -> Figure:
 
     ``picks``: the cards carry this head's confidence, so a click on a bar can filter them.
     """
+    if crowded(head):
+        return close_reliability(head, picks)
     plot = accuracy_plot(head.bins, "confidence", [(0, 0), (1, 1)])
     if picks:
         clickable_bins(plot, head.bins, "conf")
+    how = f"Bars with 95 % intervals; bins of fewer than {FEW} rows show no bar."
+    return reliability_figure(head, plot, how, head.bins)
+
+
+def reliability_figure(head: Head, plot: Plot, how: str, bins: Sequence[ReliabilityBin]) -> Figure:
     ece = f"ECE {percent(head.ece)}" if head.ece is not None else "ECE not shown: too few rows"
     floor = f" · noise floor {percent(head.noise_floor)}" if head.noise_floor is not None else ""
     gap = head.overconfidence
@@ -38,12 +49,50 @@ def reliability(head: Head, picks: bool = True) -> Figure:
     return Figure(
         f"reliability-{head.name}",
         f"Reliability of {head.title}",
-        f"{ece}{floor}{lean.replace('-', '−')}. Bars with 95 % intervals; bins of fewer than "
-        f"{FEW} rows show no bar.",
+        f"{ece}{floor}{lean.replace('-', '−')}. {how}",
         plot.draw(f"Reliability diagram of {head.title}: {ece}"),
         ("confidence", "rows", "mean confidence", "accuracy", "95 % interval"),
-        bin_table(head.bins),
+        bin_table(bins),
     )
+
+
+def crowded(head: Head) -> bool:
+    """Whether most rows are in one bar: a diagram of even bars would show nothing of them."""
+    rows = sum(cell.count for cell in head.bins)
+    return bool(head.even_bins) and max(cell.count for cell in head.bins) > CROWDED * rows
+
+
+def nines(confidence: float) -> float:
+    """0.9, 0.99 and 0.999 at equal steps: what is left to certainty, by its logarithm."""
+    return -math.log10(max(1 - confidence, LEAST))
+
+
+def close_reliability(head: Head, picks: bool) -> Figure:
+    """Groups of equally many rows on an axis of nines; the dotted line is perfect."""
+    cells = [cell for cell in head.even_bins if cell.count and cell.score is not None]
+    low = min((cell.accuracy_low or 0.0) for cell in cells)
+    floor = max(0.0, math.floor(min(low, cells[0].score or 0.0) * 20) / 20)
+    first, last = nines(cells[0].score or 0.0), nines(cells[-1].score or 0.0)
+    pad = max(0.1, (last - first) * 0.06)
+    plot = Plot(x=(first - pad, last + pad), y=(floor, 1.0), height=290)
+    plot.left_axis(ticks(floor, 1), lambda v: points(v, 0), "accuracy %")
+    steps = np.linspace(0, 1 - LEAST, 400).tolist()
+    ideal = [(nines(c), c) for c in steps if floor <= c and plot.x[0] <= nines(c) <= plot.x[1]]
+    plot.line(ideal, "ideal")
+    marks = [c for c in (0, 0.3, 0.5, 0.7, 0.9, 0.97, 0.99, 0.997, 0.999, 0.9997, 1 - LEAST)
+             if plot.x[0] <= nines(c) <= plot.x[1]]  # fmt: skip
+    place = {nines(c): c for c in marks}
+    plot.bottom_axis(list(place), lambda v: f"{place[v]:g}", "confidence")
+    for cell in cells:
+        at = nines(cell.score or 0.0)
+        plot.whisker(at, max(floor, cell.accuracy_low or 0.0), cell.accuracy_high or 1.0)
+        plot.dot(at, max(floor, cell.accuracy or 0.0), "main", 4)
+        if picks:
+            ends = (max(plot.x[0], nines(cell.low)), min(plot.x[1], nines(cell.high)))
+            said = f"{count(cell.count)} rows, accuracy {percent(cell.accuracy)}: show them"
+            plot.clickable(ends, f"conf={cell.low:g}~{cell.high:g}", said)
+    how = "Most rows are this confident, so dots stand for equally many rows, with 95 % intervals."
+    return reliability_figure(head, plot, how, cells)
 
 
 def accuracy_plot(
@@ -158,6 +207,20 @@ def threshold_data(audit: Audit) -> dict[str, Any] | None:
         "rows": record.chosen.rows if record.chosen else len(cases.id),
         "chosen": record.chosen.value if record.chosen else None,
         "target": record.chosen.target if record.chosen else None,
+        "targets": [target_data(pick, confidence) for pick in record.targets],
+    }
+
+
+def target_data(pick: Threshold, confidence: NDArray[np.float64]) -> dict[str, Any]:
+    """One target that the page can move to; ``odd`` rows are rounded across its level."""
+    level = pick.target if pick.level is None else pick.level
+    printed = np.rint(10000 * confidence) / 10000
+    return {
+        "target": pick.target,
+        "value": pick.value,
+        "coverage": pick.coverage,
+        "level": level,
+        "odd": np.flatnonzero((printed < level) != (confidence < level)).tolist(),
     }
 
 
@@ -218,6 +281,9 @@ def credibility(record: Credibility) -> Figure:
     )
 
 
+OUTLINES = ("solid", "outlined", "dashed", "outlined in another color")
+
+
 def p_values(record: Credibility) -> Figure:
     """Shares per bin of each set's p-values; even bars mean the sets are alike."""
     sets = [h for h in record.histograms if sum(h.counts)]
@@ -232,7 +298,7 @@ def p_values(record: Credibility) -> Figure:
         plot.line([(0, even), (1, even)], "ideal")
     plot.bottom_axis(ticks(0, 1), lambda v: decimal(v, 1), "p-value")
     legend = " · ".join(
-        f"{'solid' if i == 0 else 'outlined'}: {h.name}" for i, h in enumerate(sets)
+        f"{OUTLINES[min(i, len(OUTLINES) - 1)]}: {h.name}" for i, h in enumerate(sets)
     )
     return Figure(
         "p-values",

@@ -18,6 +18,7 @@ from vicinal.similarity.factors import Dense, Factor, stacked
 from vicinal.similarity.places import Places
 from vicinal.similarity.rules.attention import Projection
 from vicinal.similarity.rules.conv import convolution, transposed_convolution
+from vicinal.similarity.rules.recurrence import InputGates, StateGates
 
 COVERED = ("weight", "bias")  # what a rule knows the gradients of, where the layer has them
 
@@ -138,7 +139,7 @@ def _over_places(g: Tensor) -> Tensor:
 
 RULES: dict[type[nn.Module], Rule] = {
     nn.Linear: linear,
-    Projection: linear,
+    **dict.fromkeys((Projection, InputGates, StateGates), linear),
     nn.Embedding: embedding,
     nn.PReLU: prelu,
     **dict.fromkeys((nn.Conv1d, nn.Conv2d, nn.Conv3d), convolution),
@@ -173,7 +174,7 @@ def _is_transposed(module: nn.Module) -> bool:
 def widths(module: Any) -> tuple[int, int] | None:
     """Features in and out of a layer that is a linear map at every place."""
     transposed = _is_transposed(module)
-    if not transposed and not isinstance(module, (nn.Linear, Projection)):
+    if not transposed and not isinstance(module, (nn.Linear, Projection, InputGates)):
         return None
     first, second = module.weight.shape
     return (first, second) if transposed else (second, first)

@@ -1,0 +1,126 @@
+"""Data frames of pandas or polars as the sets of an audit.
+
+Rows are compared by a column of vectors, by columns of numbers, or, where only images are there, by
+what a small pretrained encoder says of them (:mod:`vicinal.audits.encoder`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from vicinal.audits.encoder import SIZE, USED, encoded
+from vicinal.checks import InputError, closest
+
+LABELS = ("label", "labels", "y", "target", "targets", "class")
+VECTORS = ("embedding", "embeddings", "features", "vector", "Z", "X")
+IDS = ("id", "ids", "name")
+
+
+@dataclass(frozen=True)
+class Columns:
+    """Which columns hold what; None leaves it to the usual names."""
+
+    label: str | None = None
+    image: str | None = None
+    embedding: str | Sequence[str] | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class FrameRows:
+    """One frame as an audit takes it; ``how`` says what its rows are compared by."""
+
+    rows: NDArray[Any]
+    labels: NDArray[Any] | None
+    ids: tuple[str, ...] | None
+    images: list[str] | None
+    how: str
+
+    @property
+    def pair(self) -> Any:
+        return self.rows if self.labels is None else (self.rows, self.labels)
+
+
+def is_frame(value: Any) -> bool:
+    """Whether a value is a data frame: columns by name, each a series."""
+    return hasattr(value, "columns") and hasattr(value, "to_numpy") and hasattr(value, "shape")
+
+
+def frame_rows(frame: Any, columns: Columns, role: str) -> FrameRows:
+    """The rows of a frame, their labels, ids and images.
+
+    >>> import pandas
+    >>> frame = pandas.DataFrame({"a": [1.0, 2.0], "b": [0.5, 0.5], "kind": ["x", "y"]})
+    >>> found = frame_rows(frame, Columns(label="kind"), "support")
+    >>> found.rows.tolist(), found.labels.tolist(), found.how
+    ([[1.0, 0.5], [2.0, 0.5]], ['x', 'y'], 'rows are compared by 2 columns: a, b')
+    """
+    names = [str(name) for name in frame.columns]
+    label = _named(columns.label, LABELS, names, role, "label")
+    image = _named(columns.image, (), names, role, "image")
+    ident = next((name for name in IDS if name in names and name != label), None)
+    images = None if image is None else [str(path) for path in _values(frame, image)]
+    rows, how = _rows(frame, columns, [n for n in names if n not in (label, image, ident)], images)
+    labels = None if label is None else np.asarray(_values(frame, label))
+    ids = None if ident is None else tuple(map(str, _values(frame, ident)))
+    if ids is None and images is not None:
+        ids = tuple(Path(path).name for path in images)
+    return FrameRows(rows, labels, ids, images, how)
+
+
+def _named(
+    asked: str | None, usual: Sequence[str], names: Sequence[str], role: str, option: str
+) -> str | None:
+    if asked is None:
+        return next((name for name in usual if name in names), None)
+    if asked in names:
+        return asked
+    near = closest(asked, list(names), 1)
+    hint = f" Did you mean {option}={near[0]!r}?" if near else ""
+    raise InputError(f"`{role}` has no column {asked!r} (columns: {', '.join(names)}).{hint}")
+
+
+def _rows(
+    frame: Any, columns: Columns, names: Sequence[str], images: Sequence[str] | None
+) -> tuple[NDArray[Any], str]:
+    """A column of vectors, named or usual columns of numbers, or the images through the encoder."""
+    asked = columns.embedding
+    vector = asked if isinstance(asked, str) else next((n for n in VECTORS if n in names), None)
+    if vector is not None and asked is None and not _is_list(_values(frame, vector)):
+        vector = None
+    if vector is not None:
+        if vector not in [str(name) for name in frame.columns]:
+            raise InputError(f"no column {vector!r} for the embeddings. Columns: {list(names)}.")
+        rows = [np.asarray(row, dtype=np.float64) for row in _values(frame, vector)]
+        if len({row.shape for row in rows}) != 1 or rows[0].ndim != 1:
+            raise InputError(f"column {vector!r} must hold vectors of one length.")
+        return np.stack(rows), f"rows are compared by the vectors of column {vector!r}"
+    kinds = "f" if images is not None else "iuf"  # whole numbers beside images are their sizes
+    numeric = list(asked) if asked is not None else [
+        name for name in names if np.asarray(_values(frame, name)).dtype.kind in kinds
+    ]  # fmt: skip
+    if numeric:
+        matrix = np.stack([np.asarray(_values(frame, name), float) for name in numeric], 1)
+        some = ", ".join(numeric[:4]) + (", …" if len(numeric) > 4 else "")
+        many = "column" if len(numeric) == 1 else "columns"
+        return matrix, f"rows are compared by {len(numeric)} {many}: {some}"
+    if images is None:
+        raise InputError(
+            f"no column holds vectors or numbers to compare rows by (columns: {', '.join(names)}). "
+            "Name it: embedding='column', or image='column' for paths of images."
+        )
+    return encoded(images), USED.format(SIZE)
+
+
+def _values(frame: Any, name: str) -> list[Any]:
+    column = next(frame[key] for key in frame.columns if str(key) == name)
+    return column.to_list() if hasattr(column, "to_list") else list(column)
+
+
+def _is_list(values: Sequence[Any]) -> bool:
+    return bool(len(values)) and isinstance(values[0], (list, tuple, np.ndarray))

@@ -1,0 +1,98 @@
+"""Results row by row on disk: parquet parts of so many rows, each whole or not at all.
+
+A part is named by its place. Work that was stopped goes on at the first part that is missing; what
+is summed at the end is read from the parts, so that a run that was stopped ends like one that was
+not.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from vicinal.checks import InputError
+from vicinal.files import DiskError, reading, reason, regular_file, sweep, write_atomically
+from vicinal.neighbors.search.resumable import Progress
+
+Columns = Mapping[str, Any]
+Run = Callable[[Callable[[int, int], Columns], Sequence[tuple[int, int]]], Iterable[Columns]]
+
+
+def in_turn(
+    work: Callable[[int, int], Columns], spans: Sequence[tuple[int, int]]
+) -> Iterator[Columns]:
+    """One span after the other, in this process."""
+    for start, stop in spans:
+        yield work(start, stop)
+
+
+def parquet() -> Any:
+    try:
+        import pyarrow
+        import pyarrow.parquet
+    except ImportError:
+        raise InputError(
+            "an audit of rows that do not fit into memory writes parquet, which needs pyarrow: "
+            "pip install 'vicinal[parquet]'."
+        ) from None
+    return pyarrow
+
+
+class Parts:
+    """A folder of parquet parts of ``size`` rows each, of ``rows`` in all."""
+
+    def __init__(self, folder: Path, rows: int, size: int) -> None:
+        parquet()
+        self.folder, self.rows = folder, rows
+        self.spans = [(at, min(at + size, rows)) for at in range(0, rows, size)]
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise DiskError(f"cannot write to folder {folder}: {reason(error)}.") from error
+        sweep(folder)
+
+    def path(self, at: int) -> Path:
+        return self.folder / f"part-{at:05d}.parquet"
+
+    @property
+    def paths(self) -> list[Path]:
+        return [self.path(at) for at in range(len(self.spans))]
+
+    def fill(
+        self,
+        work: Callable[[int, int], Columns],
+        run: Run = in_turn,
+        progress: Progress | None = None,
+        title: str = "rows",
+    ) -> None:
+        """Make the parts that are missing; ``work(start, stop)`` gives the columns of a span."""
+        missing = [at for at in range(len(self.spans)) if not self.path(at).exists()]
+        spans = [self.spans[at] for at in missing]
+        for at, columns in zip(missing, run(work, spans), strict=True):
+            self._write(at, columns)
+            if progress is not None:
+                progress(title, self.spans[at][1], self.rows)
+
+    def _write(self, at: int, columns: Columns) -> None:
+        pyarrow, buffer = parquet(), io.BytesIO()
+        pyarrow.parquet.write_table(pyarrow.table(dict(columns)), buffer)
+        write_atomically(self.path(at), buffer.getvalue())
+
+    def read(self, *columns: str, rows: Sequence[int] | None = None) -> Iterator[dict[str, Any]]:
+        """Some columns of one part after the other, as numpy arrays or lists; or of some rows."""
+        for path in self.paths:
+            regular_file(path, "part", within=self.folder)
+            with reading(path, "Run the same command with --fresh."):
+                table = parquet().parquet.read_table(path, columns=list(columns))
+                if rows is not None:
+                    table = table.filter(np.isin(table["row"].to_numpy(), rows))
+                yield {name: _values(table[name]) for name in columns}
+
+
+def _values(column: Any) -> Any:
+    nested = hasattr(column.type, "value_type")
+    return column.to_pylist() if nested else column.to_numpy()

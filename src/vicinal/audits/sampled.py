@@ -1,0 +1,284 @@
+"""The facts of an audit whose support is not in memory: fitted on anchors, searched in all rows.
+
+Anchors are a seeded sample of the support's rows, every class among them. They take the place of
+the support wherever something is fitted: the space, the linear head, what is said leave-one-out.
+Their neighbors, like the query's, are found among *all* rows. Where every row is an anchor, all
+numbers are those of an audit in memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, cast
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from numpy.typing import NDArray
+from torch import Tensor
+
+from vicinal.audits.facts import Facts, split_of
+from vicinal.audits.fitted_space import space_facts
+from vicinal.audits.inputs import About, AuditSettings, Sets, ready_sets, usable_k
+from vicinal.audits.linear_view import sample
+from vicinal.audits.searching import Searching
+from vicinal.capture import ShardStore
+from vicinal.capture.sources import Rows
+from vicinal.checks import InputError
+from vicinal.confidence.ned.space import (
+    FEW,
+    FOLDS,
+    SCORED,
+    SpaceFit,
+    Task,
+    folds_of,
+    held_out_losses,
+    in_reach,
+    pool_of,
+)
+from vicinal.confidence.support import LabeledSupport
+from vicinal.files import fingerprint
+from vicinal.labels import Labels
+from vicinal.neighbors.distances import unit_rows
+from vicinal.neighbors.learned import Form
+from vicinal.neighbors.neighborhood import Neighborhood
+from vicinal.neighbors.search import Search
+from vicinal.neighbors.search.cost import SAMPLE
+from vicinal.neighbors.search.protocol import ApproximateSearch
+from vicinal.neighbors.search.recall import drawn_rows
+from vicinal.neighbors.search.resumable import Progress
+from vicinal.neighbors.search.sharded import Mapped, Source, rows_at
+from vicinal.neighbors.spaces import LABELED, SPACES, Space
+
+ANCHORS = 50_000  # rows that everything is fitted on
+PASS = 1 << 15  # queries that one reading of the support answers
+READ = 1 << 14  # rows read at a time
+Kept = Callable[[str, int], ShardStore | None]
+
+
+@dataclass(frozen=True, eq=False)
+class Whole:
+    """All of a set: where its rows are, and their class codes; ``some`` are those in memory."""
+
+    rows: Rows
+    codes: Int[Tensor, " n"] | None
+    fingerprint: str
+    some: Int[Tensor, " s"]
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @property
+    def sampled(self) -> bool:
+        return len(self.some) < len(self)
+
+
+class SampledSupport(LabeledSupport):
+    """A support of which anchors are in memory; its search, and the labels it votes with, are
+    those of all rows."""
+
+    def __init__(
+        self,
+        search: Search,
+        labels: Labels,
+        everyone: Int[Tensor, " n"],
+        anchors: Float[Tensor, "a d"],
+        graph: Neighborhood,
+        space: Space,
+    ) -> None:
+        super().__init__(search, labels, torch.arange(len(everyone)), space=space)
+        self.everyone, self.anchors, self.own = everyone, anchors, graph
+
+    @property
+    def rows(self) -> Float[Tensor, "a d"]:
+        return self.anchors
+
+    @property
+    def voters(self) -> Int[Tensor, " n"]:
+        return self.everyone
+
+    def query(self, x: Float[Tensor, "m d"], k: int) -> Neighborhood:
+        return self.search.query(self.space(x), k).cpu().labeled(self.everyone)
+
+    def leave_one_out(self, k: int) -> Neighborhood:
+        """Of the anchors, each among all other rows."""
+        return self.own.first(min(k, self.own.k))
+
+    def unreachable(self, k: int) -> NDArray[np.int64]:
+        theirs, own = self.leave_one_out(k).labels, self.labels.codes
+        return (~(theirs == own[:, None]).any(1)).nonzero()[:, 0].numpy()
+
+
+def whole_set(rows: Rows, codes: Tensor | None, most: int, seed: int) -> Whole:
+    """A set with the rows of it that will be in memory, and the checksum of all."""
+    n = len(rows)
+    if codes is not None:
+        some = sample(codes.clamp_min(0), most, seed)
+    else:
+        order = np.random.default_rng(seed).permutation(n)[:most]
+        some = torch.from_numpy(np.sort(order))
+    return Whole(rows, codes, checksum(rows), some)
+
+
+def checksum(rows: Rows) -> str:
+    """Of all rows, read once; where one is not finite, this is where it is said."""
+    parts = [fingerprint(block) for _, block in rows.blocks(READ)]
+    return fingerprint(*parts)[:12]
+
+
+def sampled_sets(
+    support: Whole, query: Whole | None, settings: AuditSettings, about: About, rest: dict[str, Any]
+) -> tuple[Sets, About]:
+    """The rows in memory as an audit's sets; their ids are those of their places in the files."""
+    given = {"support": support, "query": query}
+    pairs: dict[str, Any] = {"support": None, "query": None}
+    names: dict[str, Any] = {}
+    for role, whole in given.items():
+        if whole is not None:
+            z, y = rows_at(whole.rows, whole.some, READ), whole.rows.labels()
+            pairs[role] = z if y is None else (z, y[whole.some.numpy()])
+            names[f"{role}_ids"] = ids_of(whole, whole.some)
+    if query is None:
+        names["query_ids"] = names["support_ids"]
+    about = replace(about, **names)
+    sets = ready_sets(
+        pairs["support"], pairs["query"], rest.get("calib"), settings, about, rest.get("foreign")
+    )
+    return sets, about
+
+
+def ids_of(whole: Whole, rows: Int[Tensor, " m"]) -> tuple[str, ...]:
+    """What some rows are called, block by block of the files."""
+    names = dict[int, str]()
+    for start in sorted({int(row) // READ * READ for row in rows.tolist()}):
+        stop = min(start + READ, len(whole))
+        block = whole.rows.ids(start, stop)
+        mine = rows[(rows >= start) & (rows < stop)].tolist()
+        names |= {row: block[row - start] for row in mine}
+    return tuple(names[row] for row in rows.tolist())
+
+
+def plain_space_of(settings: AuditSettings, sets: Sets, k: int) -> SpaceFit:
+    """The best space that looks at no label, by held-out anchors, or the one that is named."""
+    if settings.space in LABELED:
+        raise InputError(
+            f"space={settings.space!r} looks at the labels, so that every support row must be "
+            "searched in a map fitted without it: that needs all rows in memory. Pass space='fit' "
+            "(the best that looks at none), or a larger --memory."
+        )
+    rows, labels = sets.support.as_given, Labels(sets.classes, sets.codes)
+    if settings.space == "raw" or settings.metric == "cosine" or len(rows) < FEW:
+        return SpaceFit()
+    if settings.space != "fit":
+        return SpaceFit(Form(settings.space)(rows, labels.codes))
+    fold = folds_of(labels, min(FOLDS, len(rows)))
+    task = pool_of(Task(rows, labels, fold, k, settings.metric, None))
+    losses = {}
+    for name in SPACES[:-2]:
+        try:
+            losses[name] = held_out_losses(Form(name), task, SCORED)
+        except InputError:
+            continue  # rows of one column, or none that varies: no such space
+    best = in_reach(losses)[0]
+    space = Form(best)(rows, labels.codes)
+    return SpaceFit(space, None, {name: float(loss.mean()) for name, loss in losses.items()})
+
+
+@dataclass(frozen=True, eq=False)
+class Normalized:
+    """Rows scaled to length 1 when they are read."""
+
+    rows: Rows
+
+    @property
+    def width(self) -> int:
+        return self.rows.width
+
+    @property
+    def dtype(self) -> torch.dtype:
+        return self.rows.dtype
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    def blocks(self, size: int, start: int = 0, stop: int | None = None) -> Any:
+        for at, block in self.rows.blocks(size, start, stop):
+            yield at, unit_rows(block)
+
+
+def compared(rows: Rows, settings: AuditSettings) -> Source:
+    """The rows as they are given to heads, before the space."""
+    return Normalized(rows) if settings.normalize else rows
+
+
+def sampled_facts(
+    support: Whole,
+    sets: Sets,
+    settings: AuditSettings,
+    about: About,
+    make: Callable[[Source], Search],
+    work: str | Path | None,
+    progress: Progress | None,
+) -> Facts:
+    """Choose the space on the anchors, search them and the query among all rows, and split."""
+    assert support.codes is not None
+    k = min(usable_k(replace(settings, k=None), sets), settings.k or len(support) - 1)
+    fit = plain_space_of(settings, sets, k)
+    sets = sets.mapped(fit.space)
+    search = make(Mapped(compared(support.rows, settings), fit.space))
+    everyone = support.codes
+
+    def nearest(rows: Tensor, question: str, exclude: Tensor | None = None) -> Neighborhood:
+        store = None
+        if work is not None:
+            key = fingerprint(support.fingerprint, question, *settings.searched, fit.space.name, k)
+            facts = {"layers": ["distances", "indices"], "rows": len(rows), "k": k}
+            store = ShardStore.open_for_writing(Path(work) / key[:16], facts)
+        return searched(search, rows, k, exclude, store, progress).labeled(everyone)
+
+    own = nearest(sets.support.rows, f"anchors {len(support.some)}", support.some)
+    graph = own
+    query = graph if sets.leave_one_out else nearest(sets.query.rows, sets.query.fingerprint)
+    calib = None if sets.calib is None else nearest(sets.calib.rows, sets.calib.fingerprint)
+    foreign = None if sets.foreign is None else nearest(sets.foreign.rows, sets.foreign.fingerprint)
+    labels = Labels(sets.classes, sets.codes)
+    held = SampledSupport(search, labels, everyone, sets.support.rows, graph, fit.space)
+    split = split_of(sets, query, graph, calib, settings.seed)
+    said = space_facts(settings, fit)
+    asked = Searching(sets.support, settings, work, progress, lambda rows: search)
+    if not search.exact:
+        some = drawn_rows(len(sets.codes), SAMPLE, settings.seed + 1)
+        exactly = cast(ApproximateSearch, search).exactly
+        near = exactly(sets.support.rows[some], k, exclude=support.some[some])
+        asked.checked.append((some, near))
+    return Facts(sets, settings, about, None, held, graph, query, split, None, said, asked, foreign)
+
+
+def searched(
+    search: Search,
+    rows: Float[Tensor, "m d"],
+    k: int,
+    exclude: Int[Tensor, " m"] | None,
+    store: ShardStore | None,
+    progress: Progress | None,
+) -> Neighborhood:
+    """Neighbors of rows in memory, many rows for one reading of the support, resumable."""
+    if store is None or not store.complete:
+        parts = []
+        for start in range(0 if store is None else store.rows, len(rows), PASS):
+            some = slice(start, start + PASS)
+            part = search.query(rows[some], k, exclude=None if exclude is None else exclude[some])
+            if store is None:
+                parts.append(part)
+            else:
+                store.append({"distances": part.distances, "indices": part.indices}, None)
+            if progress is not None:
+                progress("neighbors", min(start + PASS, len(rows)), len(rows))
+        if store is None:
+            return Neighborhood(
+                torch.cat([p.distances for p in parts]), torch.cat([p.indices for p in parts])
+            )
+        store.finish()
+    return Neighborhood(store["distances"], store["indices"])

@@ -1,0 +1,312 @@
+"""An audit of rows in shards: read into memory where they fit, else fitted on anchors and streamed.
+
+    vicinal.audit(support="train/*.parquet", query="test/*.parquet", memory="2GB", on="ray")
+
+What is fitted is fitted on anchors (:mod:`vicinal.audits.sampled`), their neighbors found among all
+rows; every row is then judged block by block into parquet parts, in this process or in Ray's. What
+stays in memory is anchors, labels, and sums.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import os
+import re
+import time
+import warnings
+from collections.abc import Callable
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+import numpy as np
+import torch
+
+from vicinal.audits import sampled
+from vicinal.audits.facts import Facts
+from vicinal.audits.inputs import About, AuditSettings
+from vicinal.audits.parts import Parts, Run, in_turn
+from vicinal.audits.record import Audit
+from vicinal.audits.sampled import Whole, sampled_facts, sampled_sets, whole_set
+from vicinal.audits.sections import Scale
+from vicinal.audits.streamed_cases import CaseJudge, verdict_counts
+from vicinal.audits.streamed_labels import LabelJudge, streamed_labels
+from vicinal.audits.streamed_sections import sections_of_all
+from vicinal.capture.row_files import Names
+from vicinal.capture.sources import ArrayRows, Rows, open_rows
+from vicinal.checks import InputError
+from vicinal.files import fingerprint
+from vicinal.labels import codes_of, labels_of
+from vicinal.neighbors.search import Search
+from vicinal.neighbors.search.pg_rows import PgRows, is_pg
+from vicinal.neighbors.search.resumable import Progress
+from vicinal.neighbors.search.sharded import ShardedSearch, Source, rows_at
+
+DEFAULT_MEMORY = 2 << 30  # of an audit of shards, where nothing is said
+PROCESS = 420 << 20  # what Python and torch take, where it cannot be asked
+SMALLEST = 64 << 20  # for blocks of rows
+NEIGHBORS = 100  # of an audit, where nothing is said
+_UNITS = {"": 1, "kb": 1 << 10, "mb": 1 << 20, "gb": 1 << 30, "tb": 1 << 40}
+
+
+def is_source(value: Any) -> bool:
+    """Whether rows are named, or mapped, rather than given."""
+    if isinstance(value, (tuple, list)) and len(value) == 2:
+        value = value[0]
+    return isinstance(value, (str, Path, np.memmap)) or hasattr(value, "blocks")
+
+
+def as_rows(value: Any, names: Names | None = None) -> Rows | None:
+    """A set as it was given, as rows that are read in blocks."""
+    if value is None or hasattr(value, "blocks"):
+        return value
+    if is_pg(value):
+        asked = names or Names()
+        return PgRows(value, id=asked.id, label=asked.label, embedding=asked.embedding)
+    if isinstance(value, (str, Path)):
+        return open_rows(value, names)
+    z, y = value if isinstance(value, (tuple, list)) and len(value) == 2 else (value, None)
+    return ArrayRows(z, y)
+
+
+def as_bytes(memory: int | str | None) -> int | None:
+    """
+    >>> as_bytes("2GB"), as_bytes("512 MB"), as_bytes(1000)
+    (2147483648, 536870912, 1000)
+    """
+    if memory is None:
+        return None
+    found = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)\s*([kmgt]?b?)", str(memory).strip().lower())
+    unit = _UNITS.get((found[2] if found[2] in _UNITS else f"{found[2]}b") if found else "?")
+    if found is None or unit is None:
+        raise InputError(f"`memory` must be a size like 2GB or 512MB, got {memory!r}.")
+    return int(float(found[1]) * unit)
+
+
+def audit_at_scale(
+    sets: dict[str, Any],
+    settings: AuditSettings,
+    about: About,
+    work: str | Path | None,
+    progress: Progress | None,
+    on: str | None,
+    memory: int | str | None,
+) -> Audit:
+    """The audit of sets that are named, mapped or too many, in memory if they fit."""
+    from vicinal.audits.audit import audit  # it calls this function
+
+    allowed = as_bytes(memory) or DEFAULT_MEMORY
+    rows = {role: as_rows(value) for role, value in sets.items()}
+    given = {role: value for role, value in rows.items() if value is not None}
+    if needed(given, settings) <= allowed:
+        arrays = {role: in_memory(value) for role, value in given.items()}
+        about = with_ids(given, about)
+        return audit(
+            **arrays, settings=settings, about=about, work=work, progress=progress, on=on
+        )  # fmt: skip
+    with TemporaryDirectory() as folder:
+        place = Path(work) if work is not None else Path(folder)
+        result = streamed(given, settings, about, place, progress, on, allowed)
+        if work is None:  # nobody asked for the parts
+            return dataclasses.replace(result, parts={})
+        return result
+
+
+def needed(rows: dict[str, Rows], settings: AuditSettings) -> int:
+    """Bytes that an audit in memory takes: rows thrice, neighbors with their labels and weights."""
+    k = settings.k or NEIGHBORS
+    each = (len(part) * (3 * part.width * part.dtype.itemsize + 60 * k) for part in rows.values())
+    return PROCESS + sum(each)
+
+
+def in_memory(rows: Rows) -> Any:
+    z, y = rows_at(rows, slice(None), sampled.READ), rows.labels()
+    return z if y is None else (z, y)
+
+
+def with_ids(rows: dict[str, Rows], about: About) -> About:
+    found: dict[str, Any] = {}
+    for role in ("support", "query"):
+        if role in rows and getattr(about, f"{role}_ids") is None:
+            found[f"{role}_ids"] = rows[role].ids(0, len(rows[role]))
+    return dataclasses.replace(about, **found)
+
+
+def streamed(
+    rows: dict[str, Rows],
+    settings: AuditSettings,
+    about: About,
+    work: Path,
+    progress: Progress | None,
+    on: str | None,
+    memory: int,
+) -> Audit:
+    """Fit on anchors, judge every row into parts, sum up."""
+    from vicinal.audits.audit import provenance_of, sentences  # it calls this function
+
+    start = time.perf_counter()
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always", UserWarning)
+        support, query = wholes(rows, settings)
+        rest: dict[str, Any] = {}
+        if "calib" in rows:
+            rest["calib"] = in_memory(rows["calib"])
+        if "foreign" in rows:
+            rest["foreign"] = rows_at(rows["foreign"], slice(None), sampled.READ)
+        sets, about = sampled_sets(support, query, settings, about, rest)
+        make, run = engine(on, settings, room(memory, sets.support.rows.shape, support, settings))
+        facts = sampled_facts(support, sets, settings, about, make, work, progress)
+        labels, cases = all_rows(facts, support, query, work, run, progress, memory)
+        record, suspects = streamed_labels(facts, support, labels)
+        scale = scale_of(facts, support, query, suspects, labels, cases, memory)
+        sections = sections_of_all(facts, support, query, record, labels)
+        parts = named_parts("labels", labels) | (named_parts("samples", cases) if cases else {})
+    command = about.command or "vicinal.audit(...)"
+    config = {**settings.to_dict(), **about.config}
+    return Audit(
+        **sections,
+        scale=dataclasses.replace(scale, parts=tuple(parts)),
+        parts=parts,
+        provenance=provenance_of(settings.seed, command, about.reproduce or command, start, config),
+        warnings=(*about.warnings, *sentences(caught)),
+    )
+
+
+def wholes(rows: dict[str, Rows], settings: AuditSettings) -> tuple[Whole, Whole | None]:
+    """Both sets in one coding of the classes."""
+    own = rows["support"]
+    y = own.labels()
+    if y is None:
+        raise InputError("`support` has no labels. Give shards with a label column, or (Z, y).")
+    labels = labels_of(y, len(own), "labels of support")
+    support = whole_set(own, labels.codes, sampled.ANCHORS, settings.seed)
+    asked = rows.get("query")
+    if asked is None:
+        return support, None
+    if asked.width != own.width:
+        raise InputError(
+            f"`support` has {own.width} columns but `query` has {asked.width}. They must come from "
+            "the same model and layer."
+        )
+    given, codes = asked.labels(), None
+    if given is not None:
+        codes = codes_of(given, len(asked), labels, unlabeled=True, name="labels of query")
+    picked = whole_set(asked, None, sampled.ANCHORS, settings.seed)
+    return support, dataclasses.replace(picked, codes=codes)
+
+
+def engine(
+    on: str | None, settings: AuditSettings, block: int
+) -> tuple[Callable[[Source], Search], Run]:
+    """Where neighbors are searched and rows judged: block by block here, or in Ray's processes."""
+    if on is None:
+        search = ShardedSearch(settings.metric, memory=block)
+        return search.build, in_turn
+    from vicinal.neighbors.search.on_ray import RaySearch
+
+    kind = "faiss" if settings.search == "faiss" else "exact"
+    spread = RaySearch(settings.metric, on=on, engine=kind)
+    return spread.build, spread.map
+
+
+def room(memory: int, anchors: tuple[int, ...], support: Whole, settings: AuditSettings) -> int:
+    """Bytes for a block of rows and its search, besides what stays in memory."""
+    k = min(settings.k or NEIGHBORS, len(support) - 1)
+    held = anchors[0] * (12 * anchors[1] + 80 * k) + 40 * len(support)
+    left = memory - process() - held
+    if left < 2 * SMALLEST:
+        least = (process() + held + 2 * SMALLEST) / (1 << 20)
+        raise InputError(
+            f"--memory {memory >> 20} MB is too little: the process, {anchors[0]:,} anchors with "
+            f"their neighbors, the labels and one block take {least:.0f} MB."
+        )
+    return left // 2
+
+
+def process() -> int:
+    """Bytes that this process takes now."""
+    try:
+        pages = int(Path("/proc/self/statm").read_text().split()[1])
+    except (OSError, ValueError, IndexError):
+        return PROCESS
+    return pages * os.sysconf("SC_PAGE_SIZE")
+
+
+def all_rows(
+    facts: Facts,
+    support: Whole,
+    query: Whole | None,
+    work: Path,
+    run: Run,
+    progress: Progress | None,
+    memory: int,
+) -> tuple[Parts, Parts | None]:
+    """Every label and, where the query is only sampled, every row of it, judged into parts."""
+    fitted = facts.ned.parameters_
+    key = fingerprint(
+        support.fingerprint, "" if query is None else query.fingerprint, len(support.some),
+        *map(str, dataclasses.astuple(facts.settings)), repr(fitted), facts.space.name,
+    )[:16]  # fmt: skip
+    each = 96 * facts.graph.k + 48 * len(facts.sets.classes) + 16 * support.rows.width
+    size = max(256, min(memory // 8 // each, sampled.PASS))
+    labels = Parts(work / f"labels-{key}", len(support), size)
+    labels.fill(LabelJudge(facts, support), run, progress, "label audit")
+    if query is None or not query.sampled:
+        return labels, None
+    cases = Parts(work / f"samples-{key}", len(query), size)
+    cases.fill(CaseJudge(facts, query), run, progress, "verdicts")
+    return labels, cases
+
+
+def scale_of(
+    facts: Facts,
+    support: Whole,
+    query: Whole | None,
+    suspects: int,
+    labels: Parts,
+    cases: Parts | None,
+    memory: int,
+) -> Scale:
+    """The sums over all parts, and the sentence with the sampling error."""
+    loss = -facts.support_log_probs.gather(1, facts.sets.codes[:, None])[:, 0]
+    n, anchors = len(support), len(support.some)
+    error = float(loss.std()) / math.sqrt(anchors) * math.sqrt(1 - anchors / n)
+    how = (
+        f"everything is fitted on {anchors:,} of {n:,} support rows, each searched among all of "
+        f"them (leave-one-out NLL {float(loss.mean()):.4f} ± {error:.4f} by sampling); every label "
+        "is judged"
+    )
+    asked = support if query is None else query
+    if query is not None and query.sampled:
+        how += (
+            f"; heads are compared on {len(query.some):,} of {len(query):,} query rows, and every "
+            "row has its verdict from the head that is kept"
+        )
+    counts = torch.bincount(facts.verdicts.codes, minlength=4).tolist()
+    few = dict(zip(("supported", "contested", "unfamiliar", "isolated"), counts, strict=True))
+    return Scale(
+        how=how + ".",
+        search=str(facts.support.search.title),
+        support_rows=n,
+        anchors=anchors,
+        query_rows=len(asked),
+        query_sample=len(asked.some),
+        verdicts=few if cases is None else verdict_counts(cases),
+        suspects=suspects,
+        ambiguous=sum(int(part["ambiguous"].sum()) for part in labels.read("ambiguous")),
+        memory=memory,
+    )
+
+
+def named_parts(table: str, parts: Parts) -> dict[str, Path]:
+    """What the files are called in the folder of a run."""
+    return {f"{table}-{at:05d}.parquet": path for at, path in enumerate(parts.paths)}
+
+
+def on_ray(on: str, settings: AuditSettings) -> Callable[[torch.Tensor], Search]:
+    """Makes a search of rows in memory that lives in Ray's processes."""
+    from vicinal.neighbors.search.on_ray import RaySearch
+
+    kind = "faiss" if settings.search == "faiss" else "exact"
+    return lambda rows: RaySearch(settings.metric, on=on, engine=kind).build(rows)

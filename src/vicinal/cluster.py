@@ -1,0 +1,77 @@
+"""How is a Ray cluster reached, and what is said when it, or a worker of it, is gone?
+
+Ray is an extra. It schedules, sends, restarts and asks again; there is nothing of that here.
+"""
+
+from __future__ import annotations
+
+import logging
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from vicinal.checks import InputError
+from vicinal.files import reason
+
+RESTARTS = 3  # of a worker that dies
+# A loaded machine may take its time to start a cluster; Ray's own patience is 30 seconds.
+_PATIENCE = {"RAY_agent_register_timeout_ms": "180000", "RAY_raylet_start_wait_time_s": "180"}
+
+
+def connect(on: str) -> Any:
+    """Ray, connected: ``"ray"`` is the cluster of RAY_ADDRESS or a new local one; or an address."""
+    try:
+        import ray  # an extra
+    except ImportError:
+        raise InputError(f"on={on!r} needs Ray: pip install 'vicinal[ray]'.") from None
+    if on != "ray" and not on.startswith("ray://"):
+        raise InputError(f"on={on!r} is no cluster. Give ray, or ray://host:10001.")
+    if ray.is_initialized():
+        return ray
+    address = os.environ.get("RAY_ADDRESS") if on == "ray" else on
+    quiet = {"logging_level": logging.ERROR, "log_to_driver": False}
+    try:
+        if address:
+            ray.init(address=address, **quiet)
+        else:
+            for name, value in {**_PATIENCE, "RAY_USAGE_STATS_ENABLED": "0"}.items():
+                os.environ.setdefault(name, value)
+            ray.init(include_dashboard=False, **quiet)
+    except Exception as error:  # Ray has no one kind for it
+        where = f"the Ray cluster at {address}" if address else "a Ray cluster on this machine"
+        raise InputError(
+            f"cannot reach {where}: {reason(error)}. Check that it runs (ray status), or leave "
+            "--on out to work in one process."
+        ) from None
+    return ray
+
+
+@contextmanager
+def asking(what: str) -> Iterator[None]:
+    """What a worker complains of, or that it keeps dying, as one sentence."""
+    import ray
+
+    try:
+        yield
+    except ray.exceptions.RayTaskError as error:
+        cause = getattr(error, "cause", None)
+        if isinstance(cause, InputError):
+            raise InputError(str(cause)) from None
+        raise
+    except ray.exceptions.RayActorError as error:
+        last = str(error).strip().splitlines()[-1][:200]
+        if "creation task" in str(error):
+            raise InputError(
+                f"a worker for {what} could not start: {last}. The same vicinal must be installed "
+                "on every machine of the cluster."
+            ) from None
+        raise InputError(
+            f"a worker that holds {what} keeps dying; Ray restarted it {RESTARTS} times. Does its "
+            "piece fit into the memory of its machine? Use more workers or smaller shards."
+        ) from None
+    except (ray.exceptions.RayError, ConnectionError) as error:
+        raise InputError(
+            f"the Ray cluster was lost while it worked on {what} ({reason(error)}). Run the same "
+            "command again: finished blocks are kept."
+        ) from None

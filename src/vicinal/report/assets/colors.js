@@ -1,0 +1,86 @@
+// ---- colors: what a point of the map may be colored by, its legend, and what it says on hover.
+
+const HUES = ['#2f6f9f', '#d18a17', '#a83a6b', '#3c8d5a', '#7a5ab5', '#b5523b', '#2a9a9a', '#8a8f1f', '#c45f9c', '#5b6f8f', '#9c6b3f', '#4f9fd6'];
+const QUIET = 'strong'; // the palette's name for what is not colored
+const RAMP = ['#d6c15a', '#9fb35a', '#5fa06f', '#33868a', '#2b6690', '#26447f'];
+
+function colorings() {
+  const c = D.cases;
+  const hue = (code) => (code < 0 ? QUIET : HUES[code % HUES.length]);
+  const classes = (codes) => [...new Set(codes)].filter((code) => code >= 0).sort((a, b) => a - b).map((code) => [hue(code), D.classes[code], `class=${code}`]);
+  const found = {
+    verdict: { title: 'verdict', of: (r) => VERDICTS[P.verdict[r]], legend: () => VERDICTS.map((v) => [v, v, `verdict=${v}`]) },
+    predicted: { title: 'prediction', of: (r) => hue(P.predicted[r]), legend: () => classes(P.predicted) },
+    label: { title: 'label', of: (r) => hue(P.label[r]), legend: () => [...classes(P.label), [QUIET, 'no label', null]] },
+    confidence: { title: 'confidence', of: (r) => RAMP[Math.min(5, Math.floor(P.confidence[r] / 10000 * 6))], legend: () => RAMP.map((color, i) => [color, `${decimal(i / 6)}–${decimal((i + 1) / 6)}`, `conf=${i / 6}~${(i + 1) / 6}`]) },
+    right: { title: 'right or wrong', of: (r) => (P.label[r] < 0 ? QUIET : P.label[r] === P.predicted[r] ? 'supported' : 'unfamiliar'), legend: () => [['supported', 'right', null], ['unfamiliar', 'wrong', 'errors=1'], [QUIET, 'no label', null]] },
+    suspect: { title: 'suspect labels', of: () => QUIET, behind: (s, row) => (suspectAt.has(row) ? 'contested' : QUIET), legend: () => [['contested', 'support label to review', 'section=labels'], [QUIET, 'other rows', null]] },
+  };
+  (c.layers ?? []).forEach((layer, l) => {
+    found[`layer-${l}`] = { title: `vote of ${clip(layer, 24)}`, of: (r) => { const i = caseAt.get(r); return i === undefined ? QUIET : hue(c.layer_class[i][l]); }, legend: () => classes(c.layer_class.map((row) => row[l])) };
+  });
+  const behind = P.support.label;
+  for (const form of Object.values(found)) form.behind ??= form === found.predicted || form === found.label || form.title.startsWith('vote') ? (s) => hue(behind[s]) : () => QUIET;
+  return found;
+}
+
+function paletteOf(style) {
+  const known = new Map();
+  return (key) => {
+    if (key.startsWith('#')) return key;
+    if (!known.has(key)) known.set(key, style.getPropertyValue(`--${key}`).trim());
+    return known.get(key);
+  };
+}
+
+// A color as the four bytes of a pixel, mixed with the ground it lies on.
+function pixelOf(color, ground, share) {
+  const parts = (hex) => [1, 3, 5].map((at) => parseInt(hex.slice(at, at + 2), 16));
+  const [a, b] = [parts(color), parts(ground)];
+  const [red, green, blue] = a.map((v, i) => Math.round(v * share + b[i] * (1 - share)));
+  return (255 << 24 | blue << 16 | green << 8 | red) >>> 0;
+}
+
+function drawLegend(by) {
+  const color = paletteOf(getComputedStyle(root));
+  const entries = by.legend();
+  const some = entries.length > 16 ? entries.slice(0, 15) : entries;
+  const swatch = (key) => {
+    if (VERDICTS.includes(key) && by.title === 'verdict') return mark(VERDICTS.indexOf(key));
+    const dot = el('i', { class: 'swatch-dot' });
+    dot.style.background = color(key);
+    return dot;
+  };
+  $('#map-legend').replaceChildren(...some.map(([key, label, picked]) => (picked
+    ? el('button', { type: 'button', 'data-pick': picked }, swatch(key), name(clip(label, 28)))
+    : el('span', {}, swatch(key), name(clip(label, 28))))),
+  entries.length > some.length && el('span', { class: 'quiet', text: `and ${whole(entries.length - some.length)} more, colors repeat` }) || '',
+  P.support.row.length ? el('span', { class: 'quiet' }, 'small: support') : '');
+}
+
+function rowTip(row) {
+  const i = caseAt.get(row);
+  const wrong = P.label[row] >= 0 && P.label[row] !== P.predicted[row];
+  return [
+    i !== undefined && D.kind === 'images' ? thumb('query', i, 64) : null,
+    el('div', {},
+      el('div', { class: 'says' }, mark(P.verdict[row]), name(clip(D.classes[P.predicted[row]], 40)), el('span', { class: 'quiet', text: decimal(P.confidence[row] / 10000) })),
+      el('div', { class: wrong ? 'truth wrong' : 'truth' }, P.label[row] < 0 ? 'no label' : name(`${wrong ? '✗' : '✓'} label ${clip(D.classes[P.label[row]], 40)}`)),
+      el('div', { class: 'id' }, name(clip(rowName(idOf(row), row), 48))),
+      i !== undefined && D.kind === 'texts' ? el('div', { class: 'snippet', text: clip(D.texts.query[i] ?? '', 120) }) : null),
+  ].filter(Boolean);
+}
+
+function suspectTip(row) {
+  const s = D.suspects[suspectAt.get(row)];
+  return [D.kind === 'images' ? thumb('support', s.place, 64) : null,
+    el('div', {}, el('div', { class: 'says' }, name(`${clip(D.classes[s.given], 30)} → ${clip(D.classes[s.suggested], 30)}?`)), el('div', { class: 'id' }, name(clip(rowName(s.id, s.row), 48))))].filter(Boolean);
+}
+
+function mapTable(form) {
+  const groups = new Map();
+  P.predicted.forEach((p, r) => { const g = groups.get(p) ?? [0, 0, 0]; g[0] += 1; g[1] += form.x[r]; g[2] += form.y[r]; groups.set(p, g); });
+  const rows = [...groups].sort((a, b) => a[0] - b[0]).map(([p, [n, x, y]]) => el('tr', {}, el('th', { scope: 'row' }, name(clip(D.classes[p], 60))), el('td', { text: whole(n) }), el('td', { text: brief(x / n) }), el('td', { text: brief(y / n) })));
+  $('#map-table').replaceChildren(el('table', {}, el('caption', { class: 'quiet', text: 'Centers of the predicted classes on the map' }),
+    el('thead', {}, el('tr', {}, ...['predicted', 'rows', 'x', 'y'].map((t) => el('th', { scope: 'col', text: t })))), el('tbody', {}, ...rows)));
+}

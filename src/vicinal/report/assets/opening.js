@@ -1,0 +1,114 @@
+// ---- opening: the tiles and actions at the top, the selection they set, the worst rows beside it.
+
+function rowsWith(...verdicts) {
+  const codes = new Set(verdicts.map((v) => VERDICTS.indexOf(v)));
+  const rows = [];
+  P.verdict.forEach((v, r) => { if (codes.has(v)) rows.push(r); });
+  return rows;
+}
+const isWrong = (r) => P.label[r] >= 0 && P.label[r] !== P.predicted[r];
+
+// The record's own numbers stand in the page; they move only with the target.
+function drawCounts() {
+  const total = P.verdict.length;
+  VERDICTS.forEach((verdict) => {
+    const n = rowsWith(verdict).length;
+    $(`[data-count="${verdict}"]`).textContent = whole(n);
+    $(`[data-share="${verdict}"]`).textContent = percent(n / Math.max(total, 1));
+  });
+  const rows = rowsWith('supported');
+  const labeled = rows.filter((r) => P.label[r] >= 0);
+  const wrong = labeled.filter(isWrong).length;
+  $('[data-tile=accept]').textContent = whole(rows.length);
+  $('[data-of=accept]').textContent = `${percent(rows.length / Math.max(total, 1), 0)} of ${whole(total)} inputs`;
+  if (labeled.length) $('[data-detail=accept]').textContent = `${whole(wrong)} of the ${whole(labeled.length)} with a label are wrong (${percent(wrong / labeled.length)}).`;
+}
+
+function rowsFile(filename, rows) {
+  const columns = ['id', 'row', 'predicted', 'confidence', 'verdict', 'label'];
+  const lines = rows.map((r) => [cell(idOf(r)), r, cell(D.classes[P.predicted[r]]), P.confidence[r] / 10000, VERDICTS[P.verdict[r]], P.label[r] < 0 ? '' : cell(D.classes[P.label[r]])]);
+  download(filename, 'text/csv', [columns, ...lines].map((line) => line.join(',')).join('\n') + '\n');
+}
+
+const ACTIONS = {
+  review: () => { if (D.suspects.length) openSuspect(0); goTo('labels'); },
+  people: () => rowsFile('rows-for-people.csv', rowsWith('contested', 'unfamiliar', 'isolated')),
+  ship: () => goTo('risk-coverage'),
+};
+
+// What is selected anywhere on the page, in one line that stays in sight.
+function drawSelection(rows) {
+  const bar = $('#selection');
+  bar.hidden = !filtered();
+  if (bar.hidden) return;
+  const labeled = rows.filter((r) => P.label[r] >= 0);
+  const right = labeled.filter((r) => !isWrong(r)).length;
+  const counts = VERDICTS.map((_, v) => rows.filter((r) => P.verdict[r] === v).length);
+  bar.replaceChildren(
+    el('strong', { text: `${whole(rows.length)} of ${whole(P.verdict.length)} rows` }),
+    ...counts.map((n, v) => (n ? el('span', { class: 'quiet' }, mark(v), ` ${whole(n)}`) : null)).filter(Boolean),
+    labeled.length ? el('span', { class: 'quiet', text: `accuracy ${percent(right / labeled.length)}` }) : '',
+    el('span', { class: 'grow' }),
+    el('button', { type: 'button', text: 'Show', onclick: () => goTo('cases') }),
+    el('button', { type: 'button', text: 'Export CSV', onclick: () => rowsFile('rows-selected.csv', rows) }),
+    el('button', { type: 'button', text: 'Clear', onclick: () => clearFilters() }));
+}
+
+function clearFilters() {
+  chosen.query.clear();
+  chosen.support.clear();
+  update(Object.fromEntries(FILTERS.map((key) => [key, ''])));
+}
+
+// While nothing is open the panel shows what most needs a look.
+function drawWorst() {
+  const box = $('#worst');
+  if (!box) return;
+  const parts = [];
+  if (D.suspects.length) {
+    parts.push(el('h2', { text: 'Worst suspects' }), el('ul', { class: 'worst' }, ...D.suspects.slice(0, 6).map((s, n) => el('li', {}, el('button', { type: 'button', 'data-worst-suspect': s.row, onclick: () => openSuspect(n) },
+      D.kind === 'images' ? thumb('support', s.place, 40) : null,
+      el('span', {}, el('span', { class: 'says' }, name(clip(D.classes[s.given], 30)), ' → ', name(clip(D.classes[s.suggested], 30)), '?'), el('span', { class: 'id' }, name(clip(rowName(s.id, s.row), 40)))))))));
+  }
+  const c = D.cases;
+  const contested = c.row.map((_, i) => i).filter((i) => VERDICTS[c.verdict[i]] === 'contested').sort((a, b) => c.confidence[a] - c.confidence[b]).slice(0, 6);
+  if (contested.length) {
+    parts.push(el('h2', { text: 'Most contested' }), el('ul', { class: 'worst' }, ...contested.map((i) => el('li', {}, el('button', { type: 'button', 'data-worst-case': c.row[i], onclick: () => openCase(i) },
+      D.kind === 'images' ? thumb('query', i, 40) : null,
+      el('span', {}, el('span', { class: 'says' }, mark(c.verdict[i]), name(clip(D.classes[c.predicted[i]], 30)), el('span', { class: 'quiet', text: decimal(c.confidence[i]) })), el('span', { class: 'id' }, name(clip(rowName(c.id[i], c.row[i]), 40)))))))));
+  }
+  box.replaceChildren(...parts);
+}
+
+// Search: classes, suspects and cases by id, class or text; Enter leaves the words as a filter.
+function drawFound() {
+  const box = $('#found');
+  const words = $('#search').value.trim();
+  box.hidden = !words;
+  if (!words) return;
+  const line = (label, open) => el('button', { type: 'button', onclick: () => { box.hidden = true; open(); } }, name(clip(label, 70)));
+  const some = (list, test) => { const hits = []; for (let i = 0; i < list.length && hits.length < 5; i += 1) if (test(i)) hits.push(i); return hits; };
+  const classes = some(D.classes, (k) => says(words, D.classes[k])).map((k) => line(D.classes[k], () => pick(`class=${k}`)));
+  const suspects = some(D.suspects, (n) => suspectSays(words, D.suspects[n])).map((n) => line(`${rowName(D.suspects[n].id, D.suspects[n].row)}: ${D.classes[D.suspects[n].given]} → ${D.classes[D.suspects[n].suggested]}`, () => { openSuspect(n); goTo('labels'); }));
+  const cases = some(D.cases.row, (i) => says(words, D.cases.id[i], D.texts?.query[i])).map((i) => line(rowName(D.cases.id[i], D.cases.row[i]), () => openCase(i)));
+  const group = (title, list) => (list.length ? [el('h3', { text: title }), ...list] : []);
+  box.replaceChildren(...group('Classes', classes), ...group('Suspects', suspects), ...group('Cases', cases),
+    el('p', { class: 'quiet', text: `${whole(matched)} rows match; Enter shows them.` }));
+}
+const suspectSays = (words, s) => says(words, s.id, D.classes[s.given], D.classes[s.suggested], D.texts?.support[s.place]);
+
+function startOpening() {
+  for (const button of $$('[data-do]')) button.onclick = () => ACTIONS[button.dataset.do]();
+  for (const button of $$('[data-copy]')) {
+    button.onclick = async () => {
+      try { await navigator.clipboard.writeText(button.dataset.copy); button.textContent = 'copied'; } catch { getSelection().selectAllChildren(button.previousElementSibling); button.textContent = 'selected'; }
+      setTimeout(() => { button.textContent = 'copy'; }, 1500);
+    };
+  }
+  const search = $('#search');
+  search.addEventListener('input', drawFound);
+  search.addEventListener('focus', drawFound);
+  search.addEventListener('keydown', (event) => { if (event.key === 'Enter' || event.key === 'Escape') $('#found').hidden = true; });
+  document.addEventListener('pointerdown', (event) => { if (!event.target.closest('.tools')) $('#found').hidden = true; });
+  drawWorst();
+}

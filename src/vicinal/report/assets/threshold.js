@@ -1,0 +1,80 @@
+// ---- threshold: a slider and a drag on the curve move one marker; a target moves the verdicts.
+
+function startThreshold() {
+  const slider = $('#threshold');
+  const curve = D.curve;
+  if (!slider || !curve || !curve.threshold.length) return;
+  const chart = $('#risk-coverage svg');
+  const [x0, x1, y0, y1, left, right, bottom, top] = chart.dataset.frame.split(' ').map(Number);
+  const sx = (v) => left + (right - left) * (v - x0) / (x1 - x0);
+  const sy = (v) => bottom + (top - bottom) * (Math.max(v, y0) - y0) / (y1 - y0);
+  slider.max = curve.threshold.length - 1;
+  const nearest = (values, value) => values.reduce((best, v, i) => (Math.abs(v - value) < Math.abs(values[best] - value) ? i : best), 0);
+  const home = curve.chosen === null ? curve.threshold.length - 1 : nearest(curve.threshold, curve.chosen);
+
+  function show(i) {
+    $('#threshold-value').textContent = `confidence ≥ ${curve.threshold[i].toFixed(3)}`;
+    slider.setAttribute('aria-valuetext', `confidence at least ${curve.threshold[i].toFixed(3)}, coverage ${percent(curve.coverage[i])}`);
+    $('.dot.mover', chart).setAttribute('cx', sx(curve.coverage[i]));
+    $('.dot.mover', chart).setAttribute('cy', sy(curve.accuracy[i]));
+    for (const end of ['x1', 'x2']) $('.whisker.mover', chart).setAttribute(end, sx(curve.coverage[i]));
+    const away = curve.rejected[i].reduce((sum, n) => sum + n, 0);
+    const rows = [['coverage', percent(curve.coverage[i])], ['accuracy', percent(curve.accuracy[i])], ['accepted', whole(D.total - away)], ['lower bound', percent(curve.lower[i])]];
+    $('#threshold-away').replaceChildren(el('span', { class: 'quiet', text: 'turned away ' }, el('b', { text: whole(away) })),
+      ...VERDICTS.map((verdict, v) => el('span', { class: 'quiet', title: verdict }, mark(v), ` ${verdict} `, el('b', { text: whole(curve.rejected[i][v]) }))));
+    $('#threshold-facts').replaceChildren(...rows.map(([key, value]) => el('div', {}, el('dt', { text: key }), el('dd', { text: value }))));
+  }
+  slider.oninput = () => show(+slider.value);
+  $('#reset-threshold').onclick = () => { slider.value = home; show(home); };
+  $('#show-accepted').onclick = () => { update({ conf: `${curve.threshold[+slider.value] - 1e-4}~1` }); goTo('cases'); };
+  $('#show-rejected').onclick = () => { update({ conf: `0~${curve.threshold[+slider.value] - 1e-4}` }); goTo('cases'); };
+  const drag = (event) => {
+    const box = chart.getBoundingClientRect();
+    const x = (event.clientX - box.left) / box.width * chart.viewBox.baseVal.width;
+    slider.value = nearest(curve.coverage, x0 + (x1 - x0) * (x - left) / (right - left));
+    show(+slider.value);
+  };
+  chart.addEventListener('pointerdown', (event) => { chart.setPointerCapture(event.pointerId); drag(event); });
+  chart.addEventListener('pointermove', (event) => { if (chart.hasPointerCapture(event.pointerId)) drag(event); });
+  const follow = () => {
+    const picked = targetOf(state.target);
+    const at = picked && picked.value !== null ? nearest(curve.threshold, picked.value) : home;
+    slider.value = at;
+    show(at);
+  };
+  watchers.push((change) => { if ('target' in change) follow(); });
+  startTargets();
+  follow();
+}
+
+const targetOf = (text) => (text === '' ? null : (D.curve?.targets ?? []).find((t) => String(t.target) === text) ?? null);
+
+// Another target moves the level below which a row is contested, here and nowhere else.
+function applyTarget() {
+  const picked = targetOf(state.target);
+  const home = D.curve?.targets?.find((t) => t.target === D.curve.target);
+  const level = picked?.level ?? home?.level;
+  const [supported, contested] = [VERDICTS.indexOf('supported'), VERDICTS.indexOf('contested')];
+  const doubted = new Set(P.doubted);
+  const odd = new Set(picked?.odd ?? []); // rows whose printed confidence is on the other side
+  P.verdict = !picked || picked === home ? P.judged : P.judged.map((v, r) => (v !== supported && v !== contested ? v : (P.confidence[r] / 10000 < level) !== odd.has(r) || doubted.has(r) ? contested : supported));
+  D.cases.verdict = D.cases.row.map((r) => P.verdict[r]);
+}
+
+function startTargets() {
+  const box = $('#targets');
+  const targets = D.curve.targets ?? [];
+  if (!box || !targets.length) return;
+  const said = (t) => (t.value === null ? 'not reachable' : `${percent(t.coverage, 0)} accepted`);
+  function draw() {
+    const now = targetOf(state.target) ?? targets.find((t) => t.target === D.curve.target);
+    $('#target-buttons').replaceChildren(...targets.map((t) => el('button', { type: 'button', 'data-target': t.target, 'aria-pressed': String(t === now), title: said(t), onclick: () => update({ target: t.target === D.curve.target ? '' : String(t.target) }) },
+      el('b', { text: percent(t.target, t.target * 1000 % 10 ? 1 : 0) }), el('span', { class: 'quiet', text: said(t) }))));
+    const reach = targets.filter((t) => t.value !== null).at(-1);
+    $('#target-note').textContent = now?.value === null
+      ? `No threshold keeps ${percent(now.target, 0)} here.${reach ? ` The highest target that is reachable is ${percent(reach.target, 0)}: it accepts ${percent(reach.coverage)}.` : ''}`
+      : state.target ? `Verdicts on this page follow a target of ${percent(now.target, 0)} (confidence ≥ ${decimal(now.level, 3)}); samples.csv and the saved head keep ${percent(D.curve.target, 0)}.` : '';
+  }
+  watchers.push((change) => { if ('target' in change) draw(); });
+  draw();
+}

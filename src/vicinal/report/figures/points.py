@@ -1,0 +1,80 @@
+"""Every query row as a point: what filters, colors and the map need of it, card or no card.
+
+Integers throughout, so that 100,000 rows stay small: places are steps of a grid, confidences
+ten-thousandths, classes and verdicts their codes, -1 where there is none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from vicinal.audits.record import Audit
+from vicinal.audits.sections import LinearMap, Map
+from vicinal.report.words import clean
+
+STEPS = 8191  # of the map's longer side
+MAJORITY, LOW_CREDIBILITY = 2 / 3, 0.05  # as vicinal.confidence.verdicts has them
+
+
+def points_data(audit: Audit) -> dict[str, Any]:
+    cases = audit.cases
+    code = {verdict: i for i, verdict in enumerate(audit.verdict_counts())}
+    plain = all(name == str(row) for row, name in enumerate(cases.id))
+    return {
+        "id": None if plain else [clean(name) for name in cases.id],
+        "verdict": [code[verdict] for verdict in cases.verdict],
+        "predicted": list(cases.predicted),
+        "label": [-1 if label is None else label for label in cases.label],
+        "confidence": np.rint(10000 * np.array(cases.confidence)).astype(int).tolist(),
+        "doubted": doubted(audit),
+        "maps": maps_data(audit),
+        "support": support_data(audit),
+    }
+
+
+def doubted(audit: Audit) -> list[int]:
+    """Rows that are contested whatever the level of confidence: their neighbors disagree."""
+    cases, chosen = audit.cases, audit.risk_coverage.chosen if audit.risk_coverage else None
+    level = chosen.level if chosen and chosen.level is not None else MAJORITY
+    return [
+        row
+        for row, (verdict, sure) in enumerate(zip(cases.verdict, cases.confidence, strict=True))
+        if (verdict == "contested" and sure >= level)
+        or (cases.credibility[row] or 1.0) <= LOW_CREDIBILITY
+    ]
+
+
+def maps_data(audit: Audit) -> list[dict[str, Any]]:
+    """The neighbor map and its linear shadow, or whichever there is."""
+    chart = audit.map
+    if chart is None or not chart.x:
+        return []
+    return [on_steps(form) for form in (chart, chart.linear) if form is not None]
+
+
+def on_steps(form: Map | LinearMap) -> dict[str, Any]:
+    """Places in steps, the same unit both ways: a distance on the map is one in any direction."""
+    x, y = (np.array([*a, *b]) for a, b in ((form.x, form.support_x), (form.y, form.support_y)))
+    unit = STEPS / (max(np.ptp(x), np.ptp(y)) or 1.0)
+    m = len(form.x)
+    steps = [np.rint((v - v.min()) * unit).astype(int).tolist() for v in (x, y)]
+    return {
+        "method": clean(form.method),
+        "kept": round(form.preservation, 3),
+        "x": steps[0][:m],
+        "y": steps[1][:m],
+        "support_x": steps[0][m:],
+        "support_y": steps[1][m:],
+    }
+
+
+def support_data(audit: Audit) -> dict[str, Sequence[int]]:
+    """Rows of the support that are drawn, with their labels where the record has them."""
+    rows = audit.map.support_row if audit.map else ()
+    known = dict(zip(audit.support.row, audit.support.label, strict=True))
+    given = audit.labels.rows.given if audit.labels and audit.labels.rows else None
+    labels = [known.get(row, -1) if given is None else given[row] for row in rows]
+    return {"row": list(rows), "label": labels}

@@ -1,0 +1,163 @@
+"""What to do next, first on the page: three tiles with their queues, three actions with effects.
+
+Computed from the record alone, so that it stands there where no script runs.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from vicinal.audits.record import Audit
+from vicinal.report.words import count, decimal, percent, plural
+
+
+@dataclass(frozen=True)
+class Tile:
+    """A queue: how many rows wait in it, what is known of its errors, and what opens it."""
+
+    key: str
+    title: str
+    rows: int
+    of: str
+    detail: str
+    pick: str  # the filter that a click sets, or the section it opens
+
+
+@dataclass(frozen=True)
+class Action:
+    """Something to do, what it is expected to change, and the command or button that does it."""
+
+    key: str
+    title: str
+    effect: str
+    button: str
+    command: str = ""
+
+
+def tiles(audit: Audit) -> tuple[Tile, ...]:
+    return (accept_tile(audit), labels_tile(audit), scope_tile(audit))
+
+
+def rows_with(audit: Audit, *verdicts: str) -> list[int]:
+    return [row for row, verdict in enumerate(audit.cases.verdict) if verdict in verdicts]
+
+
+def wrong_of(audit: Audit, rows: list[int]) -> tuple[int, int]:
+    """How many of these rows have a label, and how many of those are predicted wrongly."""
+    cases = audit.cases
+    labeled = [row for row in rows if cases.label[row] is not None]
+    return len(labeled), sum(cases.label[row] != cases.predicted[row] for row in labeled)
+
+
+def accept_tile(audit: Audit) -> Tile:
+    rows = rows_with(audit, "supported")
+    labeled, wrong = wrong_of(audit, rows)
+    total = len(audit.cases.id)
+    if labeled:
+        detail = f"{count(wrong)} of the {count(labeled)} with a label are wrong"
+        detail += f" ({percent(wrong / labeled)})."
+    elif rows:
+        detail = "None of them has a label, so their errors were not measured."
+    else:
+        detail = "No row is confident, agreed on and familiar at once."
+    share = percent(len(rows) / max(total, 1), 0)
+    of = f"{share} of {plural(total, 'input')}"
+    return Tile("accept", "Safe to accept", len(rows), of, detail, "verdict=supported")
+
+
+def labels_tile(audit: Audit) -> Tile:
+    found = audit.labels
+    if found is None:
+        return Tile("labels", "Labels to review", 0, "not checked", "", "section=labels")
+    of = f"of {plural(found.checked, 'support label')}"
+    detail = "No contradiction found; labels learned by heart would not show."
+    if found.suspects:
+        detail = "Contradicted by their own neighborhood."
+        if found.wrong is not None:
+            detail = (
+                f"About {count(found.wrong.count)} labels are estimated to be wrong "
+                f"({count(found.wrong.low)} to {count(found.wrong.high)})."
+            )
+    return Tile("labels", "Labels to review", len(found.suspects), of, detail, "section=labels")
+
+
+def scope_tile(audit: Audit) -> Tile:
+    rows = rows_with(audit, "unfamiliar")
+    of = f"of {plural(len(audit.cases.id), 'input')}"
+    if audit.unknowns is not None:
+        u = audit.unknowns
+        detail = (
+            f"{percent(u.parts[0].flagged, 0)} of known-foreign rows are noticed, "
+            f"{percent(u.supported, 0)} would pass as supported."
+        )
+    else:
+        labeled, wrong = wrong_of(audit, rows)
+        detail = "More foreign than nearly all held-out rows: their confidence means nothing."
+        if labeled:
+            detail += f" {count(wrong)} of {count(labeled)} with a label are wrong."
+    return Tile("scope", "Out of scope", len(rows), of, detail, "verdict=unfamiliar")
+
+
+def actions(audit: Audit) -> tuple[Action, ...]:
+    found = (review_action(audit), people_action(audit), ship_action(audit))
+    return tuple(action for action in found if action is not None)
+
+
+def review_action(audit: Audit) -> Action | None:
+    if audit.labels is None or not audit.labels.suspects:
+        return None
+    effect = "Relabeled rows vote for their new class; export the decisions and apply them."
+    if audit.labels.effects:
+        last = audit.labels.effects[-1]
+        effect = (
+            f"Accepting the top {count(last.top)} suggestions changes "
+            f"{plural(last.changed, 'prediction')}"
+        )
+        if last.accuracy_before is not None and last.accuracy_after is not None:
+            effect += (
+                f": accuracy of the neighbor head {percent(last.accuracy_before)} → "
+                f"{percent(last.accuracy_after)}"
+            )
+        effect += "."
+    command = f"{audit.provenance.command} --apply decisions.csv"
+    command = command if command.startswith("vicinal audit") else ""
+    title = f"Review {plural(len(audit.labels.suspects), 'label')}"
+    return Action("review", title, effect, "Start reviewing", command)
+
+
+def people_action(audit: Audit) -> Action | None:
+    rows = rows_with(audit, "contested", "unfamiliar", "isolated")
+    if not rows:
+        return None
+    labeled, wrong = wrong_of(audit, rows)
+    _, all_wrong = wrong_of(audit, list(range(len(audit.cases.id))))
+    share = len(rows) / len(audit.cases.id)
+    effect = f"{percent(share, 0)} of the inputs, all that are not supported."
+    if labeled and all_wrong:
+        effect = (
+            f"{percent(share, 0)} of the inputs hold {count(wrong)} of the {count(all_wrong)} "
+            f"errors ({percent(wrong / all_wrong, 0)})."
+        )
+    return Action(
+        "people", f"Send {plural(len(rows), 'row')} to people", effect, "Download the list"
+    )
+
+
+def ship_action(audit: Audit) -> Action | None:
+    curve = audit.risk_coverage
+    if curve is None or curve.chosen is None:
+        return None
+    pick = curve.chosen
+    if pick.value is None:
+        effect = (
+            f"No threshold keeps {percent(pick.target, 0)} with a {percent(1 - pick.delta, 0)} "
+            "bound here; move the target to see what is reachable."
+        )
+        return Action("ship", "Choose another target", effect, "Move the target")
+    effect = (
+        f"Accepts {percent(pick.coverage)} of inputs like these at an accuracy of at least "
+        f"{percent(pick.target, 0)} ({percent(1 - pick.delta, 0)} bound, n = {count(pick.rows)}); "
+        "unfamiliar rows are turned away whatever their confidence."
+    )
+    title = f"Ship with confidence ≥ {decimal(pick.value)}"
+    return Action("ship", title, effect, "Move the target", "vicinal predict trust.vic new.npz")

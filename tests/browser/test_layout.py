@@ -1,0 +1,76 @@
+"""Nothing runs out of its column and no text stands on another, in a real browser, at three widths.
+
+The rectangles are those that are painted: clipped by every ancestor that hides or scrolls what
+does not fit, without what is fixed or sticky and meant to lie over the page. Slanted labels are
+left out: a rectangle around one says nothing of where its letters are.
+"""
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from report.synthetic import comparison, hostile_audit, image_audit, table_audit, text_audit
+from vicinal.report import save_compare, save_report
+
+pytestmark = pytest.mark.browser
+
+FAULTS = (Path(__file__).parent / "layout.js").read_text()
+
+
+def named(audit):
+    """Class names as people give them: long ones too."""
+    names = ("T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt")
+    long = (*names, "Sneaker", "Bag", "Ankle boot, left or right")
+    return dataclasses.replace(audit, classes=long[: len(audit.classes)])
+
+
+PAGES = {
+    "images": lambda: (named(image_audit()[0]), image_audit()[1]),
+    "texts": text_audit,
+    "tables": table_audit,
+    "hostile": hostile_audit,
+}
+
+
+@pytest.fixture(scope="module")
+def pages(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("layout")
+    for name, make in PAGES.items():
+        audit, media = make()
+        save_report(audit, folder / f"{name}.html", media)
+    save_compare(comparison(), folder / "compare.html")
+    return folder
+
+
+def test_the_looking_finds_what_is_wrong(visit, pages):
+    page = visit(pages / "tables.html").page
+    page.evaluate(
+        "() => { const p = document.querySelector('#cases .lead');"
+        " p.style.whiteSpace = 'nowrap'; p.style.maxWidth = 'none';"
+        " p.append(p.textContent.repeat(4));"
+        " document.querySelector('#trust .note').style.marginTop = '-30px'; }"
+    )
+    found = page.evaluate(FAULTS)
+    assert any(fault.startswith("outside") for fault in found)
+    assert any("stands on" in fault for fault in found)
+
+
+@pytest.mark.parametrize("width", [1280, 1920, 390])
+@pytest.mark.parametrize("name", [*PAGES, "compare"])
+def test_nothing_overflows_and_nothing_overlaps(visit, pages, name, width):
+    page = visit(pages / f"{name}.html", size=(width, 1000), wait=name != "compare").page
+    for scheme in ("light", "dark"):
+        page.emulate_media(color_scheme=scheme)
+        assert page.evaluate(FAULTS) == []
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+    if name == "compare":
+        return
+    page.select_option("#review-form", "pairs")
+    page.evaluate("document.querySelectorAll('main details').forEach(d => { d.open = true; })")
+    assert page.evaluate(FAULTS) == []
+    if width > 1000:
+        page.locator("#suspects tr, .suspect-tile").first.evaluate("n => n.scrollIntoView()")
+        page.evaluate("location.hash = 'case=0'")
+        page.wait_for_selector("#panel .neighbors li")
+        assert page.evaluate(FAULTS) == []

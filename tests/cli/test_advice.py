@@ -1,0 +1,153 @@
+"""What the tool advises works when it is typed, and a mistake is told with its mend."""
+
+import csv
+import importlib.util
+import json
+import shlex
+import textwrap
+
+import numpy as np
+import pytest
+from PIL import Image
+from sklearn.linear_model import LogisticRegression
+
+import vicinal as library
+from vicinal.checks import InputError
+
+NET = """
+import torch
+from torch import nn
+
+def make(width=24):
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, width), nn.ReLU(), nn.Linear(width, 3))
+"""
+
+
+@pytest.fixture
+def photos(tmp_path):
+    (tmp_path / "net.py").write_text(textwrap.dedent(NET))
+    rng = np.random.default_rng(0)
+    for name, count in (("train", 20), ("test", 15), ("new", 4)):
+        for code, kind in enumerate(("cat", "dog", "owl")):
+            folder = tmp_path / name / ("" if name == "new" else kind)
+            folder.mkdir(parents=True, exist_ok=True)
+            for at in range(count):
+                pixels = np.clip(rng.normal(60 + 70 * code, 25, (12, 12)), 0, 255)
+                Image.fromarray(pixels.astype(np.uint8)).save(folder / f"{kind}{at}.png")
+    return tmp_path
+
+
+AUDIT = ("audit", "train", "test", "--model", "net.py:make", "--gray", "--size", "8", "--k", "10")
+
+
+def test_images_are_judged_as_the_heads_record_says_and_by_the_model_that_is_typed(vicinal, photos):
+    code, out, err = vicinal(*AUDIT, "-o", "run", "--mean", "0.5", "--std", "0.25")
+    assert code == 0, err
+    assert "vicinal predict run/trust.vic NEW --model net.py:make" in " ".join(out.split())
+    code, _, err = vicinal("predict", "run/trust.vic", "new")
+    assert code == 2
+    assert "A model is code, which a file may name and not run: add --model net.py:make." in err
+    assert not (photos / "predictions.csv").exists()
+    code, out, err = vicinal(
+        "predict", "run/trust.vic", "new", "--model", "net.py:make", "--head", "3"
+    )
+    assert code == 0, err
+    assert out.split()[:2] == ["id", "label"]
+    with (photos / "predictions.csv").open(newline="") as file:
+        rows = list(csv.DictReader(file))
+    assert len(rows) == 12
+    assert np.mean([row["id"].startswith(row["label"]) for row in rows]) > 0.8
+    assert rows[0]["reason"].startswith(("neighbors cat", "neighbors dog", "more foreign", "less"))
+    code, _, _ = vicinal("predict", "run/trust.vic", "new/cat0.png", "--model", "net.py:make")
+    assert code == 0  # its own predictions are replaced
+    (photos / "predictions.csv").write_text("mine\n1\n")
+    code, _, err = vicinal("predict", "run/trust.vic", "new", "--model", "net.py:make")
+    assert code == 2
+    assert "holds no predictions of vicinal" in err
+    assert (photos / "predictions.csv").read_text() == "mine\n1\n"
+
+
+def test_what_is_missing_for_the_model_to_take_the_images_is_named(vicinal, photos):
+    code, _, err = vicinal("audit", "train", "test", "--model", "net.py:make", "--size", "8")
+    assert code == 2
+    assert "It takes these images with --gray." in err
+    code, _, err = vicinal("embed", "net.py:make", "train", "--gray", "-o", "e")
+    assert code == 2
+    assert "It takes these images with --gray --size 8." in err
+
+
+def test_a_config_alone_repeats_a_run_but_runs_no_model_by_itself(vicinal, files, photos):
+    train, test = files / "train.npz", files / "test.npz"
+    code, _, _ = vicinal("audit", train, test, "-o", "one", "-q", "--k", "20")
+    assert code == 0
+    code, _, err = vicinal("audit", "--config", "one/config.json", "-o", "two", "-q")
+    assert code == 0, err
+    one, two = (json.loads((photos / n / "summary.json").read_text()) for n in ("one", "two"))
+    assert one["heads"] == two["heads"]
+    assert one["provenance"]["reproduce"] == "vicinal audit --config config.json"
+    code, _, err = vicinal("audit")
+    assert code == 2
+    assert "vicinal audit TRAIN TEST, or vicinal audit --config" in err
+    assert vicinal(*AUDIT, "-o", "m", "-q")[0] == 0
+    code, _, err = vicinal("audit", "--config", "m/config.json", "-o", "n")
+    assert code == 2
+    assert "which would run code" in err
+    words = ("audit", "--config", "m/config.json", "--model", "net.py:make", "-o", "n", "-q")
+    assert vicinal(*words)[0] == 0
+
+
+def test_explore_is_advised_where_it_can_run(vicinal, files, monkeypatch):
+    words = ("audit", files / "train.npz", files / "test.npz", "--k", "20", "-o", "run")
+    _, out, _ = vicinal(*words)
+    assert "next   vicinal explore run" in out
+    found = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name: None if name == "uvicorn" else found(name)
+    )
+    _, out, _ = vicinal(*words)
+    assert "next   vicinal explore" not in out
+    assert "pip install 'vicinal[explore]'" in out
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("compare train.npz test.npz", "train.npz is data, not a run. Audit it first"),
+        ("audit table.csv", "(columns: species, a, b). Did you mean --label-key species?"),
+        ("fit plain.csv", "(columns: a, b). Name it with --label-key."),
+        ("audit flat", "Put its images into one folder for each class"),
+    ],
+)
+def test_a_mistake_is_told_with_its_mend(vicinal, files, tmp_path, words, message):
+    (tmp_path / "table.csv").write_text("species,a,b\n" + "cat,1,2\ndog,3,4\n" * 9)
+    (tmp_path / "plain.csv").write_text("a,b\n" + "1,2\n3,4\n" * 9)
+    (tmp_path / "flat").mkdir()
+    Image.new("L", (4, 4)).save(tmp_path / "flat" / "a.png")
+    words = [str(files / w) if w.endswith(".npz") else w for w in shlex.split(words)]
+    code, _, err = vicinal(*words)
+    assert code == 2
+    assert message in " ".join(err.split())
+
+
+def test_a_model_of_scikit_learn_is_told_how_it_is_audited():
+    rng = np.random.default_rng(0)
+    y = np.arange(120) % 3
+    z = rng.normal(size=(120, 4)) + y[:, None]
+    model = LogisticRegression().fit(z[:80], y[:80])
+    with pytest.raises(InputError, match="logits=model.predict_log_proba") as told:
+        library.audit(model, (z[:80], y[:80]), (z[80:], y[80:]))
+    assert "no layers to listen to" in str(told.value)
+    report = library.audit(
+        support=(z[:80], y[:80]), query=(z[80:], y[80:]), logits=model.predict_log_proba(z[80:])
+    )
+    assert any(head.name == "softmax" for head in report.heads)
+
+
+def test_names_without_a_row_are_told():
+    rng = np.random.default_rng(0)
+    y = np.arange(120) % 2
+    z = rng.normal(size=(120, 4)) + y[:, None]
+    about = library.studies.About(class_names=["cat", "dog", "owl"])
+    report = library.audit(support=(z[:80], y[:80]), query=(z[80:], y[80:]), about=about)
+    assert any("no row is of owl" in text for text in report.warnings)

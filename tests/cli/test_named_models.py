@@ -1,0 +1,123 @@
+"""Models by name: from a folder or a cache, with their own size, normalization and class names."""
+
+import json
+import sys
+import types
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+
+
+@pytest.fixture
+def photos(tmp_path):
+    rng = np.random.default_rng(0)
+    for part, n in (("train", 15), ("test", 12)):
+        for code, kind in enumerate(("cat", "dog", "owl")):
+            folder = tmp_path / part / kind
+            folder.mkdir(parents=True)
+            for at in range(n):
+                pixels = np.clip(rng.normal(60 + 70 * code, 20, (20, 20, 3)), 0, 255)
+                Image.fromarray(pixels.astype(np.uint8)).save(folder / f"{at}.png")
+    return tmp_path
+
+
+def test_a_folder_of_hugging_face_is_read_with_its_own_size_and_classes(vicinal, photos):
+    library = pytest.importorskip("transformers", reason="transformers is not installed")
+    torch.manual_seed(0)
+    config = library.ViTConfig(
+        hidden_size=16, num_hidden_layers=1, num_attention_heads=2, intermediate_size=16,
+        image_size=16, patch_size=8, id2label={0: "owl", 1: "cat", 2: "dog"},
+        label2id={"owl": 0, "cat": 1, "dog": 2},
+    )  # fmt: skip
+    library.ViTForImageClassification(config).save_pretrained(photos / "vit")
+    facts = {"size": {"height": 16, "width": 16}, "image_mean": [0.5] * 3, "image_std": [0.5] * 3}
+    (photos / "vit" / "preprocessor_config.json").write_text(json.dumps(facts))
+    words = ("audit", "train", "test", "--model", "hf:vit", "--k", "10", "-o", "run")
+    code, out, err = vicinal(*words)
+    assert code == 0, err
+    assert "in the order of the model's own config.id2label" in " ".join(out.split())
+    saved = json.loads((photos / "run" / "config.json").read_text())
+    assert (saved["size"], saved["mean"]) == (16, "0.5,0.5,0.5")
+    code, _, err = vicinal("predict", "run/trust.vic", "test", "--model", "hf:vit")
+    assert code == 0, err
+
+
+def test_texts_are_read_by_a_model_of_hugging_face(vicinal, tmp_path):
+    library = pytest.importorskip("transformers", reason="transformers is not installed")
+    words = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "good", "bad", "film", "a"]
+    (tmp_path / "bert").mkdir()
+    (tmp_path / "bert" / "vocab.txt").write_text("\n".join(words))
+    torch.manual_seed(0)
+    config = library.BertConfig(
+        vocab_size=len(words), hidden_size=16, num_hidden_layers=1, num_attention_heads=2,
+        intermediate_size=16, max_position_embeddings=16,
+    )  # fmt: skip
+    library.BertForSequenceClassification(config).save_pretrained(tmp_path / "bert")
+    library.BertTokenizer(str(tmp_path / "bert" / "vocab.txt")).save_pretrained(tmp_path / "bert")
+    lines = [
+        f"a {kind} film{' film' * (i % 4)},{kind}" for i in range(30) for kind in ("good", "bad")
+    ]
+    (tmp_path / "a.csv").write_text("text,label\n" + "\n".join(lines[:40]) + "\n")
+    (tmp_path / "b.csv").write_text("text,label\n" + "\n".join(lines[40:]) + "\n")
+    code, _, err = vicinal(
+        "audit", "a.csv", "b.csv", "--model", "hf:bert", "--k", "10", "-o", "run"
+    )
+    assert code == 0, err
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert summary["data"]["support"]["rows"] == 40
+    assert "softmax" in summary["heads"]
+
+
+def test_a_name_that_is_not_there_is_told_without_asking_the_network(vicinal, photos, monkeypatch):
+    monkeypatch.setitem(sys.modules, "timm", None)
+    code, _, err = vicinal("audit", "train", "test", "--model", "timm:resnet18")
+    assert code == 2
+    assert "timm: models need timm, which cannot be imported: pip install timm." in err
+
+    def missing(name, pretrained):
+        import os
+
+        assert os.environ["HF_HUB_OFFLINE"] == "1"
+        raise FileNotFoundError(f"no weights of {name}")
+
+    monkeypatch.setitem(sys.modules, "timm", types.SimpleNamespace(create_model=missing))
+    code, _, err = vicinal("audit", "train", "test", "--model", "timm:resnet18")
+    assert code == 2
+    assert "add --online to download it" in err
+
+
+def test_a_model_of_timm_brings_its_size_and_normalization(vicinal, photos, monkeypatch):
+    def make(name, pretrained):
+        torch.manual_seed(0)
+        nn = torch.nn
+        net = nn.Sequential(nn.Flatten(), nn.Linear(432, 8), nn.ReLU(), nn.Linear(8, 3))
+        net.pretrained_cfg = {"input_size": (3, 12, 12), "mean": (0.5,) * 3, "std": (0.25,) * 3}
+        return net
+
+    monkeypatch.setitem(sys.modules, "timm", types.SimpleNamespace(create_model=make))
+    code, _, err = vicinal("embed", "timm:tiny", "train", "--layer", "1", "-o", "e")
+    assert code == 0, err
+    assert json.loads((photos / "e" / "embed.json").read_text())["model"] == "timm:tiny"
+
+
+def test_texts_are_embedded_by_sentence_transformers(vicinal, tmp_path, monkeypatch):
+    class Sentences(torch.nn.Module):
+        def __init__(self, name, local_files_only):
+            super().__init__()
+            assert local_files_only
+
+        def encode(self, texts, show_progress_bar):
+            return np.array([[len(t), t.count("o"), t.count("a"), 1.0] for t in texts])
+
+    module = types.SimpleNamespace(SentenceTransformer=Sentences)
+    monkeypatch.setitem(sys.modules, "sentence_transformers", module)
+    lines = [f"{'o' * (3 + i % 5)}{kind},{kind}" for i in range(40) for kind in ("aaa", "ooo")]
+    (tmp_path / "a.csv").write_text("text,label\n" + "\n".join(lines) + "\n")
+    spec = "sentence-transformers:mini"
+    code, out, err = vicinal("audit", "a.csv", "--model", spec, "--k", "10", "-o", "run")
+    assert code == 0, err
+    assert "80 x 4" in out
+    code, _, err = vicinal("predict", "run/trust.vic", "a.csv", "--model", spec, "-o", "p.csv")
+    assert code == 0, err

@@ -1,0 +1,103 @@
+"""``vicinal audit`` of patterns of shards: the run's files, its sentences, and what it refuses."""
+
+import json
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as parquet
+import pytest
+
+from vicinal.audits import sampled, scale
+from vicinal.cli.__main__ import main
+
+
+def rows(n, seed):
+    rng = np.random.default_rng(seed)
+    y = rng.integers(0, 3, n)
+    return (rng.normal(size=(n, 4)) + 2 * y[:, None]).astype(np.float32), y
+
+
+@pytest.fixture
+def shards(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for name, n, seed in (("train", 300, 0), ("test", 120, 1)):
+        z, y = rows(n, seed)
+        (tmp_path / name).mkdir()
+        for at, part in enumerate(np.array_split(np.arange(n), 3)):
+            ids = [f"{name}-{i}" for i in part]
+            columns = {"embedding": list(z[part]), "label": y[part], "id": ids}
+            parquet.write_table(pa.table(columns), tmp_path / name / f"{at}.parquet")
+    return tmp_path
+
+
+@pytest.fixture
+def streaming(monkeypatch):
+    monkeypatch.setattr(scale, "needed", lambda rows, settings: 1 << 60)
+    monkeypatch.setattr(sampled, "ANCHORS", 100)
+    monkeypatch.setattr(sampled, "PASS", 90)
+
+
+def test_a_pattern_of_shards_is_audited_into_a_run_with_a_part_for_every_row(
+    shards, streaming, capsys
+):
+    code = main(["audit", "train/*.parquet", "test/*.parquet", "-o", "run", "--memory", "2GB"])
+    said = capsys.readouterr().out
+    assert code == 0
+    assert "everything is fitted on 100 of 300 support rows" in said
+    run = shards / "run"
+    summary = json.loads((run / "summary.json").read_text())
+    assert sum(summary["verdicts"].values()) == 120
+    assert summary["scale"]["support_rows"] == summary["labels_checked"] == 300
+    labels = [parquet.read_table(path) for path in sorted(run.glob("labels-*.parquet"))]
+    assert [v.as_py() for table in labels for v in table["id"]] == [
+        f"train-{i}" for i in range(300)
+    ]
+    samples = [parquet.read_table(path) for path in sorted(run.glob("samples-*.parquet"))]
+    assert [v.as_py() for table in samples for v in table["id"]] == [
+        f"test-{i}" for i in range(120)
+    ]
+    assert (run / "report.html").exists()
+    assert not (run / "trust.vic").exists()
+    assert not (run / ".work").exists()
+    assert "trust.vic: a head holds its support" in " ".join(summary["not_checked"])
+
+
+def test_a_pattern_that_fits_is_the_audit_of_one_file(shards):
+    assert main(["audit", "train/*.parquet", "test", "-o", "run", "-q"]) == 0
+    z, y = rows(300, 0)
+    np.savez("train.npz", Z=z, y=y, ids=[f"train-{i}" for i in range(300)])
+    z, y = rows(120, 1)
+    np.savez("test.npz", Z=z, y=y, ids=[f"test-{i}" for i in range(120)])
+    assert main(["audit", "train.npz", "test.npz", "-o", "one", "-q"]) == 0
+    for name in ("samples.csv", "suspects.csv", "labels.csv"):
+        assert (shards / "run" / name).read_bytes() == (shards / "one" / name).read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("words", "sentence"),
+    [
+        (["audit", "none/*.npz"], "no shard at none/*.npz"),
+        (["audit", "train/*.parquet", "--memory", "lots"], "must be a size like 2GB"),
+        (["audit", "train/*.parquet", "--drop-bad"], "--drop-bad looks at all rows at once"),
+        (["audit", "train/*.parquet", "--on", "spark"], "on='spark' is no cluster"),
+    ],
+)
+def test_what_cannot_be_is_one_sentence_and_nothing_is_written(shards, capsys, words, sentence):
+    if "spark" in words:
+        pytest.importorskip("ray")
+    assert main([*words, "-o", "run"]) == 2
+    assert sentence in capsys.readouterr().err
+    assert not (shards / "run").exists() or not any((shards / "run").glob("*.*"))
+
+
+def test_a_shard_that_vanishes_ends_with_one_sentence_and_no_run(shards, streaming, monkeypatch):
+    fit = scale.sampled_facts
+
+    def vanish(*given):
+        (shards / "train" / "1.parquet").unlink()
+        return fit(*given)
+
+    monkeypatch.setattr(scale, "sampled_facts", vanish)
+    words = ["audit", "train/*.parquet", "test/*.parquet", "-o", "run", "--memory", "2GB"]
+    assert main(words) == 2
+    assert not (shards / "run" / "summary.json").exists()

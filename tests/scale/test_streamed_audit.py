@@ -1,0 +1,171 @@
+"""An audit of shards is the audit in memory; sampled, it is close to it, and it can be resumed."""
+
+import dataclasses
+import itertools
+
+import numpy as np
+import pyarrow.parquet as parquet
+import pytest
+
+import vicinal
+from vicinal.audits import sampled, scale
+from vicinal.audits.inputs import AuditSettings
+from vicinal.checks import InputError
+
+RAW = AuditSettings(space="raw", k=20)
+OWN = ("provenance", "not_checked", "scale", "search", "warnings")  # what says how it was computed
+
+
+def rows(n, seed=0, wrong=0):
+    rng = np.random.default_rng(seed)
+    y = rng.integers(0, 3, n)
+    z = (rng.normal(size=(n, 4)) + 1.5 * y[:, None]).astype(np.float32)
+    z[1::50] = z[::50]
+    y[rng.permutation(n)[:wrong]] += 1
+    return z, y % 3
+
+
+SUPPORT, QUERY = rows(600, 0, wrong=20), rows(240, 1)
+
+
+@pytest.fixture
+def shards(tmp_path):
+    for name, (z, y), cuts in (("s", SUPPORT, (0, 100, 101, 600)), ("q", QUERY, (0, 50, 240))):
+        for a, b in itertools.pairwise(cuts):
+            np.savez(tmp_path / f"{name}-{a:03d}.npz", Z=z[a:b], y=y[a:b])
+    return {"support": f"{tmp_path}/s-*.npz", "query": f"{tmp_path}/q-*.npz"}
+
+
+@pytest.fixture
+def too_many(monkeypatch):
+    """No audit fits into memory."""
+    monkeypatch.setattr(scale, "needed", lambda rows, settings: 1 << 60)
+
+
+@pytest.fixture
+def few_anchors(monkeypatch, too_many):
+    """Of 600 support rows 200 are anchors, of 240 query rows 200 are sampled; parts are small."""
+    monkeypatch.setattr(sampled, "ANCHORS", 200)
+    monkeypatch.setattr(sampled, "PASS", 130)
+
+
+@pytest.fixture(scope="module")
+def in_memory():
+    return vicinal.audit(support=SUPPORT, query=QUERY, settings=RAW)
+
+
+def found(audit):
+    return {name: part for name, part in audit.to_dict().items() if name not in OWN}
+
+
+def test_shards_that_fit_are_audited_as_if_they_were_arrays(shards, in_memory):
+    assert found(vicinal.audit(**shards, settings=RAW)) == found(in_memory)
+
+
+def test_where_every_row_is_an_anchor_the_streamed_record_is_that_of_memory(
+    shards, in_memory, too_many
+):
+    assert found(vicinal.audit(**shards, settings=RAW)) == found(in_memory)
+
+
+def test_memory_maps_are_streamed_like_shards(tmp_path, in_memory, too_many):
+    sets = {}
+    for name, (z, y) in (("support", SUPPORT), ("query", QUERY)):
+        np.save(tmp_path / f"{name}.npy", z)
+        sets[name] = (np.load(tmp_path / f"{name}.npy", mmap_mode="r"), y)
+    assert found(vicinal.audit(**sets, settings=RAW)) == found(in_memory)
+
+
+def test_with_anchors_every_row_is_judged_and_counts_are_of_all_rows(
+    shards, in_memory, few_anchors, tmp_path
+):
+    audit = vicinal.audit(**shards, settings=RAW, work=tmp_path / "work")
+    facts = audit.scale
+    assert (facts.support_rows, facts.anchors) == (600, 200)
+    assert (facts.query_rows, facts.query_sample) == (240, 200)
+    assert sum(audit.verdict_counts().values()) == 240
+    assert audit.summary["suspects"] == facts.suspects > 0
+    assert audit.data.support.rows == 600
+    assert len(audit.labels.scores) == 600
+    assert sum(part.support for part in audit.class_facts) == 600
+    rank = np.corrcoef(audit.labels.scores, in_memory.labels.scores)[0, 1]
+    assert rank > 0.95
+    both = {s.row for s in audit.labels.suspects} & {s.row for s in in_memory.labels.suspects}
+    assert len(both) >= 0.6 * facts.suspects
+    samples = [parquet.read_table(p) for name, p in audit.parts.items() if "samples" in name]
+    assert sum(map(len, samples)) == 240
+    verdicts = [v.as_py() for table in samples for v in table["verdict"]]
+    assert {v: verdicts.count(v) for v in audit.verdict_counts()} == audit.verdict_counts()
+    assert f"fitted on {200:,} of {600:,} support rows" in facts.how
+
+
+def test_neighbors_of_a_sampled_audit_are_those_of_all_rows(shards, in_memory, few_anchors):
+    audit = vicinal.audit(**shards, settings=RAW)
+    place = {name: at for at, name in enumerate(in_memory.cases.id)}
+    for at, name in enumerate(audit.cases.id):
+        assert audit.cases.neighbors[at] == in_memory.cases.neighbors[place[name]]
+        assert audit.cases.distances[at] == in_memory.cases.distances[place[name]]
+
+
+class Stopped(BaseException):
+    """As Ctrl-C, or a power cut between two blocks."""
+
+
+@pytest.mark.parametrize("after", [1, 3, 5])
+def test_a_run_that_was_stopped_goes_on_and_ends_like_one_that_was_not(
+    shards, few_anchors, tmp_path, after
+):
+    whole = vicinal.audit(**shards, settings=RAW, work=tmp_path / "whole")
+    seen = []
+
+    def stop(*done):
+        seen.append(done)
+        if len(seen) == after:
+            raise Stopped
+
+    with pytest.raises(Stopped):
+        vicinal.audit(**shards, settings=RAW, work=tmp_path / "work", progress=stop)
+    finished = {p: p.stat().st_mtime_ns for p in (tmp_path / "work").rglob("*.parquet")}
+    again = vicinal.audit(**shards, settings=RAW, work=tmp_path / "work")
+    assert found(again) == found(whole)
+    assert again.scale == whole.scale
+    assert list(again.parts) == list(whole.parts)
+    for name, path in again.parts.items():
+        assert path.read_bytes() == whole.parts[name].read_bytes()
+    assert all(path.stat().st_mtime_ns == time for path, time in finished.items())
+
+
+def test_a_support_alone_is_judged_leave_one_out(shards, too_many):
+    arrays = vicinal.audit(support=SUPPORT, settings=RAW)
+    streamed = vicinal.audit(support=shards["support"], settings=RAW)
+    assert found(streamed) == found(arrays)
+    assert "only the sampled rows" in streamed.not_checked["verdicts"]
+
+
+def test_the_space_is_chosen_among_those_that_look_at_no_label(shards, few_anchors):
+    audit = vicinal.audit(**shards, settings=AuditSettings(k=20))
+    assert set(audit.data.space.losses) == {"raw", "unit", "centered-unit", "standardized"}
+    with pytest.raises(InputError, match="space='whitened' looks at the labels"):
+        vicinal.audit(**shards, settings=AuditSettings(space="whitened"))
+
+
+def test_too_little_memory_is_a_sentence_that_says_how_much_it_takes(shards, few_anchors):
+    with pytest.raises(InputError, match="--memory 10 MB is too little: .* take [0-9]+ MB"):
+        vicinal.audit(**shards, settings=RAW, memory="10MB")
+    with pytest.raises(InputError, match="must be a size like 2GB or 512MB, got 'much'"):
+        vicinal.audit(**shards, settings=RAW, memory="much")
+
+
+def test_sets_that_differ_in_width_or_lack_labels_are_a_sentence(shards, few_anchors, tmp_path):
+    np.savez(tmp_path / "narrow.npz", Z=QUERY[0][:, :2])
+    with pytest.raises(InputError, match="`support` has 4 columns but `query` has 2"):
+        vicinal.audit(support=shards["support"], query=tmp_path / "narrow.npz", settings=RAW)
+    np.savez(tmp_path / "bare.npz", Z=SUPPORT[0])
+    with pytest.raises(InputError, match="`support` has no labels"):
+        vicinal.audit(support=tmp_path / "bare.npz", query=shards["query"], settings=RAW)
+
+
+def test_a_record_with_its_scale_survives_json(shards, few_anchors):
+    audit = vicinal.audit(**shards, settings=RAW)
+    back = type(audit).from_json(audit.to_json())
+    assert back == dataclasses.replace(audit, head=None, media=None, parts={})
