@@ -1,4 +1,4 @@
-"""``python -m benchmarks.quality [heads] [labels] [--quick] [--data DIR] [--work DIR] …``."""
+"""``python -m benchmarks.quality [heads] [labels] [thresholds] [--data DIR] [--work DIR] …``."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from pathlib import Path
 
 from benchmarks.quality import board
 
-PARTS = ("heads", "labels")
+PARTS = ("heads", "labels", "thresholds")
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="benchmarks.quality", description=__doc__)
-    parser.add_argument("part", nargs="*", choices=[*PARTS, []], help="default: both")
+    parser.add_argument("part", nargs="*", choices=[*PARTS, []], help="default: all")
     parser.add_argument("--quick", action="store_true", help="few rows, one split, nothing written")
     parser.add_argument("--data", type=Path, help="folder of data sets")
     parser.add_argument("--splits", type=int, default=5)

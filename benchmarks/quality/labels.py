@@ -21,9 +21,10 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import average_precision_score, log_loss
 from sklearn.model_selection import cross_val_predict
 
-import vicinal
 from benchmarks.quality.sets import sets
 from benchmarks.runner import save
+from vicinal.audits.facts import gather
+from vicinal.audits.inputs import About, AuditSettings, ready_sets
 
 SETS = ("digits", "FashionMNIST features", "birds 1-100 features", "CIFAR-10 features")
 SHARES = (0.05, 0.1, 0.2)
@@ -37,7 +38,8 @@ def cases(data: Path | None, seed: int, quick: bool) -> Iterator[tuple[str, Rows
         if name not in SETS:
             continue
         rng = np.random.default_rng(seed)
-        some = rng.permutation(len(x))[: 400 if quick else 2500]
+        most = 400 if quick else max(1500, 20 * len(np.unique(y)))
+        some = rng.permutation(len(x))[:most]
         rows, true = x[some], np.unique(y[some], return_inverse=True)[1]
         for share in SHARES:
             for kind in ("even", "one way"):
@@ -57,17 +59,20 @@ def human(data: Path, x: Rows, y: Rows, rng: np.random.Generator) -> Iterator[An
     """CIFAR-10N's labels of the packed training images, in their order."""
     index = np.load(data / "cifar10" / "labels.npz")["train_index"]
     noisy = np.load(data / "cifar10" / "cifar10n_full50000.npz")
-    some = rng.permutation(len(x))[:4000]
+    some = rng.permutation(len(x))[:2000]
     for name in HUMAN:
         given = noisy[name][index][some].astype(np.int64)
         yield f"CIFAR-10N {name}", x[some], given, given != y[some]
 
 
 def ours(x: Rows, given: Rows) -> tuple[Rows, Rows]:
-    labels = vicinal.audit(support=(x, given)).labels
+    """Scores and suspects of an audit of the labeled rows alone, without its other sections."""
+    settings, about = AuditSettings(), About()
+    sets = ready_sets((x, given), None, None, settings, about, None)
+    noise = gather(sets, None, None, settings, about, None, None).labels.noise
     flagged = np.zeros(len(given), bool)
-    flagged[[suspect.row for suspect in labels.suspects]] = True
-    return np.asarray(labels.scores), flagged
+    flagged[noise.flagged.numpy()] = True
+    return noise.scores.numpy(), flagged
 
 
 def cleanlab(x: Rows, given: Rows) -> tuple[Rows, Rows]:

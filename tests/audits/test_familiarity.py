@@ -10,6 +10,8 @@ import torch
 
 from vicinal.audits import AuditSettings, audit
 from vicinal.audits.familiarity import REFERENCE
+from vicinal.audits.model_unknowns import model_scores
+from vicinal.capture import Activations
 from vicinal.checks import InputError
 from vicinal.confidence.familiarity import COMBINED, PARTS
 from vicinal.evaluation import auroc
@@ -153,3 +155,23 @@ def test_a_models_foreign_inputs_go_through_the_model(sets):
     found = audit(net, (x, y), (query, yq), foreign=foreign, settings=settings)
     assert found.unknowns.foreign.dims == 8
     assert found.unknowns.rows == 40
+    own = {part.name: part for part in found.unknowns.parts if part.name not in PARTS}
+    assert list(own) == ["combination", "with_model", "energy", "dknn", "layer:0", "layer:2"]
+    assert not own["energy"].combined, "a saved head has no logits: its verdict goes without them"
+    assert "energy of the logits" in render(found)
+
+
+def test_what_layers_and_logits_say_of_foreign_rows_is_what_plain_loops_say(sets):
+    (x, y), (query, _), foreign = sets
+    kept = lambda z: Activations({"a": torch.from_numpy(z), "output": torch.from_numpy(z[:, :3])})
+    support = Activations({"a": torch.from_numpy(x)}, torch.from_numpy(y))
+    some = torch.arange(0, 300, 2)
+    found = model_scores(support, kept(query), kept(foreign), ("a",), some)
+    assert found.names == ("energy", "dknn", "layer:a")
+    unit = x[::2] / np.linalg.norm(x[::2], axis=1, keepdims=True)
+    for z, row in zip(foreign[:20], found.foreign[:20].numpy(), strict=True):
+        far = 1 - unit @ (z / np.linalg.norm(z))
+        near = np.argsort(far, kind="stable")[:25]
+        assert row[0] == pytest.approx(-np.log(np.exp(z[:3].astype(float)).sum()), abs=1e-5)
+        assert row[1] == 25 - np.bincount(y[::2][near]).max()
+        assert row[2] == pytest.approx(np.sort(far)[4], abs=1e-5)

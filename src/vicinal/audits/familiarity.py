@@ -16,6 +16,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from vicinal.audits.heads import Fold
+from vicinal.audits.model_unknowns import model_parts
 from vicinal.audits.sections import UnknownPart, Unknowns
 from vicinal.confidence.familiarity import (
     ANCHORS,
@@ -185,6 +186,7 @@ def unknowns_of(facts: Facts) -> Unknowns | None:
         told = _told(inside[:, at], outside[:, at])
         flagged = float((alone <= rate).double().mean())
         lines.append(UnknownPart(name, title, *told, flagged, name in used))
+    lines += model_parts(facts, rows, ordinary)
     counts = torch.bincount(codes, minlength=len(VERDICTS)).tolist()
     return Unknowns(
         rate=rate,

@@ -94,7 +94,8 @@ def left_out_losses(facts: Facts) -> dict[str, Losses]:
         return {}  # their classes are as frequent as in the support
     rows = _some(len(own))
     codes = own.targets[rows]
-    answers = {name: facts.answers[name] for name in ("ned", "ned_fitted") if name in facts.answers}
+    near: tuple[str, ...] = ("ned", "ned_fitted")
+    answers = {name: facts.answers[name] for name in near if name in facts.answers}
     log_probs = {name: _neighbors(answer, own.rows(rows)) for name, answer in answers.items()}
     for name in ("logistic", "logistic_scaled", "ned_linear"):
         if name in facts.answers:

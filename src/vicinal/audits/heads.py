@@ -233,7 +233,7 @@ def ned_linear(task: Task, title: str) -> Answer:
         )
     view, near, count = _view(task), task.fitted_ned, task.num_classes
     log_probs, predicted = torch.zeros_like(view.query), torch.zeros(len(view.query)).long()
-    share, blends = torch.zeros(len(view.query), dtype=torch.float64), []
+    share, blends = torch.zeros(len(view.query), dtype=torch.float64), list[Blend]()
     for at, (fold, parameters) in enumerate(zip(task.folds, near.parameters, strict=True)):
         new = task.new_evidence(at)
         blends.append(blend_of(task, fold, parameters) if new else blends[-1])

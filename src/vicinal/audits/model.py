@@ -27,6 +27,7 @@ from vicinal.audits.entangled_layers import (
     with_history,
 )
 from vicinal.audits.inputs import AuditSettings
+from vicinal.audits.model_unknowns import ModelScores, model_scores
 from vicinal.audits.network import NetworkFacts, network_facts
 from vicinal.audits.pictures import as_pixels
 from vicinal.audits.record import Media, ReadLater
@@ -82,6 +83,7 @@ class ModelFacts:
     support_neighborhoods: dict[str, Neighborhood] = field(default_factory=dict)
     network: NetworkFacts | None = None
     foreign: Any = None
+    unknowns: ModelScores | None = None
     embedding: str = "output"
     not_checked: dict[str, str] = field(default_factory=dict)
 
@@ -128,10 +130,14 @@ def listen(
 
     support, query = captured(train, "support"), captured(test, "query")
     held = None if calib is None else captured(calib, "calib")
-    unknown = None if foreign is None else captured(foreign, "foreign")[embedding]
+    unknown = None if foreign is None else captured(foreign, "foreign")
     if support.labels is None:
         raise InputError("`train` has no labels. Pass (x, y), or a Dataset of pairs.")
     votes, shares, neighborhoods = _layer_votes(support, query, story, settings.seed)
+    unknowns = None
+    if unknown is not None:
+        some = sampled(len(support.labels), STORY_ROWS, settings.seed)
+        unknowns = model_scores(support, query, unknown, story, some)
     layers = entangled(support, distinct(support, names), settings.seed)
     if states:
         same = some_rows(train, sampled(len(support.labels), HISTORY_ROWS, settings.seed), "train")
@@ -152,7 +158,8 @@ def listen(
         layer_share=shares,
         support_neighborhoods=neighborhoods,
         network=network,
-        foreign=unknown,
+        foreign=None if unknown is None else unknown[embedding],
+        unknowns=unknowns,
         embedding=embedding,
         not_checked={} if missing is None else {"network": missing},
     )
@@ -226,7 +233,7 @@ def _layer_votes(
     if not story:
         return None, None, {}
     n = len(labels)
-    some = torch.from_numpy(np.sort(np.random.default_rng(seed).permutation(n)[:STORY_ROWS]))
+    some = sampled(n, STORY_ROWS, seed)
     codes = labels.unique(return_inverse=True)[1]
     place = torch.full((n,), -1)
     place[some] = torch.arange(len(some))

@@ -1,0 +1,89 @@
+"""Does the threshold keep its promise, and what does it give away?
+
+A head (logistic regression on 1,000 rows) is sure of the other rows by so much. Of these 300 or 800
+are drawn to set the threshold for a target accuracy, a hundred times; the rest is fresh. *broken*:
+the share of draws in which the accepted fresh rows are right less often than the target (delta
+allows 5 %). *coverage*: fresh rows accepted, over those an oracle accepts that knows which of them
+are right and takes as many of the surest as keep the target.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from sklearn.linear_model import LogisticRegression
+
+from benchmarks.quality.sets import sets
+from benchmarks.runner import save
+from vicinal.evaluation import threshold_for_accuracy
+
+TARGETS, TUNED, DRAWS = (0.8, 0.9, 0.95), (300, 800), 100
+FEWEST = 2_400  # rows beyond the support: 800 to tune on, and enough to see what comes true
+Rows = Any
+
+
+def main(
+    quick: bool = False, data: Path | None = None, splits: int = 5, work: Path | None = None
+) -> None:
+    """Every set that is large enough; ``splits`` and ``work`` are those of the other parts."""
+    results: dict[str, dict[str, object]] = {}
+    for name, x, y in sets(data):
+        if len(x) < 1_000 + FEWEST and not quick:
+            continue
+        sure, right = answers(x, y, 200 if quick else 1_000)
+        for target in TARGETS:
+            for tuned in TUNED:
+                lines = [drawn(sure, right, target, tuned, seed) for seed in range(DRAWS)]
+                found = summed([line for line in lines if line is not None])
+                if found is None:
+                    continue  # right less often than that, however sure
+                results[f"{name}, target {target:g}, {tuned} rows"] = found
+                print(f"{name:<24} {target:g} {tuned:>4} {found}", flush=True)
+    if not quick:
+        save("quality_thresholds", results, draws=DRAWS)
+
+
+def answers(x: Rows, y: Rows, support: int) -> tuple[Rows, Rows]:
+    """How sure a plain head is of the rows it has not seen, and whether it is right."""
+    order = np.random.default_rng(0).permutation(len(x))
+    x, y = (x[order] - x[order[:support]].mean(0)) / x[order[:support]].std(), y[order]
+    head = LogisticRegression(C=0.01, max_iter=200, tol=1e-3).fit(x[:support], y[:support])
+    p = head.predict_proba(x[support:])
+    return p.max(1), head.classes_[p.argmax(1)] == y[support:]
+
+
+def drawn(sure: Rows, right: Rows, target: float, tuned: int, seed: int) -> dict[str, float] | None:
+    """One draw: the threshold of some rows, and what becomes of the others."""
+    order = np.random.default_rng(seed).permutation(len(sure))
+    tune, fresh = order[:tuned], order[tuned:]
+    level = threshold_for_accuracy(sure[tune], right[tune], target).threshold
+    accepted, oracle = sure[fresh] >= level, oracle_coverage(sure[fresh], right[fresh], target)
+    if oracle < 0.02:
+        return None
+    kept = float(right[fresh][accepted].mean()) if accepted.any() else 1.0
+    coverage = float(accepted.mean())
+    return {"coverage": coverage, "oracle": oracle, "broken": float(kept < target)}
+
+
+def oracle_coverage(sure: Rows, right: Rows, target: float) -> float:
+    """The largest share of the surest rows that are right often enough; ties go together."""
+    order = np.argsort(-sure, kind="stable")
+    kept = np.cumsum(right[order]) / np.arange(1, len(sure) + 1)
+    last = np.append(sure[order][1:] != sure[order][:-1], True)
+    enough = np.flatnonzero(last & (kept >= target))
+    return float((enough[-1] + 1) / len(sure)) if len(enough) else 0.0
+
+
+def summed(lines: list[dict[str, float]]) -> dict[str, float] | None:
+    if len(lines) < DRAWS // 2:
+        return None
+    ratio = np.array([line["coverage"] / line["oracle"] for line in lines])
+    return {
+        "coverage": round(float(np.mean([line["coverage"] for line in lines])), 4),
+        "oracle": round(float(np.mean([line["oracle"] for line in lines])), 4),
+        "share": round(float(ratio.mean()), 4),
+        "share_se": round(float(ratio.std(ddof=1) / len(ratio) ** 0.5), 4),
+        "broken": round(float(np.mean([line["broken"] for line in lines])), 4),
+    }
