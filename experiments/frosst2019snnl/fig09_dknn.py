@@ -18,7 +18,7 @@ PRESETS = {
     "paper": Settings(("cifar10",), PAPER_RESNET),
 }
 THEIRS: dict[str, float] = {}
-SMALLER = "CIFAR-10 for SVHN, 6,000 rows, a ResNet of three blocks; 400 test rows at 7 strengths"
+SMALLER = "CIFAR-10 for SVHN, 5,000 rows, a ResNet of three blocks; 400 test rows at 7 strengths"
 
 __all__ = ["claims", "draw", "run"]
 
