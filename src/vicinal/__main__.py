@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import sys
-
 from vicinal.cli.__main__ import entry
 
 if __name__ == "__main__":
-    sys.exit(entry())
+    entry()

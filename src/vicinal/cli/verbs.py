@@ -156,12 +156,7 @@ class DemoOptions(ConsoleOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class AuditOptions(
-    DataOptions,
-    VectorOptions,
-    ModelOptions,
-    ClassOptions,
-    ImageOptions,
-    ConsoleOptions,
+    DataOptions, VectorOptions, ModelOptions, ClassOptions, ImageOptions, ConsoleOptions
 ):
     """How far may each prediction be trusted, which labels look wrong, and who says so."""
 
