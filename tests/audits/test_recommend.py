@@ -249,11 +249,12 @@ def test_eq_3_without_a_background_is_not_recommended_beside_the_head_that_has_o
 
 def test_the_linear_view_standardizes_columns_where_that_is_likelier_out_of_fold():
     rng = np.random.default_rng(0)
-    x, y = columns_of_unlike_units(120, rng)
+    x, y = blobs(120, rng)
+    x = np.column_stack([x, 1000 * rng.normal(size=(120, 30))])  # loud, and not to be listened to
     found = better_linear(torch.tensor(x), torch.tensor(y), 0)
     scaled = fitted_linear(torch.tensor(x), torch.tensor(y), columns=True)
     assert np.allclose(found.coef_, scaled.coef_)
-    x, y = blobs(120, rng)
+    x, y = blobs(120, rng, d=60)
     x[:, 3:] *= 1e-3  # says nothing, and should not be heard
     found = better_linear(torch.tensor(x), torch.tensor(y), 0)
     plain = fitted_linear(torch.tensor(x), torch.tensor(y), columns=False)
