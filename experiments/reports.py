@@ -12,6 +12,7 @@ import importlib
 import inspect
 import io
 import re
+import shutil
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -140,7 +141,8 @@ def picture(page: Path, target: Path) -> None:
     from playwright.sync_api import sync_playwright
 
     with sync_playwright() as browsers:
-        browser = browsers.chromium.launch(args=["--no-sandbox"])
+        found = shutil.which("chromium") or shutil.which("chromium-browser")
+        browser = browsers.chromium.launch(executable_path=found, args=["--no-sandbox"])
         view = browser.new_page(viewport={"width": 1280, "height": 860})
         view.goto(page.resolve().as_uri())
         view.wait_for_timeout(2500)

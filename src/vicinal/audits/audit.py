@@ -31,9 +31,8 @@ from vicinal.audits.inputs import About, AuditSettings, AuditWarning, ready_sets
 from vicinal.audits.keywords import asked_settings, check_model, from_frames, given_images
 from vicinal.audits.map import map_of
 from vicinal.audits.model import ModelFacts, images_of, listen
-from vicinal.audits.pictures import floats
 from vicinal.audits.provenance import provenance_of as provenance_of
-from vicinal.audits.recommend import recommendation_of, warn_of_seen_support
+from vicinal.audits.recommend import made_from, recommendation_of, warn_of_seen_support
 from vicinal.audits.record import Audit, SupportRows
 from vicinal.audits.scale import audit_at_scale, is_source, on_ray
 from vicinal.audits.scoring import (
@@ -46,7 +45,6 @@ from vicinal.audits.searching import search_facts
 from vicinal.audits.sections import Data, Duplicates, Head, PriorShift
 from vicinal.audits.suspects import label_audit
 from vicinal.confidence.head import TrustHead
-from vicinal.confidence.made_from import MadeFrom
 from vicinal.neighbors.search.resumable import Progress
 
 
@@ -298,26 +296,7 @@ def not_checked(facts: Facts) -> dict[str, str]:
 
 def trust_head(facts: Facts) -> TrustHead:
     """The head to keep: standards from all held-out rows, the audit's own threshold."""
-    return TrustHead(facts.kept, kept_standards(facts), _made_from(facts))
-
-
-def _made_from(facts: Facts) -> MadeFrom:
-    """The model, its layer and how images were read, as far as they are known here."""
-    config, model, sets = facts.about.config, facts.model, facts.sets
-    called = zip(map(str, sets.classes.tolist()), sets.names, strict=True)
-    names = {label: name for label, name in called if label != name}
-    if model is None:
-        known, size = facts.about.model, config.get("size")
-        return MadeFrom(known, size=size, normalize=facts.settings.normalize, names=names)
-    reading = {name: config[name] for name in ("weights", "size", "gray") if config.get(name)}
-    reading |= {name: floats(config[name], name) for name in ("mean", "std") if config.get(name)}
-    return MadeFrom(
-        model=facts.about.model or model.name,
-        embedding=model.embedding,
-        normalize=facts.settings.normalize,
-        names=names,
-        **reading,
-    )
+    return TrustHead(facts.kept, kept_standards(facts), made_from(facts))
 
 
 # Field of the record -> what computes it from the facts. A new section is one line here, one

@@ -19,9 +19,11 @@ import torch
 from vicinal.audits.fitting import Losses
 from vicinal.audits.heads import Fold, blend_of, logistic_weight
 from vicinal.audits.inputs import warn
+from vicinal.audits.pictures import floats
 from vicinal.audits.scoring import Scored
 from vicinal.audits.sections import Recommendation
 from vicinal.confidence.blend import Blend
+from vicinal.confidence.made_from import MadeFrom
 from vicinal.confidence.ned_linear import NEDLinear
 
 if TYPE_CHECKING:
@@ -200,3 +202,22 @@ def _excess(own: Losses, other: Losses) -> float:
     error = math.sqrt(own.var(ddof=1) / len(own) + other.var(ddof=1) / len(other))
     gap = float(own.mean() - other.mean())
     return gap / error if error > 0 else math.copysign(math.inf, gap) if gap else 0.0
+
+
+def made_from(facts: Facts) -> MadeFrom:
+    """The model, its layer and how images were read, as far as they are known here."""
+    config, model, sets = facts.about.config, facts.model, facts.sets
+    called = zip(map(str, sets.classes.tolist()), sets.names, strict=True)
+    names = {label: name for label, name in called if label != name}
+    if model is None:
+        known, size = facts.about.model, config.get("size")
+        return MadeFrom(known, size=size, normalize=facts.settings.normalize, names=names)
+    reading = {name: config[name] for name in ("weights", "size", "gray") if config.get(name)}
+    reading |= {name: floats(config[name], name) for name in ("mean", "std") if config.get(name)}
+    return MadeFrom(
+        model=facts.about.model or model.name,
+        embedding=model.embedding,
+        normalize=facts.settings.normalize,
+        names=names,
+        **reading,
+    )

@@ -109,9 +109,7 @@ class ClassOptions:
 
     classes: Annotated[
         str | None,
-        typer.Option(
-            "--classes", help="Classes in the order of the model's outputs: a file, or a,b,c."
-        ),
+        typer.Option("--classes", help="In the order of the model's outputs: a file, or a,b,c."),
     ] = None
     labels: Annotated[
         Path | None, typer.Option("--labels", help="The same as a file, one name per line.")
@@ -210,11 +208,7 @@ class AuditOptions(
     force_ece: Annotated[bool, typer.Option("--force-ece", help="ECE even on few rows.")] = False
     model: Annotated[
         str | None,
-        typer.Option(
-            "--model",
-            help="file.py:factory, pkg.module:factory, model.ts, model.pt2, timm:name, "
-            "hf:folder-or-name or sentence-transformers:name.",
-        ),
+        typer.Option("--model", help="file.py:factory, pkg.module:factory, .ts, .pt2, timm:, hf:."),
     ] = None
     embedding: Annotated[
         str | None, typer.Option("--embedding", help="Layer to search in; default: last but one.")
