@@ -152,7 +152,8 @@ def text(folder: Path = RESULTS) -> str:
         "Ratios of CPU time within one run, so that machines cancel; goals are the design's.",
         "One file asks each question (`benchmarks/`), its numbers lie in `benchmarks/results`, and",
         "`python -m benchmarks --page` writes this page from them. `python -m benchmarks --quick`",
-        "runs every file at small sizes. *Before* is what the last release had, where measured.",
+        "runs every file at small sizes. *Before* is what the code had before the rules at hand,",
+        "where measured; sizes and machines may differ.",
         "",
         f"Of {len(found)} goals {met} are met, {sum(row[3] == '**no**' for row in found)} are not, "
         f"and {sum(row[1] == 'not measured' for row in found)} have no measurement yet.",

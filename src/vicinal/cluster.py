@@ -30,7 +30,7 @@ def connect(on: str) -> Any:
     if ray.is_initialized():
         return ray
     address = os.environ.get("RAY_ADDRESS") if on == "ray" else on
-    quiet = {"logging_level": logging.ERROR, "log_to_driver": False}
+    quiet: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False}
     try:
         if address:
             ray.init(address=address, **quiet)
