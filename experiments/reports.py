@@ -136,7 +136,7 @@ REPORTS = {
 
 
 def picture(page: Path, target: Path) -> None:
-    """The top of a page as the browser shows it, in 64 colors."""
+    """The top of a page as the browser shows it, in few colors."""
     from PIL import Image
     from playwright.sync_api import sync_playwright
 
@@ -148,7 +148,7 @@ def picture(page: Path, target: Path) -> None:
         view.wait_for_timeout(2500)
         shot = Image.open(io.BytesIO(view.screenshot()))
         browser.close()
-    small = shot.convert("RGB").resize((960, 645), Image.Resampling.LANCZOS).quantize(64)
+    small = shot.convert("RGB").resize((960, 645), Image.Resampling.LANCZOS).quantize(160)
     small.save(target, optimize=True)
 
 
