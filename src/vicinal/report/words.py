@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import itertools
+import math
 import re
 from collections.abc import Callable, Sequence
+from decimal import ROUND_HALF_UP, Decimal
 from functools import partial
 from typing import Any
 
@@ -47,17 +49,29 @@ def sentence(text: str) -> str:
     return text and text[0].upper() + text[1:] + ("" if text[-1] in ".!?" else ".")
 
 
+def fixed(value: float, digits: int) -> str:
+    """So many decimals, a tie away from zero, as ``toFixed`` writes what moves on the page.
+
+    >>> fixed(44.5, 0), fixed(-0.25, 1), f"{44.5:.0f}"
+    ('45', '-0.3', '44')
+    """
+    if not math.isfinite(value):
+        return f"{value:.{digits}f}"
+    step = Decimal(1).scaleb(-digits)
+    return str(Decimal(value).quantize(step, rounding=ROUND_HALF_UP))
+
+
 def percent(share: float | None, digits: int = 1) -> str:
     """
     >>> percent(0.9341), percent(None)
     ('93.4 %', '–')
     """
-    return "–" if share is None else f"{100 * share:.{digits}f} %"
+    return "–" if share is None else f"{fixed(100 * share, digits)} %"
 
 
 def points(share: float | None, digits: int = 1) -> str:
     """Percentage points without the sign of percent, for columns whose heading has it."""
-    return "–" if share is None else f"{100 * share:.{digits}f}"
+    return "–" if share is None else fixed(100 * share, digits)
 
 
 def decimal(value: float | None, digits: int = 2) -> str:
