@@ -47,6 +47,17 @@ def connect(on: str) -> Any:
     return ray
 
 
+def places(ray: Any, wanted: int | None = None) -> tuple[int, int]:
+    """How many actors to start, and the cores that each takes.
+
+    As many as cores are free, and one core each; where others have taken the cores, they are shared
+    (0 each): an actor that waits for a core of its own may wait for ever.
+    """
+    free = int(ray.available_resources().get("CPU", 0))
+    count = max(1, wanted or free or int(ray.cluster_resources().get("CPU", 1)))
+    return count, int(count <= free)
+
+
 @contextmanager
 def asking(what: str) -> Iterator[None]:
     """What a worker complains of, or that it keeps dying, as one sentence."""

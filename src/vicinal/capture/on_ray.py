@@ -13,7 +13,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from vicinal.capture.batches import Batch
-from vicinal.cluster import RESTARTS, asking, connect
+from vicinal.cluster import RESTARTS, asking, connect, places
 
 Load = Callable[[], nn.Module]
 Outputs = tuple[dict[str, Tensor], Tensor | None]
@@ -60,10 +60,10 @@ def outputs_on_ray(
     layers, pool : as of :func:`vicinal.capture.capture`.
     """
     ray = connect(on)
-    free = max(1, int(ray.available_resources().get("CPU", 1)))
-    remote = ray.remote(num_cpus=1, max_restarts=RESTARTS, max_task_retries=RESTARTS)(Listener)
+    count, share = places(ray)
+    remote = ray.remote(num_cpus=share, max_restarts=RESTARTS, max_task_retries=RESTARTS)(Listener)
     weights, here = ray.put(state), os.getcwd()
-    actors = [remote.remote(load, weights, here, list(layers), pool) for _ in range(free)]
+    actors = [remote.remote(load, weights, here, list(layers), pool) for _ in range(count)]
     waiting: deque[Any] = deque()
     with asking("the model"):
         for at, batch in enumerate(source):

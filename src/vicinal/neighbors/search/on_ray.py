@@ -21,7 +21,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from vicinal.checks import InputError, check_choice, check_k
-from vicinal.cluster import RESTARTS, asking, connect
+from vicinal.cluster import RESTARTS, asking, connect, places
 from vicinal.neighbors.distances import METRICS
 from vicinal.neighbors.neighborhood import Neighborhood, joined
 from vicinal.neighbors.search.choice import make_search
@@ -157,10 +157,8 @@ class RaySearch:
     def build(self, support: Source | Tensor) -> Self:
         """Start the actors, one for each piece; returns when every piece is read."""
         ray, rows = self.ray, len(support)
-        free = int(ray.available_resources().get("CPU", 0))
-        cores = int(ray.cluster_resources().get("CPU", 1))
-        count = max(1, min(self.workers or free or cores, rows))
-        share = int(count <= free)  # where others have taken the cores, share them: do not wait
+        count, share = places(ray, self.workers)
+        count = max(1, min(count, rows))
         edges = [rows * at // count for at in range(count + 1)]
         remote = ray.remote(num_cpus=share, max_restarts=RESTARTS, max_task_retries=RESTARTS)(Piece)
         self._source, self.actors, self._stored = support, [], []
