@@ -338,7 +338,7 @@ def test_a_stopped_audit_goes_on_in_its_folder_and_says_the_same(sets, tmp_path,
         support=support, query=query, settings=settings, work=tmp_path,
         progress=lambda title, done, total: seen.append((title, done)),
     )  # fmt: skip
-    assert seen == [("neighbors", 160)]
+    assert [step for step in seen if step[0] == "neighbors"] == [("neighbors", 160)]
     assert again.cases == audit(support=support, query=query, settings=settings).cases
 
 
