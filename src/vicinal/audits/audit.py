@@ -119,6 +119,7 @@ def audit(
         memory maps; what does not fit is read in blocks (:mod:`vicinal.audits.scale`).
 
     Example:
+        >>> import numpy as np
         >>> y = np.arange(300) % 3
         >>> z = np.random.default_rng(0).normal(size=(300, 4)) + y[:, None]
         >>> report = audit(support=(z[:200], y[:200]), query=(z[200:], y[200:]))
