@@ -26,7 +26,7 @@ OPTIONS = [
     "audit t.npz q.npz extra",
     "audit", "audit t.npz --pool x", "audit t.npz --image-col Z -o new", "audit net.py",
     "fit t.npz --k 0", "fit t.npz --k -5", "fit t.npz --target-accuracy 2", "fit t.npz --metric x",
-    "fit t.npz --target-accuracy nan", "fit photos", "fit z.npy", "fit q.npz --calib photos",
+    "fit t.npz --target-accuracy nan", "fit z.npy", "fit q.npz --calib photos",
     "predict trust.vic q.npz --head -1", "predict t.npz q.npz", "predict photos q.npz",
     "predict trust.vic photos", "predict trust.vic trust.vic", "predict net.py q.npz",
     "explore run --port 70000", "explore run --port -1", "explore photos", "explore nothing",
