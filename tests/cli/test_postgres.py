@@ -88,7 +88,7 @@ def test_a_table_that_does_not_fit_is_audited_block_by_block(
     fit = ("fit", files / "train.npz", "--store", "pg:large", "--k", 20, "-q", "-o", "x.vic")
     assert vicinal(*fit)[0] == 0
     monkeypatch.setattr("vicinal.audits.scale.needed", lambda rows, settings: 1 << 60)
-    words = ("--memory", "1GB", "--space", "raw", "-o", "run", "-q")
+    words = ("--memory", "16GB", "--space", "raw", "-o", "run", "-q")
     code, _, err = vicinal("audit", "pg:large", files / "test.npz", *words)
     assert code == 0, err
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())

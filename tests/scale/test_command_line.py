@@ -41,7 +41,7 @@ def streaming(monkeypatch):
 def test_a_pattern_of_shards_is_audited_into_a_run_with_a_part_for_every_row(
     shards, streaming, capsys
 ):
-    code = main(["audit", "train/*.parquet", "test/*.parquet", "-o", "run", "--memory", "2GB"])
+    code = main(["audit", "train/*.parquet", "test/*.parquet", "-o", "run", "--memory", "16GB"])
     said = capsys.readouterr().out
     assert code == 0
     assert "everything is fitted on 100 of 300 support rows" in said
@@ -99,6 +99,6 @@ def test_a_shard_that_vanishes_ends_with_one_sentence_and_no_run(shards, streami
         return fit(*given)
 
     monkeypatch.setattr(scale, "sampled_facts", vanish)
-    words = ["audit", "train/*.parquet", "test/*.parquet", "-o", "run", "--memory", "2GB"]
+    words = ["audit", "train/*.parquet", "test/*.parquet", "-o", "run", "--memory", "16GB"]
     assert main(words) == 2
     assert not (shards / "run" / "summary.json").exists()
