@@ -152,13 +152,9 @@ def compare_heads(
         raise InputError("`support` labels must be hard (n,): the heads are compared on classes.")
     q, codes = _coded(query, "query", labels, x)
     check_k(k, len(x), "k", "the support")
-    names = list(TITLES) if heads is None else list(heads)
-    for name in names:
+    for name in (names := list(TITLES) if heads is None else list(heads)):
         check_choice(name, "heads", tuple(TITLES))
-    check_space(space)
-    fit = fit_space(space, x, labels, k=k, metric=metric, temperature=None)
-    made = make_search(search, metric, shape=(len(x), x.shape[1])).build(fit.space(x))
-    rows = LabeledSupport(made, labels, space=fit.space, crossed=fit.crossed)
+    rows = _searched(x, labels, k, metric, search, space)
     task = Task(
         support=x,
         codes=labels.codes,
@@ -181,8 +177,7 @@ def compare_heads(
         task = replace(task, folds=(fold,))
     if not LINEAR.isdisjoint(names) and len(labels.classes) > 1:
         held = None if calib is None else _known(calib, labels)
-        view = linear_view((x, labels.codes), q, held, seed=random_state)
-        task = replace(task, linear=view)
+        task = replace(task, linear=linear_view((x, labels.codes), q, held, seed=random_state))
     answers, notes = _answers(names, task, warned)
     scores = [_line(name, Scored(a, codes.numpy(), target, delta)) for name, a in answers.items()]
     temperature = answers["ned"].parameters[0].temperature if "ned" in answers else None
@@ -191,6 +186,16 @@ def compare_heads(
         tuple(scores), len(x), len(q), x.shape[1], len(labels.classes), k, metric,
         target, delta, temperature, unknown, tuple(notes),
     )  # fmt: skip
+
+
+def _searched(
+    x: Tensor, labels: Labels, k: int, metric: str, search: str | Search, space: str
+) -> LabeledSupport:
+    """The support in the space it is compared in, in its search."""
+    check_space(space)
+    fit = fit_space(space, x, labels, k=k, metric=metric, temperature=None)
+    made = make_search(search, metric, shape=(len(x), x.shape[1])).build(fit.space(x))
+    return LabeledSupport(made, labels, space=fit.space, crossed=fit.crossed)
 
 
 def _coded(

@@ -101,6 +101,17 @@ class ModelFacts:
         return f"the model has {columns} outputs for {classes} classes; name them all: --classes"
 
 
+def _layers_to_read(
+    model: nn.Module, train: Any, settings: AuditSettings
+) -> tuple[str, tuple[str, ...], tuple[str, ...]]:
+    """The embedding, the layers of the story, and all that is captured, as they run."""
+    ran = traced(model, train)
+    order = leaves_of(model, ran)
+    embedding = settings.embedding or default_embedding(model, order)
+    story = tuple(settings.layers) or spread([name for name in order if name != embedding])
+    return embedding, by_execution(story, ran), by_execution([*story, embedding, "output"], ran)
+
+
 def listen(
     model: nn.Module,
     train: Any,
@@ -117,11 +128,7 @@ def listen(
         raise InputError("a model is audited on data: audit(model, train, test).")
     states = states_of(checkpoints)
     train, test, calib = in_order(train, "train"), in_order(test, "test"), in_order(calib, "calib")
-    ran = traced(model, train)
-    order = leaves_of(model, ran)
-    embedding = settings.embedding or default_embedding(model, order)
-    story = tuple(settings.layers) or spread([name for name in order if name != embedding])
-    story, names = by_execution(story, ran), by_execution([*story, embedding, "output"], ran)
+    embedding, story, names = _layers_to_read(model, train, settings)
 
     def captured(data: Any, title: str) -> Activations:
         report = None if progress is None else lambda d, t: progress(f"embed {title}", d, t)
@@ -133,36 +140,30 @@ def listen(
     unknown = None if foreign is None else captured(foreign, "foreign")
     if support.labels is None:
         raise InputError("`train` has no labels. Pass (x, y), or a Dataset of pairs.")
+    embedded = support[embedding], query[embedding]
     votes, shares, neighborhoods = _layer_votes(support, query, story, settings.seed)
-    unknowns = None
-    if unknown is not None:
-        some = sampled(len(support.labels), STORY_ROWS, settings.seed)
-        unknowns = model_scores(support, query, unknown, story, some)
+    some = sampled(len(support.labels), STORY_ROWS, settings.seed)
+    unknowns = None if unknown is None else model_scores(support, query, unknown, story, some)
     layers = entangled(support, distinct(support, names), settings.seed)
     if states:
-        same = some_rows(train, sampled(len(support.labels), HISTORY_ROWS, settings.seed), "train")
-        layers = with_history(layers, states, model, same, settings.seed, progress)
-    embedded = support[embedding], query[embedding]
+        same = sampled(len(support.labels), HISTORY_ROWS, settings.seed)
+        read = some_rows(train, same, "train")
+        layers = with_history(layers, states, model, read, settings.seed, progress)
     network, missing = network_facts(model, train, test, embedded, support.labels, settings)
     return ModelFacts(
         source=Source(model, train, test, embedding, progress),
         name=type(model).__name__,
         fingerprint=fingerprint(model.state_dict())[:12],
-        support=(support[embedding], support.labels),
-        query=(query[embedding], query.labels) if query.labels is not None else query[embedding],
+        support=(embedded[0], support.labels),
+        query=embedded[1] if query.labels is None else (embedded[1], query.labels),
         calib=None if held is None else (held[embedding], held.labels),
         logits=_logits(query["output"], support.labels),
-        layers=layers,
-        story=story,
-        layer_class=votes,
-        layer_share=shares,
-        support_neighborhoods=neighborhoods,
-        network=network,
+        layers=layers, story=story, layer_class=votes, layer_share=shares,
+        support_neighborhoods=neighborhoods, network=network, unknowns=unknowns,
         foreign=None if unknown is None else unknown[embedding],
-        unknowns=unknowns,
         embedding=embedding,
         not_checked={} if missing is None else {"network": missing},
-    )
+    )  # fmt: skip
 
 
 def traced(model: nn.Module, data: Any) -> dict[str, LayerOutput]:

@@ -325,14 +325,9 @@ def _with_model(options: AuditOptions, spec: str, console: Console) -> Prepared:
     if options.embedding is None:  # written down, so that the run can be repeated and explored
         options = replace(options, embedding=embedding_of(loaded.model, train))
         about = replace(about, config=as_config(options))
-    arguments = {
-        "model": loaded.model,
-        "train": train,
-        "test": sets["query"].data,
-        "calib": sets["calib"].data if "calib" in sets else None,
-        "foreign": sets["foreign"].data if "foreign" in sets else None,
-        "checkpoints": checkpoints_of(options),
-    }
+    arguments = {"model": loaded.model, "checkpoints": checkpoints_of(options)}
+    for argument, role in zip(("train", "test", "calib", "foreign"), ROLES, strict=True):
+        arguments[argument] = sets[role].data if role in sets else None
     sizes = {role: row_count(sets[role].data) for role in ("support", "query")}
     for line in costs(settings_of(options), **sizes, checkpoints=len(arguments["checkpoints"])):
         console.print(line)

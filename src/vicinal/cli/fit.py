@@ -23,17 +23,8 @@ from vicinal.neighbors.search.postgres import PgSearch
 
 def run(options: FitOptions) -> None:
     """Read, fit, save, and print what the threshold promises."""
-    console = Console(options.as_json, options.quiet)
-    check_choice(options.metric, "--metric", METRICS)
-    path = options.out or Path("trust.vic")
-    if path.suffix != ".vic":
-        raise InputError(f"--out {path} must end in .vic.")
-    check_output(path)
+    console, path = Console(options.as_json, options.quiet), _checked(options)
     target = options.target_accuracy
-    if target is not None and not 0 < target < 1:
-        raise InputError(f"--target-accuracy must be between 0 and 1: {target!r}.")
-    if options.store is not None and not is_pg(options.store):
-        raise InputError(f"--store must name a table, pg:TABLE, got {options.store!r}.")
     calib = None if options.calib is None else _labeled(options.calib, options, console)
     ned = NEDClassifier(
         k=100 if options.k is None else options.k,
@@ -68,6 +59,20 @@ def run(options: FitOptions) -> None:
             "unfamiliar": options.unfamiliar,
         }
     )
+
+
+def _checked(options: FitOptions) -> Path:
+    """Where the head is written, once nothing that was typed is wrong."""
+    check_choice(options.metric, "--metric", METRICS)
+    path, target = options.out or Path("trust.vic"), options.target_accuracy
+    if path.suffix != ".vic":
+        raise InputError(f"--out {path} must end in .vic.")
+    check_output(path)
+    if target is not None and not 0 < target < 1:
+        raise InputError(f"--target-accuracy must be between 0 and 1: {target!r}.")
+    if options.store is not None and not is_pg(options.store):
+        raise InputError(f"--store must name a table, pg:TABLE, got {options.store!r}.")
+    return path
 
 
 def stored_support(options: FitOptions, metric: str, console: Console) -> LabeledSupport:

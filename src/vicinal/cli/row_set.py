@@ -103,17 +103,7 @@ def vectors(rows: RowSet, *, pool: str | None = None, transpose: bool = False) -
             f"{rows.source} holds {_kind_of(x)}, not numbers. Name the embeddings with "
             "--embedding-key, or save them as floats."
         )
-    if transpose:
-        x = x.T
-    if x.ndim > 2:
-        if pool is None:
-            raise InputError(
-                f"{rows.source} has shape {x.shape}. Neighbors need one vector per row: "
-                "add --pool mean (or max, flatten)."
-            )
-        flat = x.reshape(*x.shape[:2], -1)
-        flatten = pool == "flatten"
-        x = x.reshape(len(x), -1) if flatten else flat.mean(2) if pool == "mean" else flat.max(2)
+    x = _pooled(x.T if transpose else x, pool, rows.source)
     if x.ndim != 2 or 0 in x.shape:
         raise InputError(
             f"{rows.source} has shape {x.shape}; it must be one row of numbers per sample."
@@ -136,6 +126,21 @@ def vectors(rows: RowSet, *, pool: str | None = None, transpose: bool = False) -
     _check_logits(rows)
     kind = np.float64 if x.dtype == np.float64 else np.float32
     return replace(rows, embeddings=np.ascontiguousarray(x, dtype=kind))
+
+
+def _pooled(x: np.ndarray, pool: str | None, source: object) -> np.ndarray:
+    """One vector per row out of maps or tokens of it."""
+    if x.ndim <= 2:
+        return x
+    if pool is None:
+        raise InputError(
+            f"{source} has shape {x.shape}. Neighbors need one vector per row: "
+            "add --pool mean (or max, flatten)."
+        )
+    if pool == "flatten":
+        return x.reshape(len(x), -1)
+    flat = x.reshape(*x.shape[:2], -1)
+    return flat.mean(2) if pool == "mean" else flat.max(2)
 
 
 def _kind_of(array: NDArray[Any]) -> str:

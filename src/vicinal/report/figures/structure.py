@@ -37,17 +37,12 @@ def borders(record: Borders, classes: tuple[str, ...]) -> Figure | None:
         plot.slanted(plot.sx(i + 0.5) + 5, side - edge + 12, name)
         plot.bar((i, i + 1), (size - i - 1, size - i), "self", 0.5)
     for pair in record.pairs:
-        if pair.a not in place or pair.b not in place:
-            continue
-        for a, b in ((pair.a, pair.b), (pair.b, pair.a)):
-            x, y = place[a], size - 1 - place[b]
-            description = f"{short(classes[a])} and {short(classes[b])}: {percent(pair.share)}"
-            shade = heat_step(pair.share / most)
-            plot.bar((x, x + 1), (y, y + 1), f"heat{shade}", 0.5)
-            if cell >= 26 and pair.share >= 0.001:
-                ink = "tick middle light" if shade >= 6 else "tick middle"
-                plot.text(plot.sx(x + 0.5), plot.sy(y + 0.5) + 4, heat_value(pair.share), ink)
-            plot.clickable((x, x + 1), f"pair={a}~{b}", description, (y, y + 1))
+        if pair.a in place and pair.b in place:
+            for a, b in ((pair.a, pair.b), (pair.b, pair.a)):
+                at = place[a], size - 1 - place[b]
+                description = f"{short(classes[a])} and {short(classes[b])}: {percent(pair.share)}"
+                _cell(plot, at, pair.share, heat_step(pair.share / most), cell >= 26)
+                plot.clickable((at[0], at[0] + 1), f"pair={a}~{b}", description, (at[1], at[1] + 1))
     heat_scale(plot, most, side)
     hidden = len(touch) - size
     note = f"Numbers: share of all between-class edge weight, %, in the {record.how}."
@@ -60,6 +55,15 @@ def borders(record: Borders, classes: tuple[str, ...]) -> Figure | None:
         ("class", "class", "share of between-class weight"),
         [[classes[p.a], classes[p.b], percent(p.share)] for p in record.pairs[:200]],
     )
+
+
+def _cell(plot: Plot, at: tuple[int, int], share: float, shade: int, roomy: bool) -> None:
+    """One square of the heat map, with its value where there is room to read it."""
+    x, y = at
+    plot.bar((x, x + 1), (y, y + 1), f"heat{shade}", 0.5)
+    if roomy and share >= 0.001:
+        ink = "tick middle light" if shade >= 6 else "tick middle"
+        plot.text(plot.sx(x + 0.5), plot.sy(y + 0.5) + 4, heat_value(share), ink)
 
 
 def heat_value(share: float) -> str:
