@@ -325,7 +325,7 @@ def _with_model(options: AuditOptions, spec: str, console: Console) -> Prepared:
     if options.embedding is None:  # written down, so that the run can be repeated and explored
         options = replace(options, embedding=embedding_of(loaded.model, train))
         about = replace(about, config=as_config(options))
-    arguments = {"model": loaded.model, "checkpoints": checkpoints_of(options)}
+    arguments: dict[str, Any] = {"model": loaded.model, "checkpoints": checkpoints_of(options)}
     for argument, role in zip(("train", "test", "calib", "foreign"), ROLES, strict=True):
         arguments[argument] = sets[role].data if role in sets else None
     sizes = {role: row_count(sets[role].data) for role in ("support", "query")}
