@@ -5,15 +5,25 @@ import torch
 from torch.testing import assert_close
 
 import reference
-from vicinal.neighbors.tsne import attraction, both_ways, neighbor_map, on_grid, repulsion
+from vicinal.neighbors.tsne import (
+    attraction,
+    both_ways,
+    by_grid,
+    neighbor_map,
+    on_grid,
+    pairwise,
+)
 
 
 def near_of(z, k):
     return torch.cdist(z, z).fill_diagonal_(torch.inf).topk(k, largest=False).indices
 
 
-@pytest.mark.parametrize(("grid", "error"), [(0.5, 0.05), (0.1, 0.001)])
-def test_the_slope_on_the_grid_is_that_of_the_plain_sums(rng, monkeypatch, grid, error):
+@pytest.mark.parametrize(
+    ("grid", "error", "repulsion"),
+    [(0.5, 0.05, by_grid), (0.1, 0.001, by_grid), (0.5, 1e-5, pairwise)],
+)
+def test_the_slope_is_that_of_the_plain_sums(rng, monkeypatch, grid, error, repulsion):
     monkeypatch.setattr("vicinal.neighbors.tsne.GRID", grid)
     z = torch.randn(40, 5, generator=rng)
     near, places = near_of(z, 4), 12 * torch.rand(40, 2, generator=rng)
@@ -42,6 +52,11 @@ def test_groups_that_never_touch_stay_apart_and_keep_their_neighbors(rng):
     assert bool((kind[found] == kind[:, None]).all())
     kept = (found[:, :, None] == near[:, None, :]).any(2).float().mean()
     assert kept > 0.5
+
+
+def test_rows_too_many_for_pairs_keep_their_neighbors_on_the_grid_too(rng, monkeypatch):
+    monkeypatch.setattr("vicinal.neighbors.tsne.PAIRWISE", 10)
+    test_groups_that_never_touch_stay_apart_and_keep_their_neighbors(rng)
 
 
 def test_a_map_is_the_same_each_time_and_survives_equal_rows(rng):

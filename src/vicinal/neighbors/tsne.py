@@ -9,7 +9,8 @@ With y_i the place of row i on the map, and each of its k nearest rows wanted eq
 (van der Maaten & Hinton 2008). The even p of the graph, instead of a Gaussian of some perplexity,
 is what the map is then measured by: it keeps more of the k. The first part of the gradient
 is a sum over edges. The second, over all pairs, is a convolution with w², done on a grid by FFT
-(Linderman et al. 2019): mass is spread to 4 × 4 grid points by cubic interpolation and read there.
+(Linderman et al. 2019): mass is spread to 4 × 4 grid points by cubic interpolation and read there;
+few rows are cheaper pair by pair.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+PAIRWISE = 500  # rows up to which all pairs cost less than the grid
 GRID = 0.5  # distance of grid points; the kernel w has width 1
 FEWEST = 32  # grid points along a side
 EXAGGERATED = 0.25  # of the steps attract this much more, to sort out who is near whom at all
@@ -83,7 +85,21 @@ def attraction(
 
 
 def repulsion(places: Float[Tensor, "n 2"]) -> Float[Tensor, "n 2"]:
-    """Σ_j w_ij² (y_i - y_j) / Z over all other rows, by convolution on a grid."""
+    """Σ_j w_ij² (y_i - y_j) / Z over all other rows."""
+    return (pairwise if len(places) <= PAIRWISE else by_grid)(places)
+
+
+def pairwise(places: Float[Tensor, "n 2"]) -> Float[Tensor, "n 2"]:
+    """:func:`repulsion`, pair by pair."""
+    across, up = (axis[:, None] - axis for axis in places.T)
+    w = across.square_().add_(up.square_()).add_(1).reciprocal_().fill_diagonal_(0)
+    z = w.sum().clamp_min(1e-30)
+    w.square_()
+    return (places * w.sum(1, keepdim=True) - w @ places) / z
+
+
+def by_grid(places: Float[Tensor, "n 2"]) -> Float[Tensor, "n 2"]:
+    """:func:`repulsion`, by convolution on a grid."""
     index, share, side, gap = on_grid(places)
     n, charges = len(places), [torch.ones_like(places[:, 0]), *places.T]
     spread = [torch.bincount(index, (share * c[:, None]).reshape(-1), side**2) for c in charges]
