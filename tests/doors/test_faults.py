@@ -59,8 +59,10 @@ class Faults:
         return call
 
 
+CHEAP = ("--space", "raw", "--map", "linear")  # the same files, sooner
+
 CALLS = {
-    "audit": ["audit", "{w}/t.npz", "{w}/q.npz", "--k", "4", "-o", "out", "-q"],
+    "audit": ["audit", "{w}/t.npz", "{w}/q.npz", "--k", "4", "-o", "out", "-q", *CHEAP],
     "embed": [
         "embed",
         "{w}/net.py:make",
@@ -77,7 +79,7 @@ CALLS = {
     "compare": ["compare", "{w}/run", "{w}/run", "-o", "out", "--seed", "1", "-q"],
 }
 OLD = {
-    "audit": ["audit", "{w}/t.npz", "--k", "3", "-o", "out", "-q"],
+    "audit": ["audit", "{w}/t.npz", "--k", "3", "-o", "out", "-q", *CHEAP],
     "embed": ["embed", "{w}/net.py:make", "{w}/t.npz", "--layer", "1", "-o", "out", "-q"],
     "fit": ["fit", "{w}/q.npz", "--k", "3", "-o", "out.vic", "-q"],
     "predict": ["predict", "{w}/trust.vic", "{w}/z.npy", "-o", "out.csv", "--jsonl", "out.jsonl"],

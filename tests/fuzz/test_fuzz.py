@@ -4,7 +4,7 @@ import pytest
 
 from fuzz.targets import run
 
-COUNTS = {"audit": 150, "ned": 500, "loss": 1000}
+COUNTS = {"audit": 90, "ned": 500, "loss": 1000}
 
 
 @pytest.mark.parametrize("name", COUNTS)
