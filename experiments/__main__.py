@@ -14,22 +14,24 @@ from pathlib import Path
 from experiments import board
 from experiments.data import NoDataError, Source
 from experiments.record import ROOT, VERDICTS, load, path_of
-from experiments.runner import names, parser, perform, redraw
+from experiments.runner import fits, left, names, parser, perform, redraw
 
 
 def run(arguments: Sequence[str]) -> int:
     given = parser().parse_args(arguments)
     chosen = names(given.patterns)
-    if not chosen:
-        print(f"no experiment fits {' '.join(given.patterns)}; see --list")
+    lost = [p for p in given.patterns if not any(fits(name, p) for name in chosen)]
+    if lost:
+        print(f"no experiment fits {' '.join(lost)}; see --list")
         return 2
     if given.list:
         print("\n".join(map(line, chosen)))
         return 0
     if given.redraw:
         for name in chosen:
-            redraw(name, given.preset)
-    elif not given.board:
+            if refused := redraw(name, given.preset):
+                print(refused)
+    elif not (given.board or given.check):
         root = None if given.preset == "quick" else Path(given.data)
         code = perform_all(chosen, given.preset, Source(root, given.device), given.jobs)
         if code or given.preset != "cpu":
@@ -45,11 +47,11 @@ def run(arguments: Sequence[str]) -> int:
 
 def perform_all(chosen: Sequence[str], preset: str, source: Source, jobs: int) -> int:
     """Each in turn, with what is done and what is left; without data is said, not failed."""
-    before = {name: (load(path_of(name, preset)) or {}).get("cpu_seconds", 60) for name in chosen}
+    todo = {name: left(name, preset) for name in chosen}
     start, tried = time.time(), 0
     for at, name in enumerate(chosen):
-        left = sum(before[n] for n in chosen[at:]) / max(1, jobs)
-        print(f"[{at + 1}/{len(chosen)}] {name}, about {left / 60:.0f} min left", flush=True)
+        minutes = sum(todo[n] for n in chosen[at:]) / jobs / 60
+        print(f"[{at + 1}/{len(chosen)}] {name}, about {minutes:.0f} min left", flush=True)
         try:
             perform(
                 name, preset, source, jobs=jobs, say=lambda text: print("  " + text, flush=True)

@@ -147,9 +147,8 @@ def table(made: list[Entry], base: str) -> list[str]:
         png = path_of(entry.name, "cpu").with_suffix(".png")
         shown = f"[picture]({base}{png.relative_to(ROOT)})" if png.is_file() else ""
         untrained = sum(row.get("trained") is False for row in entry.record["rows"])
-        note = (
-            f" {untrained} of {len(entry.record['rows'])} seeds did not train." if untrained else ""
-        )
+        of = len(entry.record["rows"])
+        note = f"; {untrained} of {of} seeds did not train" if untrained else ""
         for at, claim in enumerate(entry.record["claims"]):
             first = f"{link}<br>{entry.record['smaller']}{note}" if at == 0 else ""
             lines.append(

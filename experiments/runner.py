@@ -95,9 +95,18 @@ def perform(
         if say:
             say(f"{name}: seed {row['seed']} in {row['cpu_seconds']:.0f} CPU s")
     record = record_of(module, preset, rows, read)
+    if not todo:  # nothing ran: who made it stays
+        record["made"] = load(path)["made"]
     save(path, record)
     picture(name, preset, rows, path.with_suffix(".png"))
     return record
+
+
+def left(name: str, preset: str) -> float:
+    """CPU seconds that its missing seeds will take, by those that are stored (20 where none is)."""
+    record, rows = load(path_of(name, preset)), stored_rows(name, preset)
+    a_seed = record["cpu_seconds"] / len(record["rows"]) if record else 20.0
+    return a_seed * (len(module_of(name).PRESETS[preset].seeds) - len(rows))
 
 
 def seeds(name: str, preset: str, todo: list[int], source: Source, jobs: int) -> Iterator[Row]:
@@ -155,15 +164,18 @@ def picture(name: str, preset: str, rows: list[Row], path: Path) -> None:
     draw.save_png(drawn, path)
 
 
-def redraw(name: str, preset: str) -> None:
-    """Judge and draw again what is stored."""
+def redraw(name: str, preset: str) -> str:
+    """Judge and draw again what is stored; where that cannot be, a sentence says why."""
     path, module = path_of(name, preset), module_of(name)
     old = load(path)
     rows = stored_rows(name, preset)
-    if not old or not rows:
-        return
+    if not old:
+        return f"{name}: no {preset} run is stored"
+    if not rows:
+        return f"{name}: stored with other settings, run it again"
     save(path, {**record_of(module, preset, rows, old["data"]), "made": old["made"]})
     picture(name, preset, rows, path.with_suffix(".png"))
+    return ""
 
 
 def main(file: str, arguments: Sequence[str] | None = None) -> None:
@@ -179,13 +191,28 @@ def parser() -> argparse.ArgumentParser:
     told.add_argument("patterns", nargs="*", help="which: karpusha*, fig04, table2_pgd; all")
     told.add_argument("--preset", choices=("quick", "cpu", "paper"), default="cpu")
     told.add_argument("--data", type=Path, default=os.environ.get("VICINAL_DATA", "data"))
-    told.add_argument("--device", default="cpu", help="cpu, cuda")
-    told.add_argument("--jobs", type=int, default=1, help="seeds at a time")
+    told.add_argument("--device", type=device, default="cpu", help="cpu, cuda")
+    told.add_argument("--jobs", type=at_least_one, default=1, help="seeds at a time")
     told.add_argument("--list", action="store_true", help="name, title, last run, verdict")
     told.add_argument("--redraw", action="store_true", help="judge and draw what is stored")
     told.add_argument("--board", action="store_true", help="write the scoreboard and gallery")
-    told.add_argument("--check", action="store_true", help="with --board: compare, write nothing")
+    told.add_argument("--check", action="store_true", help="compare the board, write nothing")
     return told
 
 
-__all__ = ["NoDataError", "main", "names", "parser", "perform", "picture", "redraw"]
+def device(text: str) -> str:
+    try:
+        torch.empty(1, device=text)
+    except (RuntimeError, AssertionError) as refused:
+        why = str(refused).splitlines()[0]
+        raise argparse.ArgumentTypeError(f"torch cannot use {text!r} here: {why}") from None
+    return text
+
+
+def at_least_one(text: str) -> int:
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of processes, 1 or more")
+    return int(text)
+
+
+__all__ = ["NoDataError", "fits", "left", "main", "names", "parser", "perform", "redraw"]

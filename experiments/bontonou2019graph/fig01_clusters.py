@@ -37,7 +37,7 @@ class Settings:
 
 
 PRESETS = {
-    "quick": Settings("digits", 1200, 400, 100, (0,)),
+    "quick": Settings("digits", 1200, 400, 45, (0,)),
     "cpu": Settings(),
     "paper": Settings("cifar10", steps=20_000),
 }

@@ -9,40 +9,24 @@ patches come from one photograph, against any other patches; patches of the trai
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-
 import numpy as np
 import torch
-from experiments.charpiat2019similarity.maps import QUICK, Recipe
-from experiments.charpiat2019similarity.patches import NAMES, closer, view
+from experiments.charpiat2019similarity import patches
+from experiments.charpiat2019similarity.patches import NAMES, Settings, closer, view
 from experiments.data import Source
 from experiments.draw import COLORS, sheet, tidy
 from experiments.record import Claim
 from experiments.runner import main
 
 BINS, PICTURES = np.linspace(-1, 1, 41), True
-
-
-@dataclass(frozen=True)
-class Settings:
-    recipe: Recipe = field(default_factory=Recipe)
-    patches: int = 160
-    held: int = 60
-    seeds: tuple[int, ...] = (0, 1, 2)
-
-
-PRESETS = {
-    "quick": Settings(QUICK, 40, 20, (0,)),
-    "cpu": Settings(),
-    "paper": Settings(Recipe("aerial", 2000, 400, 4000, width=32), 2000, 300),
-}
+PRESETS = patches.PRESETS
 THEIRS: dict[str, float] = {}
 SMALLER = "aerial roads; 220 patches for 3,045"
 WHY = "each round starts anew and is trained alike, so nothing sets round 2 apart"
 
 
 def run(settings: Settings, seed: int, source: Source) -> dict:
-    found = view(source, settings.recipe, seed, settings.patches, settings.held)
+    found = view(settings, seed, source)
     rows, told = torch.arange(found.seen), {}
     for r, name in enumerate(NAMES):
         k = found.similar[r][: found.seen]

@@ -9,13 +9,11 @@ share of road is what should be alike; whether two patches are of one photograph
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-
 import numpy as np
 import torch
 from experiments import nets
-from experiments.charpiat2019similarity.maps import QUICK, Recipe
-from experiments.charpiat2019similarity.patches import NAMES, closer, view
+from experiments.charpiat2019similarity import patches
+from experiments.charpiat2019similarity.patches import NAMES, Settings, closer, view
 from experiments.data import Source, cifar10_weights
 from experiments.draw import sheet, tidy
 from experiments.record import Claim, difference
@@ -24,32 +22,17 @@ from experiments.runner import main
 from vicinal.similarity import perceptual_gram
 
 PICTURES, STAGES = True, ("layer1", "layer2", "layer3")
-
-
-@dataclass(frozen=True)
-class Settings:
-    recipe: Recipe = field(default_factory=Recipe)
-    patches: int = 160
-    held: int = 60
-    published: bool = True
-    seeds: tuple[int, ...] = (0, 1, 2)
-
-
-PRESETS = {
-    "quick": Settings(QUICK, 40, 20, False, (0,)),
-    "cpu": Settings(),
-    "paper": Settings(Recipe("aerial", 2000, 400, 4000, width=32), 2000, 300),
-}
+PRESETS = patches.PRESETS
 THEIRS: dict[str, float] = {}
 SMALLER = "ResNet-20 of CIFAR-10 for VGG, aerial roads, 220 patches"
 WHY = "the net is briefly trained: its maps are still off by 2.4 of 2.9 px (theirs: 3.5 of 18)"
 
 
 def run(settings: Settings, seed: int, source: Source) -> dict:
-    found = view(source, settings.recipe, seed, settings.patches, settings.held)
+    found = view(settings, seed, source)
     with nets.seeded(seed):
         net = nets.CifarResNet().eval()
-    if settings.published:
+    if source.root is not None:  # quick runs have no data
         net.load_state_dict(cifar10_weights(source, "resnet20"))
     alike = perceptual_gram(net, found.image, layers=list(STAGES)).fill_diagonal_(-torch.inf)
     near, rows = alike.topk(10, 1).indices, torch.arange(len(alike))

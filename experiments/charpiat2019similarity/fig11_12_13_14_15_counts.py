@@ -10,35 +10,19 @@ Here: the nets of Figures 1 and 2, 220 patches; road shares measure what looks a
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-
 import numpy as np
 import torch
-from experiments.charpiat2019similarity.maps import QUICK, Recipe
-from experiments.charpiat2019similarity.patches import NAMES, closer, view
+from experiments.charpiat2019similarity import patches
+from experiments.charpiat2019similarity.patches import NAMES, Settings, closer, view
 from experiments.data import Source
 from experiments.draw import COLORS, sheet, tidy
 from experiments.record import Claim
 from experiments.runner import main
 from scipy.stats import spearmanr
 
-BINS, PICTURES = np.linspace(-0.2, 1, 25), True
+BINS, PICTURES = np.linspace(-0.2, 0.5, 36), True
 FIGURES = ("fig12", "fig13", "fig14")
-
-
-@dataclass(frozen=True)
-class Settings:
-    recipe: Recipe = field(default_factory=Recipe)
-    patches: int = 160
-    held: int = 60
-    seeds: tuple[int, ...] = (0, 1, 2)
-
-
-PRESETS = {
-    "quick": Settings(QUICK, 40, 20, (0,)),
-    "cpu": Settings(),
-    "paper": Settings(Recipe("aerial", 2000, 400, 4000, width=32), 2745, 300),
-}
+PRESETS = patches.PRESETS
 THEIRS = {"denoising factor": 0.02, "shift, px": 4.4}
 SMALLER = "aerial roads; 220 patches for 3,045"
 WHY = (
@@ -48,7 +32,7 @@ WHY = (
 
 
 def run(settings: Settings, seed: int, source: Source) -> dict:
-    found, told = view(source, settings.recipe, seed, settings.patches, settings.held), {}
+    found, told = view(settings, seed, source), {}
     pictures = []
     for r, name in enumerate(NAMES):
         share = found.similar[r].mean(1)  # N_S / n

@@ -9,12 +9,10 @@ Figures 1 and 2; the share of road measures what looks alike.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-
 import numpy as np
 import torch
-from experiments.charpiat2019similarity.maps import QUICK, Recipe
-from experiments.charpiat2019similarity.patches import NAMES, closer, view
+from experiments.charpiat2019similarity import patches
+from experiments.charpiat2019similarity.patches import NAMES, Settings, closer, view
 from experiments.data import Source
 from experiments.draw import COLORS, sheet, tidy
 from experiments.record import Claim
@@ -22,30 +20,18 @@ from experiments.runner import main
 
 BINS, PICTURES = np.linspace(-1, 1, 41), True
 FIGURES = ("fig16", "fig17", "fig18")
-
-
-@dataclass(frozen=True)
-class Settings:
-    recipe: Recipe = field(default_factory=Recipe)
-    patches: int = 160
-    held: int = 60
-    seeds: tuple[int, ...] = (0, 1, 2)
-
-
-PRESETS = {
-    "quick": Settings(QUICK, 40, 20, (0,)),
-    "cpu": Settings(),
-    "paper": Settings(Recipe("aerial", 2000, 400, 4000, width=32), 2745, 300),
-}
+PRESETS = patches.PRESETS
 THEIRS: dict[str, float] = {}
 SMALLER = "aerial roads; 160 patches to look among"
-WHY = "the 160 patches come from a few photographs, which need not hold any like the unseen one's"
+WHY = "the histograms do move, by 0.08 of 1; the bound of 0.1 is ours, to be more than noise"
 
 
 def run(settings: Settings, seed: int, source: Source) -> dict:
-    found, told = view(source, settings.recipe, seed, settings.patches, settings.held), {}
-    ten, pictures, shares = found.seen + torch.arange(10), [], []
-    every = found.seen + torch.arange(settings.held)
+    found, told = view(settings, seed, source), {}
+    every = torch.arange(found.seen, len(found.tile))
+    # ten of the unseen photograph with the most patches (of others, should it have fewer)
+    elsewhere = found.tile[every] != found.tile[every].mode().values
+    ten, pictures, shares = every[elsewhere.int().argsort(stable=True)[:10]], [], []
     for r, name in enumerate(NAMES):
         among = found.similar[r][:, : found.seen]
         near = among.topk(10, 1).indices

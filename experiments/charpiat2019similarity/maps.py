@@ -34,7 +34,7 @@ class Recipe:
     width: int = 10
 
 
-QUICK = Recipe("generated", 100, 40, 45, width=6)
+QUICK = Recipe("generated", 48, 24, 12, width=6)
 
 
 @dataclass(frozen=True)
@@ -42,6 +42,9 @@ class Scenes:
     image: Tensor  # (n, 3, SIDE, SIDE) in 0..1
     map: Tensor  # (n, SIDE + 2 MARGIN, SIDE + 2 MARGIN), aligned: never shown as it is
     tile: Tensor  # (n,) which photograph
+
+    def of(self, rows: Tensor) -> Scenes:
+        return Scenes(self.image[rows], self.map[rows], self.tile[rows])
 
     def inputs(self, rows: Tensor, offset: Tensor) -> Tensor:
         """Image and map as one tensor (n, 4, SIDE, SIDE), the map moved by (dy, dx) px."""
@@ -166,6 +169,11 @@ def said(model: nn.Module, part: Scenes, offset: Tensor) -> Tensor:
 
 def error(offset: Tensor) -> Tensor:
     return offset.norm(dim=1)
+
+
+def evenly(rows: int, n: int) -> Tensor:
+    """``n`` rows at equal steps, or all of them."""
+    return torch.linspace(0, rows - 1, min(n, rows)).long()
 
 
 def _noise(n: int, sd: float, seed: int) -> Tensor:

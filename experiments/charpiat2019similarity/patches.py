@@ -1,22 +1,24 @@
 """How alike the nets of the rounds find their patches: k^C of all pairs, and self-denoising.
 
-Computed once for Figures 6 to 8 and 11 to 19; patches come from the training set and, last, from
-photographs that no net has seen.
+Computed once for Figures 6 to 8 and 11 to 19; patches come from all photographs of the training set
+and, last, from photographs that no net has seen.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 import torch
 from experiments.charpiat2019similarity.maps import (
     MARGIN,
     PATCH,
+    QUICK,
     REACH,
     ROUNDS,
     Recipe,
     aligned,
+    evenly,
     said,
 )
 from experiments.data import Source, kept
@@ -25,6 +27,23 @@ from torch import Tensor
 from vicinal.similarity import GradientKernel, denoising
 
 NAMES = [f"round {r + 1}" for r in range(ROUNDS)]
+
+
+@dataclass(frozen=True)
+class Settings:
+    """Of all these figures."""
+
+    recipe: Recipe = field(default_factory=Recipe)
+    patches: int = 160  # of the training photographs
+    held: int = 60  # of others
+    seeds: tuple[int, ...] = (0, 1, 2)
+
+
+PRESETS = {
+    "quick": Settings(QUICK, 40, 20, (0,)),
+    "cpu": Settings(),
+    "paper": Settings(Recipe("aerial", 2000, 400, 4000, width=32), 2745, 300),
+}
 
 
 @dataclass(frozen=True)
@@ -47,19 +66,20 @@ class View:
         return others.topk(k, 1).indices
 
 
-def view(source: Source, recipe: Recipe, seed: int, patches: int, held: int) -> View:
-    train, test, rounds = aligned(source, recipe, seed)
-    image = torch.cat([train.image[:patches], test.image[:held]])
-    aligned_map = torch.cat([train.map[:patches], test.map[:held]])
+def view(settings: Settings, seed: int, source: Source) -> View:
+    *both, rounds = aligned(source, settings.recipe, seed)
+    sizes = settings.patches, settings.held
+    # The rows are ordered by photograph: a stride meets them all, the first n would meet a few.
+    picks = [evenly(len(p.tile), n) for p, n in zip(both, sizes, strict=True)]
+    train, test = (p.of(rows) for p, rows in zip(both, picks, strict=True))
 
     def made() -> dict[str, Tensor]:
         found = {}
         for r, model in enumerate(rounds.models):
-            at = (rounds.train[r][:patches], rounds.held[r][:held])
-            x = torch.cat(
-                [p.inputs(torch.arange(len(a)), a) for p, a in zip((train, test), at, strict=True)]
-            )
-            told = torch.cat([said(model, p, a) for p, a in zip((train, test), at, strict=True)])
+            at = (rounds.train[r][picks[0]], rounds.held[r][picks[1]])
+            pairs = list(zip((train, test), at, strict=True))
+            x = torch.cat([p.inputs(torch.arange(len(a)), a) for p, a in pairs])
+            told = torch.cat([said(model, p, a) for p, a in pairs])
             kernel = GradientKernel(model)
             clean = denoising(kernel, x, told, positive_part=True)
             found |= {f"similar{r}": kernel.gram(x), f"factor{r}": clean.factor,
@@ -67,17 +87,17 @@ def view(source: Source, recipe: Recipe, seed: int, patches: int, held: int) -> 
                       f"wrong{r}": (told - torch.cat(at)).norm(dim=1)}  # fmt: skip
         return found
 
-    key = ("patches", seed, patches, held, *vars(recipe).values())
+    key = ("patches", "evenly", seed, *sizes, *vars(settings.recipe).values())
     state = {k: v.cpu() for k, v in kept(source, key, made).items()}
     inner, center = slice(REACH, REACH + PATCH), slice(MARGIN + REACH, MARGIN + REACH + PATCH)
-    image = image[:, :, inner, inner].cpu()
+    image = torch.cat([train.image, test.image])[:, :, inner, inner].cpu()
     small = torch.nn.functional.avg_pool2d(image, 2).permute(0, 2, 3, 1).numpy()
-    road = aligned_map[:, center, center].mean((1, 2)).cpu()
-    tile = torch.cat([train.tile[:patches], test.tile[:held]])
+    road = torch.cat([train.map, test.map])[:, center, center].mean((1, 2)).cpu()
+    tile = torch.cat([train.tile, test.tile])
     parts = (
         [state[f"{k}{r}"] for r in range(ROUNDS)] for k in ("similar", "factor", "shift", "wrong")
     )
-    return View(small, image, road, tile, patches, *parts)
+    return View(small, image, road, tile, len(picks[0]), *parts)
 
 
 def closer(held: View, near: Tensor, rows: Tensor) -> dict[str, float]:

@@ -1,8 +1,7 @@
 """Three nets of one start, plain, entangled, with the triplet loss raised: nine figures share them.
 
 Cross-entropy alone for a fifth of the epochs, then the loss of every hidden layer is *raised* with
-a weight that ramps to 1; cosine distances, T of least loss fitted every ten steps. Two convolutions
-and a hidden layer; for CIFAR-10 a ResNet of three blocks.
+a weight that ramps to 1; cosine distances, T of least loss fitted every ten steps.
 """
 
 from __future__ import annotations
@@ -20,6 +19,7 @@ from vicinal.capture import Activations, capture
 from vicinal.confidence import DeepKNN
 from vicinal.losses import LayerwiseLoss, Ramp, SoftNearestNeighborLoss, TripletLoss
 
+HIDDEN = ("1", "3", "6")  # what is entangled: after each ReLU of nets.cnn
 EPSILONS = (0.0, 0.05, 0.1, 0.15, 0.2, 0.25, 0.3)
 COLORS = {"plain": "#4c72b0", "entangled": "#dd8452", "triplet": "#55a868"}
 Pair = tuple[Tensor, Tensor]
@@ -43,9 +43,7 @@ class Recipe:
     k: int = 50
 
 
-RESNET = Recipe(rows=5000, epochs=8)  # for CIFAR-10: a step takes four times as long
 PAPER = Recipe(59_000, 20, 64, support=50_000, test=10_000, k=75)
-PAPER_RESNET = Recipe(49_000, 100, 128, support=40_000, test=10_000, k=75)
 QUICK = Recipe(rows=900, epochs=5, width=4, support=400, calib=300, test=200, k=20)
 
 
@@ -72,22 +70,11 @@ def net(source: Source, data: str, recipe: Recipe, kind: str, seed: int) -> nn.S
     """``kind`` plain, entangled or triplet; trained once, then read from the cache."""
     x, y = rows_of(source, data, recipe, seed).train
     with nets.seeded(seed):
-        model = untrained(x, recipe).to(x.device)
+        model = nets.cnn(x.shape[-1], x.shape[1], recipe.width).to(x.device)
     trains = (recipe.rows, recipe.epochs, recipe.width, kind != "plain" and recipe.weight)
     key = ("frosst", data, kind, seed, *trains)
     model.load_state_dict(kept(source, key, lambda: _trained(model, x, y, recipe, kind, seed)))
     return model.eval()
-
-
-def untrained(x: Tensor, recipe: Recipe) -> nn.Sequential:
-    if x.shape[1] == 1:
-        return nets.cnn(x.shape[-1], width=recipe.width)
-    return nets.res8(x.shape[1], recipe.width // 2, stem=2)
-
-
-def hidden_of(model: nn.Sequential) -> tuple[str, ...]:
-    """The names of the layers that are entangled: after each ReLU, or each block of the ResNet."""
-    return ("1", "2", "3") if isinstance(model[1], nets.Block) else ("1", "3", "6")
 
 
 def _trained(
@@ -96,7 +83,7 @@ def _trained(
     steps = recipe.epochs * len(x) // 128
     ramp = Ramp(-recipe.weight, start=0.2 * recipe.epochs, stop=0.3 * recipe.epochs)
     rule = RAISED.get(kind, RAISED["entangled"])()
-    hidden = LayerwiseLoss(rule, dict.fromkeys(hidden_of(model), 0.0 if kind == "plain" else ramp))
+    hidden = LayerwiseLoss(rule, dict.fromkeys(HIDDEN, 0.0 if kind == "plain" else ramp))
 
     def loss(rows: Tensor, step: int) -> Tensor:
         hidden.set_epoch(128 * step / len(x))
@@ -110,7 +97,7 @@ def _trained(
 
 def layers_of(model: nn.Sequential, x: Tensor) -> Activations:
     """The hidden layers and the logits."""
-    return capture(model, x, [*hidden_of(model), str(len(model) - 1)])
+    return capture(model, x, [*HIDDEN, str(len(model) - 1)])
 
 
 def neighbors_of(model: nn.Sequential, rows: Rows, recipe: Recipe) -> DeepKNN:

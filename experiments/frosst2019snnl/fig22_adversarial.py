@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from experiments.data import Source
 from experiments.draw import tidy
-from experiments.frosst2019snnl.entangled import QUICK, Recipe, hidden_of, layers_of, net, rows_of
+from experiments.frosst2019snnl.entangled import HIDDEN, QUICK, Recipe, layers_of, net, rows_of
 from experiments.record import Claim, difference
 from experiments.runner import main
 from sklearn.manifold import TSNE
@@ -56,7 +56,7 @@ def run(settings: Settings, seed: int, source: Source) -> dict:
             model = net(source, data, settings.recipe, kind, seed)
             both = torch.cat([x, fgsm(model, x, y, settings.epsilon)])
             layers = layers_of(model, both).layers
-            hidden = {name: layers[name] for name in hidden_of(model)}
+            hidden = {name: layers[name] for name in HIDDEN}
             mixed = entanglement(hidden, moved, metric="cosine").layers
             found[data][kind] = {f"layer {i + 1}": e.ratio for i, e in enumerate(mixed)}
             if seed == settings.seeds[0] and data == settings.data[0]:

@@ -2,8 +2,8 @@
 
 Claim (Frosst 2019, appendix E): at T = 100 the soft nearest neighbor loss of conv 1 and conv 2 is
 higher after PGD training, of the fully connected layer lower. Here: the same net with a quarter of
-the channels, ε 0.2 that ramps up (0.3 from the first step stays at chance), five inner steps. T =
-100 compares scales: PGD training shrinks activations. So the best T, over chance, stands beside it.
+the channels, read after its pools; ε 0.2 that ramps up (0.3 from the first step stays at chance),
+five inner steps. T = 100 compares scales, so the loss at the best T / chance stands beside it.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from vicinal.evaluation import entanglement
 from vicinal.losses import soft_nearest_neighbor_loss
 from vicinal.perturbations import pgd
 
-LAYERS = {"conv1": "1", "conv2": "4", "fc": "8", "logits": "9"}
+LAYERS = {"conv1": "2", "conv2": "5", "fc": "8", "logits": "9"}
 
 
 @dataclass(frozen=True)
@@ -37,7 +37,7 @@ class Settings:
     epsilon: float = 0.2
     inner: int = 5
     channels: int = 8
-    seeds: tuple[int, ...] = (0, 1, 2)
+    seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
 
 
 PRESETS = {
@@ -46,10 +46,10 @@ PRESETS = {
     "paper": Settings(rows=59_000, steps=30_000, epsilon=0.3, inner=40, channels=32),
 }
 THEIRS = {"conv1": (1.39, 2.21), "conv2": (0.75, 1.97), "fc": (1.75, 0.46), "logits": (0.13, 0.21)}
-SMALLER = "a quarter of the channels, 300 steps, ε 0.2; convolutions read before the pool"
+SMALLER = "a quarter of the channels, 300 steps, ε 0.2"
 WHY = (
-    "PGD training halves the activations, and T = 100 lies above the best T of some layers and "
-    "below that of others, so the loss moves either way; at the best T it changes by 0.04 at most"
+    "PGD training shrinks ‖h‖² to about two fifths in all layers, so that at T = 100 each loss "
+    "rises, the linear layer's too; at its best T none changes by more than 0.003 of chance"
 )
 
 

@@ -23,7 +23,7 @@ from experiments.record import Claim
 from experiments.runner import main
 
 from vicinal.perturbations import CORRUPTIONS
-from vicinal.studies import robustness_report
+from vicinal.studies import PerturbationReport, robustness_report
 
 
 @dataclass(frozen=True)
@@ -67,13 +67,18 @@ def run(settings: Settings, seed: int, source: Source) -> dict:
             corruptions=settings.corruptions, severities=settings.severities, constants="cifar",
             generator=torch.Generator().manual_seed(seed),
         )  # fmt: skip
-        facts = {head: [c for c in report.corruptions if c.head == head] for head in PAPERS}
-        found[name] = {
-            head: {"accuracy": 100 - 100 * float(np.mean([c.error for c in mine])),
-                   "ece": 100 * float(np.mean([c.ece for c in mine]))}
-            for head, mine in facts.items()
-        }  # fmt: skip
+        found[name] = means(report)
     return {"sets": found}
+
+
+def means(report: PerturbationReport) -> dict[str, dict[str, float]]:
+    """Of each head: accuracy and ECE, %, over all corruptions."""
+    facts = {head: [c for c in report.corruptions if c.head == head] for head in PAPERS}
+    return {
+        head: {"accuracy": 100 - 100 * float(np.mean([c.error for c in mine])),
+               "ece": 100 * float(np.mean([c.ece for c in mine]))}
+        for head, mine in facts.items()
+    }  # fmt: skip
 
 
 def claims(rows: list[dict]) -> list[Claim]:
@@ -90,12 +95,10 @@ def claims(rows: list[dict]) -> list[Claim]:
 
 
 def draw(rows: list[dict], figure) -> None:
-    left, right = figure.subplots(1, 2, sharey=True)
-    for ax, what in ((left, "accuracy"), (right, "ece")):
+    for ax, what in zip(figure.subplots(1, 2, sharey=True), ("accuracy", "ece"), strict=True):
         for name, color in zip(rows[0]["sets"], COLORS, strict=False):
             dots(ax, {h: [r["sets"][name][h][what] for r in rows] for h in PAPERS}, color=color)
-    tidy(left, "accuracy, % (FashionMNIST blue, CIFAR-10 orange)")
-    tidy(right, "ECE, %")
+        tidy(ax, f"{what}, % ({', '.join(rows[0]['sets'])})")
 
 
 if __name__ == "__main__":

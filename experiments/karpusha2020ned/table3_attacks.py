@@ -11,7 +11,9 @@ through NED itself (white box), shown to all heads; BIM of 10 steps, PGD of 40, 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import product
 
+import numpy as np
 import torch
 from experiments import nets
 from experiments.data import Source, images, parts
@@ -43,7 +45,7 @@ PAPER = Settings(sizes=(50_000, 10_000, 2000), steps=20_000, inner=40, seeds=tup
 PRESETS = {"quick": QUICK, "cpu": Settings(), "paper": PAPER}
 THEIRS = {"knn": (76.1, 10.9), "dudani": (77.7, 14.5), "gou": (77.7, 14.5), "ned": (78.0, 2.9)}
 WHAT = ("accuracy", "ece")
-WHY = "an attack through NED climbs the loss of NED: the other heads only inherit it"
+WHY = "at ε = 0.3 a third turn wrong; NED, its T fitted to clean rows, is off by 13 %, kNN by 12"
 SMALLER = "MNIST and a small net for CARS196 and ResNet-50; classes it has seen"
 
 
@@ -51,15 +53,14 @@ def robust(settings: Settings, seed: int, x: Tensor, y: Tensor) -> nn.Sequential
     """Trained on PGD examples whose ε grows over 60 % of the steps: else it stays at chance."""
     with nets.seeded(seed):
         net = nets.cnn(x.shape[-1], width=8).to(x.device)
-    draws, most = torch.Generator().manual_seed(seed), max(settings.epsilons)
+    dice, most = torch.Generator().manual_seed(seed), max(settings.epsilons)
 
     def loss(rows: Tensor, step: int) -> Tensor:
-        epsilon = most * min(1.0, (step + 1) / (0.6 * settings.steps))
-        pair = x[rows], y[rows]
-        return adversarial_loss(net, *pair, epsilon, steps=settings.inner, generator=draws)
+        e = most * min(1.0, (step + 1) / (0.6 * settings.steps))
+        return adversarial_loss(net, x[rows], y[rows], e, steps=settings.inner, generator=dice)
 
-    rows = batches(len(x), 64, settings.steps, seed)
-    return fit(net, loss, rows, torch.optim.Adam(net.parameters(), lr=2e-3))
+    optimizer = torch.optim.Adam(net.parameters(), lr=2e-3)
+    return fit(net, loss, batches(len(x), 64, settings.steps, seed), optimizer)
 
 
 def run(settings: Settings, seed: int, source: Source) -> dict:
@@ -75,23 +76,22 @@ def run(settings: Settings, seed: int, source: Source) -> dict:
     for row in report.rows:
         case = f"{row.perturbation} {row.level:g} on {row.source}" if row.source else "clean"
         cases.setdefault(case, {})[row.head] = {w: 100 * getattr(row, w) for w in WHAT}
-    clean = 100 * accuracy(net, *test)
-    return {"softmax": clean, "trained": clean > 80, "cases": cases}
+    return {"softmax": (own := 100 * accuracy(net, *test)), "trained": own > 80, "cases": cases}
 
 
 def claims(rows: list[dict]) -> list[Claim]:
-    told = []
-    for source in ("softmax", "ned"):
+    told, cases = [], [name.split() for name in rows[0]["cases"] if " on " in name]
+    for source, level in product(("softmax", "ned"), sorted({case[1] for case in cases})):
         gain, less = [], []
         for row in rows:
-            mine = [c for name, c in row["cases"].items() if name.endswith(f" on {source}")]
-            right = {h: sum(c[h]["accuracy"] for c in mine) / len(mine) for h in PAPERS}
-            ece = {h: sum(c[h]["ece"] for c in mine) / len(mine) for h in PAPERS}
+            mine = [c for name, c in row["cases"].items() if name.endswith(f" {level} on {source}")]
+            right, ece = ({h: np.mean([c[h][w] for c in mine]) for h in PAPERS} for w in WHAT)
             gain.append(right["ned"] - max(right[h] for h in PAPERS[:4]))
             less.append(min(ece[h] for h in RIVALS) - ece["ned"])
-        made = f"attacks on {source}, mean: NED"
-        told += [Claim(f"{made} is more accurate than the best rival", gain, "+0.3", unit="points"),
-                 Claim(f"{made} has a lower ECE", less, "+8", unit="points")]  # fmt: skip
+        more = {"unit": "points", "beyond": source == "ned"}  # made for one head, inherited by four
+        for said, values, theirs in (("accurate", gain, "+0.3"), ("calibrated", less, "+8")):
+            told.append(Claim(f"attacks on {source}, ε = {level}: NED is more {said} than the best "
+                              "rival", values, theirs, **more))  # fmt: skip
     return told
 
 

@@ -7,7 +7,7 @@ import pytest
 from experiments import runner
 from experiments.__main__ import run
 from experiments.data import NoDataError, Source, images
-from experiments.record import Claim, load
+from experiments.record import Claim, load, save
 
 
 @dataclass(frozen=True)
@@ -66,6 +66,28 @@ def test_more_seeds_are_added_and_other_settings_start_anew(perform):
     assert other.ran == [0, 1, 2]
 
 
+def test_a_second_run_does_nothing_and_leaves_who_made_it(perform, monkeypatch, tmp_path):
+    perform(experiment())
+    monkeypatch.setattr(runner, "versions", lambda: {"vicinal": "another"})
+    before = (tmp_path / "fig01_toy.cpu.json").read_bytes()
+    perform(again := experiment())
+    assert again.ran == []
+    assert (tmp_path / "fig01_toy.cpu.json").read_bytes() == before
+
+
+def test_the_estimate_counts_the_seeds_that_are_missing(perform, monkeypatch, tmp_path):
+    monkeypatch.setattr(runner, "path_of", lambda *_: tmp_path / "fig01_toy.cpu.json")
+    monkeypatch.setattr(runner, "module_of", lambda name: experiment())
+    assert runner.left("toy/fig01_toy", "cpu") == 60
+    perform(experiment())
+    more = experiment()
+    more.PRESETS = {"cpu": Settings(seeds=(0, 1, 2, 3))}
+    monkeypatch.setattr(runner, "module_of", lambda name: more)
+    stored = tmp_path / "fig01_toy.cpu.json"
+    save(stored, load(stored) | {"cpu_seconds": 9.0})
+    assert runner.left("toy/fig01_toy", "cpu") == 3.0
+
+
 def test_missing_data_is_one_sentence_that_names_file_and_source(tmp_path):
     with pytest.raises(NoDataError, match=r"mnist/train-images.*--data DIR.*yann\.lecun"):
         images(Source(tmp_path), "mnist")
@@ -88,6 +110,23 @@ def test_the_list_has_name_title_and_verdicts(capsys):
     assert title.strip().startswith("Table 1: ")
 
 
-def test_an_unknown_pattern_is_told(capsys):
-    assert run(["no_such_figure"]) == 2
-    assert "--list" in capsys.readouterr().out
+def test_an_unknown_pattern_is_told_even_beside_a_known_one(capsys):
+    assert run(["no_such_figure", "karpusha*"]) == 2
+    assert capsys.readouterr().out.startswith("no experiment fits no_such_figure; see --list")
+
+
+def test_check_alone_compares_the_board_and_runs_nothing(monkeypatch, capsys):
+    monkeypatch.setattr("experiments.__main__.perform", None)
+    monkeypatch.setattr("experiments.board.changed", lambda: ["docs/gallery.md"])
+    assert run(["--check"]) == 1
+    assert capsys.readouterr().out == "docs/gallery.md is not what --board writes\n"
+
+
+@pytest.mark.parametrize(
+    ("wrong", "told"),
+    [(["--jobs", "0"], "'0' is not a number of processes"), (["--device", "mars"], "cannot use")],
+)
+def test_a_wrong_argument_is_one_sentence(wrong, told, capsys):
+    with pytest.raises(SystemExit, match="2"):
+        run(wrong)
+    assert told in capsys.readouterr().err.splitlines()[-1]
