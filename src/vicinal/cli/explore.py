@@ -135,6 +135,7 @@ def bound(port: int) -> socket.socket:
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listening.bind(("127.0.0.1", port))
+        listening.listen(128)  # who opens the address at once waits, and is not refused
     except (OSError, OverflowError) as error:
         listening.close()
         raise InputError(f"--port {port} cannot be used: {error}. Leave it out.") from None
