@@ -184,6 +184,14 @@ def check_same_rows(a: Any, b: Any, name_a: str, name_b: str) -> None:
         )
 
 
+def check_pair(value: Any, name: str) -> tuple[Any, Any]:
+    """Rows and their labels."""
+    if not isinstance(value, (tuple, list)) or len(value) != 2:
+        kind = type(value).__name__
+        raise InputError(f"`{name}` must be a pair (Z, y): rows and their labels, got {kind}.")
+    return value[0], value[1]
+
+
 def check_same_width(a: Tensor, b: Tensor, name_a: str, name_b: str) -> None:
     if a.shape[1] != b.shape[1]:
         raise InputError(
