@@ -48,6 +48,9 @@ FIELDS = (
 def run(options: PredictOptions) -> None:
     """Judge block after block, write every answer, print the first and the counts."""
     console = Console(options.as_json, options.quiet, aside=options.jsonl == STANDARD)
+    for name in ("weights", "model_arg", "output", "embedding"):
+        if options.model is None and getattr(options, name):
+            raise InputError(f"--{name.replace('_', '-')} says nothing without --model: add it.")
     head = trust_head_in(options.head)
     table, jsonl = options.out, options.jsonl
     if table is None and jsonl is None and not options.as_json:
