@@ -8,6 +8,7 @@ exit code 2.
 from __future__ import annotations
 
 import difflib
+import itertools
 import math
 from collections.abc import Iterable, Sequence
 from typing import Any
@@ -16,6 +17,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from torch import Tensor
+
+LONGEST_NAME = 200  # characters of a name that another is looked for
 
 
 class InputError(ValueError):
@@ -181,6 +184,14 @@ def check_same_rows(a: Any, b: Any, name_a: str, name_b: str) -> None:
         )
 
 
+def check_pair(value: Any, name: str) -> tuple[Any, Any]:
+    """Rows and their labels."""
+    if not isinstance(value, (tuple, list)) or len(value) != 2:
+        kind = type(value).__name__
+        raise InputError(f"`{name}` must be a pair (Z, y): rows and their labels, got {kind}.")
+    return value[0], value[1]
+
+
 def check_same_width(a: Tensor, b: Tensor, name_a: str, name_b: str) -> None:
     if a.shape[1] != b.shape[1]:
         raise InputError(
@@ -233,9 +244,12 @@ def check_k(k: int, available: int, name: str, of: str) -> None:
 
 
 def closest(name: str, names: Iterable[str], count: int = 3) -> list[str]:
-    """The few names nearest to a mistyped one.
+    """The few names nearest to a mistyped one; nobody mistypes a page, or looks among thousands.
 
     >>> closest("cosin", ["cosine", "euclidean"])
     ['cosine']
     """
-    return difflib.get_close_matches(name, list(names), n=count, cutoff=0.5)
+    if len(name) > LONGEST_NAME:
+        return []
+    short = [known for known in itertools.islice(names, 5000) if len(known) <= LONGEST_NAME]
+    return difflib.get_close_matches(name, short, n=count, cutoff=0.5)

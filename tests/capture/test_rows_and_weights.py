@@ -1,9 +1,11 @@
 """Some rows of a data set, and weights however they were wrapped."""
 
+import pickle
+
 import numpy as np
 import pytest
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 from vicinal.capture import batches, load_weights, read_weights, some_rows
@@ -74,3 +76,18 @@ def test_a_checkpoint_that_holds_code_is_refused_unless_pickles_are_trusted(tmp_
 def test_keys_that_are_no_names_are_a_sentence():
     with pytest.raises(InputError, match="weights"):
         load_weights(nn.Linear(2, 1), {3: torch.zeros(2), "x": np.zeros(3)}, "odd.pt")
+
+
+@pytest.mark.parametrize("kind", [Tensor.to_sparse, lambda t: t.to("meta"), lambda t: t + 0j])
+def test_tensors_of_another_kind_are_no_weights_of_the_model(kind):
+    net = nn.Linear(2, 1)
+    state = {name: kind(value.detach()) for name, value in net.state_dict().items()}
+    with pytest.raises(InputError, match="weights match 0 of 2 parameters"):
+        load_weights(net, state, "odd.pt")
+
+
+def test_a_pickle_is_refused_without_the_words_of_its_parser(tmp_path, recwarn):
+    (tmp_path / "bare.pt").write_bytes(pickle.dumps(nn.Linear(2, 1), protocol=4))
+    with pytest.raises(InputError, match=r"weights from bare.pt"):
+        read_weights(tmp_path / "bare.pt")
+    assert not recwarn.list

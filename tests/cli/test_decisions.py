@@ -2,6 +2,7 @@
 
 import csv
 import json
+import os
 
 import numpy as np
 import pytest
@@ -104,6 +105,8 @@ GOOD = {"id": "b", "given": "1", "decision": "relabel", "label": "2"}
 WRONG = [
     ([{**GOOD, "id": "zz"}], "no row of the support has the id 'zz'"),
     ([{**GOOD, "row": "99"}], "there is no row 99; the support has 60 rows"),
+    ([{**GOOD, "row": "²"}], "there is no row ²; the support has 60 rows"),
+    ([{**GOOD, "row": "9" * 5000}], "there is no row 99999"),
     ([{**GOOD, "row": "3"}], "row 3 of the support has the id d, not b"),
     ([GOOD, {**GOOD, "decision": "keep"}], "row 1 (id b) is decided twice"),
     ([{**GOOD, "label": "cat"}], "label 'cat' is no class of the support"),
@@ -134,8 +137,14 @@ def test_a_wrong_decision_earns_a_sentence_and_nothing_is_written(
 
 
 def test_what_is_no_table_of_decisions_is_not_read_as_one(vicinal, files, tmp_path):
-    for name, text in (("d.json", "{"), ("d.json", "[1]"), ("d.csv", "id,decision\na,keep,1\n")):
-        (tmp_path / name).write_text(text)
+    deep, twice = "[" * 100_000, "id,id,decision\na,b,keep\n"
+    wrong = [("d.json", text) for text in ("{", "[1]", "7", deep)]
+    wrong += [("d.csv", "id,decision\na,keep,1\n"), ("d.csv", twice), ("pipe.csv", None)]
+    for name, text in wrong:
+        if text is None:
+            os.mkfifo(tmp_path / name)  # whoever reads it waits for ever
+        else:
+            (tmp_path / name).write_text(text)
         code, _, err = vicinal("audit", files / "train.npz", "--apply", name, "-o", "r")
         assert code == 2
         assert name in err

@@ -1,12 +1,12 @@
 """What ``vicinal explore`` does with requests and uploads that mean harm."""
 
+import contextlib
 import socket
 import threading
 import time
 
 import httpx
 import pytest
-import uvicorn
 from starlette.testclient import TestClient
 
 from cli.explore_attacks import attacks, grow, npy, picture, spin
@@ -14,7 +14,7 @@ from vicinal.checks import InputError
 from vicinal.cli import explore_decode, explore_server
 from vicinal.cli.explore import bound, judge_of
 from vicinal.cli.explore_decode import uploaded_picture, uploaded_rows
-from vicinal.cli.explore_server import application
+from vicinal.cli.explore_server import application, server_of
 from vicinal.cli.run_folder import read_run
 
 HOST = "http://127.0.0.1:8000"
@@ -138,7 +138,7 @@ def serving(run_folder, audit):
         listening = bound(0)
         port = listening.getsockname()[1]
         app = application(run_folder, audit, judge, "t", port)
-        server = uvicorn.Server(uvicorn.Config(app, log_level="critical", lifespan="off"))
+        server = server_of(app)
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
         thread.start()
         running.append((server, thread))
@@ -192,6 +192,21 @@ def test_the_page_answers_while_an_upload_is_judged(serving):
     go_on.set()
     send.join(20)
     assert answers[0].json() == {"rows": []}
+
+
+def test_lines_on_which_nobody_asks_keep_nobody_out(serving, monkeypatch, capfd):
+    monkeypatch.setattr(explore_server, "LINES", 8)
+    base = serving(lambda name, data: [])
+    port = int(base.rsplit(":", 1)[1])
+    with contextlib.ExitStack() as held:
+        for _ in range(40):
+            line = held.enter_context(socket.create_connection(("127.0.0.1", port)))
+            line.sendall(b"GET / HTTP/1.1\r\nX: ")  # and never the rest
+        assert httpx.get(f"{base}/?token=t", timeout=20).status_code == 200
+        line.settimeout(60)
+        monkeypatch.setattr(explore_server, "IDLE", 0)
+        assert line.recv(1) == b""  # the last one is closed in its time as well
+    assert capfd.readouterr().err == ""
 
 
 def test_a_fault_of_the_judge_is_one_line_and_an_answer(serving, capfd):

@@ -9,6 +9,8 @@ import torch
 from PIL import Image
 
 from vicinal.audits import encoder
+from vicinal.checks import InputError
+from vicinal.cli.model_inputs import ImageReading
 from vicinal.cli.named_models import OWN_ENCODER
 
 
@@ -98,3 +100,8 @@ def test_one_column_of_lists_in_a_parquet_file_is_the_embeddings(vicinal, tmp_pa
     code, out, err = vicinal("audit", "a.parquet", "-o", "run", "--k", "10")
     assert code == 0, err
     assert "80 x 4" in out
+
+
+def test_three_means_are_none_of_one_channel():
+    with pytest.raises(InputError, match="one channel"):
+        ImageReading(gray=True).filled(ImageReading(mean=(0.5, 0.5, 0.5)))

@@ -61,7 +61,9 @@ def test_no_stress_means_none(vicinal, job):
     assert json.loads((job / "run" / "summary.json").read_text())["stress"] is None
 
 
-@pytest.mark.parametrize("flag", [("--stress",), ("--checkpoints", "ckpt/*.pt")])
+@pytest.mark.parametrize(
+    "flag", [("--stress",), ("--checkpoints", "ckpt/*.pt"), ("--weights", "w.pt"), ("--layer", "1")]
+)
 def test_what_needs_a_model_says_so_where_there_is_none(vicinal, files, flag):
     code, _, said = vicinal("audit", files / "train.npz", files / "test.npz", *flag)
     assert code == 2

@@ -388,3 +388,9 @@ def test_edits_of_a_head_with_a_linear_part_follow_the_neighbors_and_say_what_is
         blended.remove(gone)
     out = blended.predict(x[:5])
     assert out.probabilities.shape == (5, len(blended.classes_))
+
+
+@pytest.mark.parametrize("given", [np.zeros((5, 2)), (np.zeros((5, 2)),), "train.npz", None])
+def test_what_is_no_pair_of_rows_and_labels_is_a_sentence(given):
+    with pytest.raises(InputError, match=r"`support` must be a pair \(Z, y\)"):
+        TrustHead.fit(given)

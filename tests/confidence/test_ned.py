@@ -353,6 +353,9 @@ def test_removing_rows_equals_a_fresh_fit_and_the_others_keep_their_ids(cloud):
     assert_close(torch.cdist(queries, x[near]).diagonal(), torch.cdist(queries, x[kept]).amin(1))
     with pytest.raises(InputError, match=r"not in the support: \[50\]"):
         edited.remove([50])
+    for ids in (["x"], [None], [0.5], [True], [[1], [2, 3]]):
+        with pytest.raises(InputError, match="`ids`"):
+            edited.remove(ids)
     edited.add(x[:1], y[:1])
     assert edited.ids_[-1] == 80  # ids are never reused
 

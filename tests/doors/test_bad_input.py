@@ -43,14 +43,16 @@ OPTIONS = [
     "embed net.py:make nothing -o new", "embed net.py:make net.py:nothing -o new",
     "embed net.py:make t.npz --pool x", "check", "check nothing", "check net.py", "check z.npy+",
     "check z.npy+z.npy+z.npy", "check t.npz z.npy --metric x", "demo --seed -1", "nothing",
-    "--nothing",
+    "--nothing", "check ", "layers net.py:make --input ", "audit t.npz --weights w.pt",
+    "audit t.npz --media-root nothing", "predict trust.vic q.npz --embedding x",
+    "compare run run --fail-if ece>1e999",
 ]  # fmt: skip
 
 
 def test_words_out_of_range_or_out_of_place_earn_a_sentence(world):
     tally = Tally("options")
     for line in OPTIONS:
-        tally.attempt(world, line, *line.split())
+        tally.attempt(world, line, *line.split(" "))  # with what is empty
     assert tally.counts["accepted"] == 0
     tally.check()
 

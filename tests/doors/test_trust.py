@@ -14,8 +14,12 @@ import torch
 from doors.attempts import Tally, inside, said, snapshot
 from vicinal.audits.files import csv_text, word
 from vicinal.checks import InputError
+from vicinal.cli.console import Console
 from vicinal.cli.explore import judge_of
+from vicinal.cli.predict import embedded
 from vicinal.cli.run_folder import read_run
+from vicinal.cli.verbs import PredictOptions
+from vicinal.confidence.made_from import MadeFrom
 
 EVIL = "import pathlib\npathlib.Path('ran').write_text('x')\ndef make(): pass\nrows = make\n"
 
@@ -53,6 +57,7 @@ def test_a_run_folder_names_a_model_that_explore_shows_and_does_not_import(their
         {"model": "evil_net.py:make"}, {"model": "os:system"}, {"trust_pickle": True},
         {"support": "evil_net.py:rows"}, {"query": "evil_net:rows"}, {"calib": "evil_net:rows"},
         {"model": "vicinal.audits.demo:network ", "query": "evil_net:rows"},
+        {"foreign": "evil_net.py:rows"}, {"online": True},
     ],
 )  # fmt: skip
 def test_a_config_runs_no_code_unless_it_is_typed_or_trusted(theirs, settings):
@@ -78,6 +83,17 @@ def test_what_is_typed_or_trusted_runs(theirs):
 class Payload:
     def __reduce__(self):
         return os.system, ("touch ran",)
+
+
+def test_weights_that_a_head_names_are_not_unpickled_even_where_pickles_are_trusted(theirs):
+    torch.save(Payload(), theirs / "evil.pt")
+    made = MadeFrom(model="net.py:make", weights="evil.pt")
+    options = PredictOptions(
+        head=theirs / "trust.vic", query="t.npz", model=made.model, trust_pickle=True
+    )
+    with inside(theirs), pytest.raises(InputError, match=r"weights from evil.pt"):
+        embedded(options, made, Console(quiet=True))
+    assert not (theirs / "ran").exists()
 
 
 def test_pickles_are_not_opened(theirs):

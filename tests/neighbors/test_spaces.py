@@ -27,6 +27,14 @@ def stretched(rng):
     return x, y
 
 
+@pytest.mark.parametrize("scale", [1e-30, 1e20, 1e30])
+def test_a_whitened_space_is_that_of_float64_where_squares_leave_float32(stretched, scale):
+    x, y = stretched
+    exact = whitened_space(x * scale, y)
+    assert_close(whitened_space((x * scale).float(), y).matrix.double(), exact.matrix, rtol=1e-4,
+                 atol=1e-5 * float(exact.matrix.abs().max()))  # fmt: skip
+
+
 def test_raw_rows_are_the_rows_themselves(stretched):
     x, _ = stretched
     assert Space()(x) is x

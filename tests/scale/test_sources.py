@@ -79,6 +79,24 @@ def test_a_capture_is_a_source_with_its_labels(tmp_path):
     assert np.array_equal(rows.labels(), Y)
 
 
+def test_a_shard_of_a_capture_that_was_damaged_is_noticed_before_it_is_streamed(tmp_path):
+    capture(torch.nn.Linear(3, 2), torch.from_numpy(Z), ["output"], to=tmp_path)
+    path = tmp_path / "shard-00000.safetensors"
+    raw = bytearray(path.read_bytes())
+    raw[-3] ^= 1  # a bit of a number
+    path.write_bytes(raw)
+    with pytest.raises(InputError, match="damaged or changed after it was written"):
+        open_rows(tmp_path)
+
+
+@pytest.mark.parametrize("text", ["[1]", "7", '{"classes": 5}', '{"ids": [1, 2]}', "["])
+def test_what_is_written_beside_a_capture_is_checked_before_it_is_believed(tmp_path, text):
+    capture(torch.nn.Linear(3, 2), torch.from_numpy(Z), ["output"], to=tmp_path)
+    (tmp_path / "embed.json").write_text(text)
+    with pytest.raises(InputError, match=r"cannot read .*embed.json"):
+        open_rows(tmp_path)
+
+
 def test_compressed_archives_and_half_floats_are_read(tmp_path):
     np.savez_compressed(tmp_path / "a.npz", Z=Z.astype(np.float16), y=Y)
     rows = open_rows(tmp_path / "a.npz")
@@ -120,9 +138,21 @@ def by_columns(folder):
     np.save(folder / "part-0.npy", np.asfortranarray(Z))
 
 
+def of_words(folder):
+    np.save(folder / "part-0.npy", Z.astype(str))
+
+
+def of_negative_rows(folder):
+    head = str({"descr": "<f4", "fortran_order": False, "shape": (-3, 4)}).ljust(117) + "\n"
+    start = b"\x93NUMPY\x01\x00" + len(head).to_bytes(2, "little")
+    (folder / "part-0.npy").write_bytes(start + head.encode() + bytes(64))
+
+
 @pytest.mark.parametrize(
     ("make", "sentence"),
     [
+        (of_words, "part-0.npy holds <U.*, not numbers"),
+        (of_negative_rows, r"part-0.npy: it claims the shape \(-3, 4\)"),
         (wrong_width, "differ in width: .*part-0.npz has 3 columns, .*q.npz has 2"),
         (empty_shard, "q.npz is an empty shard"),
         (unlabeled, "part-0.npz has labels but .*q.npz has none"),

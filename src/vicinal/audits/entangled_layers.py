@@ -84,7 +84,8 @@ def states_of(checkpoints: Any) -> dict[int, Any]:
 
 def _natural(path: str) -> list[Any]:
     """Names with their numbers as numbers: step_9 before step_10."""
-    return [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", path)]
+    parts = re.split(r"(\d+)", path)
+    return [int(part) if at % 2 else part for at, part in enumerate(parts)]
 
 
 def with_history(

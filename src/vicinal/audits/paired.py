@@ -327,6 +327,8 @@ def _gate(text: str, found: Comparison) -> Gate:
         raise InputError(f"--fail-if {text!r}: no measure {name!r}. Close names: {near}.")
     value = values[name][1 if sign else 0]
     limit = float(sign + digits) / (100 if percent else 1)
+    if not math.isfinite(limit):
+        raise InputError(f"--fail-if {text!r}: no value is beyond that, so the gate never fails.")
     if value is None:
         return Gate(text, None, False)  # what cannot be measured does not pass
     return Gate(text, float(value), not _FAILS[comparison](value, limit))

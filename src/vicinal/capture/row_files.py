@@ -90,7 +90,8 @@ def open_file(path: Path, names: Names, labels_path: Path | None = None) -> RowF
     with reading(path):
         shapes = _KINDS[kind].shapes(path)
         keys = _keys(path, shapes, names)
-        (rows, *rest), dtype = shapes[keys.embedding or ""]
+        (rows, *rest), called = shapes[keys.embedding or ""]
+        dtype = np.dtype(called)
     if len(rest) != 1 or rest[0] == 0:
         raise InputError(
             f"{path} has embeddings of shape {(rows, *rest)}; it must be one row of numbers per "
@@ -98,9 +99,9 @@ def open_file(path: Path, names: Names, labels_path: Path | None = None) -> RowF
         )
     if rows == 0:
         raise InputError(f"{path} is an empty shard: it has no row. Remove it.")
-    if np.dtype(dtype).kind not in "biuf":
+    if dtype.kind not in "biuf":
         raise InputError(f"{path} holds {dtype}, not numbers. Name the column of the embeddings.")
-    wide = "float64" if dtype == "float64" else "float32"
+    wide = "float64" if dtype == np.float64 else "float32"
     return RowFile(path, kind, rows, rest[0], wide, keys, _stamp(path), labels_path)
 
 
@@ -166,6 +167,8 @@ def _heading(file: IO[bytes], size: int) -> tuple[tuple[int, ...], np.dtype[Any]
     if fortran and len(shape) > 1:
         raise ValueError("it is stored by columns; save np.ascontiguousarray(Z)")
     left = size - file.tell()
+    if any(count < 0 for count in shape):
+        raise ValueError(f"it claims the shape {shape}")
     if math.prod(shape) * dtype.itemsize > left:
         raise ValueError(f"it claims {shape} but holds {left:,} bytes; was it cut short?")
     return shape, dtype
@@ -185,7 +188,7 @@ def _array_blocks(file: IO[bytes], bytes_: int, start: int, size: int) -> Iterat
 def _npy_shapes(path: Path) -> Shapes:
     with path.open("rb") as file:
         shape, dtype = _heading(file, path.stat().st_size)
-    return {"": (shape, dtype.name)}
+    return {"": (shape, dtype.str)}
 
 
 def _npy_column(path: Path, key: str) -> NDArray[Any]:
@@ -207,7 +210,7 @@ def _npz_shapes(path: Path) -> Shapes:
             if item.filename.endswith(".npy"):
                 with archive.open(item) as part:
                     shape, dtype = _heading(part, item.file_size)
-                found[item.filename.removesuffix(".npy")] = (shape, dtype.name)
+                found[item.filename.removesuffix(".npy")] = (shape, dtype.str)
     return found
 
 

@@ -41,6 +41,7 @@ from vicinal.files import (
 MANIFEST = "manifest.json"
 FORMAT = "vicinal-capture"  # our mark: other programs have a manifest.json too
 VERSION = 2
+AGAIN = "Remove the folder, and make the capture again."
 _READABLE = (1, VERSION)  # version 1 had its checksums in the manifest alone
 _LABELS = "labels"  # stored beside the layers as "labels"; layers are stored as "layer:<name>"
 _HEADER = "vicinal"  # one entry of the file's metadata: safetensors orders several as it likes
@@ -164,18 +165,24 @@ class ShardStore(Mapping[str, Tensor]):
     def __len__(self) -> int:
         return len(self.manifest["settings"]["layers"])
 
-    def _column(self, key: str) -> Tensor:
-        parts = []
+    def whole_files(self) -> Iterator[tuple[Path, int]]:
+        """Each shard's file and its rows, in order, after a look at its checksum."""
         for shard in self.manifest["shards"]:
             path = regular_file(self.folder / shard["file"], "shard", within=self.folder)
-            with reading(path, "Remove the folder, and make the capture again."):
+            with reading(path, AGAIN):
                 self._check_whole(path, shard)
+            yield path, shard["rows"]
+
+    def _column(self, key: str) -> Tensor:
+        parts = []
+        for path, rows in self.whole_files():
+            with reading(path, AGAIN):
                 with utf8_name(path) as name, safe_open(name, framework="pt") as file:
                     part = file.get_tensor(key)
-                if len(part) != shard["rows"]:
-                    raise ValueError(f"{len(part)} rows of {key!r} instead of {shard['rows']}")
+                if len(part) != rows:
+                    raise ValueError(f"{len(part)} rows of {key!r} instead of {rows}")
                 parts.append(part)
-        with reading(self.folder, "Remove the folder, and make the capture again."):
+        with reading(self.folder, AGAIN):
             return torch.cat(parts) if parts else torch.empty(0)
 
     def _check_whole(self, path: Path, shard: Mapping[str, Any]) -> None:

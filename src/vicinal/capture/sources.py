@@ -232,26 +232,38 @@ def _of(
 
 
 def _captured(folder: Path, names: Names) -> ShardedRows:
-    """The shards of a finished capture; its checksums are asked by whoever reads it whole."""
+    """The shards of a finished capture, each known by its checksum before it is read in blocks."""
     store = ShardStore(folder)
     if not store.complete:
         raise InputError(f"{folder} is unfinished: {store.rows} rows so far. Finish it first.")
     asked = names.embedding or next(iter(store), "")
-    files = [folder / shard["file"] for shard in store.manifest["shards"]]
-    for path in files:
-        regular_file(path, "shard", within=folder)
+    files = [path for path, _ in store.whole_files()]
     found = _of(files, names._replace(embedding=asked.removeprefix(LAYER)), folder.name)
-    facts: dict[str, Any] = {}
-    if (folder / DESCRIBED).exists():
-        with reading(folder / DESCRIBED, "Run the embed command again."):
-            facts = json.loads(regular_file(folder / DESCRIBED, within=folder).read_bytes())
+    facts = described(folder)
     classes, ids = facts.get("classes"), facts.get("ids")
     return ShardedRows(
         folder.name,
         found.files,
-        tuple(map(str, classes)) if classes else None,
-        tuple(map(str, ids)) if ids and len(ids) == len(found) else None,
+        tuple(classes) if classes else None,
+        tuple(ids) if ids and len(ids) == len(found) else None,
     )
+
+
+def described(folder: Path) -> dict[str, list[str]]:
+    """The ids, classes and images that ``embed`` wrote beside its shards, if it did."""
+    path = folder / DESCRIBED
+    if not path.exists():
+        return {}
+    with reading(path, "Run the embed command again."):
+        facts = json.loads(regular_file(path, within=folder).read_bytes())
+        if not isinstance(facts, dict):
+            raise ValueError("it is no JSON object")
+        found = {name: facts.get(name) for name in ("classes", "ids", "images")}
+        for name, column in found.items():
+            listed = isinstance(column, list) and all(isinstance(v, str) for v in column)
+            if column is not None and not listed:
+                raise ValueError(f"{name!r} is no list of texts")
+        return {name: column for name, column in found.items() if column is not None}
 
 
 def _kind(labels: NDArray[Any]) -> str:

@@ -7,6 +7,7 @@ wrapper around this model added; all parameters must match, and the notes say wh
 from __future__ import annotations
 
 import re
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -35,7 +36,9 @@ def read_weights(path: str | Path, *, trust_pickle: bool = False, fix: str = "")
     with reading(f"weights from {Path(path).name}", fix or "Save model.state_dict() alone."):
         if Path(path).suffix == ".safetensors":
             return load_file(path)
-        found = torch.load(path, map_location="cpu", weights_only=not trust_pickle)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of torch, about pickles that it then refuses
+            found = torch.load(path, map_location="cpu", weights_only=not trust_pickle)
         return found.state_dict() if isinstance(found, nn.Module) else found
 
 
@@ -57,7 +60,7 @@ def load_weights(model: nn.Module, found: Any, name: str) -> tuple[str, ...]:
     with reading(f"weights from {name}", "Save model.state_dict() alone."):
         readings = _readings(found, _common_prefix(wanted))
     for how, candidate in readings:
-        hits = sum(k in wanted and wanted[k].shape == v.shape for k, v in candidate.items())
+        hits = sum(k in wanted and _alike(wanted[k], v) for k, v in candidate.items())
         if hits > best[0]:
             best = (hits, how, candidate)
     hits, how, state = best
@@ -65,15 +68,22 @@ def load_weights(model: nn.Module, found: Any, name: str) -> tuple[str, ...]:
         keys = f"a {type(found).__name__}"
         if isinstance(found, Mapping):
             keys = ", ".join(list(map(str, found))[:3])
-        missing = next(k for k in wanted if k not in state or state[k].shape != wanted[k].shape)
+        missing = next(k for k in wanted if k not in state or not _alike(wanted[k], state[k]))
         raise InputError(
             f"weights match {max(hits, 0)} of {len(wanted)} parameters of the model (first without "
             f"a match: {missing}). The file holds: {keys}."
         )
-    model.load_state_dict({key: state[key] for key in wanted})
+    with reading(f"weights from {name}", "Save model.state_dict() alone."):
+        model.load_state_dict({key: state[key] for key in wanted})
     extra = len(state) - len(wanted)
     notes = [f"weights: {hits}/{len(wanted)} parameters match {name}{how}"]
     return tuple(notes + ([f"weights: {extra} entries of {name} were not used"] if extra else []))
+
+
+def _alike(wanted: Tensor, found: Tensor) -> bool:
+    """The same shape and kind: values that are there, real where real ones are wanted."""
+    kinds = ((t.shape, t.layout, t.is_complex(), t.is_meta) for t in (wanted, found))
+    return next(kinds) == next(kinds)
 
 
 def _common_prefix(names: Mapping[str, Tensor]) -> str:

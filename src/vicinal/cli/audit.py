@@ -60,6 +60,8 @@ from vicinal.report.facts import (
 
 SERVER = ("uvicorn", "starlette", "python_multipart")  # of the extra that explore needs
 ROLES = ("support", "query", "calib", "foreign")
+# What says nothing without --model, and is not left aside in silence.
+OF_A_MODEL = ("stress", "checkpoints", "weights", "model_arg", "output", "embedding", "layer")
 
 
 def run(options: AuditOptions) -> None:
@@ -218,9 +220,10 @@ def prepare(options: AuditOptions, console: Console) -> Prepared:
     settings_of(options)  # a wrong setting is answered before a file is read
     if options.model is not None:
         return _with_model(options, options.model, console)
-    if options.stress or options.checkpoints is not None:
-        flag = "--stress" if options.stress else "--checkpoints"
-        raise InputError(f"{flag} needs the model that made the embeddings: add --model.")
+    for name in OF_A_MODEL:
+        if getattr(options, name) not in (None, False, []):
+            flag = name.replace("_", "-")
+            raise InputError(f"--{flag} needs the model that made the embeddings: add --model.")
     return _with_rows(options, console)
 
 

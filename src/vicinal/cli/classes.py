@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from pathlib import Path
 
 import numpy as np
@@ -45,9 +46,9 @@ def _names_in(path: Path) -> list[str]:
 
 
 def _unique(names: list[str], where: str) -> list[str]:
-    twice = [name for at, name in enumerate(names) if name in names[:at]]
-    if twice:
-        raise InputError(f"{where} names {twice[0]!r} twice.")
+    name, times = next(iter(Counter(names).most_common(1)), ("", 0))
+    if times > 1:
+        raise InputError(f"{where} names {name!r} twice.")
     return names
 
 

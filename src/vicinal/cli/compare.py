@@ -16,7 +16,7 @@ from vicinal.checks import InputError
 from vicinal.cli.console import Console
 from vicinal.cli.run_folder import read_run
 from vicinal.cli.verbs import CompareOptions
-from vicinal.files import DiskError, reason, write_together
+from vicinal.files import DiskError, reason, regular_file, write_together
 from vicinal.report.two_runs import render_compare
 
 FILES = ("compare.json", "compare.html")
@@ -96,7 +96,7 @@ def _check_ours(folder: Path) -> None:
     """A comparison replaces another one, and nothing else of these names."""
     there = [name for name in FILES if (folder / name).exists()]
     try:
-        found = json.loads((folder / FILES[0]).read_bytes()) if there else None
+        found = json.loads(regular_file(folder / FILES[0]).read_bytes()) if there else None
     except (OSError, ValueError, RecursionError):
         found = None
     ours = isinstance(found, dict) and {"deltas", "gates", "provenance"} <= set(found)

@@ -62,9 +62,10 @@ OWN_MODEL = "vicinal.audits.demo:network"  # what the demo's folder names: our o
 
 def runs_code(values: Mapping[str, Any]) -> str | None:
     """The setting among ``values`` that would run code; None: there is none."""
-    if values.get("trust_pickle"):
-        return "trust_pickle"
-    for name in ("model", "support", "query", "calib", "data"):
+    for name in ("trust_pickle", "online"):  # what a model by name brings may be code
+        if values.get(name):
+            return name
+    for name in ("model", "support", "query", "calib", "foreign", "data"):
         spec = values.get(name)
         if isinstance(spec, str) and spec != OWN_MODEL and (name == "model" or ":" in spec):
             return name

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -15,6 +14,7 @@ from numpy.typing import NDArray
 
 from vicinal.capture import ShardStore
 from vicinal.capture.shards import MANIFEST
+from vicinal.capture.sources import described
 from vicinal.checks import InputError, closest
 from vicinal.cli.arrays import read_npy, read_npz
 from vicinal.cli.console import Console
@@ -52,6 +52,8 @@ def read_rows(spec: str, options: DataOptions = USUAL) -> RowSet:
     """
     if options.align not in (None, "ids"):
         raise InputError(f"--align must be 'ids', got {options.align!r}.")
+    if options.media_root is not None and not os.path.isdir(options.media_root):
+        raise InputError(f"--media-root {options.media_root} is no folder.")
     with reading(spec):
         parts = spec.split("+")
         if len(parts) > 1 and all(part.endswith(".npy") for part in parts):
@@ -190,7 +192,7 @@ def captured(path: Path, layer: str | None = None) -> RowSet:
     if name not in store:
         near = ", ".join(closest(name, list(store))) or ", ".join(store)
         raise InputError(f"no layer {name!r} in {path}. Close names: {near}.")
-    facts = _described(path)
+    facts = described(path)
     labels = None if store.labels is None else store.labels.numpy()
     classes = facts.get("classes")
     if labels is not None and classes:
@@ -206,22 +208,6 @@ def captured(path: Path, layer: str | None = None) -> RowSet:
         source=f"{path.name}:{name}",
         root=path,
     )
-
-
-def _described(folder: Path) -> dict[str, Any]:
-    """What ``embed`` wrote beside its shards, if anything: lists of texts by name."""
-    path = folder / DESCRIBED
-    if not path.exists():
-        return {}
-    with reading(path, "Run the embed command again."):
-        facts = json.loads(regular_file(path, within=folder).read_bytes())
-        for name in ("classes", "ids", "images"):
-            column = facts.get(name)
-            if column is not None and (
-                not isinstance(column, list) or not all(isinstance(v, str) for v in column)
-            ):
-                raise ValueError(f"{name!r} is no list of texts")
-        return facts
 
 
 def without_labels(rows: RowSet, spec: str | None) -> InputError:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import csv
 import io
 import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -22,6 +23,7 @@ from vicinal.audits.files import word
 from vicinal.audits.inputs import About, class_names
 from vicinal.checks import InputError, check_choice, closest
 from vicinal.cli.row_set import RowSet
+from vicinal.files import reading, regular_file
 
 DECISIONS = ("relabel", "keep", "skip", "")
 
@@ -88,23 +90,10 @@ def read_decisions(path: Path) -> list[dict[str, str]]:
 
     A cell that a spreadsheet would run bears an apostrophe, whoever wrote the file.
     """
-    if not path.exists():
-        raise InputError(f"no such file: {path}.")
-    try:
+    regular_file(path)
+    with reading(path.name, "Give decisions as the page exports them."):
         text = path.read_text("utf-8-sig")
-        if path.suffix == ".json":
-            found = json.loads(text)
-            listed = found["suspects"] if isinstance(found, dict) else found
-            lines = [dict(line) for line in listed]
-        else:
-            lines = list(csv.DictReader(io.StringIO(text, newline=""), strict=True))
-    except (ValueError, csv.Error, KeyError, AttributeError, TypeError) as error:
-        raise InputError(
-            f"cannot read {path.name}: {error}. Give decisions as the page exports them."
-        ) from None
-    for line in lines:
-        if path.suffix != ".json" and (None in line or None in line.values()):
-            raise InputError(f"{path.name}: not every line has as many cells as the first.")
+        lines = _json_lines(text) if path.suffix == ".json" else _csv_lines(text)
     known = set(lines[0]) if lines else set()
     if "decision" not in known or not known & {"id", "row"}:
         raise InputError(
@@ -114,14 +103,34 @@ def read_decisions(path: Path) -> list[dict[str, str]]:
     return [{key: word(str(cell)) for key, cell in line.items()} for line in lines]
 
 
+def _json_lines(text: str) -> list[dict[str, Any]]:
+    found = json.loads(text)
+    lines = found["suspects"] if isinstance(found, dict) else found
+    if not isinstance(lines, list) or not all(isinstance(line, dict) for line in lines):
+        raise ValueError("it is no list of decisions")
+    return lines
+
+
+def _csv_lines(text: str) -> list[dict[str, Any]]:
+    table = csv.DictReader(io.StringIO(text, newline=""), strict=True)
+    names, lines = list(table.fieldnames or ()), list(table)
+    if len(set(names)) < len(names):
+        raise ValueError("its heading names a column twice")
+    if any(None in line or None in line.values() for line in lines):
+        raise ValueError("not every line has as many cells as the first")
+    return lines
+
+
 def _row_of(
     line: dict[str, str], places: dict[str, list[int]], ids: Sequence[str], where: str
 ) -> int:
     """By row number where there is one, and then the id must be that row's; else by id."""
     name = line.get("id")
     if row := line.get("row", "").strip():
-        if not row.isdigit() or int(row) >= len(ids):
-            raise InputError(f"{where}: there is no row {row}; the support has {len(ids)} rows.")
+        if not re.fullmatch("[0-9]{1,18}", row) or int(row) >= len(ids):
+            raise InputError(
+                f"{where}: there is no row {row[:20]}; the support has {len(ids)} rows."
+            )
         if name is not None and name != word(ids[int(row)]):
             raise InputError(
                 f"{where}: row {row} of the support has the id {ids[int(row)]}, not {name}. Give "

@@ -35,9 +35,7 @@ Judge = Callable[[str, bytes], list[dict[str, Any]]]
 def run(options: ExploreOptions) -> None:
     """Serve the page of a run on 127.0.0.1, read-only, behind a token in its address."""
     try:
-        import uvicorn  # an extra, like what the server is made of
-
-        from vicinal.cli.explore_server import application
+        from vicinal.cli.explore_server import application, server_of  # of an extra
     except ImportError:
         raise InputError("explore needs a server: pip install 'vicinal[explore]'.") from None
     console = Console(quiet=options.quiet)
@@ -53,11 +51,7 @@ def run(options: ExploreOptions) -> None:
     console.print(f"open   {address}\nstop   Ctrl-C")
     if options.browser:
         webbrowser.open(address)
-    config = uvicorn.Config(
-        app, log_level="critical", server_header=False, lifespan="off", ws="none",
-        proxy_headers=False, limit_concurrency=64, timeout_keep_alive=5,
-    )  # fmt: skip
-    uvicorn.Server(config).run(sockets=[listening])
+    server_of(app).run(sockets=[listening])
 
 
 def judge_of(
@@ -135,6 +129,7 @@ def bound(port: int) -> socket.socket:
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listening.bind(("127.0.0.1", port))
+        listening.listen(128)  # who opens the address at once waits, and is not refused
     except (OSError, OverflowError) as error:
         listening.close()
         raise InputError(f"--port {port} cannot be used: {error}. Leave it out.") from None

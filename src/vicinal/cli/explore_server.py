@@ -11,10 +11,12 @@ import asyncio
 import re
 import secrets
 import sys
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import uvicorn
 from anyio import CapacityLimiter, to_thread
 from starlette.formparsers import MultiPartException
 from starlette.requests import ClientDisconnect, Request
@@ -30,6 +32,9 @@ from vicinal.report import live_files
 LIMIT = 32 << 20  # bytes of one upload
 PATIENCE = 60  # seconds until the whole of it must be here
 AT_ONCE = 2  # uploads judged at the same time; the others wait
+UPLOADS = 64  # that may be on their way
+IDLE = 10  # seconds that a line may be open without a whole request on it
+LINES = 128  # open without one; beyond, the oldest are closed
 KINDS = {"html": "text/html", "json": "application/json", "css": "text/css"}
 HEADERS = {
     "X-Content-Type-Options": "nosniff",
@@ -60,7 +65,7 @@ def application(
     port : the one that the Host of a request must name; None allows any.
     """
     files = live_files(audit, load_media(folder / MEDIA), token=token)
-    judging = CapacityLimiter(AT_ONCE)
+    judging, coming = CapacityLimiter(AT_ONCE), CapacityLimiter(UPLOADS)
 
     async def show(request: Request) -> Response:
         name = request.path_params.get("name") or "index.html"
@@ -69,9 +74,12 @@ def application(
         return Response(files[name], media_type=KINDS[name.rsplit(".", 1)[1]], headers=HEADERS)
 
     async def predict(request: Request) -> Response:
+        if not coming.available_tokens:
+            return _refused(f"{UPLOADS} uploads are on their way. Wait for them.", 503)
         try:
-            name, data = await asyncio.wait_for(_upload(request), PATIENCE)
-            rows = await to_thread.run_sync(judge, name, data, limiter=judging)
+            async with coming:
+                name, data = await asyncio.wait_for(_upload(request), PATIENCE)
+                rows = await to_thread.run_sync(judge, name, data, limiter=judging)
         except InputError as error:
             return _refused(str(error), 400)
         except _TooLarge:
@@ -88,6 +96,43 @@ def application(
         Route("/{name}", show),
     ]
     return _guarded(Router(routes), token, port)
+
+
+class PatientServer(uvicorn.Server):
+    """A server that closes lines on which nobody asks: who holds many open keeps nobody out."""
+
+    def __init__(self, config: uvicorn.Config) -> None:
+        super().__init__(config)
+        self.idle: dict[Any, tuple[Any, float]] = {}  # by line: its last request, and since when
+
+    async def on_tick(self, counter: int) -> bool:
+        now, known = time.monotonic(), self.idle
+        lines = [line for line in self.server_state.connections if _is_idle(line)]
+        fresh = {line: (line.cycle, now) for line in lines}
+        self.idle = {
+            line: known[line] if line in known and known[line][0] is line.cycle else since
+            for line, since in fresh.items()
+        }
+        ends = now - IDLE
+        oldest = sorted(lines, key=lambda line: self.idle[line][1])
+        for at, line in enumerate(oldest):
+            if at < len(lines) - LINES or self.idle[line][1] < ends:
+                line.transport.close()
+        return await super().on_tick(counter)
+
+
+def _is_idle(line: Any) -> bool:
+    return line.cycle is None or line.cycle.response_complete
+
+
+def server_of(app: ASGIApp) -> PatientServer:
+    """The server for ``app``, without words on the terminal."""
+    return PatientServer(
+        uvicorn.Config(
+            app, log_level="critical", server_header=False, lifespan="off", ws="none",
+            proxy_headers=False, timeout_keep_alive=5,
+        )
+    )  # fmt: skip
 
 
 def _guarded(app: ASGIApp, token: str, port: int | None) -> ASGIApp:

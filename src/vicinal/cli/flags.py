@@ -68,6 +68,8 @@ def check_ranges(kind: type, values: Mapping[str, Any]) -> None:
         name = option.param_decls[0] if option.param_decls else field.name
         if isinstance(value, (str, Path)) and "\0" in str(value):
             raise vicinal.InputError(f"{name} holds a null character.")
+        if value == "" or (isinstance(value, list) and "" in value):  # a variable that is not set
+            raise vicinal.InputError(f"{name} is empty. Leave it out, or give it a value.")
         if isinstance(value, bool) or not isinstance(value, (int, float)):
             continue
         low, high = option.min, option.max

@@ -25,7 +25,7 @@ def run(options: LayersOptions) -> None:
             f"{options.model} is a compiled program; its layers cannot be listened to."
         )
     modules = dict(loaded.model.named_modules())
-    shapes = _shapes(loaded.model, options.shape) if options.shape else {}
+    shapes = {} if options.shape is None else _shapes(loaded.model, options.shape)
     rows = [
         {
             "name": name,

@@ -70,7 +70,7 @@ class ImageReading:
         std = floats(options.std, "--std") if options.std is not None else ()
         if 0.0 in std:
             raise InputError("--std must not be 0: pixels are divided by it.")
-        return cls(options.size, options.gray, mean, std)
+        return cls(options.size, options.gray, mean, std).checked()
 
     def filled(self, other: Any) -> ImageReading:
         """With what ``other`` says where nothing was said here."""
@@ -81,7 +81,16 @@ class ImageReading:
             self.gray or other.gray,
             self.mean or tuple(other.mean),
             self.std or tuple(other.std),
-        )
+        ).checked()
+
+    def checked(self) -> ImageReading:
+        """Itself, if there is a mean and a deviation for each channel."""
+        if self.gray and 3 in (len(self.mean), len(self.std)):
+            raise InputError(
+                "images are read with one channel (--gray), and there are three numbers for their "
+                "mean or deviation. Give one: --mean 0.5 --std 0.5."
+            )
+        return self
 
     def as_options(self) -> dict[str, Any]:
         """The flags that say the same."""

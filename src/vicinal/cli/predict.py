@@ -48,6 +48,9 @@ FIELDS = (
 def run(options: PredictOptions) -> None:
     """Judge block after block, write every answer, print the first and the counts."""
     console = Console(options.as_json, options.quiet, aside=options.jsonl == STANDARD)
+    for name in ("weights", "model_arg", "output", "embedding"):
+        if options.model is None and getattr(options, name):
+            raise InputError(f"--{name.replace('_', '-')} says nothing without --model: add it.")
     head = trust_head_in(options.head)
     table, jsonl = options.out, options.jsonl
     if table is None and jsonl is None and not options.as_json:
@@ -196,9 +199,11 @@ def embedded(options: PredictOptions, made: MadeFrom, console: Console) -> RowSe
     if spec is None:
         raise InputError(f"{options.query} has to be embedded first. {_how_to_embed(made)}")
     if options.weights is None and made.weights is not None and spec == made.model:
-        options = replace(options, weights=made.weights)
+        # What a file names is never unpickled, whatever was typed about other files.
+        loaded = model_of(spec, replace(options, weights=made.weights, trust_pickle=False), console)
         console.print(f"weights {made.weights}, as {options.head} says; --weights names others")
-    loaded = model_of(spec, options, console)
+    else:
+        loaded = model_of(spec, options, console)
     if loaded.named is not None and loaded.named.encode is not None:
         rows = read_rows(options.query, options)
         return replace(rows, embeddings=loaded.named.encode(rows.texts or ()))

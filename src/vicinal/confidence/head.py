@@ -22,7 +22,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from vicinal.checks import InputError, as_matrix, as_tensor, same_kind
+from vicinal.checks import InputError, as_matrix, as_tensor, check_pair, same_kind
 from vicinal.confidence.bundle import write
 from vicinal.confidence.familiarity import Familiarity, Surroundings
 from vicinal.confidence.held_out_familiarity import held_out_scores
@@ -132,7 +132,7 @@ class TrustHead:
         """
         if ned is None:
             ned = NEDClassifier(sharpness="fit", background="fit", bandwidth="class")
-        ned.fit(*support)
+        ned.fit(*check_pair(support, "support"))
         return cls.of(ned, calib, target_accuracy=target_accuracy, unfamiliar=unfamiliar)
 
     @classmethod
@@ -155,7 +155,8 @@ class TrustHead:
             raise InputError(
                 f"`target_accuracy` must lie between 0 and 1, got {target_accuracy!r}."
             )
-        return cls(ned, measure(ned, calib, target_accuracy, unfamiliar))
+        held = None if calib is None else check_pair(calib, "calib")
+        return cls(ned, measure(ned, held, target_accuracy, unfamiliar))
 
     def __repr__(self) -> str:
         held, ned = self.standards, self.ned

@@ -23,7 +23,7 @@ from sklearn.utils.validation import validate_data
 from torch import Tensor
 
 from vicinal import labels as coding
-from vicinal.checks import InputError, as_matrix
+from vicinal.checks import InputError, as_matrix, as_tensor
 from vicinal.labels import Labels, labels_of
 from vicinal.neighbors.graph import NeighborGraph
 from vicinal.neighbors.learned import Form
@@ -295,8 +295,8 @@ class LabeledSupport:
 
     def positions(self, ids: Any) -> Int[Tensor, " m"]:
         """Where the rows with these ids are now."""
-        wanted = torch.as_tensor(np.asarray(ids)).reshape(-1)
-        if wanted.is_floating_point():
+        wanted = as_tensor(ids, "ids").reshape(-1)
+        if wanted.is_floating_point() or wanted.dtype == torch.bool:
             raise InputError(f"`ids` must be whole numbers, got dtype {wanted.dtype}.")
         order = self.ids.argsort()
         spot = torch.searchsorted(self.ids[order], wanted.long()).clamp_max(len(order) - 1)

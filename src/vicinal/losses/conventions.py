@@ -10,8 +10,10 @@ from __future__ import annotations
 import functools
 import math
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, ParamSpec, TypeGuard
 
+import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
@@ -19,6 +21,7 @@ from torch import Tensor
 from vicinal.checks import (
     InputError,
     as_matrix,
+    as_tensor,
     check_choice,
     check_distributions,
     check_labels,
@@ -73,13 +76,25 @@ def any_scale(loss: Callable[P, Tensor]) -> Callable[P, Tensor]:
 
     @functools.wraps(loss)
     def call(*args: P.args, **kwargs: P.kwargs) -> Tensor:
-        rows = [t for t in (*args, *kwargs.values()) if _is_rows(t)]
-        if is_traced() or not any(leaves_range(t) for t in rows):
+        if is_traced():
             return loss(*args, **kwargs)
-        wide = loss(*map(_wide, args), **{name: _wide(v) for name, v in kwargs.items()})
+        given, named = [_read(v) for v in args], {name: _read(v) for name, v in kwargs.items()}
+        rows = [t for t in (*given, *named.values()) if _is_rows(t)]
+        if not any(leaves_range(t) for t in rows):
+            return loss(*given, **named)
+        wide = loss(*map(_wide, given), **{name: _wide(v) for name, v in named.items()})
         return wide.to(torch.promote_types(rows[0].dtype, torch.float32))
 
     return call
+
+
+def _read(value: Any) -> Any:
+    """Arrays, frames and lists of float rows as tensors; what is none is left to the loss."""
+    if isinstance(value, list) or hasattr(value, "to_numpy") or isinstance(value, np.ndarray):
+        with suppress(InputError):
+            found = as_tensor(value, "x")
+            return found if _is_rows(found) else value
+    return value
 
 
 def _is_rows(t: object) -> TypeGuard[Tensor]:

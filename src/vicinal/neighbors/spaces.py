@@ -159,11 +159,18 @@ def within_covariance(
     # From residuals, not as total less between: collapsed classes would drown in the rounding.
     if labels.ndim == 1:
         residual = rows - means.to(rows)[labels.unique(return_inverse=True)[1]]
-        return mean, (residual.T @ residual).double() / len(x)
+        return mean, _products(residual) / len(x)
     shares = labels[:, labels.sum(0) > 0].double()
     residual = rows - (shares @ means).to(rows)
     between = means.T @ (counts.diag() - shares.T @ shares) @ means
-    return mean, ((residual.T @ residual).double() + (between + between.T) / 2) / len(x)
+    return mean, (_products(residual) + (between + between.T) / 2) / len(x)
+
+
+def _products(rows: Float[Tensor, "n d"]) -> Float[Tensor, "d d"]:
+    """Of the columns with one another, in float64 where float32 would lose them to its range."""
+    reach = float(rows.abs().max()) if rows.dtype == torch.float32 else 1.0
+    rows = rows if 2.0**-56 < reach < 2.0**56 else rows.double()
+    return (rows.T @ rows).double()
 
 
 def class_sums(
