@@ -29,7 +29,8 @@ from vicinal.report.svg import Figure
 
 Part = TypeVar("Part")  # of the record
 SCRIPTS = ("base.js", "media.js", "state.js", "panel.js", "gallery.js", "labels.js", "charts.js",
-           "threshold.js", "colors.js", "map.js", "opening.js", "live.js", "start.js")  # fmt: skip
+           "threshold.js", "follow.js", "colors.js", "map.js", "opening.js", "live.js",
+           "start.js")  # fmt: skip
 MEGABYTE = 1_000_000
 MOST_CARDS = 10_000  # in a file; with more it opens slowly, and nobody looks at so many
 
