@@ -182,8 +182,8 @@ def _thumbnails(sources: Sequence[Any]) -> ReadLater:
 
     def read(row: int) -> Any:
         item = sources[row]
-        if isinstance(item, (str, np.str_)):
-            return read_image(str(item), size=THUMBNAIL)
+        if isinstance(item, (str, bytes)):
+            return read_image(item, size=THUMBNAIL)
         return as_pixels(np.asarray(item))
 
     return ReadLater(read, len(sources))
