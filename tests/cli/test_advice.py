@@ -196,7 +196,8 @@ def test_every_command_of_page_and_terminal_works_when_it_is_pasted(vicinal, pho
         assert code == 0, (text, err)
 
 
-def test_explore_judges_a_picture_by_the_model_that_is_typed(vicinal, photos):
+def test_explore_judges_a_picture_by_the_model_that_is_typed(vicinal, photos, monkeypatch):
+    monkeypatch.chdir(photos)
     code, out, err = vicinal(*AUDIT, "-o", "run")
     assert code == 0, err
     assert "next   vicinal explore run --model net.py:make" in out

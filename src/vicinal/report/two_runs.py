@@ -95,6 +95,9 @@ def gate_words(gate: Gate, record: Comparison) -> str:
     bound = f"{signed_limit}{limit}".replace("-", "−") + (" %" if share else "")
     over = "more than" if ">" in sign else "less than"
     asked = f"{what} may not {'change by' if signed_limit else 'be'} {over} {bound}"
+    if signed_limit + sign[0] in ("-<", "+>"):  # what gates are written for
+        way = "fall" if signed_limit == "-" else "rise"
+        asked = f"{what} may not {way} by more than {limit}{' %' if share else ''}"
     if gate.value is None:
         return f"{asked}; it could not be measured"
     value = f"{gate.value:+.4g}" if signed_limit else f"{gate.value:.4g}"

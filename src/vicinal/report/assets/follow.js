@@ -4,7 +4,7 @@
 const overlay = (chart) => { $('g.chosen', chart)?.remove(); const group = svg('g', { class: 'chosen' }); chart.append(group); return group; };
 const frameOf = (chart) => {
   const [x0, x1, y0, y1, left, right, bottom, top] = chart.dataset.frame.split(' ').map(Number);
-  return { sx: (v) => left + (right - left) * (v - x0) / (x1 - x0), sy: (v) => bottom + (top - bottom) * (Math.max(v, y0) - y0) / (y1 - y0), left, y0 };
+  return { sx: (v) => left + (right - left) * (v - x0) / (x1 - x0), sy: (v) => bottom + (top - bottom) * (Math.max(v, y0) - y0) / (y1 - y0), left, right, y0 };
 };
 const sure = (r) => P.confidence[r] / 10000;
 const nines = (c) => -Math.log10(Math.max(1 - c, 1e-4)); // as figures/reliability.py has it
@@ -54,7 +54,7 @@ function followBins(chart, rows, value) {
 
 // The share of each class among the selected rows, as an outline around the query's bar.
 function followShares(chart, rows) {
-  const { sx, left } = frameOf(chart);
+  const { sx, left, right } = frameOf(chart);
   const group = overlay(chart);
   const labeled = rows.filter((r) => P.label[r] >= 0);
   const bars = $$('.bar.second', chart);
@@ -62,26 +62,24 @@ function followShares(chart, rows) {
     const code = +field.dataset.pick.split('=')[1];
     const share = labeled.filter((r) => P.label[r] === code).length / (labeled.length || 1);
     const bar = bars[i];
-    group.append(svg('rect', { class: 'outline', x: left, y: bar.getAttribute('y'), height: bar.getAttribute('height'), width: Math.max(0, sx(share) - left) }));
+    const [y, height] = [+bar.getAttribute('y'), +bar.getAttribute('height')];
+    group.append(svg('rect', { class: 'outline', x: left, y, height, width: Math.max(0, Math.min(sx(share), right) - left) }));
+    if (sx(share) > right) group.append(svg('text', { class: 'tick end', x: right - 4, y: y + height - 0.5 }, percent(share, 0))); // beyond the axis
   });
 }
 
 // Rows, precision and recall of each class; the cells keep what they said of all rows.
 function followClasses(rows, on) {
-  for (const line of $$('#classes tr[data-pick]')) {
-    const code = +line.dataset.pick.split('=')[1];
-    const mine = rows.filter((r) => P.label[r] === code);
-    const said = rows.filter((r) => P.predicted[r] === code && hasLabel(r));
-    const hits = mine.filter((r) => P.predicted[r] === code).length;
-    const share = (n) => (n ? (100 * hits / n).toFixed(1) : '–');
-    const values = { query: whole(mine.length), precision: share(said.length), recall: share(mine.length) };
-    for (const [key, text] of Object.entries(values)) {
-      const cell = $(`[data-of=${key}]`, line);
-      if (!cell) continue;
-      cell.dataset.all ??= cell.textContent;
-      cell.textContent = on ? text : cell.dataset.all;
-      cell.classList.toggle('chosen', on);
-    }
+  const [mine, said, hits] = [[], [], []];
+  const add = (list, code) => { list[code] = (list[code] ?? 0) + 1; };
+  if (on) for (const r of rows) if (hasLabel(r)) { add(said, P.predicted[r]); if (P.label[r] >= 0) add(mine, P.label[r]); if (!isWrong(r)) add(hits, P.label[r]); }
+  for (const cell of $$('#classes td[data-of]')) {
+    const code = +cell.parentNode.dataset.pick.split('=')[1];
+    const share = (n) => (n ? (100 * (hits[code] ?? 0) / n).toFixed(1) : '–');
+    const values = { query: whole(mine[code] ?? 0), precision: share(said[code]), recall: share(mine[code]) };
+    cell.dataset.all ??= cell.textContent;
+    cell.textContent = on ? values[cell.dataset.of] : cell.dataset.all;
+    cell.classList.toggle('chosen', on);
   }
 }
 
