@@ -96,7 +96,7 @@ def judge_of(
                 "model they came from. Run the audit with --model."
             )
         out = head.predict(rows)
-        return [_answer(out, row, names) for row in range(len(rows))]
+        return [_answer(out, row, names, head.made_from.name_of) for row in range(len(rows))]
 
     return judge
 
@@ -142,16 +142,22 @@ def _embedder(
     return embed
 
 
-def _answer(out: Any, row: int, names: dict[int, str]) -> dict[str, Any]:
+def _answer(
+    out: Any, row: int, names: dict[int, str], called: Callable[[Any], str]
+) -> dict[str, Any]:
     columns = (out.neighbors[row][:10], out.neighbor_labels[row][:10], out.weights[row][:10])
     return {
-        "label": str(out.label[row]),
+        "label": called(out.label[row]),
         "confidence": float(out.confidence[row]),
         "credibility": float(out.credibility[row]),
         "verdict": str(out.verdict[row]),
         "reason": str(out.reason[row]),
         "neighbors": [
-            {"id": names.get(int(at), str(int(at))), "label": str(label), "weight": float(weight)}
+            {
+                "id": names.get(int(at), str(int(at))),
+                "label": called(label),
+                "weight": float(weight),
+            }
             for at, label, weight in zip(*columns, strict=True)
         ],
     }
