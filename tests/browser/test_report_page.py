@@ -632,6 +632,8 @@ def test_charts_follow_the_selection_and_those_that_cannot_say_all_rows(visit, d
     assert y0 + (y1 - y0) * (last - bottom) / (top - bottom) == pytest.approx(
         max(y0, right / labeled), abs=1e-3
     )
+    accepted = page.inner_text("#threshold-away .of-selected")
+    assert accepted.startswith(f"of {len(rows)} selected rows ")
     said = page.eval_on_selector_all(
         f"#reliability-{cases.head} g.chosen title", "t => t.map(n => n.textContent)"
     )

@@ -1,6 +1,7 @@
 // ---- follow: charts of the rows that are selected, drawn over those of all rows.
 // A chart that can be counted from the points follows the selection; every other one says "all rows".
 
+let selected = []; // the rows that match every filter
 const overlay = (chart) => { $('g.chosen', chart)?.remove(); const group = svg('g', { class: 'chosen' }); chart.append(group); return group; };
 const frameOf = (chart) => {
   const [x0, x1, y0, y1, left, right, bottom, top] = chart.dataset.frame.split(' ').map(Number);
@@ -104,7 +105,7 @@ function drawConfusions(rows) {
 // Every chart that can be counted from the points, and how.
 function followers() {
   const all = D.cases.row.length === D.total; // credibility is known of rows with a card
-  const reliable = $(`[id="reliability-${D.head}"]`);
+  const reliable = document.getElementById(`reliability-${D.head}`);
   return [
     [$('#risk-coverage'), followCurve],
     [reliable, (chart, rows) => followBins(chart, rows, sure)],
@@ -115,6 +116,7 @@ function followers() {
 
 function follow(rows) {
   const on = filtered();
+  selected = rows;
   root.classList.toggle('filtered', on);
   for (const [figure, draw] of followers()) {
     const chart = $('svg', figure);
