@@ -12,6 +12,7 @@ extensions = ["sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx.ext.mathjax",
 html_theme = "furo"
 html_title = "vicinal"
 exclude_patterns = ["_build"]
+napoleon_use_param = False  # names that share a text stand together
 autodoc_typehints = "none"
 autodoc_member_order = "bysource"
 myst_heading_anchors = 3
@@ -21,3 +22,4 @@ suppress_warnings = ["docutils", "ref", "app.add_directive", "myst.xref_missing"
 
 def setup(app):
     app.connect("source-read", reference.fill)
+    app.connect("autodoc-process-docstring", reference.arguments, priority=400)  # before napoleon

@@ -48,6 +48,31 @@ def verbs_page() -> str:
     return "\n".join(parts)
 
 
+def arguments(
+    _app: Any, _what: str, _name: str, _value: Any, _options: Any, lines: list[str]
+) -> None:
+    """Sphinx's ``autodoc-process-docstring``: ``name : text`` is a name and its text, no type.
+
+    Our lists of arguments put the text beside the name, where numpydoc has a type.
+
+    >>> lines = ["Parameters", "----------", "a, b : two rows,", "    of one width.", "k : count."]
+    >>> arguments(None, "", "", None, None, lines)
+    >>> lines
+    ['Parameters', '----------', 'a, b', '    two rows,', '    of one width.', 'k', '    count.']
+    """
+    inside, found = False, list[str]()
+    for at, line in enumerate(lines):
+        if line.strip() == "Parameters" and lines[at + 1 : at + 2] == ["-" * len("Parameters")]:
+            inside = True
+        elif (
+            inside and line and not line.startswith(" ") and " : " not in line and "--" not in line
+        ):
+            inside = False
+        match = re.fullmatch(r"([\w*, ]+?) : (.+)", line) if inside else None
+        found += [match[1], f"    {match[2]}"] if match else [line]
+    lines[:] = found
+
+
 def fill(_app: Any, docname: str, source: list[str]) -> None:
     """Sphinx's ``source-read``: put the generated part where the page has the mark."""
     if MARK not in source[0]:

@@ -605,3 +605,61 @@ def test_a_notebooks_frame_works_without_reaching_its_parent(visit, digits, tmp_
     frame.locator(".card").first.click()
     assert frame.locator("#panel .neighbors li").count() == 12
     assert seen.complaints == []
+
+
+def counted(audit, rows):
+    """Rows, hits and accuracy by plain counting."""
+    cases = audit.cases
+    labeled = [r for r in rows if cases.label[r] is not None]
+    return len(labeled), sum(cases.label[r] == cases.predicted[r] for r in labeled)
+
+
+def test_charts_follow_the_selection_and_those_that_cannot_say_all_rows(visit, digits):
+    audit, _, path = digits
+    page = visit(path).page
+    assert page.locator("g.chosen").count() == 0
+    page.select_option("#f-class", "3")
+    cases = audit.cases
+    rows = [r for r, p in enumerate(cases.predicted) if p == 3 or cases.label[r] == 3]
+    curve = page.get_attribute("#risk-coverage g.chosen polyline", "points").split()
+    y0, y1, bottom, top = (
+        float(v)
+        for i, v in enumerate(page.get_attribute("#risk-coverage svg", "data-frame").split())
+        if i in (2, 3, 6, 7)
+    )
+    labeled, right = counted(audit, rows)
+    last = float(curve[-1].split(",")[1])
+    assert y0 + (y1 - y0) * (last - bottom) / (top - bottom) == pytest.approx(
+        max(y0, right / labeled), abs=1e-3
+    )
+    accepted = page.inner_text("#threshold-away .of-selected")
+    assert accepted.startswith(f"of {len(rows)} selected rows ")
+    said = page.eval_on_selector_all(
+        f"#reliability-{cases.head} g.chosen title", "t => t.map(n => n.textContent)"
+    )
+    assert sum(int(text.split()[0]) for text in said) == labeled
+    line = page.locator('#classes tr[data-pick="class=3"]')
+    assert line.locator("[data-of=query]").inner_text() == str(cases.label.count(3))
+    tags = "id => getComputedStyle(document.querySelector(`#${id} h3`), '::after').content"
+    assert page.evaluate(tags, "risk-coverage") == f'"{len(rows)} selected rows"'
+    assert page.evaluate(tags, "sweep") == '"all rows"'
+    assert page.evaluate(tags, "borders") == '"all rows"'
+    page.click("#selection >> text=Clear")
+    assert page.locator("g.chosen").count() == 0
+    assert page.evaluate(tags, "sweep") == "none"
+
+
+def test_confusions_count_the_errors_of_the_rows_shown_and_select_them(visit, digits):
+    audit, _, path = digits
+    page = visit(path).page
+    pairs = [
+        (label, p)
+        for label, p in zip(audit.cases.label, audit.cases.predicted, strict=True)
+        if label is not None and label != p
+    ]
+    most = max(set(pairs), key=lambda pair: (pairs.count(pair), (-pair[0], -pair[1])))
+    first = page.locator("#confusions-list button").first
+    assert int(first.locator("b").inner_text()) == pairs.count(most)
+    label, predicted = (int(v) for v in first.get_attribute("data-confused").split("~"))
+    first.click()
+    assert matching(page) == pairs.count((label, predicted))

@@ -56,7 +56,11 @@ def test_it_says_which_runs_which_classes_and_only_what_was_measured(visit, pair
     assert sum(c.broken for c in record.classes) == record.broken
     measured = [d for d in record.deltas if d.delta is not None]
     assert len(measured) < len(record.deltas)
-    assert page.locator("section[aria-labelledby=measures] tbody tr").count() == len(measured)
+    heads = [d for d in measured if d.head is not None]
+    table = page.locator("section[aria-labelledby=measures] table").first
+    assert table.locator("tbody tr").count() == len(measured) - len(heads)
+    assert page.locator("[data-measure]").count() == len(heads)
+    assert "Heads are not paired" in page.inner_text("section[aria-labelledby=measures]")
 
 
 def test_hostile_names_run_nothing_in_a_comparison(visit, tmp_path):

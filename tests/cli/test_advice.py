@@ -1,8 +1,10 @@
 """What the tool advises works when it is typed, and a mistake is told with its mend."""
 
 import csv
+import html
 import importlib.util
 import json
+import re
 import shlex
 import textwrap
 
@@ -13,6 +15,8 @@ from sklearn.linear_model import LogisticRegression
 
 import vicinal as library
 from vicinal.checks import InputError
+from vicinal.cli.explore import judge_of
+from vicinal.cli.run_folder import read_run
 
 NET = """
 import torch
@@ -44,7 +48,7 @@ AUDIT = ("audit", "train", "test", "--model", "net.py:make", "--gray", "--size",
 def test_images_are_judged_as_the_heads_record_says_and_by_the_model_that_is_typed(vicinal, photos):
     code, out, err = vicinal(*AUDIT, "-o", "run", "--mean", "0.5", "--std", "0.25")
     assert code == 0, err
-    assert "vicinal predict run/trust.vic NEW --model net.py:make" in " ".join(out.split())
+    assert "vicinal predict run/trust.vic test" in " ".join(out.split())
     code, _, err = vicinal("predict", "run/trust.vic", "new")
     assert code == 2
     assert "A model is code, which a file may name and not run: add --model net.py:make." in err
@@ -151,3 +155,54 @@ def test_names_without_a_row_are_told():
     about = library.studies.About(class_names=["cat", "dog", "owl"])
     report = library.audit(support=(z[:80], y[:80]), query=(z[80:], y[80:]), about=about)
     assert any("no row is of owl" in text for text in report.warnings)
+
+
+def commands_on(page):
+    """What the page offers to copy."""
+    found = re.findall(r'data-copy="([^"]*)"', page.read_text())
+    return [html.unescape(text) for text in found]
+
+
+def advised(out):
+    """What the terminal says to type next."""
+    return [line[7:] for line in out.splitlines() if line[7:].startswith("vicinal predict ")]
+
+
+@pytest.mark.parametrize("kind", ["arrays", "table", "images"])
+def test_every_command_of_page_and_terminal_works_when_it_is_pasted(vicinal, photos, files, kind):
+    rng = np.random.default_rng(0)
+    kinds = np.array(["a", "b"])[np.arange(80) % 2]
+    z = rng.normal(size=(80, 3)) + 3 * (kinds == "a")[:, None]
+    lines = [",".join([*map(str, row), name]) for row, name in zip(z, kinds, strict=True)]
+    (photos / "rows.csv").write_text("\n".join(["u,v,w,kind", *lines]))
+    words = {
+        "arrays": ("audit", files / "train.npz", files / "test.npz", "--k", "20"),
+        "table": ("audit", "rows.csv", "--label-key", "kind", "--k", "10"),
+        "images": AUDIT,
+    }[kind]
+    code, out, err = vicinal(*words, "-o", "my run")
+    assert code == 0, err
+    commands = commands_on(photos / "my run" / "report.html")
+    assert advised(out) == [text for text in commands if " predict " in text]
+    assert len(advised(out)) == 1
+    for text in commands:
+        if "--apply" in text:
+            with (photos / "my run" / "suspects.csv").open(newline="") as file:
+                first = next(csv.DictReader(file))
+            kept = [first[key] for key in ("id", "row", "given", "suggested", "suggested")]
+            heading = "id,row,given,suggested,label,decision"
+            (photos / "decisions.csv").write_text(f"{heading}\n{','.join(kept)},relabel\n")
+        code, _, err = vicinal(*shlex.split(text)[1:])
+        assert code == 0, (text, err)
+
+
+def test_explore_judges_a_picture_by_the_model_that_is_typed(vicinal, photos, monkeypatch):
+    monkeypatch.chdir(photos)
+    code, out, err = vicinal(*AUDIT, "-o", "run")
+    assert code == 0, err
+    assert "next   vicinal explore run --model net.py:make" in out
+    audit, picture = read_run(photos / "run"), (photos / "new" / "owl0.png").read_bytes()
+    with pytest.raises(InputError, match="type it: vicinal explore --model net.py:make"):
+        judge_of(photos / "run", audit)("owl0.png", picture)
+    (answer,) = judge_of(photos / "run", audit, model="net.py:make")("owl0.png", picture)
+    assert answer["label"] == "owl"

@@ -10,8 +10,10 @@ from PIL import Image
 
 from vicinal.audits import encoder
 from vicinal.checks import InputError
+from vicinal.cli.explore import judge_of
 from vicinal.cli.model_inputs import ImageReading
 from vicinal.cli.named_models import OWN_ENCODER
+from vicinal.cli.run_folder import read_run
 
 
 class Bright(torch.nn.Module):
@@ -54,6 +56,9 @@ def test_images_alone_are_audited_by_the_small_encoder_which_is_said(vicinal, ph
     assert code == 0, err
     with (photos / "p.csv").open(newline="") as file:
         assert next(csv.DictReader(file))["label"] == "day"
+    judge = judge_of(photos / "run", read_run(photos / "run"))  # our own code: nothing is typed
+    (answer,) = judge("day3.png", (photos / "flat" / "day3.png").read_bytes())
+    assert answer["label"] == "day"
 
 
 def test_a_folder_of_images_takes_its_labels_from_a_table(vicinal, photos, monkeypatch):

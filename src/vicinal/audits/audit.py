@@ -27,6 +27,7 @@ from vicinal.audits.credibility import credibility_of
 from vicinal.audits.facts import Facts, gather
 from vicinal.audits.familiarity import kept_standards, unknowns_of, untested
 from vicinal.audits.frames import Columns
+from vicinal.audits.head_rows import head_rows
 from vicinal.audits.inputs import About, AuditSettings, AuditWarning, ready_sets, warn
 from vicinal.audits.keywords import asked_settings, check_model, from_frames, given_images
 from vicinal.audits.map import map_of
@@ -307,6 +308,7 @@ SECTIONS: dict[str, Callable[[Facts], Any]] = {
     "classes": lambda f: f.sets.names,
     "data": data_of,
     "heads": heads_of,
+    "head_rows": head_rows,
     "recommended": lambda f: f.choice.head,
     "recommendation": recommendation_of,
     "search": search_facts,

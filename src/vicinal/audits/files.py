@@ -20,8 +20,8 @@ DOUBLE = '"'
 # Commas, quotes and every character that some reader takes for the end of a line.
 _QUOTED = re.compile('[,"\\r\\n\\v\\f\\x1c-\\x1e\\x85\u2028\u2029]')
 # What summary.json leaves out, because it grows with the rows, or has in a form of its own.
-APART = ("name", "cases", "support", "map", "recommended", "warnings", "not_checked", "data",
-         "provenance")  # fmt: skip
+APART = ("name", "cases", "support", "map", "head_rows", "recommended", "warnings", "not_checked",
+         "data", "provenance")  # fmt: skip
 
 
 def summary(audit: Audit) -> dict[str, Any]:

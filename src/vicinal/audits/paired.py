@@ -3,55 +3,25 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 import operator
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from statistics import NormalDist
 
 import numpy as np
-from numpy.typing import NDArray
 
+from vicinal.audits.paired_heads import paired_heads, unpaired_heads, why_unpaired
 from vicinal.audits.record import Audit
+from vicinal.audits.resampling import Delta, Floats, Measure, delta_of, ece, mean, resampled
 from vicinal.audits.sections import Provenance
 from vicinal.checks import InputError, closest
 from vicinal.evaluation import threshold_for_accuracy
 from vicinal.records import Record
 
-Floats = NDArray[np.float64]
-Measure = Callable[[Floats, Floats, Floats], Floats]  # (draws, n), (n,), (n,) -> (draws,)
-
 SHOWN = 200
-DRAWS = 1000
 PROMISES = 200  # resamples of what a threshold may accept: each is a search for it
-BINS = 15
 _GATE = re.compile(r"^\s*([\w.@+-]+?)\s*(<=|>=|<|>)\s*([+-]?)\s*(\d*\.?\d+(?:e-?\d+)?)\s*(%?)\s*$")
 _FAILS = {"<": operator.lt, ">": operator.gt, "<=": operator.le, ">=": operator.ge}
-
-
-@dataclass(frozen=True)
-class Delta(Record):
-    """One measure of two runs on the same rows, with the paired interval of the difference."""
-
-    name: str
-    title: str
-    a: float | None
-    b: float | None
-    delta: float | None
-    low: float | None
-    high: float | None
-    higher_is_better: bool
-    paired: bool = True  # else the interval comes from both standard errors, and is too wide
-
-    @property
-    def finding(self) -> str:
-        """ "better", "worse", or "no evidence" where the interval holds zero."""
-        if self.low is None or self.high is None:
-            return "not measured"
-        if self.low <= 0 <= self.high:
-            return "no evidence"
-        return "better" if (self.low > 0) == self.higher_is_better else "worse"
 
 
 @dataclass(frozen=True)
@@ -127,6 +97,12 @@ class _Run:
         return [other if code is None else self.audit.classes[code] for code, other in codes]
 
     @property
+    def labeled(self) -> tuple[Audit, list[int]]:
+        """The audit and those of the rows that have a label."""
+        rows = zip(self.rows, self.labels, strict=True)
+        return self.audit, [row for row, label in rows if label is not None]
+
+    @property
     def predicted(self) -> list[str]:
         return [self.audit.classes[self.audit.cases.predicted[i]] for i in self.rows]
 
@@ -173,13 +149,16 @@ def compare_audits(
     left = len(a.cases.id) + len(b.cases.id) - 2 * len(labels)
     overlap, overlap_k = _overlap(first, second)
     deltas = _deltas(runs, labels, level, seed)
+    sides = first.labeled, second.labeled
+    unpaired = why_unpaired(*sides, left)
+    heads = unpaired_heads(a, b, level) if unpaired else paired_heads(*sides, level, seed)
     named_a, named_b = names or (a.name, b.name)
     found = Comparison(
         a=named_a,
         b=named_b,
         rows=len(labels),
         level=level,
-        deltas=(*deltas, *_from_heads(a, b, level)),
+        deltas=(*deltas, *heads),
         overlap=overlap,
         overlap_k=overlap_k,
         changed=len(changes),
@@ -188,7 +167,7 @@ def compare_audits(
         changes=tuple(changes[:SHOWN]),
         provenance=provenance,
         warnings=(f"{left} rows are in only one of the runs and are left out.",) if left else (),
-        not_checked={} if deltas else {"accuracy": "the query has no labels"},
+        not_checked=_not_checked(bool(deltas), unpaired if heads else None),
         classes=_class_changes(labels, first.predicted, second.predicted),
     )
     return dataclasses.replace(found, gates=tuple(_gate(text, found) for text in gates))
@@ -227,12 +206,13 @@ def _deltas(
         sure.append(np.array([confidence[at] for at in known]))
     curve = runs[0].audit.risk_coverage
     target = curve.chosen.target if curve and curve.chosen else 0.9
-    measures = (
-        ("accuracy", "accuracy", accuracy, True),
-        ("ece", "ECE", ece, False),
-    )
-    found = resampled(measures, right, sure, level, seed)
-    return [*found, promised_coverage(right, sure, target, level, seed)]
+    measures = [Measure(mean, *((r,) for r in right)), Measure(ece, *zip(right, sure, strict=True))]
+    hits, gap = resampled(measures, len(known), level, seed)
+    return [
+        delta_of("accuracy", "accuracy", hits, True),
+        delta_of("ece", "ECE", gap, False),
+        promised_coverage(right, sure, target, level, seed),
+    ]
 
 
 def promised_coverage(
@@ -276,29 +256,10 @@ def _class_changes(
     return tuple(sorted(moved, key=lambda c: (-c.fixed - c.broken, c.name)))
 
 
-def _from_heads(a: Audit, b: Audit, level: float) -> list[Delta]:
-    """Every head both runs have: ``nll_ned``, ``ece_softmax``, …
-
-    A record keeps no head's answers but the chosen one's, so rows cannot be paired: where there are
-    standard errors the interval is that of independent rows, which is too wide for the same ones.
-    """
-    found = []
-    reach = NormalDist().inv_cdf((1 + level) / 2)
-    heads = {head.name: head for head in b.heads}
-    for head in a.heads:
-        other = heads.get(head.name)
-        if other is None:
-            continue
-        for field, up in (("accuracy", True), ("ece", False), ("nll", False)):
-            p, q = getattr(head, field), getattr(other, field)
-            change = None if p is None or q is None else q - p
-            title = f"{'accuracy' if up else field.upper()} of {head.title}"
-            one, two = (getattr(part, f"{field}_se", None) for part in (head, other))
-            low = high = None
-            if change is not None and one is not None and two is not None:
-                half = reach * math.hypot(one, two)
-                low, high = change - half, change + half
-            found.append(Delta(f"{field}_{head.name}", title, p, q, change, low, high, up, False))
+def _not_checked(labeled: bool, unpaired: str | None) -> dict[str, str]:
+    found = {} if labeled else {"accuracy": "the query has no labels"}
+    if unpaired is not None:
+        found["heads, paired"] = f"{unpaired}; their intervals are those of independent rows"
     return found
 
 
@@ -332,49 +293,3 @@ def _gate(text: str, found: Comparison) -> Gate:
     if value is None:
         return Gate(text, None, False)  # what cannot be measured does not pass
     return Gate(text, float(value), not _FAILS[comparison](value, limit))
-
-
-def resampled(
-    measures: Sequence[tuple[str, str, Measure, bool]],
-    right: Sequence[Floats],
-    sure: Sequence[Floats],
-    level: float,
-    seed: int,
-) -> list[Delta]:
-    """Each measure of both runs on the data and on resamples of the rows, the same for both."""
-    runs = list(zip(right, sure, strict=True))
-    values = np.concatenate(
-        [
-            [[measure(weights, *run) for run in runs] for _, _, measure, _ in measures]
-            for weights in _weights(len(right[0]), seed)
-        ],
-        axis=2,
-    )  # (measures, 2, 1 + draws)
-    found = []
-    for (name, title, _, up), (first, second) in zip(measures, values, strict=True):
-        change = second - first
-        low, high = np.quantile(change[1:], [(1 - level) / 2, (1 + level) / 2])
-        found.append(Delta(name, title, first[0], second[0], change[0], low, high, up))
-    return found
-
-
-def _weights(n: int, seed: int) -> Iterator[Floats]:
-    """How often each row counts: once each in the data themselves, then in blocks of resamples."""
-    yield np.ones((1, n))
-    rng, block = np.random.default_rng(seed), max(1, 4_000_000 // n)
-    for start in range(0, DRAWS, block):
-        size = min(block, DRAWS - start)
-        yield rng.multinomial(n, np.full(n, 1 / n), size=size).astype(np.float64)
-
-
-def accuracy(weights: Floats, right: Floats, sure: Floats) -> Floats:
-    return weights @ right / weights.sum(1)
-
-
-def ece(weights: Floats, right: Floats, sure: Floats) -> Floats:
-    bins = np.searchsorted(np.arange(1, BINS) / BINS, sure, side="left")
-    gap = np.zeros(len(weights))
-    for b in range(BINS):
-        rows = bins == b
-        gap += np.abs(weights[:, rows] @ (right[rows] - sure[rows]))
-    return gap / weights.sum(1)

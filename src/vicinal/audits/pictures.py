@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import math
 import warnings
 from collections.abc import Sequence
@@ -22,12 +23,17 @@ THUMBNAIL = 48
 
 
 def read_image(
-    path: str | Path | BinaryIO | NDArray[Any], *, size: int | None = None, gray: bool = False
+    path: str | Path | bytes | BinaryIO | NDArray[Any],
+    *,
+    size: int | None = None,
+    gray: bool = False,
 ) -> NDArray[Any]:
     """uint8 ``(h, w)`` or ``(h, w, 3)``, resized to a square of ``size`` if asked."""
     if isinstance(path, (str, Path)):
         regular_file(path, "image")
     name = path if isinstance(path, (str, Path)) else "the picture"
+    if isinstance(path, bytes):  # a whole file
+        path = io.BytesIO(path)
     with reading(f"image {name}", "Replace it or leave it out."), warnings.catch_warnings():
         warnings.simplefilter("ignore", Image.DecompressionBombWarning)  # our own limit is below
         opened = (

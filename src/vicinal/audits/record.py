@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from vicinal.audits.head_rows import HeadRows
 from vicinal.audits.label_records import LabelAudit
 from vicinal.audits.scale_record import Scale
 from vicinal.audits.search_record import SearchFacts
@@ -134,6 +135,7 @@ class Audit(Record):
     warnings: tuple[str, ...] = ()
     not_checked: dict[str, str] = dataclasses.field(default_factory=dict)  # section -> why
     scale: Scale | None = None  # where the rows were not all in memory
+    head_rows: tuple[HeadRows, ...] = ()  # every scored head's answers, for a paired comparison
     media: Media | None = dataclasses.field(
         default=None, compare=False, repr=False, metadata={"json": False}
     )
@@ -156,6 +158,8 @@ class Audit(Record):
                 f"{len(self.map.x)} points."
             )
 
+        for kept in self.head_rows:
+            kept.check(len(self.cases.id))
         self._check_codes()
 
     def _check_codes(self) -> None:

@@ -7,7 +7,6 @@ terminal's version of the page's first screen.
 from __future__ import annotations
 
 import hashlib
-import importlib.util
 import re
 import shlex
 import sys
@@ -30,6 +29,7 @@ from vicinal.audits.record import Audit
 from vicinal.audits.sections import Head
 from vicinal.capture import read_weights, row_count
 from vicinal.checks import InputError, check_choice
+from vicinal.cli.advice import what_was_written
 from vicinal.cli.classes import order_for, stated_order
 from vicinal.cli.clock import Clock
 from vicinal.cli.config import as_config
@@ -58,7 +58,6 @@ from vicinal.report.facts import (
     threshold_sentence,
 )
 
-SERVER = ("uvicorn", "starlette", "python_multipart")  # of the extra that explore needs
 ROLES = ("support", "query", "calib", "foreign")
 # What says nothing without --model, and is not left aside in silence.
 OF_A_MODEL = ("stress", "checkpoints", "weights", "model_arg", "output", "embedding", "layer")
@@ -100,7 +99,7 @@ def print_summary(audit: Audit, folder: Path, console: Console) -> None:
     console.print(f"vicinal {made.version} · seed {made.seed} · no network used")
     for text in audit.warnings:
         console.warn(text)
-    for part in (_data(audit), _heads(audit), _findings(audit), _written(audit, folder)):
+    for part in (_data(audit), _heads(audit), _findings(audit), what_was_written(folder)):
         console.print("\n".join(part))
 
 
@@ -182,27 +181,6 @@ def _findings(audit: Audit) -> Iterator[str]:
     for section, why in audit.not_checked.items():
         yield f"  not checked: {section} ({why})"
     yield ""
-
-
-def _written(audit: Audit, folder: Path) -> Iterator[str]:
-    page = folder / "report.html"
-    size = f"{page.stat().st_size / 1e6:.1f} MB"
-    head = " · trust.vic" if (folder / "trust.vic").exists() else ""
-    files = f"summary.json · samples.csv · suspects.csv · labels.csv{head}"
-    cleaned = f" · {CLEANED}" if (folder / CLEANED).exists() else ""
-    parts = " · every row in labels-*.parquet" if any(folder.glob("labels-*.parquet")) else ""
-    yield f"wrote  {page} ({size}) · {files}{cleaned}{parts}"
-    predict = ""
-    if head and audit.head.made_from.model is not None:
-        model = audit.head.made_from.model
-        predict = f"   |   vicinal predict {folder}/trust.vic NEW --model {model}"
-    elif head:
-        predict = f"   |   vicinal predict {folder}/trust.vic new.npz"
-    if all(importlib.util.find_spec(name) for name in SERVER):
-        yield f"next   vicinal explore {folder}{predict}"
-    else:
-        yield f"next   open {page}{predict}"
-        yield "       (vicinal explore judges new inputs live: pip install 'vicinal[explore]')"
 
 
 @dataclass(frozen=True)

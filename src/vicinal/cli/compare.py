@@ -119,6 +119,7 @@ def as_table(result: Comparison, markdown: bool) -> str:
         change = cell(delta.delta, signed=True)
         if delta.low is not None:
             change += f" [{cell(delta.low, signed=True)}, {cell(delta.high, signed=True)}]"
+            change += "" if delta.paired else " unpaired"
         finding = delta.finding if delta.low is not None else ""
         rows.append([delta.title, cell(delta.a), cell(delta.b), change, finding])
     if result.overlap is not None:

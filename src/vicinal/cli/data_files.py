@@ -35,6 +35,7 @@ from vicinal.cli.row_set import (
     usable,
     vectors,
 )
+from vicinal.cli.saved_datasets import is_saved
 from vicinal.cli.tables import TABLES, columns_of, labels_in, read_table
 from vicinal.cli.verbs import AuditOptions, DataOptions, FitOptions, VectorVerb
 from vicinal.files import reading, regular_file
@@ -48,7 +49,7 @@ def read_rows(spec: str, options: DataOptions = USUAL) -> RowSet:
     """The rows behind a data spec; nothing is computed yet.
 
     ``train.npz`` · ``Z.npy+y.npy`` · ``rows.csv`` · ``rows.jsonl`` · ``rows.parquet`` · a folder of
-    class folders of images · a folder written by ``vicinal embed``.
+    class folders of images · a folder written by ``vicinal embed`` or by ``save_to_disk``.
     """
     if options.align not in (None, "ids"):
         raise InputError(f"--align must be 'ids', got {options.align!r}.")
@@ -152,10 +153,13 @@ def _folder(path: Path, options: DataOptions) -> RowSet:
         return captured(path)
     if (path / NEW / MANIFEST).exists():
         raise unfinished(path, ShardStore(path / NEW))
+    if is_saved(path):
+        return read_table(path, options)
     files = sorted(p for p in path.rglob("*") if p.suffix.lower() in IMAGE_SUFFIXES)
     if not files:
         raise InputError(
-            f"{path} holds no images (class/name.png) and no capture of `vicinal embed`."
+            f"{path} holds no images (class/name.png) and no capture of `vicinal embed` "
+            "and no saved data set (state.json)."
         )
     inside = [p for p in files if p.parent != path]
     listed = next((path / name for name in LISTS if (path / name).is_file()), None)
@@ -216,10 +220,10 @@ def without_labels(rows: RowSet, spec: str | None) -> InputError:
     with suppress(InputError):
         if path.suffix == ".npz":
             keys = list(read_npz(path))
-        elif path.suffix.lower() in TABLES:
+        elif path.suffix.lower() in TABLES or (path.is_dir() and is_saved(path)):
             found = columns_of(path)
             kind, keys, words = "column", list(found), [name for name in found if found[name]]
-    if path.is_dir():
+    if path.is_dir() and not keys:
         return InputError(
             f"{rows.name} has no labels. Put its images into one folder for each class, or add a "
             "table with their names and labels (labels.csv)."

@@ -7,12 +7,14 @@ import socket
 import threading
 import webbrowser
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from vicinal.audits.encoder import ENCODER, SIZE
 from vicinal.audits.entangled_layers import compact
 from vicinal.audits.record import Audit
 from vicinal.capture import capture
@@ -27,6 +29,7 @@ from vicinal.cli.models import model_of
 from vicinal.cli.run_folder import CONFIG, HEAD, read_run
 from vicinal.cli.verbs import AuditOptions, ExploreOptions
 from vicinal.confidence import load
+from vicinal.confidence.made_from import MadeFrom
 from vicinal.neighbors import unit_rows
 
 Judge = Callable[[str, bytes], list[dict[str, Any]]]
@@ -42,7 +45,7 @@ def run(options: ExploreOptions) -> None:
     token = secrets.token_urlsafe(16)
     audit = read_run(options.folder)
     trust = {"trust_pickle": options.trust_pickle, "trust_folder": options.trust_folder}
-    judge = judge_of(options.folder, audit, **trust)
+    judge = judge_of(options.folder, audit, model=options.model, **trust)
     listening = bound(options.port)
     port = listening.getsockname()[1]
     app = application(options.folder, audit, judge, token, port)
@@ -55,12 +58,26 @@ def run(options: ExploreOptions) -> None:
 
 
 def judge_of(
-    folder: Path, audit: Audit, *, trust_pickle: bool = False, trust_folder: bool = False
+    folder: Path,
+    audit: Audit,
+    *,
+    model: str | None = None,
+    trust_pickle: bool = False,
+    trust_folder: bool = False,
 ) -> Judge:
-    """A function from an upload to answers, with the run's own head (and model, for images)."""
+    """A function from an upload to answers, with the run's own head (and model, for images).
+
+    Parameters
+    ----------
+    folder : the run.
+    audit : its record.
+    model : what embeds pictures, typed by whoever calls; our own models need not be.
+    trust_pickle, trust_folder : whether a checkpoint's objects, and the model that the folder
+        names, may be loaded.
+    """
     head = load(folder / HEAD)
     names = dict(zip(audit.support.row, audit.support.id, strict=True))
-    embed = _embedder(folder, trust_pickle, trust_folder)
+    embed = _embedder(folder, head.made_from, model, trust_pickle, trust_folder)
 
     def judge(name: str, data: bytes) -> list[dict[str, Any]]:
         if not name.lower().endswith(IMAGE_SUFFIXES):
@@ -70,54 +87,71 @@ def judge_of(
         else:
             raise InputError(
                 "this run was made from embeddings: an image cannot be judged without the "
-                "model. Run the audit with --model."
+                "model they came from. Run the audit with --model."
             )
         out = head.predict(rows)
-        return [_answer(out, row, names) for row in range(len(rows))]
+        return [_answer(out, row, names, head.made_from.name_of) for row in range(len(rows))]
 
     return judge
 
 
 def _embedder(
-    folder: Path, trust_pickle: bool, trust_folder: bool
+    folder: Path, made: MadeFrom, typed: str | None, trust_pickle: bool, trust_folder: bool
 ) -> Callable[[bytes], NDArray[Any]] | None:
-    """From the bytes of an image to its embedding by the model the run was made with."""
-    config = folder / CONFIG
-    given = read_config(config, AuditOptions) if config.exists() else {}
-    if not trust_folder and given.get("model") not in (None, OWN_MODEL):
-        name = given["model"]
+    """From the bytes of an image to its embedding by the model the run was made with.
+
+    Code is that of this invocation: a typed model, our own, or the folder's where it is trusted. Of
+    the folder's settings only those are used that say how a picture is read.
+    """
+    given = read_config(folder / CONFIG, AuditOptions) if (folder / CONFIG).exists() else {}
+    named = given.get("model") or (ENCODER if made.model == ENCODER else None)
+    if typed is None and not trust_folder and named not in (None, OWN_MODEL, ENCODER):
 
         def refuse(_: bytes) -> NDArray[Any]:
             raise InputError(
-                f"this run was made with the model {name}, which is code of whoever made the "
-                "folder. If you trust it: vicinal explore --trust-folder."
+                f"this run was made with the model {named}, which is code of whoever made the "
+                f"folder. If you know it, type it: vicinal explore --model {named}; if you trust "
+                "all of the folder: --trust-folder."
             )
 
         return refuse
-    settings = AuditOptions(**{"support": FROM_CONFIG, **given, "trust_pickle": trust_pickle})
-    if not settings.model:
+    spec = typed or named
+    if spec is None:
         return None
-    model = model_of(settings.model, settings, Console(quiet=True)).model
-    layer, how = settings.embedding or "output", ImageReading.of(settings)
+    code = {} if trust_folder else {"model_arg": None, "online": False}
+    settings = AuditOptions(
+        **{"support": FROM_CONFIG, **given, **code, "trust_pickle": trust_pickle}
+    )
+    loaded = model_of(spec, settings, Console(quiet=True))
+    layer = settings.embedding or made.embedding or "output"
+    how = ImageReading.of(settings).filled(made).filled(loaded.named)
+    how = replace(how, size=SIZE) if spec == ENCODER and how.size is None else how
 
     def embed(data: bytes) -> NDArray[Any]:
-        pixels = uploaded_picture(data, size=settings.size, gray=settings.gray)
-        rows = capture(model, how.as_input(pixels)[None], [layer], pool=compact)[layer].float()
+        pixels = uploaded_picture(data, size=how.size, gray=how.gray)
+        x = how.as_input(pixels)[None]
+        rows = capture(loaded.model, x, [layer], pool=compact)[layer].float()
         return np.asarray(unit_rows(rows) if settings.normalize else rows)
 
     return embed
 
 
-def _answer(out: Any, row: int, names: dict[int, str]) -> dict[str, Any]:
+def _answer(
+    out: Any, row: int, names: dict[int, str], called: Callable[[Any], str]
+) -> dict[str, Any]:
     columns = (out.neighbors[row][:10], out.neighbor_labels[row][:10], out.weights[row][:10])
     return {
-        "label": str(out.label[row]),
+        "label": called(out.label[row]),
         "confidence": float(out.confidence[row]),
         "credibility": float(out.credibility[row]),
         "verdict": str(out.verdict[row]),
         "reason": str(out.reason[row]),
         "neighbors": [
-            {"id": names.get(int(at), str(int(at))), "label": str(label), "weight": float(weight)}
+            {
+                "id": names.get(int(at), str(int(at))),
+                "label": called(label),
+                "weight": float(weight),
+            }
             for at, label, weight in zip(*columns, strict=True)
         ],
     }

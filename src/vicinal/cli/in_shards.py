@@ -13,6 +13,7 @@ from vicinal.capture.row_files import KINDS, Names
 from vicinal.capture.shards import MANIFEST
 from vicinal.checks import InputError
 from vicinal.cli.config import as_config
+from vicinal.cli.saved_datasets import is_saved
 from vicinal.cli.verbs import AuditOptions
 from vicinal.neighbors.search.pg_rows import is_pg
 
@@ -34,7 +35,8 @@ def _is_sharded(spec: str) -> bool:
     path = Path(spec)
     if path.is_dir():
         files = {p.suffix.lower().removeprefix(".") for p in path.iterdir()}
-        return not (path / MANIFEST).exists() and not files.isdisjoint(KINDS)
+        ours = (path / MANIFEST).exists() or is_saved(path)
+        return not ours and not files.isdisjoint(KINDS)
     return not path.exists() and any(sign in spec for sign in "*?[")
 
 

@@ -37,6 +37,8 @@ def pictures(rows: RowSet, media_root: Path | None) -> tuple[Sequence[Any] | Non
     images = rows.images
     if images is None or not len(images):
         return None, None
+    if isinstance(images[0], bytes):  # files, which say themselves that they are pictures
+        return images, None
     if not isinstance(images[0], (str, np.str_)):
         for at, item in enumerate(images):
             _check_pixels(np.asarray(item), f"{rows.name}: the picture of row {at}")
@@ -114,14 +116,14 @@ class ImageFiles(Dataset[Any]):
 
     Parameters
     ----------
-    paths : the image files, one per row.
+    paths : the image files, or what they hold, one per row.
     codes : the code of each row's class, if the classes are known.
     how : how they are read; without a size images of one size are taken as they are.
     """
 
     def __init__(
         self,
-        paths: Sequence[str],
+        paths: Sequence[str | bytes],
         codes: Int[Tensor, " n"] | None,
         how: ImageReading = AS_THEY_ARE,
     ):
@@ -139,12 +141,17 @@ class ImageFiles(Dataset[Any]):
     def __getitem__(self, row: int) -> Tensor | tuple[Tensor, int]:
         pixels = read_image(self.paths[row], size=self.how.size, gray=self.how.gray)
         if pixels.shape[:2] != self.shape:
+            called = _called(self.paths[row], row)
             raise InputError(
-                f"{self.paths[row]} is {pixels.shape[1]} x {pixels.shape[0]} pixels, the first "
+                f"{called} is {pixels.shape[1]} x {pixels.shape[0]} pixels, the first "
                 f"{self.shape[1]} x {self.shape[0]}. Add --size N to bring all to one size."
             )
         x = self.how.as_input(pixels)
         return x if self.codes is None else (x, int(self.codes[row]))
+
+
+def _called(path: str | bytes, row: int) -> str:
+    return f"the picture of row {row}" if isinstance(path, bytes) else path
 
 
 @dataclass(frozen=True)

@@ -29,6 +29,10 @@ from vicinal.audits.files import (
 from vicinal.audits.pictures import as_pixels, read_image
 from vicinal.audits.record import Audit, Media, ReadLater
 from vicinal.checks import InputError
+from vicinal.cli.advice import CLEANED as CLEANED
+from vicinal.cli.advice import CONFIG as CONFIG
+from vicinal.cli.advice import HEAD as HEAD
+from vicinal.cli.advice import predict_command
 from vicinal.cli.arrays import open_npz
 from vicinal.cli.folders import (
     FORMAT,
@@ -44,12 +48,11 @@ from vicinal.cli.folders import (
 from vicinal.cli.model_inputs import pictures
 from vicinal.cli.row_set import RowSet
 from vicinal.files import reading, regular_file, remove_tree, write_atomically
+from vicinal.report import save_report
 
 AUDIT = "audit.json"
 MEDIA = "media.npz"
-CONFIG = "config.json"
-HEAD = "trust.vic"
-DROPPED, CLEANED = "dropped.csv", "labels_cleaned.csv"  # what only some runs have
+DROPPED = "dropped.csv"  # what only some runs have, as CLEANED
 THUMBNAIL = 48
 
 
@@ -101,7 +104,8 @@ def write_run(
         for name, path in audit.parts.items():
             _second_name(path, new / name)
         write_json(new / CONFIG, config)
-        audit.save(new / "report.html", max_mb=max_mb)
+        predict = "" if audit.head is None else predict_command(config, folder / HEAD)
+        save_report(audit, new / "report.html", audit.media, max_mb=max_mb, predict=predict)
         files = sorted({MARK, *(path.name for path in new.iterdir())})
         mark = {"format": FORMAT, "format_version": VERSION, "files": files}
         facts = {**audit.provenance.to_dict(), "git": git_commit(), "argv": sys.argv}
@@ -182,8 +186,8 @@ def _thumbnails(sources: Sequence[Any]) -> ReadLater:
 
     def read(row: int) -> Any:
         item = sources[row]
-        if isinstance(item, (str, np.str_)):
-            return read_image(str(item), size=THUMBNAIL)
+        if isinstance(item, (str, bytes)):
+            return read_image(item, size=THUMBNAIL)
         return as_pixels(np.asarray(item))
 
     return ReadLater(read, len(sources))

@@ -1,4 +1,4 @@
-"""Tables of rows: CSV, TSV, JSON lines and Parquet.
+"""Tables of rows: CSV, TSV, JSON lines, Parquet, and folders that ``datasets`` saved.
 
 Every complaint names the line, and the column where there is one.
 """
@@ -20,12 +20,14 @@ from vicinal.checks import InputError
 from vicinal.cli.row_set import (
     EMBEDDING_KEYS,
     ID_KEYS,
+    IMAGE_KEYS,
     LABEL_KEYS,
     PATH_KEYS,
     TEXT_KEYS,
     RowSet,
     pick,
 )
+from vicinal.cli.saved_datasets import columns_in, saved_table
 from vicinal.cli.verbs import DataOptions
 from vicinal.files import reading, reason, regular_file
 
@@ -33,8 +35,9 @@ TABLES = (".csv", ".tsv", ".jsonl", ".parquet")
 
 
 def read_table(path: Path, options: DataOptions) -> RowSet:
-    """The rows of a table; ``path`` is also what the messages call it."""
-    regular_file(path)
+    """The rows of a table, or of a saved data set; ``path`` is also what the messages call it."""
+    if not path.is_dir():
+        regular_file(path)
     with reading(path.name):
         table = _table_in(path)
         if not table or not next(iter(table.values())):
@@ -56,6 +59,8 @@ def columns_of(path: Path) -> dict[str, bool]:
 
 def _table_in(path: Path) -> dict[str, list[Any]]:
     """Columns by name, values as they are written."""
+    if path.is_dir():
+        return saved_table(path)
     ending = path.suffix.lower()
     if ending == ".parquet":
         try:
@@ -66,7 +71,7 @@ def _table_in(path: Path) -> dict[str, list[Any]]:
             ) from None
         table = parquet.read_table(path)
         _check_unique(table.column_names)
-        return {name: table[name].to_pylist() for name in table.column_names}
+        return columns_in(table)
     if ending == ".jsonl":
         return _json_lines(path)
     with path.open(newline="", encoding="utf-8-sig") as file:
@@ -108,8 +113,11 @@ def _from_table(path: Path, table: Mapping[str, list[Any]], options: DataOptions
     """The embedding list column, or all numeric columns that are nothing else."""
     name = path.name
     label = pick(table, options.label_key, LABEL_KEYS, name, "--label-key")
+    if label is not None and not any(value is not None for value in table[label]):
+        label, table = None, {key: table[key] for key in table if key != label}
     ident = pick(table, options.id_col, ID_KEYS, name, "--id-col")
-    image = pick(table, options.image_col, PATH_KEYS, name, "--image-col")
+    pictures = (key for key in IMAGE_KEYS if isinstance(table.get(key, [0])[0], (bytes, str)))
+    image = pick(table, options.image_col, (*PATH_KEYS, *pictures), name, "--image-col")
     text = pick(table, options.text_col, TEXT_KEYS, name, "--text-col")
     taken = {label, ident, image, text}
     usual = [key for key in EMBEDDING_KEYS if key in table and _is_vector(table[key][0])]
@@ -120,7 +128,7 @@ def _from_table(path: Path, table: Mapping[str, list[Any]], options: DataOptions
     if vector:
         embeddings: NDArray[Any] | None = _stacked(table[vector], f"{name}:{vector}")
         shown = [key for key in table if key not in taken and key != vector]
-    elif (image is not None or text is not None) and not numeric:  # for a model to embed
+    elif (image or text) and (not numeric or path.is_dir()):  # for a model to embed
         embeddings, shown = None, []
     elif numeric:
         embeddings = np.array([_numbers(table[key], key) for key in numeric]).T
@@ -136,13 +144,21 @@ def _from_table(path: Path, table: Mapping[str, list[Any]], options: DataOptions
         embeddings,
         None if label is None else labels_in(table[label]),
         None if ident is None else tuple(map(str, table[ident])),
-        images=None if image is None else [str(v) for v in table[image]],
+        images=None if image is None else _pictures(table[image], name),
         texts=None if text is None else [str(v) for v in table[text]],
         table=table_rows if shown and text is None and image is None else None,
         columns=tuple(shown) if text is None and image is None else (),
         source=f"{name}:{vector or 'columns'}",
-        root=path.parent,
+        root=path if path.is_dir() else path.parent,
     )
+
+
+def _pictures(values: list[Any], name: str) -> list[str | bytes]:
+    """Paths, or whole files as bytes."""
+    missing = next((at for at, value in enumerate(values) if value is None), None)
+    if missing is not None:
+        raise InputError(f"{name}: row {missing} has no picture. Leave the row out.")
+    return [value if isinstance(value, bytes) else str(value) for value in values]
 
 
 def _is_vector(value: Any) -> bool:

@@ -375,6 +375,10 @@ class ExploreOptions:
         bool,
         typer.Option("--browser/--no-browser", help="Open the page, or only print its address."),
     ] = False
+    model: Annotated[
+        str | None,
+        typer.Option("--model", help="The run's model, typed: it embeds pictures to judge."),
+    ] = None
     trust_pickle: TrustPickle = False
     trust_folder: TrustFolder = False
     quiet: Quiet = False

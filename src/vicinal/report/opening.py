@@ -5,7 +5,7 @@ Computed from the record alone, so that it stands there where no script runs.
 
 from __future__ import annotations
 
-import shlex
+from collections import Counter
 from dataclasses import dataclass
 
 from vicinal.audits.record import Audit
@@ -59,7 +59,8 @@ def accept_tile(audit: Audit) -> Tile:
     labeled, wrong = wrong_of(audit, rows)
     total = len(audit.cases.id)
     if labeled:
-        detail = f"{count(wrong)} of the {count(labeled)} with a label are wrong"
+        verb = "is" if wrong == 1 else "are"
+        detail = f"{count(wrong)} of the {count(labeled)} with a label {verb} wrong"
         detail += f" ({percent(wrong / labeled)})."
     elif rows:
         detail = "None of them has a label, so their errors were not measured."
@@ -99,12 +100,14 @@ def scope_tile(audit: Audit) -> Tile:
         labeled, wrong = wrong_of(audit, rows)
         detail = "More foreign than nearly all held-out rows: their confidence means nothing."
         if labeled:
-            detail += f" {count(wrong)} of {count(labeled)} with a label are wrong."
+            verb = "is" if wrong == 1 else "are"
+            detail += f" {count(wrong)} of {count(labeled)} with a label {verb} wrong."
     return Tile("scope", "Out of scope", len(rows), of, detail, "verdict=unfamiliar")
 
 
-def actions(audit: Audit) -> tuple[Action, ...]:
-    found = (review_action(audit), people_action(audit), ship_action(audit))
+def actions(audit: Audit, predict: str = "") -> tuple[Action, ...]:
+    """``predict``: the command that judges rows with the head that was kept."""
+    found = (review_action(audit), people_action(audit), ship_action(audit, predict))
     return tuple(action for action in found if action is not None)
 
 
@@ -149,7 +152,7 @@ def people_action(audit: Audit) -> Action | None:
     )
 
 
-def ship_action(audit: Audit) -> Action | None:
+def ship_action(audit: Audit, predict: str) -> Action | None:
     curve = audit.risk_coverage
     if curve is None or curve.chosen is None:
         return None
@@ -162,10 +165,23 @@ def ship_action(audit: Audit) -> Action | None:
         return Action("ship", "Choose another target", effect, "Move the target")
     effect = (
         f"Accepts {percent(pick.coverage)} of inputs like these at an accuracy of at least "
-        f"{percent(pick.target, 0)} ({percent(1 - pick.delta, 0)} bound, n = {count(pick.rows)}); "
-        "unfamiliar rows are turned away whatever their confidence."
+        f"{percent(pick.target, 0)} ({percent(1 - pick.delta, 0)} bound, n = {count(pick.rows)}). "
+        f"{beyond_confidence(audit, pick.value)}"
     )
     title = f"Ship with confidence ≥ {decimal(pick.value)}"
-    model = audit.provenance.config.get("model")
-    given = f" --model {shlex.quote(model)}" if isinstance(model, str) else ""
-    return Action("ship", title, effect, "Move the target", f"vicinal predict trust.vic NEW{given}")
+    from_python = audit.provenance.command.startswith("vicinal.audit")
+    predict = predict or ('report.head.save("trust.vic")' if from_python else "")
+    return Action("ship", title, effect, "Move the target", predict)
+
+
+def beyond_confidence(audit: Audit, threshold: float) -> str:
+    """What the verdicts turn away of the rows that confidence alone would accept, and why."""
+    sure = [row for row, c in enumerate(audit.cases.confidence) if c >= threshold]
+    found = Counter(audit.cases.verdict[row] for row in sure)
+    why = {"unfamiliar": "unfamiliar", "contested": "contested by their neighbors",
+           "isolated": "isolated"}  # fmt: skip
+    others = [
+        f"{count(found[verdict])} {words}" for verdict, words in why.items() if found[verdict]
+    ]
+    kept = f"Of {plural(len(sure), 'row')} this confident {count(found['supported'])} are supported"
+    return f"{kept}; {' and '.join(others)} go to people." if others else f"{kept}."

@@ -29,7 +29,8 @@ from vicinal.report.svg import Figure
 
 Part = TypeVar("Part")  # of the record
 SCRIPTS = ("base.js", "media.js", "state.js", "panel.js", "gallery.js", "labels.js", "charts.js",
-           "threshold.js", "colors.js", "map.js", "opening.js", "live.js", "start.js")  # fmt: skip
+           "threshold.js", "follow.js", "colors.js", "map.js", "opening.js", "live.js",
+           "start.js")  # fmt: skip
 MEGABYTE = 1_000_000
 MOST_CARDS = 10_000  # in a file; with more it opens slowly, and nobody looks at so many
 
@@ -89,9 +90,11 @@ def class_charts(audit: Audit) -> list[Figure]:
     )
 
 
-def render(audit: Audit, media: Media | None = None, *, max_mb: float = 10.0) -> str:
+def render(
+    audit: Audit, media: Media | None = None, *, max_mb: float = 10.0, predict: str = ""
+) -> str:
     """The page as one HTML text of at most ``max_mb`` megabytes, data and thumbnails inside."""
-    view = view_of(audit, media)
+    view = view_of(audit, media, predict)
     shell = len(page(view, Payload("{}")).encode("utf-8", "replace")) + 4096
     payload = fill(audit, media, int(max_mb * MEGABYTE) - shell, MOST_CARDS)
     if shell + payload.size > max_mb * MEGABYTE:
@@ -104,7 +107,12 @@ def render(audit: Audit, media: Media | None = None, *, max_mb: float = 10.0) ->
 
 
 def save_report(
-    audit: Audit, path: str | Path, media: Media | None = None, *, max_mb: float = 10.0
+    audit: Audit,
+    path: str | Path,
+    media: Media | None = None,
+    *,
+    max_mb: float = 10.0,
+    predict: str = "",
 ) -> None:
     """Write :func:`render`'s page; the file appears whole or not at all.
 
@@ -114,8 +122,9 @@ def save_report(
     path : the HTML file to write.
     media : what the rows look like; without it the media that the audit carries, if any.
     max_mb : how large the file may be; how many cards did not fit is said on the page.
+    predict : the command that judges new rows with the head that was kept, if there is one.
     """
-    write_atomically(path, render(audit, media or audit.media, max_mb=max_mb))
+    write_atomically(path, render(audit, media or audit.media, max_mb=max_mb, predict=predict))
 
 
 def notebook_frame(audit: Audit, media: Media | None = None, *, height: int = 820) -> str:
@@ -150,7 +159,7 @@ def live_files(
         }
 
 
-def view_of(audit: Audit, media: Media | None) -> dict[str, Any]:
+def view_of(audit: Audit, media: Media | None, predict: str = "") -> dict[str, Any]:
     """Everything the template prints that does not depend on which cards fit."""
     listed = contents(audit)
     reasons = {key.split("_")[0] for key in audit.not_checked}
@@ -161,7 +170,7 @@ def view_of(audit: Audit, media: Media | None) -> dict[str, Any]:
         "sections": [section for content, section in listed if content],
         "absent": [name.lower() for name in absent if name != "Unknowns"],
     }
-    return {"audit": audit, "media": media, **parts}
+    return {"audit": audit, "media": media, "predict": predict, **parts}
 
 
 def page(view: dict[str, Any], payload: Payload, token: str | None = None) -> str:

@@ -157,6 +157,7 @@ class Builder:
             "name": clean(audit.name),
             "classes": [clean(name) for name in audit.classes],
             "verdicts": list(audit.verdict_counts()),
+            "head": audit.cases.head,
             "kind": self.media.kind if self.media else None,
             "columns": [clean(c) for c in self.media.columns] if self.media else [],
             "total": len(audit.cases.id),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,11 +11,12 @@ from markupsafe import Markup
 
 from vicinal.audits.paired import Comparison, Gate
 from vicinal.audits.record import Audit
+from vicinal.audits.resampling import Delta
 from vicinal.files import write_atomically
 from vicinal.report.figures.points import on_steps
 from vicinal.report.page import asset, environment, integrity
 from vicinal.report.svg import Plot, ticks
-from vicinal.report.words import clean, short, signed
+from vicinal.report.words import clean, plural, short, signed
 
 MOST_POINTS = 20_000  # of a map beside another
 GATE = re.compile(r"\s*([\w.@+-]+?)\s*([<>]=?)\s*([+-]?)\s*([\d.e-]+)\s*(%?)\s*$")
@@ -32,16 +34,20 @@ def render_compare(record: Comparison, audits: tuple[Audit, Audit] | None = None
     script = "" if maps is None else f"(() => {{\n'use strict';\n{asset('compare.js')}\n}})();"
     runs = f"; script-src '{integrity(script)}'" if script else ""
     policy = f"default-src 'none'; style-src '{integrity(style)}'{runs}; img-src data:"
-    measured = [delta for delta in record.deltas if delta.delta is not None]
+    measured = [d for d in record.deltas if d.delta is not None]
+    main = [delta for delta in measured if delta.head is None]
     return environment().get_template("two_runs.html").render(
         record=record,
-        measured=measured,
+        measured=main,
+        heads=head_lines(measured),
+        paired=all(delta.paired for delta in measured),
         style=style,
         script=script,
         maps=maps,
         policy=f"{policy}; base-uri 'none'",
         headline=headline(record),
-        chart=interval_chart(record),
+        chart=share_chart(main),
+        forest=forest(measured),
         gate_words=gate_words,
         as_share=lambda delta: delta.name.startswith(AS_SHARE),
     )  # fmt: skip
@@ -89,6 +95,9 @@ def gate_words(gate: Gate, record: Comparison) -> str:
     bound = f"{signed_limit}{limit}".replace("-", "−") + (" %" if share else "")
     over = "more than" if ">" in sign else "less than"
     asked = f"{what} may not {'change by' if signed_limit else 'be'} {over} {bound}"
+    if signed_limit + sign[0] in ("-<", "+>"):  # what gates are written for
+        way = "fall" if signed_limit == "-" else "rise"
+        asked = f"{what} may not {way} by more than {limit}{' %' if share else ''}"
     if gate.value is None:
         return f"{asked}; it could not be measured"
     value = f"{gate.value:+.4g}" if signed_limit else f"{gate.value:.4g}"
@@ -97,34 +106,62 @@ def gate_words(gate: Gate, record: Comparison) -> str:
 
 
 def headline(record: Comparison) -> str:
-    """One sentence: what got better, what got worse, and where there is no evidence."""
+    """What got better and worse in the answers that are kept; then how many heads agree."""
     groups: dict[str, list[str]] = {}
-    for delta in (delta for delta in record.deltas if delta.paired):
+    for delta in (d for d in record.deltas if d.paired and d.head is None):
         groups.setdefault(delta.finding, []).append(delta.title)
     parts = [f"{kind}: {', '.join(groups[kind])}" for kind in ("better", "worse") if kind in groups]
-    if not parts:
-        return "No evidence of a difference in any measure."
-    return "; ".join(parts)[0].upper() + "; ".join(parts)[1:] + "."
+    said = "No evidence of a difference in any measure."
+    if parts:
+        said = "; ".join(parts)[0].upper() + "; ".join(parts)[1:] + "."
+    losses = [d.finding for d in record.deltas if d.name.startswith("nll_") and d.low is not None]
+    if losses:
+        better, worse = losses.count("better"), losses.count("worse")
+        said += f" Log loss of {plural(len(losses), 'head')}: {better} better, {worse} worse."
+    return said
 
 
-def interval_chart(record: Comparison) -> Markup:
-    """Differences with their intervals around zero; only measures in percent share the axis."""
-    shown = [
-        d for d in record.deltas
-        if d.name.startswith(AS_SHARE) and d.paired and d.low is not None and d.high is not None
-    ]  # fmt: skip
+def head_lines(measured: Sequence[Delta]) -> list[tuple[str, dict[str, Delta]]]:
+    """Title of each head, and its measures by what they measure."""
+    lines: dict[str, tuple[str, dict[str, Delta]]] = {}
+    for delta in measured:
+        if delta.head is not None:
+            title = delta.title.partition(" of ")[2]
+            lines.setdefault(delta.head, (title, {}))[1][delta.name.partition("_")[0]] = delta
+    return list(lines.values())
+
+
+def share_chart(main: Sequence[Delta]) -> Markup:
+    """The measures in percent share an axis of percentage points."""
+    shown = [d for d in main if d.name.startswith(AS_SHARE)]
+    return intervals(shown, [d.title for d in shown], "difference, percentage points", signed)
+
+
+def forest(measured: Sequence[Delta]) -> Markup:
+    """The log loss of every head: where an interval lies left of zero, the second run is better."""
+    shown = [d for d in measured if d.name.startswith("nll_")]
+    titles = [d.title.partition(" of ")[2] for d in shown]
+    return intervals(shown, titles, "difference in NLL: less is better", lambda v: f"{v:+.2g}")
+
+
+def intervals(
+    deltas: Sequence[Delta], titles: Sequence[str], axis: str, form: Callable[[float], str]
+) -> Markup:
+    """Differences with their intervals around zero."""
+    shown = [(d, t) for d, t in zip(deltas, titles, strict=True) if d.low is not None]
     if not shown:
         return Markup("")
-    reach = max(max(abs(d.low or 0), abs(d.high or 0)) for d in shown) * 1.15 or 0.01
-    height = 44 + 34 * len(shown)
-    plot = Plot((-reach, reach), (0, len(shown)), 440, height, 120, 16, 6, 38)
+    reach = max(max(abs(d.low or 0), abs(d.high or 0)) for d, _ in shown) * 1.15 or 0.01
+    step, left = (34, 120) if len(shown) < 6 else (24, 190)
+    height = 44 + step * len(shown)
+    plot = Plot((-reach, reach), (0, len(shown)), 440, height, left, 16, 6, 38)
     plot.segment((plot.sx(0), 6), (plot.sx(0), height - 38), "axis")
-    for i, delta in enumerate(shown):
+    for i, (delta, title) in enumerate(shown):
         y = len(shown) - i - 0.5
         kind = "main" if delta.finding == "no evidence" else delta.finding
         low, high = delta.low or 0.0, delta.high or 0.0
-        plot.text(112, plot.sy(y) + 4, short(delta.title, 18), "tick end")
+        plot.text(left - 8, plot.sy(y) + 4, short(title, left // 6), "tick end")
         plot.segment((plot.sx(low), plot.sy(y)), (plot.sx(high), plot.sy(y)), "whisker")
         plot.dot(delta.delta or 0.0, y, kind, 4.5)
-    plot.bottom_axis(ticks(-reach, reach, 6), lambda v: signed(v), "difference, percentage points")
+    plot.bottom_axis(ticks(-reach, reach, 6), lambda v: form(v).replace("-", "−"), axis)
     return plot.draw("Differences with intervals", "wide")

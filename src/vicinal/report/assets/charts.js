@@ -24,7 +24,7 @@ function shape(pen, verdict, x, y, r) {
   if (verdict === 3) pen.stroke(); else pen.fill();
 }
 
-function scatter(canvas, { x, y, verdict, labels, across, up, open, chosen }) {
+function scatter(canvas, { x, y, verdict, labels, across, up, open, chosen, dim }) {
   const edge = (values) => values.reduce(([low, high], v) => [Math.min(low, v), Math.max(high, v)], [Infinity, -Infinity]);
   const [xl, xh] = edge(x);
   const [yl, yh] = edge(y);
@@ -54,8 +54,8 @@ function scatter(canvas, { x, y, verdict, labels, across, up, open, chosen }) {
     const style = getComputedStyle(root);
     const color = (key) => style.getPropertyValue(`--${key}`).trim();
     axes(pen, color);
-    pen.globalAlpha = 0.8;
     x.forEach((v, i) => {
+      pen.globalAlpha = dim(i) ? 0.12 : 0.8;
       pen.fillStyle = pen.strokeStyle = color(VERDICTS[verdict(i)]);
       shape(pen, verdict(i), px(v), py(y[i]), 3);
     });
@@ -97,9 +97,10 @@ function startFitMap() {
         else if (n >= 0) openSuspect(n);
         else if (!D.fit.query) update({ support: String(D.fit.row[i]), case: '', suspect: '' });
       },
+      dim: (i) => filtered() && (D.fit.query ? !rowMatches(D.fit.row[i]) : state.rows !== '' && !chosen.support.has(D.fit.row[i])),
       chosen: () => { const open = D.fit.query ? state.case : state.support || state.suspect; return open === '' ? -1 : D.fit.row.indexOf(+open); } });
     redraws.push(draw);
-    watchers.push((change) => { if ('case' in change || 'suspect' in change || 'support' in change) draw(); });
+    watchers.push((change) => { if ('case' in change || 'suspect' in change || 'support' in change || 'target' in change || FILTERS.some((key) => key in change)) draw(); });
   }
 }
 

@@ -21,7 +21,9 @@ function card(i) {
 }
 
 function drawGallery() {
-  drawSelection(arrange());
+  const rows = arrange();
+  drawSelection(rows);
+  follow(rows);
   $('#gallery').replaceChildren(...shown.slice(0, limit).map(card));
   if (!shown.length) $('#gallery').append(el('p', { class: 'none', text: D.cases.row.length < D.total ? 'No card matches these filters. Rows without a card are in samples.csv.' : 'No card matches these filters.' }));
   $('#more').hidden = shown.length <= limit;

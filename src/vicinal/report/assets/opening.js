@@ -20,7 +20,7 @@ function drawCounts() {
   const wrong = labeled.filter(isWrong).length;
   $('[data-tile=accept]').textContent = whole(rows.length);
   $('[data-of=accept]').textContent = `${percent(rows.length / Math.max(total, 1), 0)} of ${whole(total)} inputs`;
-  if (labeled.length) $('[data-detail=accept]').textContent = `${whole(wrong)} of the ${whole(labeled.length)} with a label are wrong (${percent(wrong / labeled.length)}).`;
+  if (labeled.length) $('[data-detail=accept]').textContent = `${whole(wrong)} of the ${whole(labeled.length)} with a label ${wrong === 1 ? 'is' : 'are'} wrong (${percent(wrong / labeled.length)}).`;
 }
 
 function rowsFile(filename, rows) {

@@ -21,7 +21,8 @@ function startThreshold() {
     const away = curve.rejected[i].reduce((sum, n) => sum + n, 0);
     const rows = [['coverage', percent(curve.coverage[i])], ['accuracy', percent(curve.accuracy[i])], ['accepted', whole(D.total - away)], ['lower bound', percent(curve.lower[i])]];
     $('#threshold-away').replaceChildren(el('span', { class: 'quiet', text: 'turned away ' }, el('b', { text: whole(away) })),
-      ...VERDICTS.map((verdict, v) => el('span', { class: 'quiet', title: verdict }, mark(v), ` ${verdict} `, el('b', { text: whole(curve.rejected[i][v]) }))));
+      ...VERDICTS.map((verdict, v) => el('span', { class: 'quiet', title: verdict }, mark(v), ` ${verdict} `, el('b', { text: whole(curve.rejected[i][v]) }))),
+      ...atThreshold(curve.threshold[i]));
     $('#threshold-facts').replaceChildren(...rows.map(([key, value]) => el('div', {}, el('dt', { text: key }), el('dd', { text: value }))));
   }
   slider.oninput = () => show(+slider.value);
@@ -42,9 +43,17 @@ function startThreshold() {
     slider.value = at;
     show(at);
   };
-  watchers.push((change) => { if ('target' in change) follow(); });
+  watchers.push((change) => { if ('target' in change) follow(); else if (FILTERS.some((key) => key in change)) show(+slider.value); });
   startTargets();
   follow();
+}
+
+// What the threshold accepts of the rows that are selected; a confidence is known to four digits.
+function atThreshold(threshold) {
+  if (!filtered()) return [];
+  const accepted = selected.filter((r) => P.confidence[r] / 10000 >= threshold - 5e-5);
+  const wrong = accepted.filter(isWrong).length;
+  return [el('span', { class: 'of-selected', text: `of ${whole(selected.length)} selected rows ${whole(accepted.length)} accepted, ${whole(wrong)} wrong` })];
 }
 
 const targetOf = (text) => (text === '' ? null : (D.curve?.targets ?? []).find((t) => String(t.target) === text) ?? null);

@@ -30,7 +30,9 @@ def reliability(head: Head, picks: bool = True) -> Figure:
     return reliability_figure(head, plot, how, head.bins)
 
 
-def reliability_figure(head: Head, plot: Plot, how: str, bins: Sequence[ReliabilityBin]) -> Figure:
+def reliability_figure(
+    head: Head, plot: Plot, how: str, bins: Sequence[ReliabilityBin], axis: str = ""
+) -> Figure:
     ece = f"ECE {percent(head.ece)}" if head.ece is not None else "ECE not shown: too few rows"
     floor = f" · noise floor {percent(head.noise_floor)}" if head.noise_floor is not None else ""
     gap = head.overconfidence
@@ -39,7 +41,7 @@ def reliability_figure(head: Head, plot: Plot, how: str, bins: Sequence[Reliabil
         f"reliability-{head.name}",
         f"Reliability of {head.title}",
         f"{ece}{floor}{lean.replace('-', '−')}. {how}",
-        plot.draw(f"Reliability diagram of {head.title}: {ece}"),
+        plot.draw(f"Reliability diagram of {head.title}: {ece}", axis),
         ("confidence", "rows", "mean confidence", "accuracy", "95 % interval"),
         bin_table(bins),
     )
@@ -81,7 +83,7 @@ def close_reliability(head: Head, picks: bool) -> Figure:
             said = f"{count(cell.count)} rows, accuracy {percent(cell.accuracy)}: show them"
             plot.clickable(ends, f"conf={cell.low:g}~{cell.high:g}", said)
     how = "Most rows are this confident, so dots stand for equally many rows, with 95 % intervals."
-    return reliability_figure(head, plot, how, cells)
+    return reliability_figure(head, plot, how, cells, "nines")
 
 
 def accuracy_plot(

@@ -103,6 +103,8 @@ def prior_shift(record: PriorShift, classes: tuple[str, ...]) -> Figure:
         plot.text(edge - 6, plot.sy(top - 0.5) + 4, short(classes[label], 13), "tick end")
         plot.bar((0, record.support[label]), (top - 0.48, top - 0.14), "soft", 0)
         plot.bar((0, record.query[label]), (top - 0.86, top - 0.52), "second", 0)
+        said = f"{short(classes[label])}: show its rows"
+        plot.clickable((0, most), f"class={label}", said, (top - 0.9, top - 0.1))
     plot.bottom_axis(ticks(0, most, 4), lambda v: points(v, 0), "share of rows, %")
     return Figure(
         "prior-shift",

@@ -1,0 +1,73 @@
+"""Commands that are printed for the user to type next; each of them works when it is pasted."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.util
+import json
+import shlex
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from vicinal.cli.config import OWN_MODEL
+from vicinal.cli.flags import FROM_CONFIG, settings_in
+from vicinal.cli.verbs import PredictOptions
+from vicinal.neighbors.search.pg_rows import is_pg
+
+# Of an audit's settings, what says how rows are read and embedded; the head knows its layer.
+READ = ("embedding_key", "label_key", "id_col", "image_col", "text_col", "align", "trust_pickle",
+        "pool", "transpose", "weights", "model_arg", "output", "online", "size", "gray", "mean",
+        "std", "model")  # fmt: skip
+NEW = "NEW"
+SERVER = ("uvicorn", "starlette", "python_multipart")  # of the extra that explore needs
+CONFIG, HEAD, CLEANED = "config.json", "trust.vic", "labels_cleaned.csv"
+
+
+def what_was_written(folder: Path) -> Iterator[str]:
+    """The files of a run that was just written, and what to type next."""
+    config = json.loads((folder / CONFIG).read_bytes())
+    page, head = folder / "report.html", folder / HEAD
+    size = f"{page.stat().st_size / 1e6:.1f} MB"
+    files = "summary.json · samples.csv · suspects.csv · labels.csv"
+    kept = f" · {HEAD}" if head.exists() else ""
+    cleaned = f" · {CLEANED}" if (folder / CLEANED).exists() else ""
+    parts = " · every row in labels-*.parquet" if any(folder.glob("labels-*.parquet")) else ""
+    yield f"wrote  {page} ({size}) · {files}{kept}{cleaned}{parts}"
+    if all(importlib.util.find_spec(name) for name in SERVER):
+        yield f"next   {explore_command(config, folder)}"
+    else:
+        yield f"next   open {page}"
+        yield "       (vicinal explore judges new inputs live: pip install 'vicinal[explore]')"
+    if kept:
+        yield f"       {predict_command(config, head)}"
+
+
+def explore_command(config: Mapping[str, Any], folder: Path) -> str:
+    """A model of the user's has to be typed: the folder only names it."""
+    model = config.get("model")
+    typed = [] if model in (None, OWN_MODEL) else ["--model", str(model)]
+    return shlex.join(["vicinal", "explore", str(folder), *typed])
+
+
+def predict_command(config: Mapping[str, Any], head: Path) -> str:
+    """How the run's head judges rows, with the run's own query as the rows that are at hand.
+
+    >>> predict_command({"support": "a.csv", "label_key": "kind"}, Path("run/trust.vic"))
+    'vicinal predict run/trust.vic a.csv --label-key kind'
+    """
+    given = [config.get(name) for name in ("query", "support")]
+    rows = next((s for s in given if s and s != FROM_CONFIG and not is_pg(s)), NEW)
+    words = ["vicinal", "predict", str(head), str(rows)]
+    for field, _ in settings_in(PredictOptions):
+        value = config.get(field.name)
+        if field.name not in READ or value is None or value == _default(field):
+            continue
+        flag = f"--{field.name.replace('_', '-')}"
+        values = value if isinstance(value, (list, tuple)) else [value]
+        words += [flag] if value is True else [w for v in values for w in (flag, str(v))]
+    return shlex.join(words)
+
+
+def _default(field: dataclasses.Field[Any]) -> Any:
+    return None if field.default is dataclasses.MISSING else field.default
