@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import torch
@@ -25,6 +25,7 @@ from vicinal.audits.inputs import (
     DEFAULT_K,
     About,
     AuditSettings,
+    LabeledRows,
     Sets,
     ready_sets,
     usable_k,
@@ -52,9 +53,6 @@ from vicinal.neighbors.distances import unit_rows
 from vicinal.neighbors.learned import Form
 from vicinal.neighbors.neighborhood import Neighborhood
 from vicinal.neighbors.search import Search
-from vicinal.neighbors.search.cost import SAMPLE
-from vicinal.neighbors.search.protocol import ApproximateSearch
-from vicinal.neighbors.search.recall import drawn_rows
 from vicinal.neighbors.search.resumable import Progress
 from vicinal.neighbors.search.sharded import Mapped, Source, rows_at
 from vicinal.neighbors.spaces import LABELED, SPACES, Space
@@ -239,31 +237,33 @@ def sampled_facts(
     fit = plain_space_of(settings, sets, k)
     sets = sets.mapped(fit.space)
     search = make(Mapped(compared(support.rows, settings), fit.space))
+    asked = Searching(sets.support, settings, work, progress, lambda rows: search)
     everyone = support.codes
 
-    def nearest(rows: Tensor, question: str, exclude: Tensor | None = None) -> Neighborhood:
+    def nearest(some: LabeledRows | None, own: Tensor | None = None) -> Neighborhood | None:
+        if some is None:
+            return None
+        question = some.fingerprint if own is None else f"anchors {len(own)}"
+        if own is None:
+            asked.prepare(some, k)
         store = None
         if work is not None:
-            key = fingerprint(support.fingerprint, question, *settings.searched, fit.space.name, k)
-            facts = {"layers": ["distances", "indices"], "rows": len(rows), "k": k}
+            how = fit.space.name, "" if search.exact else search.title
+            key = fingerprint(support.fingerprint, question, *settings.searched, *how, k)
+            facts = {"layers": ["distances", "indices"], "rows": len(some.rows), "k": k}
             store = ShardStore.open_for_writing(Path(work) / key[:16], facts)
-        return searched(search, rows, k, exclude, store, progress).labeled(everyone)
+        return searched(search, some.rows, k, own, store, progress).labeled(everyone)
 
-    own = nearest(sets.support.rows, f"anchors {len(support.some)}", support.some)
-    graph = own
-    query = graph if sets.leave_one_out else nearest(sets.query.rows, sets.query.fingerprint)
-    calib = None if sets.calib is None else nearest(sets.calib.rows, sets.calib.fingerprint)
-    foreign = None if sets.foreign is None else nearest(sets.foreign.rows, sets.foreign.fingerprint)
+    graph = nearest(sets.support, support.some)
+    assert graph is not None
+    asked.check(k, support.some)
+    query = graph if sets.leave_one_out else nearest(sets.query)
+    assert query is not None
+    calib, foreign = nearest(sets.calib), nearest(sets.foreign)
     labels = Labels(sets.classes, sets.codes)
     held = SampledSupport(search, labels, everyone, sets.support.rows, graph, fit.space)
     split = split_of(sets, query, graph, calib, settings.seed)
     said = space_facts(settings, fit)
-    asked = Searching(sets.support, settings, work, progress, lambda rows: search)
-    if not search.exact:
-        some = drawn_rows(len(sets.codes), SAMPLE, settings.seed + 1)
-        exactly = cast(ApproximateSearch, search).exactly
-        near = exactly(sets.support.rows[some], k, exclude=support.some[some])
-        asked.checked.append((some, near))
     return Facts(sets, settings, about, None, held, graph, query, split, None, said, asked, foreign)
 
 

@@ -50,10 +50,13 @@ class Searching:
         self.engine = self._made(self.support.rows)
 
     def nearest(self, rows: LabeledRows, k: int) -> Neighborhood:
-        """Of the rows of another set.
+        """Of the rows of another set."""
+        self.prepare(rows, k)
+        return self._asked(self.engine, rows.rows, k, rows.fingerprint)
 
-        They may lie where lists find less than among the support: then the effort is raised again.
-        """
+    def prepare(self, rows: LabeledRows, k: int) -> None:
+        """Rows of another set may lie where lists find less than among the support: then the effort
+        is raised again, and recall has one more value."""
         engine = self.engine
         if not engine.exact:
             some = drawn_rows(len(rows.rows), SAMPLE, self.settings.seed + 2)
@@ -68,7 +71,6 @@ class Searching:
                     f"rows of {rows.name} lie otherwise than those of the support: {recall}, below "
                     f"--recall {self.settings.recall:g}. Pass a higher --recall, or --search exact."
                 )
-        return self._asked(engine, rows.rows, k, rows.fingerprint)
 
     def own(self, k: int) -> Neighborhood:
         """Of each support row among the others, itself left out by its index."""
@@ -76,11 +78,16 @@ class Searching:
         own = torch.arange(len(rows))
         found = self._asked(self.engine, rows, k, "support", own)
         self.title = self.engine.title
+        self.check(k, own)
+        return found
+
+    def check(self, k: int, own: Int[Tensor, " n"]) -> None:
+        """Ask some support rows exactly as well; ``own``: their numbers in the search."""
         if not self.engine.exact:
             some = self._sample
             asked = cast(ApproximateSearch, self.engine)
-            self.checked.append((some, asked.exactly(rows[some], k, exclude=some)))
-        return found
+            exactly = asked.exactly(self.support.rows[some], k, exclude=own[some])
+            self.checked.append((some, exactly))
 
     def crossed(self, cross: CrossFit, k: int, codes: Tensor) -> Neighborhood:
         """The same where the space has looked at labels: each fold among the others."""
