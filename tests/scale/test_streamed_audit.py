@@ -180,6 +180,29 @@ def test_sets_that_differ_in_width_or_lack_labels_are_a_sentence(shards, few_anc
         vicinal.audit(support=tmp_path / "bare.npz", query=shards["query"], settings=RAW)
 
 
+def test_the_head_of_a_sampled_audit_stands_on_the_anchors_and_names_rows_of_the_files(
+    shards, few_anchors, tmp_path
+):
+    audit = vicinal.audit(**shards, settings=RAW)
+    audit.head.save(tmp_path / "trust.vic")
+    head = vicinal.load(tmp_path / "trust.vic")
+    assert head.made_from.sample_of == 600
+    assert len(head.ned.ids_) == 200
+    out = head.predict(SUPPORT[0][head.ned.ids_[:50]])
+    assert (out.distances[:, 0] == 0).all()
+    twins = SUPPORT[0][out.neighbors[:, 0]] == SUPPORT[0][head.ned.ids_[:50]]
+    assert twins.all()
+    new = head.predict(QUERY[0])
+    assert (new.label == QUERY[1]).mean() > 0.8
+    assert set(new.verdict) > {"supported"}
+
+
+def test_the_head_of_a_support_alone_is_fitted_leave_one_out(shards, few_anchors):
+    audit = vicinal.audit(support=shards["support"], settings=RAW)
+    assert audit.head.standards.source == "leave-one-out"
+    assert "trust.vic stands on the 200 rows alone" in audit.scale.how
+
+
 def test_a_record_with_its_scale_survives_json(shards, few_anchors):
     audit = vicinal.audit(**shards, settings=RAW)
     back = type(audit).from_json(audit.to_json())

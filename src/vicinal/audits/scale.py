@@ -302,6 +302,8 @@ def scale_of(
             f"; heads are compared on {len(query.some):,} of {len(query):,} query rows, and every "
             "row has its verdict from the head that is kept"
         )
+    if support.sampled:
+        how += f"; trust.vic stands on the {anchors:,} rows alone, and is fitted anew to them"
     counts = torch.bincount(facts.verdicts.codes, minlength=4).tolist()
     few = dict(zip(("supported", "contested", "unfamiliar", "isolated"), counts, strict=True))
     return Scale(
