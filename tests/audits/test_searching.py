@@ -12,7 +12,6 @@ from vicinal.audits.record import Audit
 from vicinal.checks import InputError
 from vicinal.neighbors.search import ExactSearch, choice, lists
 from vicinal.neighbors.search import faiss as search_faiss
-from vicinal.neighbors.search import lists
 
 
 @pytest.fixture

@@ -12,7 +12,6 @@ from vicinal.neighbors.distances import METRICS
 from vicinal.neighbors.graph import NeighborGraph
 from vicinal.neighbors.search import ExactSearch, choice, cost, lists, make_search
 from vicinal.neighbors.search import faiss as search_faiss
-from vicinal.neighbors.search import lists
 from vicinal.neighbors.search.faiss import FaissSearch
 
 

@@ -160,8 +160,11 @@ def streamed(
         if "foreign" in rows:
             rest["foreign"] = rows_at(rows["foreign"], slice(None), sampled.READ)
         sets, about = sampled_sets(support, query, settings, about, rest)
-        make, run = engine(on, settings, room(memory, sets.support.rows.shape, support, settings))
-        facts = sampled_facts(support, sets, settings, about, make, work, progress)
+        block = room(memory, sets.support.rows.shape, support, settings)
+        make, run = engine(on, settings, block)
+        exactly, _ = engine(on, dataclasses.replace(settings, search="exact"), block)
+        engines = make, exactly
+        facts = sampled_facts(support, sets, settings, about, engines, work, progress)
         labels, cases = all_rows(facts, support, query, work, run, progress, memory)
         record, suspects = streamed_labels(facts, support, labels)
         scale = scale_of(facts, support, query, suspects, labels, cases, memory)

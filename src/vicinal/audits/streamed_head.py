@@ -8,12 +8,12 @@ there, on the same held-out rows. The space and the linear part were the anchors
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import Any
+from typing import Any, cast
 
 from vicinal.audits.facts import Facts
 from vicinal.audits.inputs import Sets
 from vicinal.audits.recommend import made_from
-from vicinal.audits.sampled import Whole
+from vicinal.audits.sampled import SampledSupport, Whole
 from vicinal.confidence.head import TrustHead
 from vicinal.confidence.ned.classifier import NEDClassifier
 from vicinal.confidence.ned_linear import NEDLinear
@@ -28,7 +28,10 @@ def anchors_head(facts: Facts, support: Whole) -> TrustHead:
     shape = (len(rows), rows.shape[1])
     search = make_search(settings.search, settings.metric, recall=settings.recall, shape=shape)
     labels = Labels(sets.classes, sets.codes)
-    held = LabeledSupport(search.build(rows), labels, support.some, space=facts.support.space)
+    own = cast(SampledSupport, facts.support)
+    held = LabeledSupport(
+        search.build(rows), labels, support.some, space=own.space, crossed=own.anchors_crossed
+    )
     ned = NEDClassifier(
         k=min(facts.graph.k, len(rows)), prior=settings.prior, metric=settings.metric,
         search=settings.search,

@@ -157,8 +157,6 @@ def not_checked_of_all(facts: Facts) -> dict[str, str]:
     from vicinal.audits.audit import not_checked
 
     found = not_checked(facts)
-    if facts.settings.space == "fit":
-        found["spaces"] = "whitened and learned ones look at the labels: they need rows in memory"
     if facts.sets.leave_one_out:
         found["verdicts"] = "of a support alone only the sampled rows have one; give a query"
     return found
