@@ -34,7 +34,7 @@ from vicinal.neighbors.search.sharded import MEMORY, ShardedSearch, Source, rows
 from vicinal.neighbors.search.smallest import by_distance_then_index
 
 _K = 100  # neighbors that the effort is found for, until more are asked for
-_PAIR = 48  # bytes of a candidate: its number, code's and row's distance, and copies to sort
+_PAIR = 32  # bytes of a candidate: its number, two distances, and its place in a block
 _PAIRS = 1 << 15  # candidates whose rows are compared at a time
 _SORTED = 512  # queries whose candidates are sorted at a time
 
