@@ -11,8 +11,9 @@ import torch
 from vicinal.checks import InputError
 from vicinal.neighbors.distances import METRICS
 from vicinal.neighbors.graph import NeighborGraph
-from vicinal.neighbors.search import ExactSearch, leave_one_out, make_search
+from vicinal.neighbors.search import ExactSearch, leave_one_out, make_search, postgres
 from vicinal.neighbors.search.pg_rows import PgRows
+from vicinal.neighbors.search.pg_table import PgTable
 from vicinal.neighbors.search.postgres import PgSearch
 
 
@@ -215,6 +216,41 @@ def test_an_index_says_its_recall_and_can_be_asked_exactly(dsn, rng):
         assert search.recall_.rows == 1000
         exact = ExactSearch().build(x).query(x[:5], 7)
         assert_agree(search.exactly(x[:5], 7), exact)
+
+
+def test_an_index_raises_its_effort_until_its_recall_is_met(dsn, rng, monkeypatch):
+    monkeypatch.setattr(postgres, "SAMPLE", 60)
+    monkeypatch.setattr(postgres, "_EFFORT", 1)
+    x = torch.randn(3000, 100, generator=rng)
+    with PgSearch(dsn, "harder", hnsw=True, recall=0.6).build(x) as search:
+        search.query(x[:3], 5)
+        little = search.ef_search
+        assert search.recall_.share >= 0.6
+        assert (search.recall_.k, search.recall_.rows) == (5, 60)
+    with PgSearch(dsn, "harder", hnsw=True, recall=0.995).open() as search:
+        search.query(x[:3], 5)
+        assert search.recall_.share >= 0.995
+        assert search.ef_search > little
+        assert search.reach(x[:3], 50).k == 50
+        assert search.ef_search > 50
+    with PgSearch(dsn, "harder", hnsw=True, ef_search=little).open() as search:
+        search.query(x[:3], 5)
+        assert search.ef_search == little
+
+
+def test_many_rows_are_answered_by_one_reading_of_the_table_and_few_by_the_server(
+    dsn, rng, monkeypatch
+):
+    x = torch.randint(0, 3, (300, 3), generator=rng).float()
+    asked = []
+    nearest = PgTable.nearest
+    monkeypatch.setattr(PgTable, "nearest", lambda *given: asked.append(1) or nearest(*given))
+    with PgSearch(dsn, "batched").build(x) as search:
+        found = leave_one_out(search, 7)
+        assert not asked
+        assert_agree(found, leave_one_out(ExactSearch().build(x), 7))
+        assert_agree(search.query(x[:5], 7), ExactSearch().build(x).query(x[:5], 7))
+        assert asked
 
 
 def test_digits_that_a_table_cannot_hold_are_not_rounded_in_silence(dsn, rng):

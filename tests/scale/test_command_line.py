@@ -8,6 +8,7 @@ import pyarrow as pa
 import pyarrow.parquet as parquet
 import pytest
 
+import vicinal
 from vicinal.audits import sampled, scale
 from vicinal.cli.__main__ import main
 
@@ -58,9 +59,14 @@ def test_a_pattern_of_shards_is_audited_into_a_run_with_a_part_for_every_row(
         f"test-{i}" for i in range(120)
     ]
     assert (run / "report.html").exists()
-    assert not (run / "trust.vic").exists()
     assert not (run / ".work").exists()
-    assert "trust.vic: a head holds its support" in " ".join(summary["not_checked"])
+    assert "trust.vic stands on the 100 rows alone" in summary["scale"]["how"]
+    assert "100 of 300 rows" in repr(vicinal.load(run / "trust.vic"))
+    assert main(["predict", "run/trust.vic", "test/0.parquet", "-o", "new.csv"]) == 0
+    assert (
+        len((shards / "new.csv").read_text().splitlines())
+        == 1 + parquet.read_metadata("test/0.parquet").num_rows
+    )
 
 
 def test_a_pattern_that_fits_is_the_audit_of_one_file(shards):

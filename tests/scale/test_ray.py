@@ -18,6 +18,7 @@ from vicinal.cli.__main__ import main
 from vicinal.cluster import connect
 from vicinal.neighbors.search import ExactSearch, on_ray
 from vicinal.neighbors.search.on_ray import RaySearch
+from vicinal.neighbors.search.recall import recall_of
 
 pytestmark = pytest.mark.xdist_group("ray")
 
@@ -35,7 +36,7 @@ def or_skip(call):
 @pytest.fixture(scope="module")
 def ray():
     before = os.environ.pop("RAY_ADDRESS", None)
-    found = or_skip(lambda: connect("ray"))
+    found = or_skip(lambda: connect("ray"))  # one cluster for all tests of this file
     yield found
     found.shutdown()
     if before is not None:
@@ -80,18 +81,29 @@ def test_an_actor_that_is_killed_comes_back_from_its_file(ray, search):
     assert same(search.query(x, 9), ExactSearch().build(x).query(x, 9))
 
 
-def test_rows_in_memory_go_to_the_actors_through_rays_store(ray):
-    x = rows_with_ties(50)
-    found = RaySearch("cosine", workers=1).build(x).query(x, 5)
-    assert same(found, ExactSearch("cosine").build(x).query(x, 5))
+def test_rows_in_memory_go_through_rays_store_to_actors_that_may_search_by_lists(ray):
+    x = torch.randn(6_000, 4, generator=torch.Generator().manual_seed(0))
+    search, own = RaySearch(workers=1, engine="faiss").build(x), torch.arange(500)
+    assert not search.exact
+    assert search.title == "IVF, in 1 workers of Ray"
+    exact = ExactSearch().build(x).query(x[:500], 20, exclude=own)
+    assert same(search.exactly(x[:500], 20, exclude=own), exact)
+    found = search.query(x[:500], 20, exclude=own)
+    assert not (found.indices == own[:, None]).any()
+    assert recall_of(found, exact).share > 0.95
 
 
 def test_an_audit_on_ray_is_the_audit_of_one_process_in_memory_and_streamed(
     ray, shards, tmp_path, monkeypatch
 ):
-    settings, sets = AuditSettings(space="raw", k=10), {"support": shards, "query": shards}
+    settings, sets = (
+        AuditSettings(space="raw", k=10, map="none"),
+        {"support": shards, "query": shards},
+    )
     sets["query"] = (rows_with_ties()[:150].numpy() + 0.25, np.arange(150) % 3)
     own = ("provenance", "scale", "search")
+    monkeypatch.setattr(on_ray, "AHEAD", 1)  # every process more loads torch anew
+    monkeypatch.setattr(on_ray, "places", lambda ray, workers: (1, 0))
 
     def found(on, **more):
         audit = vicinal.audit(**sets, settings=settings, on=on, **more)
@@ -100,7 +112,8 @@ def test_an_audit_on_ray_is_the_audit_of_one_process_in_memory_and_streamed(
     assert found("ray")[1] == found(None)[1]
     monkeypatch.setattr(scale, "needed", lambda rows, settings: 1 << 60)
     monkeypatch.setattr(sampled, "ANCHORS", 120)
-    monkeypatch.setattr(sampled, "PASS", 100)
+    monkeypatch.setattr(sampled, "PASS", 250)
+    monkeypatch.setattr(on_ray, "places", lambda ray, workers: (2, 0))
     (here, a), (there, b) = found(None, work=tmp_path / "a"), found("ray", work=tmp_path / "b")
     assert a == b
     assert "workers of Ray" in there.scale.search
@@ -146,7 +159,7 @@ def test_a_capture_on_ray_is_the_capture_of_one_process(ray, tmp_path, monkeypat
 
 
 def test_a_worker_that_keeps_dying_is_one_sentence(ray, monkeypatch):
-    monkeypatch.setattr(on_ray, "RESTARTS", 1)  # every one of them loads torch anew
+    monkeypatch.setattr(on_ray, "RESTARTS", 0)  # every one of them loads torch anew
     with pytest.raises(InputError, match="a worker that holds the support keeps dying; Ray"):
         RaySearch(workers=1).build(Deadly())
 

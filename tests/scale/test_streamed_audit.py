@@ -157,11 +157,31 @@ def test_a_support_alone_is_judged_leave_one_out(shards, too_many):
     assert "only the sampled rows" in streamed.not_checked["verdicts"]
 
 
-def test_the_space_is_chosen_among_those_that_look_at_no_label(shards, few_anchors):
-    audit = vicinal.audit(**shards, settings=AuditSettings(k=20))
-    assert set(audit.data.space.losses) == {"raw", "unit", "centered-unit", "standardized"}
-    with pytest.raises(InputError, match="space='whitened' looks at the labels"):
-        vicinal.audit(**shards, settings=AuditSettings(space="whitened"))
+def test_the_space_is_chosen_by_the_anchors_among_all_there_are(shards, few_anchors):
+    audit = vicinal.audit(**shards, settings=AuditSettings(k=20, map="none"))
+    assert set(audit.data.space.losses) >= {"raw", "unit", "standardized", "whitened"}
+
+
+def test_a_space_that_looks_at_labels_is_that_of_memory_where_every_row_is_an_anchor(
+    shards, too_many
+):
+    settings = AuditSettings(space="whitened", k=20, map="none")
+    arrays = vicinal.audit(support=SUPPORT, query=QUERY, settings=settings)
+    a, b = found(arrays), found(vicinal.audit(**shards, settings=settings))
+    b["duplicates"]["within_support"] = a["duplicates"]["within_support"]  # counted of raw rows
+    assert a == b
+
+
+def test_no_anchor_is_judged_in_a_map_that_saw_its_label(tmp_path, few_anchors):
+    """Of labels by chance a map of 200 rows of 60 columns learns what it is told."""
+    rng = np.random.default_rng(0)
+    z, y = rng.normal(size=(600, 60)).astype(np.float32), rng.integers(0, 3, 600)
+    settings = AuditSettings(space="whitened", k=10, map="none")
+    audit = vicinal.audit(support=(z, y), settings=settings, memory="100GB", work=tmp_path)
+    assert audit.data.space.name == "whitened"
+    ned = next(head for head in audit.heads if head.name == "ned")
+    assert ned.accuracy < 0.45
+    assert np.mean([row > 0.5 for row in audit.labels.rows.p_given]) < 0.2
 
 
 def test_too_little_memory_is_a_sentence_that_says_how_much_it_takes(shards, few_anchors):
@@ -178,6 +198,29 @@ def test_sets_that_differ_in_width_or_lack_labels_are_a_sentence(shards, few_anc
     np.savez(tmp_path / "bare.npz", Z=SUPPORT[0])
     with pytest.raises(InputError, match="`support` has no labels"):
         vicinal.audit(support=tmp_path / "bare.npz", query=shards["query"], settings=RAW)
+
+
+def test_the_head_of_a_sampled_audit_stands_on_the_anchors_and_names_rows_of_the_files(
+    shards, few_anchors, tmp_path
+):
+    audit = vicinal.audit(**shards, settings=RAW)
+    audit.head.save(tmp_path / "trust.vic")
+    head = vicinal.load(tmp_path / "trust.vic")
+    assert head.made_from.sample_of == 600
+    assert len(head.ned.ids_) == 200
+    out = head.predict(SUPPORT[0][head.ned.ids_[:50]])
+    assert (out.distances[:, 0] == 0).all()
+    twins = SUPPORT[0][out.neighbors[:, 0]] == SUPPORT[0][head.ned.ids_[:50]]
+    assert twins.all()
+    new = head.predict(QUERY[0])
+    assert (new.label == QUERY[1]).mean() > 0.8
+    assert set(new.verdict) > {"supported"}
+
+
+def test_the_head_of_a_support_alone_is_fitted_leave_one_out(shards, few_anchors):
+    audit = vicinal.audit(support=shards["support"], settings=RAW)
+    assert audit.head.standards.source == "leave-one-out"
+    assert "trust.vic stands on the 200 rows alone" in audit.scale.how
 
 
 def test_a_record_with_its_scale_survives_json(shards, few_anchors):

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import torch
@@ -20,11 +20,12 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vicinal.audits.facts import Facts, split_of
-from vicinal.audits.fitted_space import space_facts
+from vicinal.audits.fitted_space import most_neighbors, space_facts, space_of
 from vicinal.audits.inputs import (
     DEFAULT_K,
     About,
     AuditSettings,
+    LabeledRows,
     Sets,
     ready_sets,
     usable_k,
@@ -33,31 +34,16 @@ from vicinal.audits.linear_view import sample
 from vicinal.audits.searching import Searching
 from vicinal.capture import ShardStore
 from vicinal.capture.sources import Rows
-from vicinal.checks import InputError, check_k
-from vicinal.confidence.ned.space import (
-    FEW,
-    FOLDS,
-    SCORED,
-    SpaceFit,
-    Task,
-    folds_of,
-    held_out_losses,
-    in_reach,
-    pool_of,
-)
-from vicinal.confidence.support import LabeledSupport
+from vicinal.checks import check_k
+from vicinal.confidence.ned.space import SpaceFit
+from vicinal.confidence.support import CrossFit, LabeledSupport
 from vicinal.files import fingerprint
 from vicinal.labels import Labels
 from vicinal.neighbors.distances import unit_rows
-from vicinal.neighbors.learned import Form
-from vicinal.neighbors.neighborhood import Neighborhood
+from vicinal.neighbors.neighborhood import Neighborhood, joined
 from vicinal.neighbors.search import Search
-from vicinal.neighbors.search.cost import SAMPLE
-from vicinal.neighbors.search.protocol import ApproximateSearch
-from vicinal.neighbors.search.recall import drawn_rows
 from vicinal.neighbors.search.resumable import Progress
 from vicinal.neighbors.search.sharded import Mapped, Source, rows_at
-from vicinal.neighbors.spaces import LABELED, SPACES, Space
 
 ANCHORS = 50_000  # rows that everything is fitted on
 PASS = 1 << 15  # queries that one reading of the support answers
@@ -91,12 +77,17 @@ class SampledSupport(LabeledSupport):
         search: Search,
         labels: Labels,
         everyone: Int[Tensor, " n"],
-        anchors: Float[Tensor, "a d"],
+        sets: Sets,
         graph: Neighborhood,
-        space: Space,
+        fit: SpaceFit,
     ) -> None:
-        super().__init__(search, labels, torch.arange(len(everyone)), space=space)
-        self.everyone, self.anchors, self.own = everyone, anchors, graph
+        whole = len(everyone) == len(labels.codes)
+        super().__init__(
+            search, labels, torch.arange(len(everyone)), space=fit.space,
+            crossed=fit.crossed if whole else None,  # it searches among its own rows alone
+        )  # fmt: skip
+        self.everyone, self.anchors, self.own = everyone, sets.support.rows, graph
+        self.anchors_crossed = fit.crossed
 
     @property
     def rows(self) -> Float[Tensor, "a d"]:
@@ -167,32 +158,6 @@ def ids_of(whole: Whole, rows: Int[Tensor, " m"]) -> tuple[str, ...]:
     return tuple(names[row] for row in rows.tolist())
 
 
-def plain_space_of(settings: AuditSettings, sets: Sets, k: int) -> SpaceFit:
-    """The best space that looks at no label, by held-out anchors, or the one that is named."""
-    if settings.space in LABELED:
-        raise InputError(
-            f"space={settings.space!r} looks at the labels, so that every support row must be "
-            "searched in a map fitted without it: that needs all rows in memory. Pass space='fit' "
-            "(the best that looks at none), or a larger --memory."
-        )
-    rows, labels = sets.support.as_given, Labels(sets.classes, sets.codes)
-    if settings.space == "raw" or settings.metric == "cosine" or len(rows) < FEW:
-        return SpaceFit()
-    if settings.space != "fit":
-        return SpaceFit(Form(settings.space)(rows, labels.codes))
-    fold = folds_of(labels, min(FOLDS, len(rows)))
-    task = pool_of(Task(rows, labels, fold, k, settings.metric, None))
-    losses = {}
-    for name in SPACES[:-2]:
-        try:
-            losses[name] = held_out_losses(Form(name), task, SCORED)
-        except InputError:
-            continue  # rows of one column, or none that varies: no such space
-    best = in_reach(losses)[0]
-    space = Form(best)(rows, labels.codes)
-    return SpaceFit(space, None, {name: float(loss.mean()) for name, loss in losses.items()})
-
-
 @dataclass(frozen=True, eq=False)
 class Normalized:
     """Rows scaled to length 1 when they are read."""
@@ -220,51 +185,90 @@ def compared(rows: Rows, settings: AuditSettings) -> Source:
     return Normalized(rows) if settings.normalize else rows
 
 
+Make = Callable[[Source], Search]
+
+
 def sampled_facts(
     support: Whole,
     sets: Sets,
     settings: AuditSettings,
     about: About,
-    make: Callable[[Source], Search],
+    engines: tuple[Make, Make],
     work: str | Path | None,
     progress: Progress | None,
 ) -> Facts:
-    """Choose the space on the anchors, search them and the query among all rows, and split."""
+    """Choose the space on the anchors, search them and the query among all rows, and split.
+
+    ``engines``: who searches all rows, and who does so exactly.
+    """
     assert support.codes is not None
     k = settings.k or min(DEFAULT_K, len(support) - 1)
     if support.sampled:
         check_k(k, len(support) - 1, "k", "the support")
     else:
         k = usable_k(settings, sets)
-    fit = plain_space_of(settings, sets, k)
-    sets = sets.mapped(fit.space)
-    search = make(Mapped(compared(support.rows, settings), fit.space))
-    everyone = support.codes
+    fit = space_of(settings, sets, k)
+    if fit.crossed is not None and not support.sampled and settings.k is None:
+        k = min(k, most_neighbors(fit.crossed))
+    sets, everyone, given = sets.mapped(fit.space), support.codes, compared(support.rows, settings)
 
-    def nearest(rows: Tensor, question: str, exclude: Tensor | None = None) -> Neighborhood:
+    def ask(search: Search, rows: Tensor, question: str, out: Tensor | None = None) -> Neighborhood:
         store = None
         if work is not None:
-            key = fingerprint(support.fingerprint, question, *settings.searched, fit.space.name, k)
+            how = fit.space.name, "" if search.exact else search.title
+            key = fingerprint(support.fingerprint, question, *settings.searched, *how, k)
             facts = {"layers": ["distances", "indices"], "rows": len(rows), "k": k}
             store = ShardStore.open_for_writing(Path(work) / key[:16], facts)
-        return searched(search, rows, k, exclude, store, progress).labeled(everyone)
+        return searched(search, rows, k, out, store, progress).labeled(everyone)
 
-    own = nearest(sets.support.rows, f"anchors {len(support.some)}", support.some)
-    graph = own
-    query = graph if sets.leave_one_out else nearest(sets.query.rows, sets.query.fingerprint)
-    calib = None if sets.calib is None else nearest(sets.calib.rows, sets.calib.fingerprint)
-    foreign = None if sets.foreign is None else nearest(sets.foreign.rows, sets.foreign.fingerprint)
-    labels = Labels(sets.classes, sets.codes)
-    held = SampledSupport(search, labels, everyone, sets.support.rows, graph, fit.space)
+    crossed = None
+    if fit.crossed is not None:
+        crossed = new_to_the_map(fit.crossed, support, sets.codes, given, engines[1], ask, k)
+    search = engines[0](Mapped(given, fit.space))
+    asked = Searching(sets.support, settings, work, progress, lambda rows: search)
+
+    def nearest(some: LabeledRows | None) -> Neighborhood | None:
+        if some is None:
+            return None
+        asked.prepare(some, k)
+        return ask(search, some.rows, some.fingerprint)
+
+    graph = crossed
+    if graph is None:
+        graph = ask(search, sets.support.rows, f"anchors {len(support.some)}", support.some)
+    asked.check(k, support.some, None if fit.crossed else graph)
+    query = graph if sets.leave_one_out else nearest(sets.query)
+    assert query is not None
+    calib, foreign = nearest(sets.calib), nearest(sets.foreign)
+    held = SampledSupport(search, Labels(sets.classes, sets.codes), everyone, sets, graph, fit)
     split = split_of(sets, query, graph, calib, settings.seed)
     said = space_facts(settings, fit)
-    asked = Searching(sets.support, settings, work, progress, lambda rows: search)
-    if not search.exact:
-        some = drawn_rows(len(sets.codes), SAMPLE, settings.seed + 1)
-        exactly = cast(ApproximateSearch, search).exactly
-        near = exactly(sets.support.rows[some], k, exclude=support.some[some])
-        asked.checked.append((some, near))
     return Facts(sets, settings, about, None, held, graph, query, split, None, said, asked, foreign)
+
+
+def new_to_the_map(
+    cross: CrossFit,
+    support: Whole,
+    codes: Int[Tensor, " a"],
+    given: Source,
+    exactly: Make,
+    ask: Callable[[Search, Tensor, str, Tensor], Neighborhood],
+    k: int,
+) -> Neighborhood:
+    """Anchors among all rows where the space has looked at labels: each fold in a map fitted to the
+    others. Where every row is an anchor, as in memory: among the rows of the other folds."""
+    if not support.sampled:
+        metric = exactly(given).metric
+        return cross.neighborhood(k, metric, codes).labeled(codes)
+    parts, order = [], []
+    for f in cross.fold.unique().tolist():
+        mine, rest = ((cross.fold == f).nonzero()[:, 0], (cross.fold != f).nonzero()[:, 0])
+        space = cross.form(cross.rows[rest], codes[rest])
+        search = exactly(Mapped(given, space))
+        own = support.some[mine]
+        parts.append(ask(search, space(cross.rows[mine]), f"fold {f} of {len(support.some)}", own))
+        order.append(mine)
+    return joined(parts).rows(torch.cat(order).argsort())
 
 
 def searched(

@@ -18,7 +18,7 @@ import warnings
 from collections.abc import Callable
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -39,9 +39,14 @@ from vicinal.checks import InputError
 from vicinal.files import fingerprint
 from vicinal.labels import codes_of, labels_of
 from vicinal.neighbors.search import Search
+from vicinal.neighbors.search.choice import make_sharded
+from vicinal.neighbors.search.cost import lists_bytes
 from vicinal.neighbors.search.pg_rows import PgRows, is_pg
 from vicinal.neighbors.search.resumable import Progress
-from vicinal.neighbors.search.sharded import ShardedSearch, Source, rows_at
+from vicinal.neighbors.search.sharded import Source, rows_at
+
+if TYPE_CHECKING:
+    from vicinal.neighbors.search.on_ray import RaySearch
 
 DEFAULT_MEMORY = 2 << 30  # of an audit of shards, where nothing is said
 PROCESS = 420 << 20  # what Python and torch take, where it cannot be asked
@@ -155,8 +160,11 @@ def streamed(
         if "foreign" in rows:
             rest["foreign"] = rows_at(rows["foreign"], slice(None), sampled.READ)
         sets, about = sampled_sets(support, query, settings, about, rest)
-        make, run = engine(on, settings, room(memory, sets.support.rows.shape, support, settings))
-        facts = sampled_facts(support, sets, settings, about, make, work, progress)
+        block = room(memory, sets.support.rows.shape, support, settings)
+        make, run = engine(on, settings, block)
+        exactly, _ = engine(on, dataclasses.replace(settings, search="exact"), block)
+        engines = make, exactly
+        facts = sampled_facts(support, sets, settings, about, engines, work, progress)
         labels, cases = all_rows(facts, support, query, work, run, progress, memory)
         record, suspects = streamed_labels(facts, support, labels)
         scale = scale_of(facts, support, query, suspects, labels, cases, memory)
@@ -201,12 +209,15 @@ def engine(
 ) -> tuple[Callable[[Source], Search], Run]:
     """Where neighbors are searched and rows judged: block by block here, or in Ray's processes."""
     if on is None:
-        search = ShardedSearch(settings.metric, memory=block)
-        return search.build, in_turn
-    from vicinal.neighbors.search.on_ray import RaySearch
 
-    kind = "faiss" if settings.search == "faiss" else "exact"
-    spread = RaySearch(settings.metric, on=on, engine=kind)
+        def make(source: Source) -> Search:
+            return make_sharded(
+                settings.search, settings.metric, recall=settings.recall, memory=block,
+                shape=(len(source), source.width),
+            ).build(source)  # fmt: skip
+
+        return make, in_turn
+    spread = ray_search(on, settings)
     return spread.build, spread.map
 
 
@@ -214,6 +225,8 @@ def room(memory: int, anchors: tuple[int, ...], support: Whole, settings: AuditS
     """Bytes for a block of rows and its search, besides what stays in memory."""
     k = min(settings.k or NEIGHBORS, len(support) - 1)
     held = anchors[0] * (12 * anchors[1] + 80 * k) + 40 * len(support)
+    if settings.search != "exact":
+        held += lists_bytes(len(support), support.rows.width)
     left = memory - process() - held
     if left < 2 * SMALLEST:
         least = (process() + held + 2 * SMALLEST) / (1 << 20)
@@ -264,6 +277,7 @@ def parts_key(facts: Facts, support: Whole, query: Whole | None) -> str:
         *(whole.codes for whole in held if whole is not None and whole.codes is not None),
         *beside, len(support.some), *map(str, dataclasses.astuple(facts.settings)),
         repr(facts.ned.parameters_), facts.shown, facts.space.name,
+        "" if facts.support.search.exact else facts.support.search.title,
     )[:16]  # fmt: skip
 
 
@@ -291,6 +305,8 @@ def scale_of(
             f"; heads are compared on {len(query.some):,} of {len(query):,} query rows, and every "
             "row has its verdict from the head that is kept"
         )
+    if support.sampled:
+        how += f"; trust.vic stands on the {anchors:,} rows alone, and is fitted anew to them"
     counts = torch.bincount(facts.verdicts.codes, minlength=4).tolist()
     few = dict(zip(("supported", "contested", "unfamiliar", "isolated"), counts, strict=True))
     return Scale(
@@ -314,7 +330,10 @@ def named_parts(table: str, parts: Parts) -> dict[str, Path]:
 
 def on_ray(on: str, settings: AuditSettings) -> Callable[[torch.Tensor], Search]:
     """Makes a search of rows in memory that lives in Ray's processes."""
+    return lambda rows: ray_search(on, settings).build(rows)
+
+
+def ray_search(on: str, settings: AuditSettings) -> RaySearch:
     from vicinal.neighbors.search.on_ray import RaySearch
 
-    kind = "faiss" if settings.search == "faiss" else "exact"
-    return lambda rows: RaySearch(settings.metric, on=on, engine=kind).build(rows)
+    return RaySearch(settings.metric, on=on, engine=settings.search, recall=settings.recall)

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import torch
 from jaxtyping import Int
@@ -21,7 +21,7 @@ from vicinal.capture import ShardStore
 from vicinal.confidence.support import CrossFit
 from vicinal.evaluation.calibration import expected_calibration_error
 from vicinal.files import fingerprint
-from vicinal.neighbors.neighborhood import Neighborhood
+from vicinal.neighbors.neighborhood import Neighborhood, joined
 from vicinal.neighbors.search import Search, make_search
 from vicinal.neighbors.search.cost import SAMPLE
 from vicinal.neighbors.search.protocol import ApproximateSearch, EffortSearch
@@ -30,6 +30,14 @@ from vicinal.neighbors.search.resumable import Progress, resumable_query
 
 if TYPE_CHECKING:
     from vicinal.audits.facts import Facts
+
+
+class Checked(NamedTuple):
+    """Support rows whose neighbors were found, and searched exactly as well."""
+
+    rows: Int[Tensor, " r"]
+    found: Neighborhood
+    exact: Neighborhood
 
 
 @dataclass(eq=False)
@@ -42,7 +50,7 @@ class Searching:
     progress: Progress | None
     make: Callable[[Tensor], Search] | None = None  # another engine than the settings name
     engine: Search = field(init=False)
-    checked: list[tuple[Int[Tensor, " r"], Neighborhood]] = field(default_factory=list)
+    checked: list[Checked] = field(default_factory=list)
     title: str = ""  # of the engine that found the graph
     recalls: dict[str, Recall] = field(default_factory=dict)  # of other sets, by name
 
@@ -50,10 +58,13 @@ class Searching:
         self.engine = self._made(self.support.rows)
 
     def nearest(self, rows: LabeledRows, k: int) -> Neighborhood:
-        """Of the rows of another set.
+        """Of the rows of another set."""
+        self.prepare(rows, k)
+        return self._asked(self.engine, rows.rows, k, rows.fingerprint)
 
-        They may lie where lists find less than among the support: then the effort is raised again.
-        """
+    def prepare(self, rows: LabeledRows, k: int) -> None:
+        """Rows of another set may lie where lists find less than among the support: then the effort
+        is raised again, and recall has one more value."""
         engine = self.engine
         if not engine.exact:
             some = drawn_rows(len(rows.rows), SAMPLE, self.settings.seed + 2)
@@ -68,7 +79,6 @@ class Searching:
                     f"rows of {rows.name} lie otherwise than those of the support: {recall}, below "
                     f"--recall {self.settings.recall:g}. Pass a higher --recall, or --search exact."
                 )
-        return self._asked(engine, rows.rows, k, rows.fingerprint)
 
     def own(self, k: int) -> Neighborhood:
         """Of each support row among the others, itself left out by its index."""
@@ -76,11 +86,20 @@ class Searching:
         own = torch.arange(len(rows))
         found = self._asked(self.engine, rows, k, "support", own)
         self.title = self.engine.title
+        self.check(k, own, found)
+        return found
+
+    def check(self, k: int, own: Int[Tensor, " n"], graph: Neighborhood | None) -> None:
+        """Ask some support rows exactly as well; ``own``: their numbers in the search.
+
+        ``graph``: what was found for all of them; None where that was in other maps.
+        """
         if not self.engine.exact:
             some = self._sample
             asked = cast(ApproximateSearch, self.engine)
-            self.checked.append((some, asked.exactly(rows[some], k, exclude=some)))
-        return found
+            rows, out = self.support.rows[some], own[some]
+            found = asked.query(rows, k, exclude=out) if graph is None else graph.rows(some)
+            self.checked.append(Checked(some, found, asked.exactly(rows, k, exclude=out)))
 
     def crossed(self, cross: CrossFit, k: int, codes: Tensor) -> Neighborhood:
         """The same where the space has looked at labels: each fold among the others."""
@@ -95,7 +114,9 @@ class Searching:
                 rest = (cross.fold != names[fold]).nonzero()[:, 0]
                 at = torch.isin(mine, self._sample).nonzero()[:, 0]
                 distances, indices = cast(ApproximateSearch, engine).exactly(rows[at], k)
-                self.checked.append((mine[at], Neighborhood(distances, rest[indices])))
+                exact = Neighborhood(distances, rest[indices])
+                own = Neighborhood(found.distances[at], rest[found.indices[at]])
+                self.checked.append(Checked(mine[at], own, exact))
             return found
 
         return cross.neighborhood(k, self.settings.metric, codes, ask)
@@ -131,18 +152,19 @@ def search_facts(facts: Facts) -> SearchFacts:
     title = facts.searching.title or engine.title
     if not checked:
         return SearchFacts(title, exact=True, how=title)
-    rows = torch.cat([part for part, _ in checked])
-    exact = Neighborhood(*(torch.cat(c) for c in zip(*(n for _, n in checked), strict=True)))
-    found, codes = facts.graph.rows(rows), facts.sets.codes[rows]
-    recall = recall_of(found, exact)
-    before = facts.ned.log_probs_of(exact.labeled(facts.support.voters))
-    after = facts.ned.log_probs_of(found)
+    rows = torch.cat([part.rows for part in checked])
+    exact, found = (joined([part[at] for part in checked]) for at in (2, 1))
+    recall, codes, voters = recall_of(found, exact), facts.sets.codes[rows], facts.support.voters
+    before, after = (facts.ned.log_probs_of(near.labeled(voters)) for near in (exact, found))
     own, own_exact = (log_p.gather(1, codes[:, None])[:, 0] for log_p in (after, before))
     chance = own.isfinite() & own_exact.isfinite()
     worse = (own_exact - own)[chance]  # NLL row by row: found less exact
     lost = int((own.isinf() & own_exact.isfinite()).sum())
     nll, error = float(worse.mean()), float(worse.std()) / max(len(worse), 1) ** 0.5
-    ece, moved = _ece(after, codes) - _ece(before, codes), _suspects_moved(facts, rows, before)
+    ece, moved = (
+        _ece(after, codes) - _ece(before, codes),
+        _suspects_moved(facts, rows, after, before),
+    )
     others = facts.searching.recalls
     last = "".join(f"; {name}: {other}" for name, other in others.items())
     last += f"; {lost} lost the last neighbor of their class" if lost else ""
@@ -171,13 +193,13 @@ def _ece(log_probs: Tensor, codes: Tensor) -> float:
     return float(expected_calibration_error(confidence, (best.indices == codes).numpy()))
 
 
-def _suspects_moved(facts: Facts, rows: Tensor, exact: Tensor) -> int:
+def _suspects_moved(facts: Facts, rows: Tensor, *answers: Tensor) -> int:
     """How many of these rows are suspects by one answer of their neighbors and not by the other."""
     from vicinal.audits.suspects import class_log_probs, scored_labels
 
-    logs = facts.support_classes.clone()
-    logs[rows] = class_log_probs(facts, rows, exact)
-    flags = torch.zeros(2, len(logs), dtype=torch.bool)
-    flags[0, facts.labels.suspects] = True
-    flags[1, scored_labels(logs, facts.sets.codes).suspects] = True
+    flags = torch.zeros(2, len(facts.sets.codes), dtype=torch.bool)
+    for flag, log_ned in zip(flags, answers, strict=True):
+        logs = facts.support_classes.clone()
+        logs[rows] = class_log_probs(facts, rows, log_ned)
+        flag[scored_labels(logs, facts.sets.codes).suspects] = True
     return int((flags[0] != flags[1])[rows].sum())

@@ -45,7 +45,7 @@ class LabelJudge:
     def __init__(self, facts: Facts, whole: Whole) -> None:
         assert whole.codes is not None
         self.ned, self.k, self.settings = facts.ned, facts.graph.k, facts.settings
-        self.whole, self.anchors = whole, whole.some
+        self.whole, self.anchors, self.graph = whole, whole.some, facts.graph
         self.own, self.matrix = facts.support_classes, facts.labels.noise.matrix
         self.counts = torch.bincount(whole.codes, minlength=len(facts.sets.classes))
         self.blend, self.linear = facts.support_blend, facts.linear.head
@@ -57,6 +57,9 @@ class LabelJudge:
         own = torch.arange(start, stop)
         support = self.ned.support_
         near = support.search.query(support.space(rows), self.k, exclude=own).cpu()
+        place, mine = self._anchors_among(own)  # found before, by a map that had not seen them
+        near.distances[mine] = self.graph.distances[place].to(near.distances)
+        near.indices[mine] = self.graph.indices[place]
         near = near.labeled(support.voters)
         parts = [
             self._judged(
@@ -76,10 +79,15 @@ class LabelJudge:
             even = torch.full((log_p.shape[1],), -math.log(log_p.shape[1]), dtype=torch.float64)
             log_linear = torch.from_numpy(self.linear.predict_log_proba(rows.numpy()))
             log_p = product_log_probs(log_p, log_linear, even, self.blend)
-        place = torch.searchsorted(self.anchors, own).clamp_max(len(self.anchors) - 1)
-        mine = self.anchors[place] == own
-        log_p[mine] = self.own[place[mine]]
+        place, mine = self._anchors_among(own)
+        log_p[mine] = self.own[place]
         return log_p
+
+    def _anchors_among(self, own: Int[Tensor, " m"]) -> tuple[Tensor, Tensor]:
+        """Places of those rows that are anchors, and which rows they are."""
+        place = torch.searchsorted(self.anchors, own).clamp_max(len(self.anchors) - 1)
+        mine = (self.anchors[place] == own).nonzero()[:, 0]
+        return place[mine], mine
 
     def _judged(self, own: Tensor, rows: Tensor, near: Neighborhood) -> dict[str, Any]:
         assert self.whole.codes is not None

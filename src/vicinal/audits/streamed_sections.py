@@ -22,6 +22,7 @@ from vicinal.audits.parts import Parts
 from vicinal.audits.record import SupportRows
 from vicinal.audits.sampled import READ, Whole, ids_of
 from vicinal.audits.sections import ClassFacts, Data, Duplicates, Map, PriorShift, SetFacts
+from vicinal.audits.streamed_head import anchors_head
 from vicinal.neighbors.neighborhood import Neighborhood
 from vicinal.neighbors.search.sharded import rows_at
 
@@ -41,7 +42,7 @@ def sections_of_all(
         "hubs": lambda f: data.hubs(f.neighborhood.indices, f.weights, len(support)),
         "prior_shift": lambda f: prior_shift_of_all(f, support, query),
         "not_checked": not_checked_of_all,
-        "head": lambda f: None,
+        "head": lambda f: anchors_head(f, support),
         "support": lambda f: None,
     }
     found = {name: own.get(name, section)(facts) for name, section in SECTIONS.items()}
@@ -156,9 +157,6 @@ def not_checked_of_all(facts: Facts) -> dict[str, str]:
     from vicinal.audits.audit import not_checked
 
     found = not_checked(facts)
-    found["trust.vic"] = "a head holds its support, which is not in memory: fit one on fewer rows"
-    if facts.settings.space == "fit":
-        found["spaces"] = "whitened and learned ones look at the labels: they need rows in memory"
     if facts.sets.leave_one_out:
         found["verdicts"] = "of a support alone only the sampled rows have one; give a query"
     return found

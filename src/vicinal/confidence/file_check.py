@@ -145,6 +145,8 @@ def _check_store(store: Any) -> None:
     _need(type(store.get("width")) is int and store["width"] > 0, "its store has no width")
     _need(isinstance(store.get("marks"), str), "its store has no marks")
     _need(type(store.get("hnsw")) is bool, "its store does not say how it is asked")
+    effort = store.get("ef_search")
+    _need(effort is None or (type(effort) is int and 0 < effort <= 1000), "its ef_search")
 
 
 def _width(tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> int:

@@ -159,10 +159,11 @@ class TrustHead:
         return cls(ned, measure(ned, held, target_accuracy, unfamiliar))
 
     def __repr__(self) -> str:
-        held, ned = self.standards, self.ned
+        held, ned, all_rows = self.standards, self.ned, self.made_from.sample_of
+        whole = "" if all_rows is None else f" of {all_rows:,}"
         cut = f"accepts confidence >= {held.threshold:.3f}" if held.reachable else "accepts nothing"
         return (
-            f"TrustHead({type(self.model).__name__}, {ned.support_size_:,} rows x "
+            f"TrustHead({type(self.model).__name__}, {ned.support_size_:,}{whole} rows x "
             f"{ned.n_features_in_}, {len(self.classes_)} classes; {cut} for accuracy "
             f"{held.target_accuracy:g}, from {len(held.disagreements):,} {held.source} rows)"
         )

@@ -94,15 +94,17 @@ def ned_of_state(tensors: dict[str, Tensor], facts: dict[str, Any]) -> NEDClassi
 
 def _store_facts(support: LabeledSupport) -> dict[str, Any] | None:
     """The table that holds the rows, where one does; which server it is on is not written down."""
-    table = getattr(support.search, "table", None)
+    search = support.search
+    table = getattr(search, "table", None)
     if table is None:
         return None
     return {
         "table": table.name,
         "columns": table.columns,
-        "width": support.search.width,
+        "width": search.width,
         "marks": table.marks(),
-        "hnsw": not support.search.exact,
+        "hnsw": not search.exact,
+        "ef_search": None if search.exact else getattr(search, "ef_search", None),
     }
 
 
@@ -112,7 +114,9 @@ def _opened(store: dict[str, Any], metric: str, codes: Tensor) -> Search:
     from vicinal.neighbors.search.postgres import PgSearch
 
     address = pg_address(f"pg:{store['table']}")
-    search = PgSearch(*address, metric=metric, hnsw=store["hnsw"]).open(**store["columns"])
+    effort = store.get("ef_search")  # of an index, as it was found to be enough
+    search = PgSearch(*address, metric=metric, hnsw=store["hnsw"], ef_search=effort)
+    search.open(**store["columns"])
     same = search.width == store["width"] and len(search) == len(codes)
     if not same or search.table.marks() != store["marks"]:
         raise InputError(

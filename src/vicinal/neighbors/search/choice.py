@@ -10,6 +10,7 @@ from vicinal.checks import InputError, check_choice, check_share
 from vicinal.neighbors.search.cost import exact_seconds, lists_may_pay
 from vicinal.neighbors.search.exact import ExactSearch
 from vicinal.neighbors.search.protocol import Search
+from vicinal.neighbors.search.sharded import ShardedSearch
 
 SEARCHES = ("exact", "auto", "faiss")
 RECALL = 0.98
@@ -54,18 +55,36 @@ def make_search(
     return FaissSearch(metric, "auto" if search == "auto" else "ivf", recall=recall)
 
 
+def make_sharded(
+    search: str, metric: str, *, recall: float, memory: int, shape: tuple[int, int]
+) -> ShardedSearch:
+    """The same by name for rows that are read in blocks of so much memory."""
+    if search == "exact" or (search == "auto" and not lists_may_pay(*shape)):
+        return ShardedSearch(metric, memory=memory)
+    if search == "auto" and find_spec("faiss") is None:
+        warn_of_minutes(*shape)
+        return ShardedSearch(metric, memory=memory)
+    from vicinal.neighbors.search.sharded_lists import ShardedLists  # an extra, as above
+
+    kind = "auto" if search == "auto" else "ivf"
+    return ShardedLists(metric, kind, recall=recall, memory=memory)
+
+
 class _WithoutFaiss(ExactSearch):
     """What ``"auto"`` is where there is no choice: exact, and it says what that costs."""
 
     def build(self, support: Any) -> Self:
         super().build(support)
         if lists_may_pay(len(self), self.width):
-            minutes = exact_seconds(len(self), self.width) / 60
-            warnings.warn(
-                f"an exact search of {len(self):,} rows among themselves takes about "
-                f"{minutes:.0f} minutes here. With pip install 'vicinal[faiss]' search='auto' "
-                "would use inverted lists, and say what they miss.",
-                UserWarning,
-                stacklevel=2,
-            )
+            warn_of_minutes(len(self), self.width)
         return self
+
+
+def warn_of_minutes(rows: int, width: int) -> None:
+    warnings.warn(
+        f"an exact search of {rows:,} rows among themselves takes about "
+        f"{exact_seconds(rows, width) / 60:.0f} minutes here. With pip install 'vicinal[faiss]' "
+        "search='auto' would use inverted lists, and say what they miss.",
+        UserWarning,
+        stacklevel=3,
+    )

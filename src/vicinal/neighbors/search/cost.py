@@ -60,6 +60,11 @@ def lists_seconds(rows: int, width: int) -> float:
     return operations / product_rate() + exact_seconds(rows, width, min(rows, 2 * SAMPLE))
 
 
+def lists_bytes(rows: int, width: int) -> int:
+    """Of lists in memory: half a byte for each two columns, at most 64, and two numbers a row."""
+    return rows * (min(-(-width // 4), 64) + 16)
+
+
 def lists_may_pay(rows: int, width: int) -> bool:
     """Whether exact takes longer than patience, and making lists at most half as long as that."""
     exact = exact_seconds(rows, width)

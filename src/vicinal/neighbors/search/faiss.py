@@ -10,8 +10,8 @@ How much effort that takes is found on 1,000 exact rows, and what is still misse
 
 from __future__ import annotations
 
+import math
 import threading
-import time
 import timeit
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -26,8 +26,8 @@ from vicinal.neighbors.distances import compared_rows, in_unit, zero_rows
 from vicinal.neighbors.neighborhood import Neighborhood
 from vicinal.neighbors.search.cost import SAMPLE, lists_may_pay
 from vicinal.neighbors.search.exact import SPARE, ExactSearch, kept_mask, squared_distances
-from vicinal.neighbors.search.lists import InvertedLists
-from vicinal.neighbors.search.recall import Recall, drawn_rows, recall_of
+from vicinal.neighbors.search.lists import InvertedLists, clock, training_rows
+from vicinal.neighbors.search.recall import Recall, drawn_rows
 from vicinal.neighbors.search.smallest import by_distance_then_index, smallest_scores
 
 LISTS_FROM = 5_000  # rows below which lists are never worth their making
@@ -35,7 +35,6 @@ _K = 100  # neighbors that the effort is found for, until more are asked for
 _SIMPLE, _BLAS = 1 << 62, 1  # thresholds under which faiss uses its loop always, and never
 _FEW = 4  # queries below which there is no matrix to multiply by
 _global_threshold = threading.Lock()
-clock = time.process_time  # of all threads: others on the machine do not count
 
 
 class FaissSearch(ExactSearch):
@@ -75,7 +74,7 @@ class FaissSearch(ExactSearch):
         self.recall_: Recall | None = None
         self._edited = 0
         self._lists: InvertedLists | None = None
-        self._faiss = _import_faiss()
+        self._faiss = import_faiss()
 
     @property
     def exact(self) -> bool:  # type: ignore[override]  # of this engine it depends on the rows
@@ -100,7 +99,9 @@ class FaissSearch(ExactSearch):
         self._use_blas = self._blas_is_faster()
         self._lists, self.recall_, self._edited = None, None, 0
         if self._wants_lists():
-            self._lists = InvertedLists(self._faiss, self._rows)
+            some = self._rows[training_rows(len(self)).numpy()]
+            self._lists = InvertedLists(self._faiss, len(self), some)
+            self._lists.add(self._rows)
             self._reach(min(_K, len(self) - 1))
         return self
 
@@ -163,8 +164,9 @@ class FaissSearch(ExactSearch):
             if self.nprobe is not None:
                 self._lists.probes = self.nprobe
             elif sample[0] == rows[0]:
-                wanted = (3 * self.recall + 1) / 4
-                self._lists.read_for(self._rows, sample, true.indices, wanted)
+                homes = self._lists.homes(self._rows[true.indices.flatten().numpy()])
+                asked, wanted = self._rows[sample.numpy()], (3 * self.recall + 1) / 4
+                self._lists.read_for(asked, homes.reshape(len(sample), -1), wanted)
             self.recall_ = self._raise_effort(self.rows(sample), sample, true, exact)
             if self._lists is None:
                 return
@@ -174,18 +176,17 @@ class FaissSearch(ExactSearch):
         self, x: Tensor, out: Tensor | None, true: Neighborhood, exact: float
     ) -> Recall | None:
         """Until recall is met; where that is hardly faster than ``exact``, lists are given up."""
-        while self._lists is not None:
-            start = clock()
-            recall = recall_of(self._answered(x, true.k, out, self._listed), true)
-            slow = self.kind == "auto" and clock() - start > exact / 2
-            enough = self.nprobe is not None or recall.share >= self.recall
-            if self.nprobe is None and (slow or (not enough and self._lists.widest)):
-                self._lists = None
-            elif enough:
-                return recall
-            else:
-                self._lists.try_harder()
-        return None
+        if self._lists is None:
+            return None
+        wanted, slowest = (0.0, math.inf) if self.nprobe is not None else (self.recall, exact / 2)
+        found = self._lists.reach(
+            lambda: self._answered(x, true.k, out, self._listed),
+            true,
+            wanted,
+            slowest if self.kind == "auto" else math.inf,
+        )
+        self._lists = None if found is None else self._lists
+        return found
 
     def _listed(self, x: Tensor, k: int, exclude: Tensor) -> Neighborhood:
         """The nearest of the candidates that lists give; where these are too few, exactly."""
@@ -249,7 +250,7 @@ def _threshold(faiss: Any, value: int) -> Iterator[None]:
             faiss.cvar.distance_compute_blas_threshold = before
 
 
-def _import_faiss() -> Any:
+def import_faiss() -> Any:
     try:
         import faiss
     except ImportError as error:

@@ -10,6 +10,9 @@ neighbors of a sample lie in say how many must be.
 
 from __future__ import annotations
 
+import math
+import time
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -18,20 +21,24 @@ from jaxtyping import Float, Int
 from numpy.typing import NDArray
 from torch import Tensor
 
+from vicinal.neighbors.neighborhood import Neighborhood
 from vicinal.neighbors.search.cost import ITERATIONS, TRAINING, list_count
+from vicinal.neighbors.search.recall import Recall, recall_of
 
 _CODED_FROM = 10_000  # rows below which there is nothing to learn codes from: they are kept whole
 _PARTS = 128  # of a code at most; the sums of more do not fit the registers of a fast scan
 _DEEPEST = 16  # candidates for each neighbor; beyond, codes are not what hides the others
 _BLOCK = 1 << 14  # rows that are handed over at a time
+clock = time.process_time  # of all threads: others on the machine do not count
 
 
 class InvertedLists:
     """Which rows may be near: ids are 0..n-1 in the order rows came, and are never used again."""
 
-    def __init__(self, faiss: Any, rows: NDArray[np.float32]) -> None:
-        n, width = rows.shape
-        self.count, self.probes, self.depth = list_count(n), 1, 2
+    def __init__(self, faiss: Any, n: int, some: NDArray[np.float32]) -> None:
+        """For n rows to come, trained on ``some`` of them (:func:`training_rows`)."""
+        width = some.shape[1]
+        self.count, self.probes, self.depth = min(list_count(n), max(1, len(some) // 39)), 1, 2
         columns = 2 * -(-width // (2 * _PARTS))  # to a part of the code
         parts = -(-width // columns)
         coded = n >= _CODED_FROM
@@ -40,10 +47,8 @@ class InvertedLists:
         self._index = faiss.index_factory(self._width, f"IVF{self.count},{codes}")
         self._index.cp.niter = ITERATIONS
         self._index.cp.min_points_per_centroid = 1  # list_count sees to it; faiss would print
-        some = np.random.default_rng(0).permutation(n)[: TRAINING * self.count]
-        self._index.train(self._wide(rows[np.sort(some)]))
+        self._index.train(self._wide(some))
         self.ids = torch.empty(0, dtype=torch.long)
-        self.add(rows)
 
     def add(self, rows: NDArray[np.float32]) -> None:
         first = int(self.ids[-1]) + 1 if len(self.ids) else 0
@@ -74,22 +79,40 @@ class InvertedLists:
         """Whether every list is read: more effort than that is an exact search."""
         return self.probes >= self.count
 
-    def read_for(
-        self,
-        rows: NDArray[np.float32],
-        asked: Int[Tensor, " m"],
-        neighbors: Int[Tensor, "m k"],
-        share: float,
-    ) -> None:
-        """Read as many lists as hold this share of the true neighbors of the rows asked."""
+    def homes(self, rows: NDArray[np.float32]) -> NDArray[np.int64]:
+        """The list that each row lies in."""
+        parts = [rows[at : at + _BLOCK] for at in range(0, len(rows), _BLOCK)]
         find = self._index.quantizer.search
-        _, order = find(self._wide(rows[asked.numpy()]), self.count)
+        return np.concatenate([find(self._wide(part), 1)[1][:, 0] for part in parts])
+
+    def read_for(self, asked: NDArray[np.float32], homes: NDArray[np.int64], share: float) -> None:
+        """Read as many lists as hold this share of the true neighbors of the rows asked, whose
+        lists are ``homes``."""
+        _, order = self._index.quantizer.search(self._wide(asked), self.count)
         rank = np.empty_like(order)
         np.put_along_axis(rank, order, np.arange(self.count)[None].repeat(len(order), 0), 1)
-        parts = neighbors.flatten().split(_BLOCK)
-        home = np.concatenate([find(self._wide(rows[part.numpy()]), 1)[1] for part in parts])
-        needed = np.sort(np.take_along_axis(rank, home.reshape(len(order), -1), 1), axis=None)
+        needed = np.sort(np.take_along_axis(rank, homes, 1), axis=None)
         self.probes = int(needed[min(int(share * len(needed)), len(needed) - 1)]) + 1
+
+    def reach(
+        self,
+        ask: Callable[[], Neighborhood],
+        true: Neighborhood,
+        wanted: float,
+        slowest: float = math.inf,
+    ) -> Recall | None:
+        """Raise the effort until ``ask`` has the recall that is wanted, and measure it.
+
+        None where that cannot be, or where asking takes longer than ``slowest``: lists do not pay.
+        """
+        while True:
+            start = clock()
+            recall = recall_of(ask(), true)
+            if clock() - start > slowest or (recall.share < wanted and self.widest):
+                return None
+            if recall.share >= wanted:
+                return recall
+            self.try_harder()
 
     def try_harder(self) -> None:
         """Half as many candidates again: the lists hold enough. If that was not it, more lists."""
@@ -102,3 +125,9 @@ class InvertedLists:
         """Zero columns make the width a multiple of a part's."""
         more = self._width - rows.shape[1]
         return np.ascontiguousarray(np.pad(rows, ((0, 0), (0, more))) if more else rows)
+
+
+def training_rows(n: int, most: int | None = None) -> Int[Tensor, " t"]:
+    """Which of n rows the lists' centers are trained on, in order; at most so many."""
+    order = np.random.default_rng(0).permutation(n)[: TRAINING * list_count(n)]
+    return torch.from_numpy(np.sort(order[:most]))

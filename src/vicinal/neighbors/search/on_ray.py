@@ -24,9 +24,10 @@ from vicinal.checks import InputError, check_choice, check_k
 from vicinal.cluster import RESTARTS, asking, connect, places
 from vicinal.neighbors.distances import METRICS
 from vicinal.neighbors.neighborhood import Neighborhood, joined
-from vicinal.neighbors.search.choice import make_search
+from vicinal.neighbors.search.choice import RECALL, make_search
 from vicinal.neighbors.search.exact import checked_exclude, checked_rows
 from vicinal.neighbors.search.protocol import ApproximateSearch, Search
+from vicinal.neighbors.search.recall import Recall
 from vicinal.neighbors.search.sharded import (
     Asked,
     Source,
@@ -45,9 +46,11 @@ _READ = 1 << 16  # rows read at a time
 class Piece:
     """What an actor is: rows ``start`` to ``stop`` of a source, or the rows themselves."""
 
-    def __init__(self, source: Any, start: int, stop: int, metric: str, engine: str) -> None:
+    def __init__(
+        self, source: Any, start: int, stop: int, metric: str, engine: str, recall: float
+    ) -> None:
         self.source, self.start, self.stop = source, start, stop
-        self.metric, self.engine = metric, engine
+        self.metric, self.engine, self.recall = metric, engine, recall
         self._search: Search | None = None
 
     @property
@@ -58,14 +61,20 @@ class Piece:
             if not isinstance(rows, np.ndarray):
                 blocks = rows.blocks(_READ, self.start, self.stop)
                 rows = torch.cat([block for _, block in blocks])
-            made = make_search(self.engine, self.metric)
-            self._search = made.build(torch.tensor(rows) if isinstance(rows, np.ndarray) else rows)
+            rows = torch.tensor(rows) if isinstance(rows, np.ndarray) else rows
+            shape = (len(rows), rows.shape[1])
+            made = make_search(self.engine, self.metric, recall=self.recall, shape=shape)
+            self._search = made.build(rows)
         return self._search
 
     def ready(self) -> int:
         """Its process, once the rows are there."""
         assert len(self.search)
         return os.getpid()
+
+    def exact(self) -> bool:
+        """Whether its search is."""
+        return self.search.exact
 
     def node(self) -> str:
         """The machine it is on."""
@@ -110,7 +119,7 @@ class RaySearch:
     ----------
     metric : as of :class:`ExactSearch`.
     on : ``"ray"`` (the cluster of RAY_ADDRESS, or a local one) or ``"ray://host:port"``.
-    engine : what searches a piece: ``"exact"`` or ``"faiss"``.
+    engine : what searches a piece, as :func:`make_search` takes it; recall : that of each piece.
     workers : how many actors; None is one for each core of the cluster that is free.
     """
 
@@ -120,12 +129,14 @@ class RaySearch:
         *,
         on: str = "ray",
         engine: str = "exact",
+        recall: float = RECALL,
         workers: int | None = None,
     ) -> None:
         check_choice(metric, "metric", METRICS)
         self.metric = metric
-        self.engine = engine
-        self.exact = engine == "exact"
+        self.engine, self.recall = engine, recall
+        self.exact = True  # until a piece says otherwise
+        self.recall_: Recall | None = None  # of all pieces together, which nobody has measured here
         self.workers = workers
         self.ray = connect(on)
         self.actors: list[Any] = []
@@ -134,7 +145,7 @@ class RaySearch:
 
     @property
     def title(self) -> str:
-        return f"{self.engine}, in {len(self.actors)} workers of Ray"
+        return f"{'exact' if self.exact else 'IVF'}, in {len(self.actors)} workers of Ray"
 
     @property
     def source(self) -> Source | Tensor:
@@ -162,14 +173,15 @@ class RaySearch:
         edges = [rows * at // count for at in range(count + 1)]
         remote = ray.remote(num_cpus=share, max_restarts=RESTARTS, max_task_retries=RESTARTS)(Piece)
         self._source, self.actors, self._stored = support, [], []
+        how = self.metric, self.engine, self.recall
         for start, stop in itertools.pairwise(edges):
             piece: Any = support
             if isinstance(support, Tensor):
                 piece = ray.put(support[start:stop].detach().cpu().numpy())
                 self._stored.append(piece)  # a restarted actor reads it again
-            self.actors.append(remote.remote(piece, start, stop, self.metric, self.engine))
+            self.actors.append(remote.remote(piece, start, stop, *how))
         with asking("the support"):
-            ray.get([actor.ready.remote() for actor in self.actors])
+            self.exact = all(ray.get([actor.exact.remote() for actor in self.actors]))
         return self
 
     def rows(self, indices: Tensor | slice) -> Float[Tensor, "m d"]:

@@ -46,10 +46,31 @@ def pg_address(spec: str) -> PgAddress:
     return PgAddress(dsn or os.environ.get("DATABASE_URL", ""), table)
 
 
-class PgRows:
-    """A table as rows that are read in blocks, in order of id; ids and labels are in memory."""
+class TableRows:
+    """A table's rows in order of id, read in blocks."""
 
-    dtype = torch.float32
+    dtype = torch.float32  # what pgvector stores
+
+    def __init__(self, table: PgTable) -> None:
+        self.table = table
+
+    @property
+    def width(self) -> int:
+        return self.table.width
+
+    def __len__(self) -> int:
+        return len(self.table.ids)
+
+    def blocks(
+        self, size: int, start: int = 0, stop: int | None = None
+    ) -> Iterator[tuple[int, Tensor]]:
+        stop = len(self) if stop is None else stop
+        for at, rows in self.table.stream(size, start, stop):
+            yield at, torch.from_numpy(rows)
+
+
+class PgRows(TableRows):
+    """A table as rows that are read in blocks, in order of id; ids and labels are in memory."""
 
     def __init__(
         self,
@@ -71,20 +92,6 @@ class PgRows:
 
     def __setstate__(self, state: tuple[PgAddress, dict[str, str | None]]) -> None:
         self._open(*state)
-
-    @property
-    def width(self) -> int:
-        return self.table.width
-
-    def __len__(self) -> int:
-        return len(self.table.ids)
-
-    def blocks(
-        self, size: int, start: int = 0, stop: int | None = None
-    ) -> Iterator[tuple[int, Tensor]]:
-        stop = len(self) if stop is None else stop
-        for at, rows in self.table.stream(size, start, stop):
-            yield at, torch.from_numpy(rows)
 
     def labels(self) -> NDArray[Any] | None:
         found = self.table.labels

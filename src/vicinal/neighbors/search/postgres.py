@@ -4,11 +4,14 @@ r"""Search in PostgreSQL with pgvector: a support that stays on its server, behi
 ids, and never writes to it. Here only ids and labels are kept. The server orders by distance and
 id; what it proposes, k and a few more, is fetched, and the distances are computed here from the
 rows, as in every other search. Where the server's rounding could have hidden a neighbor, more is
-fetched. Exact by default; with an index (``hnsw=True``) neighbors may be missed.
+fetched. Many rows at a time are not asked one by one: the table is read once in blocks and searched
+here, which gives the same answer. Exact by default; with an index (``hnsw=True``) neighbors may be
+missed: its effort is raised until the recall is met, and what is still missed is measured.
 """
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Iterator
 from typing import Any, Self
 
@@ -16,7 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vicinal.checks import InputError, as_matrix, check_choice, check_k
+from vicinal.checks import InputError, as_matrix, check_choice, check_k, check_share
 from vicinal.neighbors.distances import METRICS, compared_rows, in_unit, squared_unit
 from vicinal.neighbors.neighborhood import Neighborhood, joined
 from vicinal.neighbors.search.cost import SAMPLE
@@ -27,11 +30,15 @@ from vicinal.neighbors.search.exact import (
     kept_mask,
     squared_distances,
 )
+from vicinal.neighbors.search.pg_rows import TableRows
 from vicinal.neighbors.search.pg_table import PgTable
 from vicinal.neighbors.search.recall import Recall, drawn_rows, recall_of
+from vicinal.neighbors.search.sharded import ShardedSearch
 from vicinal.neighbors.search.smallest import by_distance_then_index
 
 _BLOCK = 64  # queries whose candidates are held at a time
+_MANY = 64  # queries for which one reading of the table costs less than asking the server
+_EFFORT, _MOST = 100, 1000  # candidates an index looks at: to begin with, and pgvector's limit
 _DIGITS = 1e-5  # of the server's distances, relative: float32 sums of thousands of columns
 
 
@@ -46,7 +53,9 @@ class PgSearch:
     table : which ``build`` writes anew; a table that is not of its own making is refused.
     metric : ``"sqeuclidean"``, ``"euclidean"`` or ``"cosine"``.
     hnsw : ask the table's index (``build`` adds one): then answers are approximate.
-    ef_search : how many candidates the index looks at.
+    ef_search : how many candidates the index looks at; None: more and more, until the recall is
+        met on 1,000 rows of the table, when it is first asked.
+    recall : the share of the true neighbors that an index is to find, at least.
     """
 
     def __init__(
@@ -56,11 +65,15 @@ class PgSearch:
         *,
         metric: str = "sqeuclidean",
         hnsw: bool = False,
-        ef_search: int = 200,
+        ef_search: int | None = None,
+        recall: float = 0.98,
     ) -> None:
         check_choice(metric, "metric", METRICS)
-        check_k(ef_search, 1000, "ef_search", "pgvector")
-        self.metric, self.hnsw, self.ef_search = metric, hnsw, ef_search
+        check_share(recall, "recall")
+        if ef_search is not None:
+            check_k(ef_search, _MOST, "ef_search", "pgvector")
+        self.metric, self.hnsw, self.recall = metric, hnsw, recall
+        self.ef_search, self._given = ef_search or _EFFORT, ef_search is not None
         self.table = PgTable(dsn, table)
         self._recall: Recall | None = None
 
@@ -103,11 +116,41 @@ class PgSearch:
     def recall_(self) -> Recall | None:
         """Of an index: measured on 1,000 of its rows when first asked for."""
         if self.hnsw and self._recall is None:
-            rows = drawn_rows(len(self), SAMPLE)
-            x, k = self.rows(rows), min(100, len(self) - 1)
-            found, true = (ask(x, k, exclude=rows) for ask in (self.query, self.exactly))
-            self._recall = recall_of(found, true)
+            self._reach(min(100, len(self) - 1))
         return self._recall
+
+    def _reach(self, k: int) -> None:
+        """Raise the effort on some rows until the k nearest are found, and measure it on others."""
+        halves = (slice(None),) if self._given else (slice(0, None, 2), slice(1, None, 2))
+        rows = drawn_rows(len(self), len(halves) * SAMPLE)
+        x = self.rows(rows)
+        true = self.exactly(x, k, exclude=rows)
+        for some in halves:
+            self._recall = self._raised(x[some], rows[some], true.rows(some))
+        if not self._given and self._recall is not None and self._recall.share < self.recall:
+            warnings.warn(
+                f"the hnsw index of {self.table.name} finds less than is wanted at pgvector's "
+                f"largest ef_search ({_MOST}): {self._recall}. Build it with more links (m, "
+                "ef_construction), or pass hnsw=False.",
+                UserWarning,
+                stacklevel=3,
+            )
+
+    @torch.no_grad()
+    def reach(self, x: Any, k: int) -> Recall | None:
+        """Raise the effort until recall is met for rows like these; None where that is exact."""
+        if not self.hnsw:
+            return None
+        return self._raised(x, None, self.exactly(x, k))
+
+    def _raised(self, x: Any, out: Tensor | None, true: Neighborhood) -> Recall:
+        if not self._given:  # an index answers with no more rows than it looks at
+            self.ef_search = min(max(self.ef_search, true.k + SPARE + 1), _MOST)
+        while True:
+            recall = recall_of(self._answered(x, true.k, out, self.ef_search), true)
+            if self._given or recall.share >= self.recall or self.ef_search == _MOST:
+                return recall
+            self.ef_search = min(self.ef_search + self.ef_search // 2, _MOST)
 
     def build(self, support: Any, labels: Any = None) -> Self:
         """Write the table anew, in one transaction."""
@@ -144,6 +187,11 @@ class PgSearch:
     @torch.no_grad()
     def query(self, x: Any, k: int, *, exclude: Any = None) -> Neighborhood:
         """The k nearest rows of the table to each row of ``x``."""
+        if self.hnsw and not self._given:
+            self._check_built()
+            wanted = min(k, len(self) - 1)
+            if self._recall is None or wanted > self._recall.k:
+                self._reach(wanted)
         return self._answered(x, k, exclude, self.ef_search if self.hnsw else None)
 
     @torch.no_grad()
@@ -155,6 +203,9 @@ class PgSearch:
         x = checked_rows(x, "x", self.width).cpu()
         left_out = checked_exclude(exclude, len(x), len(self), x.device)
         check_k(k, len(self) - bool((left_out >= 0).any()), "k", "the support")
+        if index is None and len(x) >= _MANY:
+            whole = ShardedSearch(self.metric).build(TableRows(self.table))
+            return whole.query(x, k, exclude=left_out)
         parts = zip(x.split(_BLOCK), left_out.split(_BLOCK), strict=True)
         return joined([self._block(rows, k, out, index) for rows, out in parts])
 

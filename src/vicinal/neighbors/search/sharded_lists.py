@@ -1,0 +1,213 @@
+r"""Inverted lists over rows that are not in memory: codes propose, rows read in blocks decide.
+
+What stays in memory is a code of d/4 bytes and a number for each row (``lists.py``). Centers and
+codes are learned on a sample, every row is added as its block is read. Many queries are asked at a
+time: the lists give each its candidates, then the support is read once, and each block gives the
+distances of the candidates that lie in it, from the differences of the rows. So what is found is at
+the distance an exact search would give it; what is missed is measured on 1,000 rows that are
+searched exactly, and the effort is raised until the recall is met.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Self
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from vicinal.checks import check_choice, check_k, check_share
+from vicinal.neighbors.distances import compared_rows, in_unit, zero_rows
+from vicinal.neighbors.neighborhood import Neighborhood, joined
+from vicinal.neighbors.search.cost import SAMPLE, lists_may_pay
+from vicinal.neighbors.search.exact import (
+    SPARE,
+    checked_exclude,
+    checked_rows,
+    squared_distances,
+)
+from vicinal.neighbors.search.faiss import LISTS_FROM, import_faiss
+from vicinal.neighbors.search.lists import InvertedLists, training_rows
+from vicinal.neighbors.search.recall import Recall, drawn_rows
+from vicinal.neighbors.search.sharded import MEMORY, ShardedSearch, Source, rows_at
+from vicinal.neighbors.search.smallest import by_distance_then_index
+
+_K = 100  # neighbors that the effort is found for, until more are asked for
+_PAIR = 32  # bytes of a candidate: its number, two distances, and its place in a block
+_PAIRS = 1 << 15  # candidates whose rows are compared at a time
+_SORTED = 512  # queries whose candidates are sorted at a time
+
+
+class ShardedLists(ShardedSearch):
+    """Approximate neighbors in a source that is read in blocks (``pip install 'vicinal[faiss]'``).
+
+    Parameters
+    ----------
+    metric, memory : as of :class:`ShardedSearch`; the codes come on top of the memory.
+    kind : ``"ivf"``, lists from 5,000 rows on; ``"auto"``, lists where exact search would take more
+        than a minute and lists at most half of that, and where at most half of them must be read.
+    recall : raise the effort until so large a share of the true neighbors is found.
+
+    >>> from vicinal.capture.sources import ArrayRows
+    >>> search = ShardedLists().build(ArrayRows(torch.tensor([[0.0], [1.0], [3.0]])))
+    >>> search.exact, search.query(torch.tensor([[0.9]]), k=2).indices
+    (True, tensor([[1, 0]]))
+    """
+
+    def __init__(
+        self,
+        metric: str = "sqeuclidean",
+        kind: str = "auto",
+        *,
+        recall: float = 0.98,
+        memory: int = MEMORY,
+    ) -> None:
+        super().__init__(metric, memory=memory)
+        check_choice(kind, "kind", ("auto", "ivf"))
+        if recall != 1:  # all of them: exact
+            check_share(recall, "recall")
+        self.kind, self.recall = kind, recall
+        self.recall_: Recall | None = None
+        self._lists: InvertedLists | None = None
+
+    @property
+    def exact(self) -> bool:  # type: ignore[override]  # of this engine it depends on the rows
+        return self._lists is None
+
+    @property
+    def title(self) -> str:  # type: ignore[override]
+        if self._lists is None:
+            return "exact, in blocks"
+        lists = self._lists
+        return f"IVF over blocks ({lists.probes:,} of {lists.count:,} lists read)"
+
+    def build(self, support: Source) -> Self:
+        """Learn centers and codes on a sample, add the rows block by block, find the effort."""
+        super().build(support)
+        self._lists, self.recall_ = None, None
+        if self._wants_lists():
+            self._lists = self._filled()
+            self._reach(min(_K, len(self) - 1))
+        return self
+
+    @torch.no_grad()
+    def query(self, x: Any, k: int, *, exclude: Any = None) -> Neighborhood:
+        """The k nearest rows to each row of x, or nearly so."""
+        if self.recall_ is not None and min(k, len(self) - 1) > self.recall_.k:
+            self._reach(min(k, len(self) - 1))
+        return self.exactly(x, k, exclude=exclude) if self.exact else self._asked(x, k, exclude)
+
+    def _asked(self, x: Any, k: int, exclude: Any) -> Neighborhood:
+        assert self._lists is not None
+        x = checked_rows(x, "x", self.width)
+        out = checked_exclude(exclude, len(x), len(self), x.device)
+        check_k(k, len(self) - bool((out >= 0).any()), "k", "the support")
+        size = max(256, self.memory // 2 // (_PAIR * (k + SPARE) * self._lists.depth))
+        parts = zip(x.split(size), out.split(size), strict=True)
+        return joined([self._listed(rows, k, left_out) for rows, left_out in parts])
+
+    def exactly(self, x: Any, k: int, *, exclude: Any = None) -> Neighborhood:
+        """The same, exact whatever it costs."""
+        return super().query(x, k, exclude=exclude)
+
+    def reach(self, x: Any, k: int) -> Recall | None:
+        """Raise the effort until recall is met for rows like these; None where that is exact."""
+        return self._raise_effort(x, None, self.exactly(x, k))
+
+    def _wants_lists(self) -> bool:
+        if self.recall == 1:
+            return False
+        if self.kind == "ivf":
+            return len(self) >= LISTS_FROM
+        return lists_may_pay(len(self), self.width)
+
+    def _filled(self) -> InvertedLists | None:
+        """The lists of all rows; None where a zero row has a distance that no point has."""
+        some = training_rows(len(self), max(1, self.memory // (16 * self.width)))
+        trained = compared_rows(rows_at(self.source, some, self.block), self.metric)
+        self._shift = trained.mean(0, dtype=torch.float64).to(trained.dtype)
+        lists = InvertedLists(import_faiss(), len(self), self._centered(trained))
+        del trained
+        for _, block in self.source.blocks(self.block):
+            rows = compared_rows(block, self.metric)
+            if self.metric == "cosine" and bool(zero_rows(rows).any()):
+                return None
+            lists.add(self._centered(rows))
+        return lists
+
+    def _centered(self, rows: Float[Tensor, "n d"]) -> np.ndarray:
+        return (rows - self._shift).float().contiguous().numpy()
+
+    def _reach(self, k: int) -> None:
+        """Raise the effort until the recall of the k nearest is met, and measure it."""
+        if self._lists is None:
+            return
+        rows = drawn_rows(len(self), 2 * SAMPLE)
+        x = self.rows(rows)
+        true = self.exactly(x, k, exclude=rows)  # one reading for both samples
+        choose, state = slice(0, None, 2), slice(1, None, 2)
+        asked = self._centered(compared_rows(x[choose], self.metric))
+        homes = self._homes(true.indices[choose])
+        self._lists.read_for(asked, homes, (3 * self.recall + 1) / 4)
+        for some in (choose, state):
+            self.recall_ = self._raise_effort(x[some], rows[some], true.rows(some))
+
+    def _homes(self, neighbors: Int[Tensor, "m k"]) -> np.ndarray:
+        """The list of each of these rows, each read once."""
+        assert self._lists is not None
+        named, place = neighbors.unique(return_inverse=True)
+        homes = [
+            self._lists.homes(self._centered(compared_rows(block[mine], self.metric)))
+            for start, block in self.source.blocks(self.block)
+            if len(mine := named[(named >= start) & (named < start + len(block))] - start)
+        ]
+        return np.concatenate(homes)[place.numpy()]
+
+    def _raise_effort(self, x: Tensor, out: Tensor | None, true: Neighborhood) -> Recall | None:
+        """Until recall is met; ``auto`` gives lists up where more than half must be read: by their
+        number and not by the clock, so that a run that goes on does as it did."""
+        lists = self._lists
+        if lists is None:
+            return None
+        found = lists.reach(lambda: self._asked(x, true.k, out), true, self.recall)
+        if found is None or (self.kind == "auto" and 2 * lists.probes > lists.count):
+            self._lists = None
+            return None
+        return found
+
+    def _listed(self, x: Float[Tensor, "m d"], k: int, out: Int[Tensor, " m"]) -> Neighborhood:
+        """The nearest of the candidates; where lists give too few, exactly."""
+        assert self._lists is not None
+        q = compared_rows(x, self.metric)
+        work = torch.from_numpy(self._centered(q))
+        found = self._lists.candidates(work, min(k + SPARE, len(self)))
+        squared = self._squared(q, found)
+        squared.masked_fill_((found < 0) | (found == out[:, None]), torch.inf)
+        best = [
+            by_distance_then_index(in_unit(near, self.metric), where.clamp_min(0))
+            for near, where in zip(squared.split(_SORTED), found.split(_SORTED), strict=True)
+        ]
+        distances = torch.cat([near[:, :k] for near, _ in best])
+        indices = torch.cat([where[:, :k] for _, where in best])
+        again = distances[:, -1].isinf()
+        if self.metric == "cosine":
+            again |= zero_rows(q)  # as far from all rows: the first ones
+        if bool(again.any()):
+            rows = again.nonzero()[:, 0]
+            near = self.exactly(x[rows], k, exclude=out[rows])
+            distances[rows], indices[rows] = near.distances, near.indices
+        return Neighborhood(distances, indices)
+
+    def _squared(self, q: Float[Tensor, "m d"], found: Int[Tensor, "m c"]) -> Float[Tensor, "m c"]:
+        """From differences of rows, each block of the support read once for all candidates."""
+        squared = q.new_zeros(found.shape, dtype=torch.promote_types(q.dtype, self.dtype))
+        for start, block in self.source.blocks(self.block):
+            base = compared_rows(block, self.metric)
+            inside = (found >= start) & (found < start + len(block))
+            for pairs in inside.nonzero().split(_PAIRS):
+                row, column = pairs.unbind(1)
+                picked = (found[row, column] - start)[:, None]
+                near = squared_distances(q[row], base, picked, self.metric)
+                squared[row, column] = near[:, 0]
+        return squared

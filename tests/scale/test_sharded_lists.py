@@ -1,0 +1,142 @@
+"""Lists over rows that are not in memory find what lists in memory find, and say what they miss."""
+
+import numpy as np
+import pytest
+import torch
+
+import vicinal
+from vicinal.audits import sampled, scale
+from vicinal.audits.inputs import AuditSettings
+from vicinal.capture.sources import ArrayRows
+from vicinal.neighbors.search import ExactSearch, choice, cost, sharded_lists
+from vicinal.neighbors.search import faiss as search_faiss
+from vicinal.neighbors.search.faiss import FaissSearch
+from vicinal.neighbors.search.sharded import ShardedSearch
+from vicinal.neighbors.search.sharded_lists import ShardedLists
+
+pytest.importorskip("faiss")
+SMALL = 600 * 4 * 4 * 4  # bytes: blocks of 600 rows of 4 columns
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch):
+    """Lists are made of few rows, and measured on few."""
+    monkeypatch.setattr(search_faiss, "LISTS_FROM", 1000)
+    for place in (search_faiss, sharded_lists):
+        monkeypatch.setattr(place, "LISTS_FROM", 1000)
+        monkeypatch.setattr(place, "SAMPLE", 100)
+
+
+@pytest.fixture(scope="module")
+def x():
+    draw = torch.Generator().manual_seed(0)
+    rows = torch.randn(2_500, 4, generator=draw) + 3 * torch.randint(
+        0, 5, (2_500, 1), generator=draw
+    )
+    rows[1::40] = rows[::40][: len(rows[1::40])]
+    return rows
+
+
+@pytest.mark.parametrize("metric", ["sqeuclidean", "euclidean", "cosine"])
+def test_lists_over_blocks_find_the_rows_and_distances_of_lists_in_memory(x, metric):
+    own = torch.arange(300)
+    blocks = ShardedLists(metric, "ivf", memory=SMALL).build(ArrayRows(x))
+    whole = FaissSearch(metric, "ivf").build(x)
+    assert blocks.block == 600
+    assert not blocks.exact
+    assert blocks.recall_.share >= 0.98
+    exact = ExactSearch(metric).build(x).query(x[own], 20, exclude=own)
+    for search in (blocks, whole):
+        found = search.query(x[own], 20, exclude=own)
+        assert not (found.indices == own[:, None]).any()
+        hit = found.indices == exact.indices
+        assert hit.double().mean() > 0.9
+        assert torch.equal(found.distances[hit], exact.distances[hit])
+
+
+def test_the_recall_that_is_stated_is_the_one_there_is(x):
+    search = ShardedLists(kind="ivf", memory=SMALL, recall=0.9).build(ArrayRows(x))
+    own = torch.arange(len(x))
+    found, true = search.query(x, 100, exclude=own), search.exactly(x, 100, exclude=own)
+    hits = sum(
+        len(set(a) & set(b))
+        for a, b in zip(found.indices.tolist(), true.indices.tolist(), strict=True)
+    )
+    assert abs(hits / true.indices.numel() - search.recall_.share) < 0.02
+    assert search.recall_.share >= 0.9
+
+
+def test_more_neighbors_than_the_lists_that_are_read_hold_are_found_exactly(x):
+    search = ShardedLists(kind="ivf", memory=SMALL).build(ArrayRows(x))
+    found = search.query(x[:5], 2_400)
+    assert torch.equal(found.indices, ExactSearch().build(x).query(x[:5], 2_400).indices)
+
+
+def test_auto_is_exact_until_lists_pay_and_where_most_would_have_to_be_read(x, monkeypatch):
+    def made(**more):
+        found = choice.make_sharded("auto", "sqeuclidean", recall=0.98, memory=SMALL, shape=x.shape)
+        return found.build(ArrayRows(x))
+
+    assert type(made()) is ShardedSearch
+    for place in (choice, sharded_lists):
+        monkeypatch.setattr(place, "lists_may_pay", lambda rows, width: True)
+    assert not made().exact
+    monkeypatch.setattr(choice, "find_spec", lambda name: None)
+    with pytest.warns(UserWarning, match="2,500 rows .* pip install 'vicinal.faiss.'"):
+        assert made().exact
+    noise = torch.randn(1_500, 64, generator=torch.Generator().manual_seed(0))
+    assert ShardedLists(memory=SMALL).build(ArrayRows(noise)).exact
+
+
+def test_a_zero_row_under_the_cosine_makes_the_search_exact(x):
+    rows = torch.cat([x, torch.zeros(1, 4)])
+    search = ShardedLists("cosine", "ivf", memory=SMALL).build(ArrayRows(rows))
+    assert search.exact
+    assert torch.equal(
+        search.query(x[:9], 5).indices, ExactSearch("cosine").build(rows).query(x[:9], 5).indices
+    )
+
+
+def test_codes_take_the_bytes_that_are_planned_for():
+    assert cost.lists_bytes(1_000_000, 128) == 48_000_000
+
+
+def audited(x, work, monkeypatch, **more):
+    y = (x.sum(1).round().long() % 3).numpy()
+    monkeypatch.setattr(scale, "needed", lambda rows, settings: 1 << 60)
+    monkeypatch.setattr(sampled, "ANCHORS", 900)
+    monkeypatch.setattr(sampled, "PASS", 800)
+    query = (x[:200].numpy() + np.float32(0.1), y[:200])
+    settings = AuditSettings(space="raw", k=15, map="none", search="faiss")
+    return vicinal.audit(
+        support=(x.numpy(), y), query=query, settings=settings, work=work, memory="100GB", **more
+    )
+
+
+class Stopped(BaseException):
+    """As Ctrl-C."""
+
+
+def test_a_streamed_audit_by_lists_says_what_they_moved_and_can_be_gone_on_with(
+    x, tmp_path, monkeypatch
+):
+    whole = audited(x, tmp_path / "a", monkeypatch)
+    facts = whole.search
+    assert facts.engine.startswith("IVF over blocks")
+    assert facts.recall >= 0.98
+    assert facts.rows == 900
+    assert "recall@15" in facts.how
+    assert "query: recall@15" in facts.how
+    assert facts.nll_moved is not None
+    assert facts.suspects_moved is not None
+    assert whole.scale.search == facts.engine
+
+    def stop(title, done, total):
+        if title == "label audit":
+            raise Stopped
+
+    with pytest.raises(Stopped):
+        audited(x, tmp_path / "b", monkeypatch, progress=stop)
+    again = audited(x, tmp_path / "b", monkeypatch)
+    assert again.scale == whole.scale
+    assert again.labels == whole.labels
