@@ -13,9 +13,8 @@ from pathlib import Path
 from benchmarks import page
 
 HERE = Path(__file__).parent
-QUESTIONS = sorted(
-    p.stem for p in HERE.glob("*.py") if p.stem not in {"__init__", "__main__", "runner", "page"}
-)
+PARTS = {"__init__", "__main__", "runner", "page", "architectures"}
+QUESTIONS = sorted(p.stem for p in HERE.glob("*.py") if p.stem not in PARTS)
 
 
 def main() -> int:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int
-from torch import Tensor, nn
+from torch import Tensor
 
 from vicinal.checks import check_positive
 from vicinal.neighbors.distances import unit_rows
@@ -21,7 +21,7 @@ from vicinal.neighbors.mass import own_log_mass
 
 from .conventions import any_scale, full_precision, keep_valid, reduce_rows
 from .log_partition import in_blocks
-from .met import Met
+from .met import MeetingLoss, Met
 
 
 @full_precision
@@ -84,7 +84,7 @@ def circle_loss(
     return reduce_rows(keep_valid(losses, valid, met.x), valid, reduction)
 
 
-class CircleLoss(nn.Module):
+class CircleLoss(MeetingLoss):
     """Module form of :func:`circle_loss`.
 
     Parameters
@@ -92,6 +92,8 @@ class CircleLoss(nn.Module):
     margin, gamma, attached, reduction:
         As in :func:`circle_loss`.
     """
+
+    loss = staticmethod(circle_loss)
 
     def __init__(
         self,
@@ -101,26 +103,4 @@ class CircleLoss(nn.Module):
         attached: bool = False,
         reduction: str = "mean",
     ) -> None:
-        super().__init__()
-        self.margin, self.gamma, self.attached = margin, gamma, attached
-        self.reduction = reduction
-
-    def forward(
-        self,
-        x: Tensor,
-        labels: Tensor,
-        reference: Tensor | None = None,
-        reference_labels: Tensor | None = None,
-        exclude_self: bool = False,
-    ) -> Tensor:
-        return circle_loss(
-            x,
-            labels,
-            margin=self.margin,
-            gamma=self.gamma,
-            attached=self.attached,
-            reference=reference,
-            reference_labels=reference_labels,
-            exclude_self=exclude_self,
-            reduction=self.reduction,
-        )
+        super().__init__(margin=margin, gamma=gamma, attached=attached, reduction=reduction)

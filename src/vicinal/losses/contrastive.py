@@ -18,14 +18,12 @@ negatives
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import ClassVar
-
 from jaxtyping import Float
-from torch import Tensor, nn
+from torch import Tensor
 
 from .conventions import any_scale, full_precision, keep_valid, reduce_rows
 from .log_partition import in_blocks
+from .met import MeetingLoss
 from .pairs import Pairs
 
 
@@ -119,10 +117,10 @@ def nt_xent_loss(
     return reduce_rows(keep_valid(losses, valid, pairs.x), valid, reduction)
 
 
-class _ContrastiveLoss(nn.Module):
-    """What both module forms share: their settings and their call."""
+class SupervisedContrastiveLoss(MeetingLoss):
+    """Module form of :func:`supervised_contrastive_loss`."""
 
-    loss: ClassVar[Callable[..., Tensor]]
+    loss = staticmethod(supervised_contrastive_loss)
 
     def __init__(
         self,
@@ -131,38 +129,19 @@ class _ContrastiveLoss(nn.Module):
         metric: str = "cosine",
         reduction: str = "mean",
     ) -> None:
-        super().__init__()
-        self.temperature = temperature
-        self.metric = metric
-        self.reduction = reduction
-
-    def forward(
-        self,
-        x: Tensor,
-        labels: Tensor,
-        reference: Tensor | None = None,
-        reference_labels: Tensor | None = None,
-        exclude_self: bool = False,
-    ) -> Tensor:
-        return type(self).loss(
-            x,
-            labels,
-            temperature=self.temperature,
-            metric=self.metric,
-            reference=reference,
-            reference_labels=reference_labels,
-            exclude_self=exclude_self,
-            reduction=self.reduction,
-        )
+        super().__init__(temperature=temperature, metric=metric, reduction=reduction)
 
 
-class SupervisedContrastiveLoss(_ContrastiveLoss):
-    """Module form of :func:`supervised_contrastive_loss`."""
-
-    loss = staticmethod(supervised_contrastive_loss)
-
-
-class NTXentLoss(_ContrastiveLoss):
+class NTXentLoss(MeetingLoss):
     """Module form of :func:`nt_xent_loss`."""
 
     loss = staticmethod(nt_xent_loss)
+
+    def __init__(
+        self,
+        *,
+        temperature: float | Tensor = 0.1,
+        metric: str = "cosine",
+        reduction: str = "mean",
+    ) -> None:
+        super().__init__(temperature=temperature, metric=metric, reduction=reduction)

@@ -6,12 +6,13 @@ The losses of margins (triplet, contrastive, multi-similarity, circle) look at e
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int
-from torch import Tensor
+from torch import Tensor, nn
 
 from vicinal.checks import InputError, check_same_width
 
@@ -65,3 +66,38 @@ class Met:
             return same, ~same
         anchors = torch.arange(start, stop, device=same.device)[:, None]
         return same & (anchors != torch.arange(len(self.y), device=same.device)), ~same
+
+
+class MeetingLoss(nn.Module):
+    """What the module forms of losses with a reference share: settings, and one call of ``loss``.
+
+    A subclass names its settings with their defaults and hands them on; they are attributes.
+    """
+
+    loss: ClassVar[Callable[..., Tensor]]
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__()
+        self.names = tuple(settings)
+        for name, value in settings.items():
+            setattr(self, name, value)
+
+    def settings(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in self.names}
+
+    def forward(
+        self,
+        x: Tensor,
+        labels: Tensor,
+        reference: Tensor | None = None,
+        reference_labels: Tensor | None = None,
+        exclude_self: bool = False,
+    ) -> Tensor:
+        return type(self).loss(
+            x,
+            labels,
+            reference=reference,
+            reference_labels=reference_labels,
+            exclude_self=exclude_self,
+            **self.settings(),
+        )

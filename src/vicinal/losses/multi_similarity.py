@@ -12,7 +12,7 @@ from __future__ import annotations
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int
-from torch import Tensor, nn
+from torch import Tensor
 
 from vicinal.checks import check_positive
 from vicinal.neighbors.distances import unit_rows
@@ -20,7 +20,7 @@ from vicinal.neighbors.mass import own_log_mass
 
 from .conventions import any_scale, full_precision, keep_valid, reduce_rows
 from .log_partition import in_blocks
-from .met import Met
+from .met import MeetingLoss, Met
 
 
 @full_precision
@@ -86,7 +86,7 @@ def _log_one_plus(terms: Tensor, mask: Tensor) -> Float[Tensor, " b"]:
     return torch.where(some, -F.logsigmoid(-mass), 0)
 
 
-class MultiSimilarityLoss(nn.Module):
+class MultiSimilarityLoss(MeetingLoss):
     """Module form of :func:`multi_similarity_loss`.
 
     Parameters
@@ -95,34 +95,9 @@ class MultiSimilarityLoss(nn.Module):
         As in :func:`multi_similarity_loss`.
     """
 
-    def __init__(
-        self,
-        *,
-        alpha: float = 2.0,
-        beta: float = 50.0,
-        base: float = 0.5,
-        reduction: str = "mean",
-    ) -> None:
-        super().__init__()
-        self.alpha, self.beta, self.base = alpha, beta, base
-        self.reduction = reduction
+    loss = staticmethod(multi_similarity_loss)
 
-    def forward(
-        self,
-        x: Tensor,
-        labels: Tensor,
-        reference: Tensor | None = None,
-        reference_labels: Tensor | None = None,
-        exclude_self: bool = False,
-    ) -> Tensor:
-        return multi_similarity_loss(
-            x,
-            labels,
-            alpha=self.alpha,
-            beta=self.beta,
-            base=self.base,
-            reference=reference,
-            reference_labels=reference_labels,
-            exclude_self=exclude_self,
-            reduction=self.reduction,
-        )
+    def __init__(
+        self, *, alpha: float = 2.0, beta: float = 50.0, base: float = 0.5, reduction: str = "mean"
+    ) -> None:
+        super().__init__(alpha=alpha, beta=beta, base=base, reduction=reduction)

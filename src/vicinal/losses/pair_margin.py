@@ -11,14 +11,14 @@ from __future__ import annotations
 
 import torch
 from jaxtyping import Float, Int
-from torch import Tensor, nn
+from torch import Tensor
 
 from vicinal.checks import InputError, check_choice
 from vicinal.neighbors.distances import METRICS, pairwise_distances
 
 from .conventions import REDUCTIONS, any_scale, full_precision
 from .log_partition import in_blocks
-from .met import Met
+from .met import MeetingLoss, Met
 from .triplet import AVERAGES
 
 
@@ -95,7 +95,7 @@ def contrastive_loss(
     return near / near_count.clamp_min(1) + far / far_count.clamp_min(1)
 
 
-class ContrastiveLoss(nn.Module):
+class ContrastiveLoss(MeetingLoss):
     """Module form of :func:`contrastive_loss`.
 
     Parameters
@@ -103,6 +103,8 @@ class ContrastiveLoss(nn.Module):
     pos_margin, neg_margin, metric, reduction, average:
         As in :func:`contrastive_loss`.
     """
+
+    loss = staticmethod(contrastive_loss)
 
     def __init__(
         self,
@@ -113,30 +115,10 @@ class ContrastiveLoss(nn.Module):
         reduction: str = "mean",
         average: str = "active",
     ) -> None:
-        super().__init__()
-        self.pos_margin = pos_margin
-        self.neg_margin = neg_margin
-        self.metric = metric
-        self.reduction = reduction
-        self.average = average
-
-    def forward(
-        self,
-        x: Tensor,
-        labels: Tensor,
-        reference: Tensor | None = None,
-        reference_labels: Tensor | None = None,
-        exclude_self: bool = False,
-    ) -> Tensor:
-        return contrastive_loss(
-            x,
-            labels,
-            pos_margin=self.pos_margin,
-            neg_margin=self.neg_margin,
-            metric=self.metric,
-            reference=reference,
-            reference_labels=reference_labels,
-            exclude_self=exclude_self,
-            reduction=self.reduction,
-            average=self.average,
+        super().__init__(
+            pos_margin=pos_margin,
+            neg_margin=neg_margin,
+            metric=metric,
+            reduction=reduction,
+            average=average,
         )

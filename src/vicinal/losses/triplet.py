@@ -17,7 +17,7 @@ from typing import Any
 
 import torch
 from jaxtyping import Float, Int
-from torch import Tensor, nn
+from torch import Tensor
 
 from vicinal.checks import check_choice, check_positive, is_traced
 from vicinal.neighbors.derivatives import is_functional
@@ -25,7 +25,7 @@ from vicinal.neighbors.distances import METRICS, neighbor_distances, pairwise_di
 
 from .conventions import REDUCTIONS, any_scale, full_precision
 from .log_partition import in_blocks
-from .met import Met, Triplets
+from .met import MeetingLoss, Met, Triplets
 
 MININGS = ("all", "hard", "semihard")
 AVERAGES = ("active", "valid")
@@ -236,7 +236,7 @@ def _plain_triplets(
     return total.to(d.dtype), active.to(d.dtype)
 
 
-class TripletLoss(nn.Module):
+class TripletLoss(MeetingLoss):
     """Module form of :func:`triplet_loss`.
 
     Parameters
@@ -255,15 +255,16 @@ class TripletLoss(nn.Module):
         average: str = "active",
         fallback: bool = True,
     ) -> None:
-        super().__init__()
-        self.margin = margin
-        self.mining = mining
-        self.metric = metric
-        self.reduction = reduction
-        self.average = average
-        self.fallback = fallback
+        super().__init__(
+            margin=margin,
+            mining=mining,
+            metric=metric,
+            reduction=reduction,
+            average=average,
+            fallback=fallback,
+        )
 
-    def forward(
+    def forward(  # one argument more: triplets that were mined
         self,
         x: Tensor,
         labels: Tensor,
@@ -279,10 +280,5 @@ class TripletLoss(nn.Module):
             reference_labels=reference_labels,
             exclude_self=exclude_self,
             triplets=triplets,
-            margin=self.margin,
-            mining=self.mining,
-            metric=self.metric,
-            reduction=self.reduction,
-            average=self.average,
-            fallback=self.fallback,
+            **self.settings(),
         )

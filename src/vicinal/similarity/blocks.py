@@ -162,10 +162,10 @@ class Blocks:
 
     def _step(self) -> int:
         """How many blocks are joined: sums over places are then carried out once for many pairs;
-        nothing else is worth the copy.
+        nothing else is worth the copy, nor are sums over the samples.
         """
         parts = self.kernel.engine.known.values()
-        worth = any(part.factor.form_flops() for part in parts)
+        worth = self.form != "sum" and any(part.factor.form_flops() for part in parts)
         return max(1, TILE_ROWS // self.rows) if worth else 1
 
     def _block(self, number: int, batch: Batch) -> Block:

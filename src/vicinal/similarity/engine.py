@@ -50,10 +50,10 @@ from vicinal.similarity.watch import (
     NO_COPIES,
     Inputs,
     WatchedCall,
+    behind_reordering,
     check_untouched,
     layers_of,
     reading,
-    reorders,
     rows_of,
     take,
     uses,
@@ -210,17 +210,21 @@ class Engine:
         read = reading(self.model, self.selected, prune=not create_graph)
         with read, torch.enable_grad(), twice_differentiable(create_graph):
             returned, calls = self._watched(plan, x, layers)
-            f, astray = self.f(returned, target, rows_of(x), start), reorders(returned)
+            f = self.f(returned, target, rows_of(x), start)
             self._compare(plan, calls, f)
             if WHOLE in plan.units:
                 args, kwargs = ((x,), {}) if isinstance(x, Tensor) else ((), dict(x))
                 calls.append(watched_call(LayerCall(WHOLE, self.model, args, kwargs, returned)))
             check_untouched(calls)
-            asked = [c for c in calls if c.name in plan.gathered or astray]
-            asked = [c for c in asked if c.name in plan.ruled or c.name in plan.copies.bare]
+            rows = [c for c in calls if c.name in plan.ruled or c.name in plan.copies.bare]
+            asked = [c for c in rows if c.name in plan.gathered]
+            behind = behind_reordering(returned, rows, plan.gathered)
+            asked += [c for c in behind if c.name not in plan.gathered]
             _edge_gradients(f, calls, create_graph, seeds, keep=bool(asked))
-            if asked:
-                _ask_whose(f, asked, seeds, plan)
+            if asked and _ask_whose(f, asked, seeds, plan):
+                astray = _ask_whose(f, rows, seeds, plan)  # now of all, not layer by layer
+                bare = astray & plan.copies.bare.keys()
+                raise Surprise(Lessons(gathered=frozenset(astray - bare), whole=frozenset(bare)))
             like = f.detach() if seeds is None else f.new_zeros(seeds.shape[:2])
             assembly = Assembly(plan, layers, self.selected, self.known, calls, like)
             assembly = replace(assembly, create_graph=create_graph, products=seeds is not None)
@@ -266,8 +270,12 @@ def _edge_gradients(
             call.grads.append([f.new_zeros(s) if g is None else g for g, s in here])
 
 
-def _ask_whose(f: Tensor, calls: Sequence[WatchedCall], seeds: Tensor | None, plan: Plan) -> None:
-    """Whose the rows of these calls are; a :class:`Surprise` where they are out of order unseen."""
+def _ask_whose(
+    f: Tensor, calls: Sequence[WatchedCall], seeds: Tensor | None, plan: Plan
+) -> set[str]:
+    """Whose the rows of the gathered among these calls are; the names of those among the others
+    that are out of order unseen.
+    """
     d = f.shape[1] if seeds is None else seeds.shape[1]
     weights = torch.randn(d, generator=torch.Generator().manual_seed(0)).to(f)
     start = weights.expand_as(f) if seeds is None else weights @ seeds.to(f.dtype)
@@ -279,6 +287,4 @@ def _ask_whose(f: Tensor, calls: Sequence[WatchedCall], seeds: Tensor | None, pl
             call.samples = routing.whose(routing.by_place(call.module, plain), tagged, base)
         elif plain.isfinite().all() and not routing.in_order(routing.whose(plain, tagged, base)):
             astray.add(call.name)
-    if astray:
-        bare = astray & plan.copies.bare.keys()
-        raise Surprise(Lessons(gathered=frozenset(astray - bare), whole=frozenset(bare)))
+    return astray

@@ -178,7 +178,9 @@ def together(parts: Sequence[Factor]) -> Factor:
     return replace(
         first,
         a=torch.cat([_filled(p.a, longest) for p in rows]),
-        b=torch.cat([_filled(p.b, longest) for p in rows]),
+        b=torch.cat([_filled(p.b, longest).permute(2, 0, 1, 3) for p in rows], 1).permute(
+            1, 2, 0, 3
+        ),
         one=None if all(p.one is None for p in rows) else torch.cat(ones),
     )
 

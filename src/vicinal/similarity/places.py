@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 from typing import Self, TypeAlias
@@ -45,7 +45,8 @@ class Places(Tensors):
     """``G(x, i) = Σ_t b[x, t, i] ⊗ a[x, t]``, and the bias' gradient ``Σ_t b[x, t, i]`` if any.
 
     ``a``: inputs ``(n, t, in)``, or integers ``(n, t)`` that stand for one-hot rows of width
-    ``vocabulary``. ``b``: gradients at the output ``(n, t, d, out)``.
+    ``vocabulary``. ``b``: gradients at the output ``(n, t, d, out)``; in memory each output's lie
+    together, so that matrix products take them as they are (:func:`outputs_apart`).
     """
 
     a: Tensor
@@ -115,11 +116,12 @@ class Places(Tensors):
         if t == 1:  # in float64, for its inverse root amplifies rounding
             rows = (part.double() for part in self.b[:, 0].split(DOUBLE_ROWS))
             return inner * torch.cat([b @ b.mT for b in rows])
-        flat = self.b.reshape(n, t, d * out)
-        left = (
-            (inner.expand(n, t, t) @ flat).view(n, t, d, out).transpose(1, 2).reshape(n, d, t * out)
-        )
-        right = self.b.transpose(1, 2).reshape(n, d, t * out)
+        if d == 1:
+            b = self.b[:, :, 0]
+            return (inner * (b @ b.mT)).sum((1, 2)).view(n, 1, 1)
+        right = self._each_output().reshape(d * n, t, out)
+        left = torch.bmm(inner.expand(d, n, t, t).reshape(d * n, t, t), right)
+        left, right = (x.view(d, n, t * out).transpose(0, 1) for x in (left, right))
         return left @ right.mT
 
     def trace_gram(self, other: Places, into: Tensor | None = None) -> Float[Tensor, "n m"]:
@@ -133,9 +135,16 @@ class Places(Tensors):
         if self._as_ghosts(other):
             gram = self._by_places(other)
         else:
-            made = self._carried_out(other)
-            gram = functools.reduce(torch.add, (a.flatten(1) @ b.flatten(1).T for a, b in made))
+            gram = functools.reduce(torch.add, self._by_outputs(other))
         return gram if into is None else into.add_(gram)
+
+    def _by_outputs(self, other: Places) -> Iterator[Float[Tensor, "n m"]]:
+        """The trace's terms, with the sums over places carried out."""
+        for i in range(self.outputs):
+            one = replace(self, b=self.b[:, :, i : i + 1])
+            two = one if other is self else replace(other, b=other.b[:, :, i : i + 1])
+            for left, right in one._carried_out(two):
+                yield left.flatten(1) @ right.flatten(1).T
 
     def _by_places(self, other: Places) -> Float[Tensor, "n m"]:
         (n, t), (m, s) = self.b.shape[:2], other.b.shape[:2]
@@ -143,10 +152,15 @@ class Places(Tensors):
         parts = []
         for start in range(0, n, rows):
             part = self.select(slice(start, start + rows))
-            left, right = (x.b.flatten(2).flatten(0, 1) for x in (part, other))
-            product = part._inner(other) * (left @ right.T)
+            product = part._inner(other) * _outer(part._rows(), other._rows())
             parts.append(product.view(len(part), t, m, s).sum((1, 3)))
         return torch.cat(parts)
+
+    def _each_output(self) -> Float[Tensor, "d n t out"]:
+        return self.b.permute(2, 0, 1, 3)
+
+    def _rows(self) -> Float[Tensor, "d n_t out"]:
+        return self._each_output().reshape(self.outputs, -1, self.b.shape[3])
 
     def matrix_gram(self, other: Places) -> Float[Tensor, "n m d e"]:
         n, t, d, _ = self.b.shape
@@ -166,41 +180,52 @@ class Places(Tensors):
 
     def mixed(self, w: Float[Tensor, "n c d"]) -> Places:
         w = w.to(self.b.dtype)
-        if self.b.shape[1] == 1:
+        n, t, d, out = self.b.shape
+        if t == 1:
             return replace(self, b=(w @ self.b[:, 0])[:, None])
-        return replace(self, b=w[:, None] @ self.b)
+        flat = self._each_output().reshape(d, n, t * out).transpose(0, 1)
+        if w.requires_grad or flat.requires_grad:
+            mixed = torch.bmm(w, flat).transpose(0, 1)
+        else:
+            mixed = flat.new_empty(w.shape[1], n, t * out)
+            torch.bmm(w, flat, out=mixed.transpose(0, 1))
+        return replace(self, b=mixed.unflatten(2, (t, out)).permute(1, 2, 0, 3))
 
     def total(self, weights: Tensor | None = None, into: Totals | None = None) -> Totals:
+        """Of the weight ``(d, out, in)``, of an embedding ``(vocabulary, d, out)``; and of the bias
+        ``(d, out)``.
+        """
         b = self.b if weights is None else self.b * weights[:, None, None, None]
-        _, _, d, out = b.shape
-        flat = b.reshape(-1, d * out)
+        rows = replace(self, b=b)._rows()
         found: list[Tensor] = []
         if self.weight and self.vocabulary:
-            rows = flat.new_zeros(self.vocabulary, d * out) if into is None else into[0]
-            found.append(rows.index_add(0, self.a.flatten(), flat))
+            size = (self.vocabulary, *self.b.shape[2:])
+            table = rows.new_zeros(size) if into is None else into[0]
+            found.append(table.index_add(0, self.a.flatten(), rows.transpose(0, 1)))
         elif self.weight:
-            a = self.a.reshape(-1, self.a.shape[-1])
-            found.append(flat.T @ a if into is None else into[0].addmm_(flat.T, a))
+            a = self.a.reshape(1, -1, self.a.shape[-1]).expand(len(rows), -1, -1)
+            found.append(torch.bmm(rows.mT, a) if into is None else into[0].baddbmm_(rows.mT, a))
         if self.bias:
-            summed = self._with_one(b).sum((0, 1)).flatten()
+            summed = self._with_one(b).sum((0, 1))
             found.append(summed if into is None else into[-1].add_(summed))
         return tuple(found)
 
     def dot(self, total: Totals) -> Float[Tensor, " n"]:
-        n = len(self)
-        flat = self.b.reshape(-1, prod(self.b.shape[2:]))
-        if self.weight and self.vocabulary:
-            against = total[0][self.a.flatten()]
-        elif self.weight:
-            a = self.a.reshape(-1, self.a.shape[-1])
-            against = (
-                torch.addmm(self._bias_of(total[-1]), a, total[0].T)
-                if self.bias
-                else a @ total[0].T
-            )
-        else:
-            against = self._bias_of(total[-1])
-        return (flat * against).view(n, -1).sum(1)
+        """Output by output: what it is multiplied with is used while it is in the cache."""
+        n, rows = len(self), self._rows()
+        a = self.a.flatten() if self.vocabulary else self.a.reshape(-1, self.a.shape[-1])
+        found = []
+        for i, b in enumerate(rows):
+            bias = self._bias_of(total[-1][i]) if self.bias else None
+            if not self.weight:
+                against = bias
+            elif self.vocabulary:
+                against = total[0][a, i]
+            else:
+                weight = total[0][i].T
+                against = a @ weight if bias is None else torch.addmm(bias, a, weight)
+            found.append(torch.linalg.vecdot(b.reshape(n, -1), against.expand_as(b).reshape(n, -1)))
+        return functools.reduce(torch.add, found)
 
     def dense(self) -> Float[Tensor, "n d p"]:
         n, t, d, out = self.b.shape
@@ -248,6 +273,23 @@ class Places(Tensors):
         if self.bias and self.one is not None and other.one is not None:
             return self.a @ other.a.mT + (self.one * other.one)[:, None, None]
         return self.a @ other.a.mT + float(self.bias)
+
+
+def outputs_apart(grads: Sequence[Float[Tensor, "n t out"]]) -> Float[Tensor, "n t d out"]:
+    """The gradients of the d outputs, one after the other in memory where there are places."""
+    if len(grads) == 1:
+        return grads[0].unsqueeze(2)
+    if grads[0].shape[1] == 1:
+        return torch.stack(list(grads), 2)
+    return torch.stack(list(grads)).permute(1, 2, 0, 3)
+
+
+def _outer(left: Float[Tensor, "d k out"], right: Float[Tensor, "d l out"]) -> Float[Tensor, "k l"]:
+    """Inner products summed over the outputs."""
+    if len(left) == 1:
+        return left[0] @ right[0].T
+    start = left.new_zeros(left.shape[1], right.shape[1])
+    return torch.addbmm(start, left, right.mT)
 
 
 def own_layout(flat: Float[Tensor, "n d p"], shape: tuple[int, ...]) -> Float[Tensor, "n d p"]:

@@ -5,7 +5,7 @@ often each parameter is used.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from types import MappingProxyType
@@ -151,10 +151,32 @@ def uses(output: Tensor) -> Counter[int]:
     return Counter(id(after.variable) for after in following if hasattr(after, "variable"))
 
 
-def reorders(returned: Any) -> bool:
-    """Whether rows may have changed their order on the way to what a model returned."""
+def behind_reordering(
+    returned: Any, calls: Iterable[WatchedCall], unordered: Collection[str] = ()
+) -> list[WatchedCall]:
+    """The first calls on the ways from what a model returned back through where rows may have
+    changed their order.
+
+    If the rows of these are in order, so are those of the calls before them; ``unordered`` are
+    layers whose rows are not, and say nothing of what is before.
+    """
     tensors = [t for t in leaves_of(returned) if isinstance(t, Tensor)]
-    return any(node.name().startswith(REORDERING) for node in graph(tensors))
+    at = {edge.node: call for call in calls for edge in call.edges}
+    found: dict[int, WatchedCall] = {}
+    stack = [(tensor.grad_fn, False) for tensor in tensors]
+    seen: set[tuple[Any, bool]] = set()
+    while stack:
+        node, astray = stack.pop()
+        if node is None or (node, astray) in seen:
+            continue
+        seen.add((node, astray))
+        call = at.get(node)
+        if astray and call is not None:
+            found[id(call)] = call
+            astray = call.name in unordered
+        astray = astray or node.name().startswith(REORDERING)
+        stack += [(after, astray) for after, _ in node.next_functions]
+    return list(found.values())
 
 
 def graph(outputs: Iterable[Tensor]) -> Iterator[Any]:

@@ -15,7 +15,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from vicinal.similarity.factors import Dense, Factor, stacked
-from vicinal.similarity.places import Places
+from vicinal.similarity.places import Places, outputs_apart
 from vicinal.similarity.rules.attention import Projection
 from vicinal.similarity.rules.conv import convolution, transposed_convolution
 from vicinal.similarity.rules.recurrence import InputGates, StateGates
@@ -62,7 +62,7 @@ def linear(use: LayerUse) -> list[Piece]:
     """``nn.Linear`` on ``(n, ..., in)``: every axis between is a place."""
     n, width = len(use.x), use.x.shape[-1]
     a = use.x.reshape(n, -1, width)
-    b = stacked(use.grads, -2).reshape(n, a.shape[1], len(use.grads), -1)
+    b = outputs_apart([g.reshape(n, a.shape[1], -1) for g in use.grads])
     t, d, out = b.shape[1:]
     if "weight" in use.wanted and (t == 1 or use.keeps_places(t, width, out)):
         return use.ghosts(Places(a, b, bias="bias" in use.wanted))
@@ -86,7 +86,7 @@ def embedding(use: LayerUse) -> list[Piece]:
     """``nn.Embedding``: a linear layer on one-hot inputs, kept as their indices."""
     n, module = len(use.x), use.module
     index = use.x.reshape(n, -1)
-    b = stacked(use.grads, -2).reshape(n, index.shape[1], len(use.grads), -1)
+    b = outputs_apart([g.reshape(n, index.shape[1], -1) for g in use.grads])
     if module.padding_idx is not None:  # autograd gives the padding row no gradient
         b = b * (index != module.padding_idx)[:, :, None, None]
     places = Places(index, b, vocabulary=module.num_embeddings)
