@@ -1,4 +1,4 @@
-"""``python -m benchmarks.quality [heads] [labels] [thresholds] [--data DIR] [--work DIR] …``."""
+"""``python -m benchmarks.quality [heads] [labels] [thresholds] [targets] [--data DIR] …``."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 from benchmarks.quality import board
 
-PARTS = ("heads", "labels", "thresholds")
+PARTS = ("heads", "labels", "thresholds", "targets")
 
 
 def main() -> None:

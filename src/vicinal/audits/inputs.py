@@ -53,7 +53,7 @@ class AuditSettings(Record):
     k: neighbors that vote; None is 100, or the whole of a smaller support.
     space: the linear map before the distances; ``"fit"`` is what held-out support rows choose.
     target_accuracy: what accepted rows keep; None is the highest of 0.90, 0.95, 0.97 and 0.99 that
-        at least half of the rows can be shown to meet, else the accuracy itself.
+        at least half of the rows can be shown to meet, else the mean confidence.
     unknown: query rows of a class the support lacks count as ``"wrong"``, or as ``"unlabeled"``.
     embedding, layers: which layers of a model to search in, and to tell the story of.
     unfamiliar: the share of ordinary rows that may be called so; a promise.
