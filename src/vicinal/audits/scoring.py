@@ -207,6 +207,7 @@ def _threshold(scored: Scored, cut: AcceptanceThreshold, why: str = "") -> Thres
         unscored=0 if value is None else int((sure >= value).sum()) - cut.accepted,
         level=contested_below(cut.threshold, cut.target),
         why=why,
+        share=scored.share if cut.target == scored.target else 1.0,
     )
 
 
