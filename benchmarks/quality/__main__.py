@@ -1,4 +1,4 @@
-"""``python -m benchmarks.quality [heads] [labels] [thresholds] [--data DIR] [--work DIR] …``."""
+"""``python -m benchmarks.quality [heads] [labels] [thresholds] [targets] [--data DIR] …``."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 from benchmarks.quality import board
 
-PARTS = ("heads", "labels", "thresholds")
+PARTS = ("heads", "labels", "thresholds", "targets")
 
 
 def main() -> None:
@@ -15,7 +15,7 @@ def main() -> None:
     parser.add_argument("part", nargs="*", choices=[*PARTS, []], help="default: all")
     parser.add_argument("--quick", action="store_true", help="few rows, one split, nothing written")
     parser.add_argument("--data", type=Path, help="folder of data sets")
-    parser.add_argument("--splits", type=int, default=5)
+    parser.add_argument("--splits", type=int, default=5, help="of labels 0: those kept in --work")
     parser.add_argument("--work", type=Path, help="where answers are kept: a stopped run goes on")
     parser.add_argument("--families", nargs="*", default=(), help="of heads; the others as kept")
     parser.add_argument("--board", action="store_true", help="write docs/quality.md from the JSON")

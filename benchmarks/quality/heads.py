@@ -212,8 +212,12 @@ def _print(name: str, table: dict[str, list[Any]]) -> None:
 
 
 def _sigmoid(model: Any, split: Split) -> Any:
+    """Of the tuning rows; a support row stands in for a class they lack: it could not be fitted."""
     calibrated = CalibratedClassifierCV(FrozenEstimator(model), method="sigmoid")
-    return calibrated.fit(*split.tune).predict_proba(split.fresh[0])
+    first = np.unique(split.support[1], return_index=True)[1]
+    lacking = first[~np.isin(split.support[1][first], split.tune[1])]
+    x, y = (np.concatenate([a, b[lacking]]) for a, b in zip(split.tune, split.support, strict=True))
+    return calibrated.fit(x, y).predict_proba(split.fresh[0])
 
 
 def _columns(margins: Any) -> Any:

@@ -98,7 +98,12 @@ JUDGES = {"vicinal": ours, "cleanlab": cleanlab}
 def main(
     quick: bool = False, data: Path | None = None, splits: int = 5, work: Path | None = None
 ) -> None:
-    """Every draw, every case, both judges; what ``work`` holds is not asked again."""
+    """Every draw, every case, both judges; what ``work`` holds is not asked again.
+
+    With ``splits`` = 0 nothing is: the JSON is written from what it holds.
+    """
+    if work is not None and splits == 0:
+        save("quality_labels", collected(work))
     results: dict[str, dict[str, list[dict[str, float]]]] = {}
     for seed in range(1 if quick else splits):
         for name, x, given, wrong in cases(data, seed, quick):
@@ -119,6 +124,19 @@ def main(
             )
         if not quick:
             save("quality_labels", results, splits=seed + 1)
+
+
+def collected(work: Path) -> dict[str, dict[str, list[dict[str, float]]]]:
+    """The draws that both judges have answered, by case."""
+    results: dict[str, dict[str, list[dict[str, float]]]] = {}
+    for path in sorted(work.glob("*, vicinal.json")):
+        name, seed, _ = path.stem.rsplit(", ", 2)
+        both = {who: work / f"{name}, {seed}, {who}.json" for who in JUDGES}
+        if all(kept.exists() for kept in both.values()):
+            lines = results.setdefault(name, {who: [] for who in JUDGES})
+            for who, kept in both.items():
+                lines[who].append(json.loads(kept.read_text()))
+    return results
 
 
 def judged(who: str, x: Rows, given: Rows, wrong: Rows) -> dict[str, float]:

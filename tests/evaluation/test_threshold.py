@@ -11,6 +11,7 @@ from vicinal.checks import InputError
 from vicinal.evaluation import (
     clopper_pearson_interval,
     reachable_target,
+    threshold,
     threshold_for_accuracy,
 )
 from vicinal.evaluation.threshold import TARGETS
@@ -211,12 +212,10 @@ def test_the_target_is_the_highest_that_half_of_the_rows_meet_else_the_accuracy(
     c, right = _world(np.random.default_rng(0), 2000, low, power)
     chosen = reachable_target(c, right)
     assert chosen.target == (pytest.approx(right.mean(), abs=0.01) if target < 0.9 else target)
-    met = {t: threshold_for_accuracy(c, right, t).coverage >= 0.5 for t in TARGETS}
-    if target >= 0.9:
-        assert met[target]
-        assert not any(met[t] for t in TARGETS if t > target)
-    else:
-        assert not any(met.values())
+    level = 0.05 * chosen.share
+    assert threshold_for_accuracy(c, right, chosen.target, level).coverage >= 0.5
+    for higher in (t for t in TARGETS if t > chosen.target):
+        assert threshold_for_accuracy(c, right, higher, 0.05 / 100).coverage < 0.5
 
 
 def test_a_target_chosen_from_the_data_keeps_the_promise_of_its_threshold():
@@ -224,10 +223,26 @@ def test_a_target_chosen_from_the_data_keeps_the_promise_of_its_threshold():
     for _ in range(150):
         c, right = _world(rng, 300, 0.8)
         chosen = reachable_target(c, right)
-        at = threshold_for_accuracy(c, right, chosen.target).threshold
+        at = threshold_for_accuracy(c, right, chosen.target, 0.05 * chosen.share).threshold
         # accuracy above a threshold t of calibrated, evenly spread confidences is (1 + t) / 2
         broken += math.isfinite(at) and (1 + max(at, 0.8)) / 2 < chosen.target
     assert broken <= 14  # 7.5 expected at most; 15 or more by chance in 1 of 100
+
+
+@pytest.mark.parametrize("low", [0.5, 0.9, 0.98])
+def test_the_promises_of_all_targets_that_could_be_chosen_share_one_delta(low, monkeypatch):
+    levels = []
+
+    def asked(c, right, target, delta):
+        levels.append(delta)
+        return threshold_for_accuracy(c, right, 0.999999, delta)  # out of reach: all are asked
+
+    monkeypatch.setattr(threshold, "threshold_for_accuracy", asked)
+    c, right = _world(np.random.default_rng(0), 200, low, shift=0.3)
+    levels.append(0.05 * reachable_target(c, right, 0.05).share)  # of the accuracy itself
+    assert len(levels) == 5
+    assert sum(levels) == pytest.approx(0.05)
+    assert max(levels) == pytest.approx(0.7 * 0.05)
 
 
 def test_without_outcomes_the_confidences_choose_the_target():

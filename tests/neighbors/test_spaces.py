@@ -6,12 +6,14 @@ from torch.testing import assert_close
 
 import reference
 from vicinal.checks import InputError
-from vicinal.neighbors.learned import best_steps, learned_space, set_aside, start_of, walk
+from vicinal.neighbors import spaces
+from vicinal.neighbors.learned import Form, best_steps, learned_space, set_aside, start_of, walk
 from vicinal.neighbors.spaces import (
     SPACES,
     Space,
     Whitening,
     plain_space,
+    span_coordinates,
     whitened_space,
     within_covariance,
 )
@@ -173,3 +175,36 @@ def test_where_no_step_is_taken_the_learned_space_is_the_whitened_one_at_full_ra
     learned, whitened = learned_space(x, y, steps=0), whitened_space(x, y)
     assert learned.name == "learned"
     assert_close(learned(x), whitened(x), rtol=0, atol=0)
+
+
+@pytest.fixture
+def wide(rng):
+    """Ninety rows of 200 columns, some in units of their own, one constant."""
+    y = torch.arange(90) % 3
+    x = torch.randn(90, 200, generator=rng).double() * torch.linspace(0.2, 4, 200)
+    x[:, :3] += 4 * torch.eye(3).double()[y]
+    x[:, 7] = 2.0
+    return x, y
+
+
+@pytest.mark.parametrize("toward", ["sphere", "columns"])
+@pytest.mark.parametrize("shrinkage", [0.1, 0.6, 1.0])
+def test_more_columns_than_rows_whiten_as_any_do(wide, monkeypatch, toward, shrinkage):
+    x, y = wide
+    found = whitened_space(x, y, Whitening(shrinkage, toward))
+    monkeypatch.setattr(spaces, "WIDE", torch.inf)
+    told = whitened_space(x, y, Whitening(shrinkage, toward))
+    new = torch.randn(4, 200, generator=torch.Generator().manual_seed(1)).double()
+    assert_close(torch.cdist(found(new), found(x)), torch.cdist(told(new), told(x)))
+
+
+@pytest.mark.parametrize("form", [Form("raw"), Form("unit"), Form("centered-unit"),
+                                  Form("whitened"),
+                                  Form("whitened", Whitening(0.3, "columns"))])  # fmt: skip
+def test_rows_in_coordinates_of_their_span_are_as_far_from_one_another(wide, form):
+    x, y = wide
+    narrow, rows = form.in_span(x, span_coordinates(x))
+    assert (rows is x) == (form.whitening.toward == "columns")
+    rest = torch.arange(90) >= 6
+    own, all_ = form(x[rest], y[rest])(x), narrow(rows[rest], y[rest])(rows)
+    assert_close(*(((z[:, None] - z) ** 2).sum(2) for z in (own, all_)))

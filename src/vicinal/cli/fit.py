@@ -43,7 +43,7 @@ def run(options: FitOptions) -> None:
     if target is None:
         console.print(
             f"target {head.standards.target_accuracy:g}: chosen from the data, the highest of "
-            f"{LISTED} that at least half of the rows can meet, else the accuracy; "
+            f"{LISTED} that at least half of the rows can meet, else the accuracy itself; "
             "--target-accuracy sets another"
         )
     print_threshold(head, calib is not None, console)

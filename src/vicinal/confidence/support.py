@@ -29,7 +29,7 @@ from vicinal.neighbors.graph import NeighborGraph
 from vicinal.neighbors.learned import Form
 from vicinal.neighbors.neighborhood import Neighborhood, NeighborLabels, joined
 from vicinal.neighbors.search import ExactSearch, Search
-from vicinal.neighbors.spaces import RAW, Space
+from vicinal.neighbors.spaces import RAW, Space, span_coordinates
 from vicinal.neighbors.surprise import TemperatureFit, fit_temperature
 
 Ask = Callable[[Tensor, Tensor, int, int], Neighborhood]
@@ -128,11 +128,11 @@ class CrossFit:
         k = min(k, len(self.fold) - max(map(len, own)))
         distances = self.rows.new_empty(len(self.fold), k)
         indices = torch.empty(len(self.fold), k, dtype=torch.long)
+        form, given = self.form.in_span(self.rows, span_coordinates(self.rows))
         for f, mine in enumerate(own):
             rest = (self.fold != self.fold[mine[0]]).nonzero()[:, 0]
-            others = self.rows[rest]
-            space = self.form(others, labels[rest])
-            x, rows = space(others), space(self.rows[mine])
+            space = form(given[rest], labels[rest])
+            x, rows = space(given[rest]), space(given[mine])
             if ask is None:
                 found = ExactSearch(metric).build(x).query(rows, k).cpu()
             else:

@@ -34,6 +34,7 @@ from vicinal.neighbors.distances import unit_rows
 
 SPACES = ("raw", "unit", "centered-unit", "standardized", "whitened", "learned")  # simplest first
 LABELED = ("whitened", "learned")
+WIDE = 2  # times as many columns as rows: then the span of the rows is worked in
 Labels = Int[Tensor, " n"] | Float[Tensor, "n c"]
 
 
@@ -119,7 +120,8 @@ USUAL = Whitening()
 def whitened_space(x: Float[Tensor, "n d"], labels: Labels, whitening: Whitening = USUAL) -> Space:
     r"""The space in which the shrunk within-class covariance S is a sphere.
 
-    Any root of :math:`S^{-1}` gives the same distances; this is the one of Cholesky.
+    Any root of :math:`S^{-1}` gives the same distances; this is the one of Cholesky, or of far more
+    columns than rows the symmetric one.
 
     >>> x = torch.tensor([[0.0, 0.0], [0.0, 2.0], [1.0, 0.0], [1.0, 2.0]])
     >>> space = whitened_space(x, torch.tensor([0, 0, 1, 1]), Whitening(0.1))
@@ -129,9 +131,14 @@ def whitened_space(x: Float[Tensor, "n d"], labels: Labels, whitening: Whitening
     check_choice(whitening.toward, "toward", ("sphere", "columns"))
     if not 0 < whitening.shrinkage <= 1:
         raise InputError(f"`shrinkage` must be above 0 and at most 1, got {whitening.shrinkage!r}.")
-    mean, within = within_covariance(x, labels)
-    own, s = within.diagonal(), whitening.shrinkage
-    unit = whitening.toward == "sphere" and len(mean) > 1
+    wide = labels.ndim == 1 and x.shape[1] > WIDE * len(x)
+    if wide:
+        mean, residual = class_residuals(x, labels)
+        own, within = residual.double().square().mean(0), None
+    else:
+        mean, within = within_covariance(x, labels)
+        own = within.diagonal()
+    s, unit = whitening.shrinkage, whitening.toward == "sphere" and len(mean) > 1
     rounding = (16 * torch.finfo(x.dtype).eps * x.abs().max().double()).square()
     if float(own.mean()) <= float(rounding):  # classes of one row, or equal ones: nothing is noise
         return Space("whitened", mean.to(x), torch.eye(len(mean)).to(x), unit)
@@ -139,10 +146,58 @@ def whitened_space(x: Float[Tensor, "n d"], labels: Labels, whitening: Whitening
     if whitening.toward == "columns":
         varies = own > (16 * torch.finfo(x.dtype).eps * mean).square()
         target = torch.where(varies, own, target)  # a constant column is left in the mean's unit
+    if within is None:
+        return Space("whitened", mean.to(x), _wide_root(residual, target, s), unit)
     root = torch.linalg.cholesky((1 - s) * within + s * target.diag())
     eye = torch.eye(len(mean), dtype=root.dtype, device=root.device)
     inverse = torch.linalg.solve_triangular(root, eye, upper=False)
     return Space("whitened", mean.to(x), inverse.T.to(x).contiguous(), unit)
+
+
+def _wide_root(
+    residual: Float[Tensor, "n d"], target: Float[Tensor, " d"], s: float
+) -> Float[Tensor, "d d"]:
+    r"""A root of :math:`S^{-1}` by the n eigenvalues that W has at most.
+
+    With :math:`R = X \operatorname{diag}(t)^{-1/2}` and :math:`R R^\top / n = V \Lambda V^\top`,
+
+    .. math:: M^{-1/2} = s^{-1/2} I - \frac1n R^\top V \frac{1 - s}
+              {\sqrt{s m} (\sqrt s + \sqrt m)} V^\top R, \qquad m = s + (1 - s) \Lambda
+    """
+    scale = target.rsqrt().to(residual)
+    rows = residual * scale
+    values, vectors = torch.linalg.eigh((rows @ rows.T).double() / len(rows))
+    root = (s + (1 - s) * values.clamp_min(0)).sqrt()
+    bend = (1 - s) / (s**0.5 * root * (s**0.5 + root)) / len(rows)
+    matrix = rows.T @ (((vectors * bend) @ vectors.T).to(rows) @ rows)
+    matrix = matrix.neg_()
+    matrix.diagonal().add_(s**-0.5)
+    return matrix.mul_(scale[:, None])
+
+
+def span_coordinates(x: Float[Tensor, "n d"]) -> Float[Tensor, "n r"]:
+    """Of far more columns than rows: the rows in a basis of their span; else the rows as they are.
+
+    All lengths and products are kept, so a space that asks for no more finds what it found in the
+    columns. For rows that are all at hand: a new one has a part outside.
+
+    >>> span_coordinates(torch.tensor([[3.0, 0.0, 4.0]])).abs()
+    tensor([[5.]])
+    """
+    if x.shape[1] <= WIDE * len(x):
+        return x
+    return torch.linalg.qr(x.double().T, mode="r").R.T.to(x).contiguous()
+
+
+def class_residuals(
+    x: Float[Tensor, "n d"], labels: Int[Tensor, " n"]
+) -> tuple[Float[Tensor, " d"], Float[Tensor, "n d"]]:
+    """The mean, and each row less the mean of its class."""
+    mean = x.mean(0, dtype=torch.float64)
+    rows = x - mean.to(x)
+    counts, sums = class_sums(rows, labels)
+    means = (sums / counts[:, None]).to(rows)
+    return mean, rows - means[labels.unique(return_inverse=True)[1]]
 
 
 def within_covariance(
@@ -152,14 +207,14 @@ def within_covariance(
 
     In float64, but for the products of float32 rows, which are centered first.
     """
+    # From residuals, not as total less between: collapsed classes would drown in the rounding.
+    if labels.ndim == 1:
+        mean, residual = class_residuals(x, labels)
+        return mean, _products(residual) / len(x)
     mean = x.mean(0, dtype=torch.float64)
     rows = x - mean.to(x)
     counts, sums = class_sums(rows, labels)
     means = sums / counts[:, None]
-    # From residuals, not as total less between: collapsed classes would drown in the rounding.
-    if labels.ndim == 1:
-        residual = rows - means.to(rows)[labels.unique(return_inverse=True)[1]]
-        return mean, _products(residual) / len(x)
     shares = labels[:, labels.sum(0) > 0].double()
     residual = rows - (shares @ means).to(rows)
     between = means.T @ (counts.diag() - shares.T @ shares) @ means

@@ -32,7 +32,14 @@ from vicinal.labels import Labels
 from vicinal.neighbors.learned import Form, best_steps
 from vicinal.neighbors.neighborhood import Neighborhood
 from vicinal.neighbors.search import ExactSearch, make_search
-from vicinal.neighbors.spaces import LABELED, RAW, SPACES, Space, Whitening
+from vicinal.neighbors.spaces import (
+    LABELED,
+    RAW,
+    SPACES,
+    Space,
+    Whitening,
+    span_coordinates,
+)
 
 if TYPE_CHECKING:
     from vicinal.confidence.ned.classifier import NEDClassifier
@@ -67,6 +74,7 @@ class Task(NamedTuple):
     k: int
     metric: str
     temperature: float | None  # given, or None: fitted in each space
+    span: Float[Tensor, "n r"]  # x, or where it is wide its rows in coordinates of their span
 
 
 def check_space(name: object) -> None:
@@ -99,7 +107,7 @@ def fit_space(
     if name in (*LABELED, "fit") and few:
         form = Form("whitened")
     elif name in (*LABELED, "fit"):
-        task = pool_of(Task(x, labels, fold, k, metric, temperature))
+        task = pool_of(Task(x, labels, fold, k, metric, temperature, x))
         form, losses = choose(name, task, learn=not LEARN_BELOW < len(x) < LEARN_ABOVE)
     space = form(x, labels.codes)
     crossed = CrossFit(x, fold, form) if space.labeled else None
@@ -142,10 +150,11 @@ def pool_of(task: Task) -> Task:
     """The rows to choose by."""
     n, enough = len(task.x), max(POOL, 20 * len(task.labels.classes))
     if n <= enough:
-        return task
+        return task._replace(span=span_coordinates(task.x))
     some = torch.randperm(n, generator=torch.Generator().manual_seed(1))[:enough]
     labels = Labels(task.labels.classes, task.labels.codes[some])
-    return task._replace(x=task.x[some], labels=labels, fold=task.fold[some])
+    x = task.x[some]
+    return task._replace(x=x, labels=labels, fold=task.fold[some], span=span_coordinates(x))
 
 
 def choose(name: str, task: Task, *, learn: bool) -> tuple[Form, dict[str, Losses]]:
@@ -201,8 +210,8 @@ def folds_of(labels: Labels, count: int) -> Int[Tensor, " n"]:
 
 
 def _learned(whitened: Form, task: Task) -> Form:
-    rest = task.fold != 0
-    steps = best_steps(task.x[rest], task.labels.codes[rest], whitened.whitening)
+    rest, (form, x) = task.fold != 0, whitened.in_span(task.x, task.span)
+    steps = best_steps(x[rest], task.labels.codes[rest], form.whitening)
     return Form("learned", whitened.whitening, steps)
 
 
@@ -248,10 +257,10 @@ def _scored(task: Task, count: int) -> Iterator[tuple[int, Tensor]]:
 
 def _searched(form: Form, task: Task, f: int, rows: Tensor) -> tuple[Neighborhood, Tensor]:
     rest = (task.fold != f).nonzero()[:, 0]
-    x = task.x[rest]
-    space = form(x, task.labels.codes[rest])
-    search = ExactSearch(task.metric).build(space(x))
-    found = search.query(space(task.x[rows]), min(task.k, len(rest))).cpu()
+    form, x = form.in_span(task.x, task.span)
+    space = form(x[rest], task.labels.codes[rest])
+    search = ExactSearch(task.metric).build(space(x[rest]))
+    found = search.query(space(x[rows]), min(task.k, len(rest))).cpu()
     return Neighborhood(found.distances, rest[found.indices]), rows
 
 
