@@ -98,7 +98,8 @@ def draw(rows: list[dict], figure) -> None:
     for ax, what in zip(figure.subplots(1, 2, sharey=True), ("accuracy", "ece"), strict=True):
         for name, color in zip(rows[0]["sets"], COLORS, strict=False):
             dots(ax, {h: [r["sets"][name][h][what] for r in rows] for h in PAPERS}, color=color)
-        tidy(ax, f"{what}, % ({', '.join(rows[0]['sets'])})")
+        told = zip(("blue", "orange"), rows[0]["sets"], strict=False)
+        tidy(ax, f"{what}, % ({', '.join(f'{color} {name}' for color, name in told)})")
 
 
 if __name__ == "__main__":
