@@ -15,8 +15,14 @@ from vicinal.checks import InputError
 from vicinal.files import reason
 
 RESTARTS = 3  # of a worker that dies
-# A loaded machine may take its time to start a cluster; Ray's own patience is 30 seconds.
-_PATIENCE = {"RAY_agent_register_timeout_ms": "180000", "RAY_raylet_start_wait_time_s": "180"}
+# A loaded machine may take its time to start a cluster; Ray's own patience is 30 seconds. Its
+# workers would give way to everything else on the machine (niceness 15), this process among it.
+_LOCAL = {
+    "RAY_agent_register_timeout_ms": "180000",
+    "RAY_raylet_start_wait_time_s": "180",
+    "RAY_worker_niceness": "0",
+    "RAY_USAGE_STATS_ENABLED": "0",
+}
 
 
 def connect(on: str) -> Any:
@@ -35,7 +41,7 @@ def connect(on: str) -> Any:
         if address:
             ray.init(address=address, **quiet)
         else:
-            for name, value in {**_PATIENCE, "RAY_USAGE_STATS_ENABLED": "0"}.items():
+            for name, value in _LOCAL.items():
                 os.environ.setdefault(name, value)
             ray.init(include_dashboard=False, **quiet)
     except Exception as error:  # Ray has no one kind for it

@@ -153,7 +153,8 @@ def search_facts(facts: Facts) -> SearchFacts:
     if not checked:
         return SearchFacts(title, exact=True, how=title)
     rows = torch.cat([part.rows for part in checked])
-    exact, found = (joined([part[at] for part in checked]) for at in (2, 1))
+    exact = joined([part.exact for part in checked])
+    found = joined([part.found for part in checked])
     recall, codes, voters = recall_of(found, exact), facts.sets.codes[rows], facts.support.voters
     before, after = (facts.ned.log_probs_of(near.labeled(voters)) for near in (exact, found))
     own, own_exact = (log_p.gather(1, codes[:, None])[:, 0] for log_p in (after, before))

@@ -103,7 +103,7 @@ class ShardedLists(ShardedSearch):
         x = checked_rows(x, "x", self.width)
         out = checked_exclude(exclude, len(x), len(self), x.device)
         check_k(k, len(self) - bool((out >= 0).any()), "k", "the support")
-        size = max(256, self.memory // 2 // (_PAIR * (k + SPARE) * self._lists.depth))
+        size = max(256, 3 * self.memory // 4 // (_PAIR * (k + SPARE) * self._lists.depth))
         parts = zip(x.split(size), out.split(size), strict=True)
         return joined([self._listed(rows, k, left_out) for rows, left_out in parts])
 
