@@ -202,14 +202,7 @@ def sampled_facts(
     ``engines``: who searches all rows, and who does so exactly.
     """
     assert support.codes is not None
-    k = settings.k or min(DEFAULT_K, len(support) - 1)
-    if support.sampled:
-        check_k(k, len(support) - 1, "k", "the support")
-    else:
-        k = usable_k(settings, sets)
-    fit = space_of(settings, sets, k)
-    if fit.crossed is not None and not support.sampled and settings.k is None:
-        k = min(k, most_neighbors(fit.crossed))
+    fit, k = space_and_k(support, sets, settings)
     sets, everyone, given = sets.mapped(fit.space), support.codes, compared(support.rows, settings)
 
     def ask(search: Search, rows: Tensor, question: str, out: Tensor | None = None) -> Neighborhood:
@@ -244,6 +237,19 @@ def sampled_facts(
     split = split_of(sets, query, graph, calib, settings.seed)
     said = space_facts(settings, fit)
     return Facts(sets, settings, about, None, held, graph, query, split, None, said, asked, foreign)
+
+
+def space_and_k(support: Whole, sets: Sets, settings: AuditSettings) -> tuple[SpaceFit, int]:
+    """The space that the anchors choose, and how many neighbors vote."""
+    k = settings.k or min(DEFAULT_K, len(support) - 1)
+    if support.sampled:
+        check_k(k, len(support) - 1, "k", "the support")
+    else:
+        k = usable_k(settings, sets)
+    fit = space_of(settings, sets, k)
+    if fit.crossed is not None and not support.sampled and settings.k is None:
+        k = min(k, most_neighbors(fit.crossed))
+    return fit, k
 
 
 def new_to_the_map(
