@@ -218,7 +218,7 @@ class Places(Tensors):
         for i, b in enumerate(rows):
             bias = self._bias_of(total[-1][i]) if self.bias else None
             if not self.weight:
-                against = bias
+                against = self._bias_of(total[-1][i])
             elif self.vocabulary:
                 against = total[0][a, i]
             else:
