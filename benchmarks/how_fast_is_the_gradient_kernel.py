@@ -16,14 +16,12 @@ from __future__ import annotations
 
 import copy
 import time
+from importlib.util import find_spec
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.nn.functional as F
-from captum.influence import TracInCP
-from nngeometry.backend import TorchHooksJacobianBackend
-from nngeometry.layercollection import LayerCollection
-from nngeometry.object.fspace import FMatDense
 from sklearn.datasets import load_digits
 from torch import Tensor, nn
 from torch.func import functional_call, grad, jacrev, vmap
@@ -106,19 +104,27 @@ def by_func(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
     return cosines(torch.cat([g.flatten(1) for g in grads.values()], 1))
 
 
+def _nngeometry(model: nn.Module, f: Any, x: Tensor, y: Tensor, batch: int) -> Tensor:
+    from nngeometry.backend import TorchHooksJacobianBackend
+    from nngeometry.layercollection import LayerCollection
+    from nngeometry.object.fspace import FMatDense
+
+    layers = LayerCollection.from_model(model)
+    backend = TorchHooksJacobianBackend(layer_collection=layers, model=model, function=f)
+    loader = DataLoader(TensorDataset(x.clone(), y), batch_size=batch)
+    gram: Tensor = FMatDense(generator=backend, examples=loader).data
+    return gram
+
+
 def by_nngeometry(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
-    backend = TorchHooksJacobianBackend(
-        layer_collection=LayerCollection.from_model(model),
-        model=model,
-        function=lambda a, t: odds(model(a), t),
-    )
-    loader = DataLoader(TensorDataset(x.clone(), y), batch_size=256)
-    gram = FMatDense(generator=backend, examples=loader).data[0, :, 0]
+    gram = _nngeometry(model, lambda a, t: odds(model(a), t), x, y, 256)[0, :, 0]
     scale = gram.diagonal().rsqrt()
     return gram * scale[:, None] * scale[None]
 
 
 def by_captum(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
+    from captum.influence import TracInCP
+
     def loss(output: Tensor, target: Tensor) -> Tensor:
         return odds(output, target)[:, 0]
 
@@ -169,13 +175,7 @@ def by_func_vector(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
 
 
 def by_nngeometry_vector(model: nn.Module, x: Tensor, y: Tensor) -> Tensor:
-    backend = TorchHooksJacobianBackend(
-        layer_collection=LayerCollection.from_model(model),
-        model=model,
-        function=lambda a, t: model(a),
-    )
-    loader = DataLoader(TensorDataset(x.clone(), y), batch_size=len(x))
-    gram = FMatDense(generator=backend, examples=loader).data
+    gram = _nngeometry(model, lambda a, t: model(a), x, y, len(x))
     return whitened_trace(gram.permute(1, 3, 0, 2))
 
 
@@ -284,9 +284,12 @@ def main(quick: bool = False, data: Path | None = None) -> None:
     torch.manual_seed(0)
     rate = gemm_rate(n=512, inner=512) if quick else gemm_rate(n=1024, inner=512)
     scalar = {"torch.func": by_func, "backward per sample": by_backward}
-    scalar |= {"nngeometry": by_nngeometry, "captum TracInCP": by_captum}
     vector = {"torch.func": by_func_vector, "backward per sample": by_backward_vector}
-    vector |= {"nngeometry": by_nngeometry_vector}
+    if find_spec("nngeometry"):
+        scalar["nngeometry"], vector["nngeometry"] = by_nngeometry, by_nngeometry_vector
+    if find_spec("captum"):
+        scalar["captum TracInCP"] = by_captum
+    print("rivals:", *scalar)  # those that are installed
     results: dict[str, dict[str, object]] = {}
     for name, make, sizes in (
         ("perceptron", perceptron, (24, 8, 64) if quick else (512, 128, 2000)),

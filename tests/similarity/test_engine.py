@@ -127,6 +127,12 @@ def test_transformers_and_recurrent_layers_have_exact_rules(name):
     assert torch.backends.mha.get_fastpath_enabled()
 
 
+def test_a_weight_that_is_computed_is_its_layers_and_not_run_again():
+    model, x = make("weight_normed")
+    rules = {name: part.rule for part in Engine(model).capture(x).parts for name in part.parameters}
+    assert {name for name, rule in rules.items() if "vjp" in rule} == {"9.weight", "9.bias"}
+
+
 def test_one_layer_of_an_encoder_is_watched_though_nothing_before_it_is_differentiated():
     """torch would take its fused path up to there, and nested tensors from there on."""
     model, x = make("encoder")

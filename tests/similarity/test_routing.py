@@ -6,7 +6,7 @@ from torch import nn
 
 from similarity.zoo import CalledTwice, EarlyExit, Experts, make, per_sample_gradients
 from vicinal.checks import InputError
-from vicinal.similarity import GradientKernel
+from vicinal.similarity import GradientKernel, routing
 from vicinal.similarity.engine import Engine, Replanned
 from vicinal.similarity.routing import tags, whose
 
@@ -111,6 +111,37 @@ def test_what_no_sample_reaches_is_no_error_costs_nothing_and_is_told():
     rules = {row.layer: (row.rule, row.bytes) for row in kernel.explain()}
     assert rules["unused"] == ("unreached", 0)
     assert rules[""] == ("unreached", 0)
+
+
+class Reordered(nn.Module):
+    """Two layers that see rows in an order of their own, put back by an index at the end."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Linear(3, 4), nn.Linear(4, 2)
+        self.turned = False
+
+    def forward(self, x):
+        order = torch.arange(len(x))
+        order = order.roll(1) if self.turned else order
+        return self.second(self.first(x[order]).tanh())[order.argsort()]
+
+
+def test_only_the_first_layer_behind_an_index_is_asked_whose_rows_it_saw(monkeypatch):
+    asked = []
+    told = routing.whose
+    monkeypatch.setattr(routing, "whose", lambda *a: asked.append(1) or told(*a))
+    model, x = Reordered().double(), torch.randn(6, 3, dtype=torch.float64)
+    engine = Engine(model)
+    engine.capture(x)
+    asked.clear()
+    engine.capture(x)
+    assert len(asked) == 1  # of `second`; where its rows are in order, so are those of `first`
+    model.turned = True
+    with pytest.raises(Replanned):
+        engine.capture(x)
+    moved = torch.cat([p.factor.dense() for p in engine.capture(x).parts], 2)
+    torch.testing.assert_close(moved, per_sample_gradients(model, x))
 
 
 def test_experts_are_exact_rules_and_not_run_again():

@@ -366,9 +366,15 @@ def perceptron():
 
 
 def weight_normed():
+    """Computed weights, one of them called twice, and a layer that has no rule."""
+    made = nn.utils.parametrizations
+    twice = made.weight_norm(nn.Linear(5, 5), dim=1)
     return nn.Sequential(
-        nn.utils.parametrizations.weight_norm(nn.Linear(4, 5)), nn.Tanh(), OwnScale(5, 2)
-    )
+        made.weight_norm(nn.Linear(4, 5)), nn.Tanh(), twice, nn.Tanh(), twice,
+        nn.Unflatten(1, (1, 5)),
+        made.spectral_norm(nn.Conv1d(1, 2, 2)), made.weight_norm(nn.Conv1d(2, 1, 1), dim=None),
+        nn.Flatten(), OwnScale(4, 2),
+    )  # fmt: skip
 
 
 ZOO = {

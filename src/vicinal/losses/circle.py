@@ -103,4 +103,6 @@ class CircleLoss(MeetingLoss):
         attached: bool = False,
         reduction: str = "mean",
     ) -> None:
-        super().__init__(margin=margin, gamma=gamma, attached=attached, reduction=reduction)
+        super().__init__(
+            {"margin": margin, "gamma": gamma, "attached": attached, "reduction": reduction}
+        )

@@ -129,7 +129,7 @@ class SupervisedContrastiveLoss(MeetingLoss):
         metric: str = "cosine",
         reduction: str = "mean",
     ) -> None:
-        super().__init__(temperature=temperature, metric=metric, reduction=reduction)
+        super().__init__({"temperature": temperature, "metric": metric, "reduction": reduction})
 
 
 class NTXentLoss(MeetingLoss):
@@ -144,4 +144,4 @@ class NTXentLoss(MeetingLoss):
         metric: str = "cosine",
         reduction: str = "mean",
     ) -> None:
-        super().__init__(temperature=temperature, metric=metric, reduction=reduction)
+        super().__init__({"temperature": temperature, "metric": metric, "reduction": reduction})

@@ -6,7 +6,7 @@ The losses of margins (triplet, contrastive, multi-similarity, circle) look at e
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple
 
@@ -76,7 +76,7 @@ class MeetingLoss(nn.Module):
 
     loss: ClassVar[Callable[..., Tensor]]
 
-    def __init__(self, **settings: Any) -> None:
+    def __init__(self, settings: Mapping[str, Any]) -> None:
         super().__init__()
         self.names = tuple(settings)
         for name, value in settings.items():

@@ -100,4 +100,4 @@ class MultiSimilarityLoss(MeetingLoss):
     def __init__(
         self, *, alpha: float = 2.0, beta: float = 50.0, base: float = 0.5, reduction: str = "mean"
     ) -> None:
-        super().__init__(alpha=alpha, beta=beta, base=base, reduction=reduction)
+        super().__init__({"alpha": alpha, "beta": beta, "base": base, "reduction": reduction})

@@ -116,9 +116,11 @@ class ContrastiveLoss(MeetingLoss):
         average: str = "active",
     ) -> None:
         super().__init__(
-            pos_margin=pos_margin,
-            neg_margin=neg_margin,
-            metric=metric,
-            reduction=reduction,
-            average=average,
+            {
+                "pos_margin": pos_margin,
+                "neg_margin": neg_margin,
+                "metric": metric,
+                "reduction": reduction,
+                "average": average,
+            }
         )

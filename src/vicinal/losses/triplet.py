@@ -256,12 +256,14 @@ class TripletLoss(MeetingLoss):
         fallback: bool = True,
     ) -> None:
         super().__init__(
-            margin=margin,
-            mining=mining,
-            metric=metric,
-            reduction=reduction,
-            average=average,
-            fallback=fallback,
+            {
+                "margin": margin,
+                "mining": mining,
+                "metric": metric,
+                "reduction": reduction,
+                "average": average,
+                "fallback": fallback,
+            }
         )
 
     def forward(  # one argument more: triplets that were mined

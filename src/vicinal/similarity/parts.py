@@ -15,6 +15,7 @@ from vicinal.similarity.places import Places
 from vicinal.similarity.plan import WHOLE, Lessons, Plan, Surprise
 from vicinal.similarity.rules import LayerUse, Piece, rule_for
 from vicinal.similarity.rules.conv import can_convolve, for_products
+from vicinal.similarity.rules.parametrized import made_from, pulled_back
 from vicinal.similarity.rules.vjp import samplewise
 from vicinal.similarity.watch import WatchedCall
 
@@ -82,8 +83,11 @@ class Assembly:
         """The factors of a layer's calls; a shared parameter apart, to be summed."""
         names = self.plan.ruled[layer]
         calls = [call for call in self.calls if call.name == layer]
+        computed = {made_from(own) for own in names} - names.keys()
         alone = [own for own, full in names.items() if full in self.plan.shared]
-        groups = [names.keys() - alone, *({own} for own in alone)]
+        alone = [own for own in alone if made_from(own) == own]
+        plain = {own for own in names if made_from(own) == own}
+        groups = [plain - {*alone}, *({own} for own in alone), *({own} for own in computed)]
         found: list[Piece] = []
         for wanted in map(frozenset, filter(None, groups)):
             if not calls:
@@ -93,7 +97,15 @@ class Assembly:
             else:
                 uses = [self._use(layer, wanted, call) for call in calls]
                 found += [piece for use in uses for piece in self._ruled(use, names)]
-        return found
+        return [part for piece in found for part in self._originals(layer, computed, piece)]
+
+    def _originals(self, layer: str, computed: set[str], piece: Piece) -> list[Piece]:
+        """A piece, or those of the parameters that its tensor is computed from."""
+        (first, *_), factor = piece
+        if first not in computed:
+            return [piece]
+        wanted = frozenset(self.plan.ruled[layer])
+        return pulled_back(self.layers[layer], first, factor, wanted)
 
     def _ruled(self, use: LayerUse, names: Mapping[str, str]) -> list[Piece]:
         shared = not self.plan.shared.isdisjoint(names.values())

@@ -121,7 +121,7 @@ class Places(Tensors):
             return (inner * (b @ b.mT)).sum((1, 2)).view(n, 1, 1)
         right = self._each_output().reshape(d * n, t, out)
         left = torch.bmm(inner.expand(d, n, t, t).reshape(d * n, t, t), right)
-        left, right = (x.view(d, n, t * out).transpose(0, 1) for x in (left, right))
+        left, right = (x.reshape(d, n, t * out).transpose(0, 1) for x in (left, right))
         return left @ right.mT
 
     def trace_gram(self, other: Places, into: Tensor | None = None) -> Float[Tensor, "n m"]:
@@ -218,7 +218,7 @@ class Places(Tensors):
         for i, b in enumerate(rows):
             bias = self._bias_of(total[-1][i]) if self.bias else None
             if not self.weight:
-                against = bias
+                against = self._bias_of(total[-1][i])
             elif self.vocabulary:
                 against = total[0][a, i]
             else:

@@ -4,10 +4,11 @@ batch shows that they did not show everything.
 Every chosen parameter falls in one of these groups:
 
 * *ruled*: all its uses are calls of layers with an exact rule, seen by counting the edges that
-  lead to it in the autograd graph; several uses (a module called twice, tied weights) are
-  *shared*: summed. A layer whose rows are not the samples (an expert that sees some of them,
-  folded or transposed batches) is *gathered*: :mod:`~vicinal.similarity.routing` finds whose rows
-  they are, batch by batch. So is a layer that was not reached: nothing is known of its rows.
+  lead to it in the autograd graph; what a weight is computed from (weight norm) is its layer's too.
+  Several uses (a module called twice, tied weights) are *shared*: summed. A layer whose rows are
+  not the samples (an expert that sees some of them, folded or transposed batches) is *gathered*:
+  :mod:`~vicinal.similarity.routing` finds whose rows they are, batch by batch. So is a layer that
+  was not reached: nothing is known of its rows.
 * *units*: attention and recurrent layers that cannot be opened, run again by themselves; and the
   model itself (``WHOLE``), run again for everything else: bare parameters, functional uses such as
   ``F.linear(h, embedding.weight)``.
@@ -32,6 +33,7 @@ from torch import Tensor, nn
 from vicinal.similarity import routing
 from vicinal.similarity.rules import COVERED, feature_axes, rule_for
 from vicinal.similarity.rules.attention import Projection, can_open
+from vicinal.similarity.rules.parametrized import edges_each, made_from, originals
 from vicinal.similarity.rules.recurrence import InputGates, can_unroll
 from vicinal.similarity.rules.vjp import unit_axes
 from vicinal.similarity.watch import (
@@ -81,17 +83,20 @@ class Plan:
     shared: frozenset[str]
     gathered: frozenset[str]
     lessons: Lessons
-    copies: Copies = NO_COPIES
+    copies: Copies
+    edges: dict[str, int]  # of one call to each ruled parameter: more where weights are computed
 
 
 class Probe(NamedTuple):
-    """A forward pass of a few rows: f, the calls, how often each parameter is used, which layers
-    did not answer row by row, and which had one row per sample in their order.
+    """A forward pass of a few rows: f, the calls, how often each parameter is used, how often in
+    one call if more than once, which layers did not answer row by row, and which had one row per
+    sample in their order.
     """
 
     f: Tensor
     calls: list[WatchedCall]
     used: Counter[int]
+    each: Counter[int]
     odd: set[str]
     straight: set[str]
 
@@ -110,24 +115,31 @@ def make_plan(model: Model, lessons: Lessons, rules: bool = True) -> Plan:
     """Two forward passes, of two rows and of three: what follows the batch is parted from what has
     that length by chance.
     """
-    copies, probes = _copies(model, lessons) if rules else (NO_COPIES, _probes(model))
+    copies, probes = (
+        _copies(model, lessons) if rules else (NO_COPIES, [_probe(model, rows) for rows in (2, 3)])
+    )
     calls = [Counter(call.name for call in probe.calls) for probe in probes]
     straight = (probes[0].straight & probes[1].straight) - lessons.gathered
     odd = probes[0].odd | probes[1].odd
     ruled: dict[str, dict[str, str]] = {}
     units: dict[str, dict[str, str]] = {}
-    shared = set()
+    shared, edges = set(), {}
     owners = _owners(model.module)
     for full, p in model.selected.items():
         held = [o for o in owners[id(p)] if any(c[o[0]] for c in calls)] or owners[id(p)]
         seen = [sum(c[at] for at, _, _ in held) for c in calls]
-        known = all(probe.used[id(p)] <= n for probe, n in zip(probes, seen, strict=True))
-        exact = known and bool(held) and all(_has_rule(*o) and o[0] not in odd for o in held)
+        each = max(1, *(probe.each[id(p)] for probe in probes))
+        known = all(probe.used[id(p)] <= n * each for probe, n in zip(probes, seen, strict=True))
+        ruled_all = all(
+            rule_for(m) and made_from(o) in COVERED and at not in odd for at, m, o in held
+        )
+        exact = known and bool(held) and ruled_all
         if full in copies.bare:
             continue
         if full in lessons.whole:
             units.setdefault(WHOLE, {})[full] = full
         elif rules and exact:
+            edges[full] = each
             for layer, _, own in held:
                 ruled.setdefault(layer, {})[own] = full
             if len(held) > 1 or max(seen) > 1:
@@ -137,12 +149,12 @@ def make_plan(model: Model, lessons: Lessons, rules: bool = True) -> Plan:
         elif any(probe.used[id(p)] for probe in probes):
             units.setdefault(WHOLE, {})[full] = full
     bent = frozenset(ruled.keys() - straight)
-    return Plan(ruled, units, frozenset(shared), bent, lessons, copies)
+    return Plan(ruled, units, frozenset(shared), bent, lessons, copies, edges)
 
 
 def _copies(model: Model, lessons: Lessons) -> tuple[Copies, list[Probe]]:
     """What can be given to each sample as a copy without changing f, and the probes with it."""
-    probes = _probes(model)
+    probes = [_probe(model, rows) for rows in (2, 3)]
     lone = set.intersection(*({c.name for c in p.calls if _lone(c)} for p in probes))
     lone -= {c.name for p in probes for c in p.calls if not _lone(c)} | lessons.gathered
     bare = {}
@@ -155,7 +167,7 @@ def _copies(model: Model, lessons: Lessons) -> tuple[Copies, list[Probe]]:
         if not guess.layers and not guess.bare:
             continue
         try:
-            again = _probes(model, guess)
+            again = [_probe(model, rows, guess) for rows in (2, 3)]
         except (RuntimeError, ValueError, IndexError, TypeError):
             continue  # the shapes do not go together
         equal = all(torch.allclose(a.f, b.f, rtol=1e-3) for a, b in zip(probes, again, strict=True))
@@ -192,18 +204,14 @@ def surprises(
     seen: Counter[str] = Counter()
     for layer, names in plan.ruled.items():
         for full in names.values():
-            seen[full] += number[layer]
+            seen[full] += number[layer] * plan.edges.get(full, 1)
     seen.update(plan.copies.bare.keys())
     units = {full for names in plan.units.values() for full in names.values()}
     whole |= {n for n, p in selected.items() if n not in units and used[id(p)] > seen[n]}
     return Lessons(frozenset(gathered - plan.gathered), frozenset(whole))
 
 
-def _probes(model: Model, copies: Copies = NO_COPIES) -> list[Probe]:
-    return [_probe(model, rows, copies) for rows in (2, 3)]
-
-
-def _probe(model: Model, rows: int, copies: Copies) -> Probe:
+def _probe(model: Model, rows: int, copies: Copies = NO_COPIES) -> Probe:
     module, selected, f, x, target = model
     pick = torch.arange(rows) % rows_of(x)
     layers = {n: m for n, m in _layers(module) if rule_for(m) or _closed(m)}
@@ -214,7 +222,9 @@ def _probe(model: Model, rows: int, copies: Copies) -> Probe:
         odd = {call.name for call in calls if not _by_rows(call)}
         sound = [call for call in calls if call.name not in odd]
         straight = _straight(found, sound)
-    return Probe(found.detach(), calls, uses(found), odd, straight)
+        inside = [(m, own, p) for m in layers.values() for own, p in originals(m, COVERED).items()]
+        each = Counter({id(p): edges_each(m, own, p, uses) for m, own, p in inside})
+    return Probe(found.detach(), calls, uses(found), each, odd, straight)
 
 
 def _straight(f: Tensor, calls: Sequence[WatchedCall]) -> set[str]:
@@ -265,13 +275,10 @@ def _owners(model: nn.Module) -> dict[int, list[Owner]]:
         else:
             whole = _closed(module)
             held = dict(module.named_parameters(recurse=whole, remove_duplicate=False))
+            held |= originals(module, COVERED) if rule_for(module) else {}
         for own, p in held.items():
             found[id(p)].append((layer, module, own))
     return found
-
-
-def _has_rule(layer: str, module: nn.Module, own: str) -> bool:
-    return rule_for(module) is not None and own in COVERED
 
 
 def _by_rows(call: WatchedCall) -> bool:
