@@ -8,6 +8,7 @@ they come in, whatever they claim; uploads are judged in a thread, so the page g
 from __future__ import annotations
 
 import asyncio
+import logging
 import re
 import secrets
 import sys
@@ -127,6 +128,7 @@ def _is_idle(line: Any) -> bool:
 
 def server_of(app: ASGIApp) -> PatientServer:
     """The server for ``app``, without words on the terminal."""
+    logging.getLogger("python_multipart").setLevel(logging.CRITICAL)  # quotes what it cannot read
     return PatientServer(
         uvicorn.Config(
             app, log_level="critical", server_header=False, lifespan="off", ws="none",
