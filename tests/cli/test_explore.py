@@ -230,6 +230,8 @@ def test_an_upload_that_breaks_off_leaves_no_words_on_the_terminal(serving, capf
             b"Content-Type: multipart/form-data; boundary=x\r\nContent-Length: 1000\r\n\r\n--x\r\n"
             % port
         )
+    kind = {"content-type": "multipart/form-data; boundary=x"}
+    assert httpx.post(f"{base}/predict?token=t", content=b"none", headers=kind).status_code == 400
     assert httpx.get(f"{base}/?token=t").status_code == 200
     assert capfd.readouterr().err == ""
 

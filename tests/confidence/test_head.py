@@ -394,3 +394,32 @@ def test_edits_of_a_head_with_a_linear_part_follow_the_neighbors_and_say_what_is
 def test_what_is_no_pair_of_rows_and_labels_is_a_sentence(given):
     with pytest.raises(InputError, match=r"`support` must be a pair \(Z, y\)"):
         TrustHead.fit(given)
+
+
+def forged_blends():
+    """Facts and tensors that no head with a linear part was saved with."""
+    for name, odd in (("weights", "x"), ("weights", {"a": 1}), ("weights", [1, 2, 3])):
+        yield lambda t, f, n=name, v=odd: f["blend_options"].update({n: v})
+    for odd in ("x", [0.5], 1.5):
+        yield lambda t, f, v=odd: f["blend_options"].update(background=v)
+    yield lambda t, f: t.update(blend_log_prior=-t["blend_log_prior"])
+    yield lambda t, f: t.update(blend_log_prior=t["blend_log_prior"].bool())
+    yield lambda t, f: f["options"].update(prior=None)
+
+
+@pytest.fixture(scope="module")
+def blended_file(tmp_path_factory):
+    rng = np.random.default_rng(0)
+    y = np.arange(36) % 3
+    path = tmp_path_factory.mktemp("blend") / "head.vic"
+    NEDLinear().fit(rng.normal(size=(36, 4)) + 2 * y[:, None], y).save(path)
+    return path
+
+
+@pytest.mark.parametrize("forge", list(forged_blends()))
+def test_a_forged_blend_is_refused_where_it_is_loaded(blended_file, tmp_path, forge):
+    kind, tensors, facts = bundle.read(blended_file)
+    forge(tensors, facts)
+    bundle.write(tmp_path / "forged.vic", kind, tensors, facts)
+    with pytest.raises(InputError):
+        load(tmp_path / "forged.vic")

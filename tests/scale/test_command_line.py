@@ -85,6 +85,7 @@ def test_a_pattern_that_fits_is_the_audit_of_one_file(shards):
     [
         (["audit", "none/*.npz"], "no shard at none/*.npz"),
         (["audit", "train/*.parquet", "--memory", "lots"], "must be a size like 2GB"),
+        (["audit", "train/*.parquet", "--memory", "0"], "must be a size like 2GB"),
         (["audit", "train/*.parquet", "--drop-bad"], "--drop-bad looks at all rows at once"),
         (["audit", "train/*.parquet", "--on", "spark"], "on='spark' is no cluster"),
     ],

@@ -49,6 +49,8 @@ def space_facts(settings: AuditSettings, fit: SpaceFit) -> SpaceFacts:
             if best == "raw"
             else f"no other space did better beyond noise (best: {best}, {fit.losses[best]:.3f})"
         )
+    elif "raw" not in fit.losses:
+        how += f" ({name}, held-out NLL {fit.losses[name]:.3f}): raw rows are too large or small"
     else:
         how += (
             f" ({name}): on held-out support rows the neighbors' NLL falls from "

@@ -84,9 +84,10 @@ def as_bytes(memory: int | str | None) -> int | None:
         return None
     found = re.fullmatch(r"([0-9]+(?:\.[0-9]+)?)\s*([kmgt]?b?)", str(memory).strip().lower())
     unit = _UNITS.get((found[2] if found[2] in _UNITS else f"{found[2]}b") if found else "?")
-    if found is None or unit is None:
+    size = float(found[1]) * unit if found is not None and unit is not None else 0.0
+    if not 1 <= size < 2**63:
         raise InputError(f"`memory` must be a size like 2GB or 512MB, got {memory!r}.")
-    return int(float(found[1]) * unit)
+    return int(size)
 
 
 def audit_at_scale(

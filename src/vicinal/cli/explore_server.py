@@ -8,6 +8,7 @@ they come in, whatever they claim; uploads are judged in a thread, so the page g
 from __future__ import annotations
 
 import asyncio
+import logging
 import re
 import secrets
 import sys
@@ -107,7 +108,8 @@ class PatientServer(uvicorn.Server):
 
     async def on_tick(self, counter: int) -> bool:
         now, known = time.monotonic(), self.idle
-        lines = [line for line in self.server_state.connections if _is_idle(line)]
+        every: set[Any] = set(self.server_state.connections)
+        lines = [line for line in every if _is_idle(line)]
         fresh = {line: (line.cycle, now) for line in lines}
         self.idle = {
             line: known[line] if line in known and known[line][0] is line.cycle else since
@@ -127,10 +129,11 @@ def _is_idle(line: Any) -> bool:
 
 def server_of(app: ASGIApp) -> PatientServer:
     """The server for ``app``, without words on the terminal."""
+    logging.getLogger("python_multipart").setLevel(logging.CRITICAL)  # quotes what it cannot read
     return PatientServer(
         uvicorn.Config(
             app, log_level="critical", server_header=False, lifespan="off", ws="none",
-            proxy_headers=False, timeout_keep_alive=5,
+            proxy_headers=False, timeout_keep_alive=5, http="h11",  # whose lines have a cycle
         )
     )  # fmt: skip
 

@@ -32,6 +32,10 @@ def check_state(kind: str, tensors: Mapping[str, Tensor], facts: Any) -> None:
         return
     _check_tensors(tensors, stored="store" in facts)
     _check_facts(facts)
+    if facts["options"].get("prior") is None:
+        given = tensors.get("prior_option", torch.empty(0))
+        shares = given.ndim == 1 and given.numel() > 0 and bool((given >= 0).all())
+        _need(given.dtype in _FLOATS and shares, "its prior has no name and no numbers")
     if "store" in facts:
         _check_store(facts["store"])
     _check_space(tensors, facts)
@@ -51,6 +55,8 @@ def check_answers(head: Any) -> None:
     """Refuse a head that cannot judge one row."""
     out = torch.as_tensor(head.predict_proba(torch.ones(1, head.n_features_in_)))
     _need(bool(out.isfinite().all()), "it gives no probabilities")
+    if hasattr(head, "_given"):
+        head._given()  # asking checks the options
     ned = getattr(head, "ned_", head)
     _need(getattr(ned, "recipe_", ned) is not None, "it has no recipe")  # asking checks the options
 
@@ -94,6 +100,9 @@ def _check_blend(tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> Non
     _need(bool((blend >= 0).all()) and float(blend[2]) < 1, "the weights of its parts are odd")
     count = len(facts["classes"]["names"])
     _need(prior is not None and prior.shape == (count,), "its prior is not one for each class")
+    assert prior is not None
+    shares = prior.dtype in _FLOATS and abs(float(prior.double().logsumexp(0))) < 1e-3
+    _need(shares, "its prior is no distribution")
     width = facts.get("space", {}).get("width", _width(tensors, facts))
     _need(tensors["linear_coef"].shape[1] == width, "its two parts take rows of other widths")
     asked = facts.get("blend_options")

@@ -272,8 +272,8 @@ class NEDLinear(ClassifierMixin, BaseEstimator):
     def _given(self) -> tuple[tuple[float, float] | None, float | None]:
         weights, background = self.weights, self.background
         if not isinstance(weights, str):
-            pair = np.asarray(weights, dtype=float)
-            if pair.shape != (2,) or not np.isfinite(pair).all() or (pair < 0).any():
+            pair = as_tensor(weights, "weights").double()
+            if pair.shape != (2,) or not bool((pair.isfinite() & (pair >= 0)).all()):
                 raise InputError(
                     f"`weights` must be 'fit' or two numbers (a, b) of at least 0, got {weights!r}."
                 )
@@ -283,7 +283,7 @@ class NEDLinear(ClassifierMixin, BaseEstimator):
         if isinstance(background, str):
             if background != "fit":
                 raise InputError(f"`background` must be 'fit' or a number, got {background!r}.")
-        elif not 0 <= background < 1:
+        elif not isinstance(background, (int, float, np.number)) or not 0 <= background < 1:
             raise InputError(f"`background` must lie between 0 and 1, got {background!r}.")
         fit_both = weights if weights != "fit" else None
         return fit_both, None if background == "fit" else float(background)
