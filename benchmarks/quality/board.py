@@ -65,7 +65,8 @@ def heads_table(record: dict[str, Any]) -> list[str]:
     said = (
         f"Of {count} sets the recommended head is best or within one standard error of the best on "
         f"{won} ({100 * won / count:.0f} %); its ECE is within 1.3 × its floor on "
-        f"{count - len(loud)} (not on {', '.join(loud) or 'none'}); NED alone is at most 10 % behind logistic regression with temperature on {near}. "
+        f"{count - len(loud)} (not on {', '.join(loud) or 'none'}); NED alone is at most 10 % "
+        f"behind logistic regression with temperature on {near}. "
         f"In the space that was fitted NED is behind NED on raw rows, by more than a standard "
         f"error, on {', '.join(worse) or 'none'}. Splits as the table says: half of the rows vote "
         "(1,000 at most, or 20 per class), a fifth (400) tunes, the rest (1,000) was seen by "
