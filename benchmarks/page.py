@@ -52,6 +52,7 @@ KERNEL, ZOO = "how_fast_is_the_gradient_kernel", "which_architectures_are_exact"
 COUNT, STEP = "what_does_the_soft_count_cost", "what_does_a_training_step_cost"
 GRAPH, FIT = "what_does_graph_smoothness_cost", "what_does_the_temperature_fit_cost"
 AUDIT, SET = "what_does_an_audit_cost", "what_does_set_similarity_cost"
+EVERYTHING = "what_does_fitting_everything_cost"
 BOUND = "share of the bound"
 NETWORKS = {  # of the zoo: k^C at most so many forward + d backward passes
     "MLP 784-512-512": 1.6,
@@ -114,6 +115,9 @@ GOALS = [
     Goal(FIT, "temperature fit, 100,000 rows, share of building the graph",
          entry("100000 rows, k=100", "share of the graph", "vicinal fit_temperature"),
          0.05, True, ""),
+    *(Goal(EVERYTHING, f"everything fitted, 10,000 x 128, {c} classes, in leave-one-out graphs",
+           entry(f"10000 rows, {c} classes", "in graphs", "NEDLinear, everything fitted"), 3, True)
+      for c in (10, 100)),
     Goal(AUDIT, "whole audit, 50,000 + 10,000 x 512, in its two searches",
          entry("50000x10000x512", "audit_to_both_searches"), 1.15, True),
     Goal(AUDIT, "audit, 5,000 + 50,000 x 32, in its two searches",

@@ -65,7 +65,8 @@ def heads_table(record: dict[str, Any]) -> list[str]:
     said = (
         f"Of {count} sets the recommended head is best or within one standard error of the best on "
         f"{won} ({100 * won / count:.0f} %); its ECE is within 1.3 × its floor on "
-        f"{count - len(loud)} (not on {', '.join(loud) or 'none'}); NED alone is at most 10 % behind logistic regression with temperature on {near}. "
+        f"{count - len(loud)} (not on {', '.join(loud) or 'none'}); NED alone is at most 10 % "
+        f"behind logistic regression with temperature on {near}. "
         f"In the space that was fitted NED is behind NED on raw rows, by more than a standard "
         f"error, on {', '.join(worse) or 'none'}. Splits as the table says: half of the rows vote "
         "(1,000 at most, or 20 per class), a fifth (400) tunes, the rest (1,000) was seen by "
@@ -114,9 +115,11 @@ def thresholds_table(record: dict[str, Any]) -> list[str]:
     many = {name: row for name, row in found.items() if name.endswith(" 800 rows")}
     far = {name: row for name, row in many.items() if row["share"] >= 0.85}
     broken = np.array([row["broken"] for row in found.values()])
+    usual = [name for name in many if ", target 0.9," in name]
     said = (
         f"{record['draws']} draws of the tuning rows. With 800 of them `threshold_for_accuracy` "
-        f"accepts 85 % or more of what an oracle accepts in {len(far)} of {len(many)} cases "
+        f"accepts 85 % or more of what an oracle accepts in {len(far)} of {len(many)} cases, "
+        f"of {len(usual)} at target 0.9 in {sum(name in far for name in usual)} "
         f"({100 * np.mean([row['share'] for row in many.values()]):.0f} % in the mean); the "
         f"promise, at most 5 % of draws broken, is broken in {100 * broken.mean():.1f} % in the "
         f"mean and {100 * broken.max():.0f} % at most.\n"

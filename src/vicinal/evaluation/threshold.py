@@ -18,7 +18,8 @@ For other shapes the same holds for thresholds fixed beforehand, and the starts,
 move with the sample; the tests measure hostile shapes.
 
 Where nobody names a target, :func:`reachable_target` does: the highest of 0.90, 0.95, 0.97 and 0.99
-that at least half of the rows can be shown to meet, or else the accuracy itself. Each of the five
+that at least half of the rows can be shown to meet, or else the accuracy itself, or less where the
+confidences are too high by more than chance and half of the rows cannot meet that either. Each
 has its own share of :math:`\delta`, so their promises hold at once (Bonferroni) and outcomes may
 choose among them: 0.7 for the one that the confidences foresee, the rest evenly for the others.
 What outcomes have no say in may depend on the confidences: given these, the count of right rows
@@ -34,6 +35,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 from scipy import special
 
 from vicinal.evaluation.inputs import FloatArray, IntArray, as_correct, as_vector
@@ -42,6 +44,7 @@ from vicinal.evaluation.selection import accepted_from_the_top
 
 TARGETS = (0.99, 0.97, 0.95, 0.90)
 LISTED = "90, 95, 97 and 99 %"
+LOWER = (0.85, 0.80, 0.75, 0.70, 0.60, 0.50)  # for confidences that do not come true
 ENOUGH = 0.5  # of the rows meet a target that is chosen for them
 FORESEEN = 0.7  # share of delta that goes where, or to what, the confidences foresee
 CANDIDATES = 2000  # thresholds, evenly spread, among which that place is looked for
@@ -125,8 +128,8 @@ class ChosenTarget(NamedTuple):
 def reachable_target(confidence: Any, correct: Any = None, delta: float = 0.05) -> ChosenTarget:
     """The highest usual target that at least half of the rows can be shown to meet.
 
-    Else the accuracy itself, in whole percent and at most 0.90. Without ``correct`` the confidences
-    alone decide.
+    Else the accuracy itself, in whole percent and at most 0.90; less where confidences are too high
+    and half of the rows cannot meet that. Without ``correct`` the confidences alone decide.
 
     Parameters
     ----------
@@ -149,15 +152,31 @@ def reachable_target(confidence: Any, correct: Any = None, delta: float = 0.05) 
     expected = next((t for t in TARGETS if _half_foreseen(c, t, FORESEEN * delta)), own)
     if right is None:
         return ChosenTarget(expected, "what the confidences foresee; no label could test it")
-    others = len({*TARGETS, own}) - 1
-    shares = dict.fromkeys((*TARGETS, own), (1 - FORESEEN) / others) | {expected: FORESEEN}
-    for target in TARGETS:
+    listed = {*TARGETS, own, *LOWER}
+    shares = dict.fromkeys(listed, (1 - FORESEEN) / (len(listed) - 1)) | {expected: FORESEEN}
+    below = [t for t in LOWER if t < own and _too_high(c, right)]
+    for target in (*TARGETS, own, *below):
         met = threshold_for_accuracy(c, right, target, shares[target] * delta).coverage
         if met >= ENOUGH:
-            why = f"the highest of {LISTED} that at least half of the rows meet"
-            return ChosenTarget(target, f"{why} ({100 * met:.0f} % do)", shares[target])
-    why = f"the accuracy itself: half of the rows cannot be shown to meet any of {LISTED}"
+            return ChosenTarget(
+                target, f"{_why(target, own)} ({100 * met:.0f} % do)", shares[target]
+            )
+    why = f"the accuracy itself: half of the rows cannot be shown to meet it or any of {LISTED}"
     return ChosenTarget(own, why, shares[own])
+
+
+def _why(target: float, own: float) -> str:
+    if target in TARGETS:
+        return f"the highest of {LISTED} that at least half of the rows meet"
+    lead = (
+        "the accuracy itself" if target == own else "below the accuracy, confidences are too high"
+    )
+    return f"{lead}: half of the rows can be shown to meet it, and none of {LISTED}"
+
+
+def _too_high(c: FloatArray, right: NDArray[np.bool_]) -> bool:
+    """Beyond two standard errors of what the confidences foresee."""
+    return bool(math.fsum(c) - right.sum() > 2 * math.sqrt(math.fsum(c * (1 - c))))
 
 
 def _half_foreseen(c: FloatArray, target: float, level: float) -> bool:

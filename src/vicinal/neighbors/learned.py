@@ -65,14 +65,16 @@ class Form(NamedTuple):
             return whitened_space(x, labels, self.whitening)
         return learned_space(x, labels, self.whitening, steps=self.steps)
 
-    def in_span(self, x: Float[Tensor, "n d"], span: Float[Tensor, "n r"]) -> tuple[Form, Tensor]:
+    def in_span(
+        self, x: Float[Tensor, "n d"], span: Float[Tensor, "n r"] | None
+    ) -> tuple[Form, Tensor]:
         """The same space for ``span``, the rows in coordinates of their span, where it is cheaper.
 
         Not where columns matter. A sphere of r directions has the shrinkage of one of d: that for
         which :math:`s/(1 - s)` times the mean variance is what it was.
         """
         columns = self.name in LABELED and self.whitening.toward == "columns"
-        if span is x or columns or self.name == "standardized":
+        if span is None or span is x or columns or self.name == "standardized":
             return self, x
         (_, d), (_, r), s = x.shape, span.shape, self.whitening.shrinkage
         whitening = self.whitening._replace(shrinkage=s * r / (s * r + (1 - s) * d))

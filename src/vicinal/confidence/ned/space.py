@@ -74,7 +74,7 @@ class Task(NamedTuple):
     k: int
     metric: str
     temperature: float | None  # given, or None: fitted in each space
-    span: Float[Tensor, "n r"]  # x, or where it is wide its rows in coordinates of their span
+    span: Float[Tensor, "n r"] | None = None  # x in coordinates of its span, see pool_of
 
 
 def check_space(name: object) -> None:
@@ -107,7 +107,7 @@ def fit_space(
     if name in (*LABELED, "fit") and few:
         form = Form("whitened")
     elif name in (*LABELED, "fit"):
-        task = pool_of(Task(x, labels, fold, k, metric, temperature, x))
+        task = pool_of(Task(x, labels, fold, k, metric, temperature))
         form, losses = choose(name, task, learn=not LEARN_BELOW < len(x) < LEARN_ABOVE)
     space = form(x, labels.codes)
     crossed = CrossFit(x, fold, form) if space.labeled else None
