@@ -144,7 +144,7 @@ def targets_table(record: dict[str, Any]) -> list[str]:
     broken = np.array([row["broken"] for row in record["results"].values()])
     said = (
         f"Nobody names a target: `reachable_target` chooses it on the rows that set the threshold, "
-        f"and its promise counts the choice. {len(broken)} made worlds, {record['draws']} draws "
+        f"which the proof of its promise does not cover. {len(broken)} made worlds, {record['draws']} draws "
         f"each: broken in {100 * broken.mean():.1f} % of all draws and {100 * broken.max():.1f} % "
         "in the worst world (5 % are allowed).\n"
     )

@@ -17,7 +17,7 @@ import numpy as np
 from benchmarks.runner import save
 from vicinal.evaluation import reachable_target, threshold_for_accuracy
 
-DELTA, DRAWS, ROWS = 0.05, 100, (200, 1000)
+DELTA, DRAWS, ROWS = 0.05, 300, (200, 1000)
 Values = Any
 SHAPES: dict[str, Callable[[Values], Values]] = {  # confidences from evenly spread numbers
     "mostly sure": lambda u: 1 - 0.5 * u**6,
@@ -56,7 +56,7 @@ def world(
         c = confidences(rng.random(rows))
         right = rng.random(rows) < np.clip(c - above, 0, 1)
         chosen = reachable_target(c, right, DELTA)
-        cut = threshold_for_accuracy(c, right, chosen.target, DELTA * chosen.share)
+        cut = threshold_for_accuracy(c, right, chosen.target, DELTA)
         last = np.searchsorted(-law, -cut.threshold, side="right") - 1
         broken = cut.reachable and last >= 0 and kept[last] < chosen.target
         found.append((broken, cut.coverage, chosen.target))

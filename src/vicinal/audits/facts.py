@@ -163,8 +163,7 @@ class Facts:
     @cached_property
     def scored(self) -> dict[str, Scored]:
         """The same with the one target of all heads."""
-        target, _, share = self.promise
-        return {n: replace(s, target=target, share=share) for n, s in self.measured.items()}
+        return {n: replace(s, target=self.promise.target) for n, s in self.measured.items()}
 
     @cached_property
     def choice(self) -> Choice:

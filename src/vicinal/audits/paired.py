@@ -14,7 +14,7 @@ import numpy as np
 from vicinal.audits.paired_heads import paired_heads, unpaired_heads, why_unpaired
 from vicinal.audits.record import Audit
 from vicinal.audits.resampling import Delta, Floats, Measure, delta_of, ece, mean, resampled
-from vicinal.audits.sections import Provenance, Threshold
+from vicinal.audits.sections import Provenance
 from vicinal.checks import InputError, closest
 from vicinal.evaluation import threshold_for_accuracy
 from vicinal.records import Record
@@ -206,34 +206,33 @@ def _deltas(
         right.append(np.array([predicted[at] == labels[at] for at in known], float))
         sure.append(np.array([confidence[at] for at in known]))
     curve = runs[0].audit.risk_coverage
-    promise = (curve and curve.chosen) or Threshold(0.9, None, None, None, None, 0)
+    target = curve.chosen.target if curve and curve.chosen else 0.9
     measures = [Measure(mean, *((r,) for r in right)), Measure(ece, *zip(right, sure, strict=True))]
     hits, gap = resampled(measures, len(known), level, seed)
     return [
         delta_of("accuracy", "accuracy", hits, True),
         delta_of("ece", "ECE", gap, False),
-        promised_coverage(right, sure, promise, level, seed),
+        promised_coverage(right, sure, target, level, seed),
     ]
 
 
 def promised_coverage(
-    right: Sequence[Floats], sure: Sequence[Floats], promise: Threshold, level: float, seed: int
+    right: Sequence[Floats], sure: Sequence[Floats], target: float, level: float, seed: int
 ) -> Delta:
     """What each run may accept and promise the target for: the audits' own number, at one target.
 
     Parameters
     ----------
     right, sure : of both runs, row by row.
-    promise : the accuracy that is promised, and how surely.
+    target : the accuracy that is promised.
     level, seed : of the interval, and of its resamples.
     """
     rng, n = np.random.default_rng(seed), len(right[0])
     draws = [np.arange(n), *(rng.integers(n, size=n) for _ in range(PROMISES))]
     runs = [(c, r.astype(bool)) for c, r in zip(sure, right, strict=True)]
-    target, delta = promise.target, promise.delta * promise.share
     shares = np.array(
         [
-            [threshold_for_accuracy(c[rows], r[rows], target, delta).coverage for c, r in runs]
+            [threshold_for_accuracy(c[rows], r[rows], target).coverage for c, r in runs]
             for rows in draws
         ]
     )

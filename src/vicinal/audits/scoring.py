@@ -39,15 +39,13 @@ class Scored:
     """An answer against codes; nothing is computed before it is read.
 
     A row of a class the support lacks (``UNKNOWN``) is wrong, and has no log loss; a row without
-    label is not scored. ``target`` and ``delta``: the promise of the threshold; ``share`` of
-    delta is left for it where the same rows chose the target.
+    label is not scored. ``target`` and ``delta``: the promise of the threshold.
     """
 
     answer: Answer
     codes: NDArray[np.int64]
     target: float
     delta: float = 0.05
-    share: float = 1.0
 
     @cached_property
     def rows(self) -> NDArray[np.bool_]:
@@ -120,10 +118,8 @@ class Scored:
         return self.threshold_at(self.target)
 
     def threshold_at(self, target: float) -> AcceptanceThreshold:
-        """The same for another target, as if it had been named."""
-        level = self.delta * (self.share if target == self.target else 1.0)
-        cut = threshold_for_accuracy(self.confidence, self.right, target, level)
-        return dataclasses.replace(cut, delta=self.delta)
+        """The same for another target."""
+        return threshold_for_accuracy(self.confidence, self.right, target, self.delta)
 
 
 def head_record(name: str, scored: Scored, force_ece: bool) -> Head:
@@ -207,7 +203,6 @@ def _threshold(scored: Scored, cut: AcceptanceThreshold, why: str = "") -> Thres
         unscored=0 if value is None else int((sure >= value).sum()) - cut.accepted,
         level=contested_below(cut.threshold, cut.target),
         why=why,
-        share=scored.share if cut.target == scored.target else 1.0,
     )
 
 

@@ -123,7 +123,6 @@ class Threshold(Record):
     unscored: int = 0  # rows without a label that would be accepted too
     level: float | None = None  # confidence below which a row is contested
     why: str = ""  # why this target, where nobody named one
-    share: float = 1.0  # of delta that it was tested at; the rest went into choosing the target
 
 
 @dataclass(frozen=True)

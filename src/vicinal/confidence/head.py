@@ -42,9 +42,7 @@ from vicinal.confidence.verdicts import (
     reasons,
     standards_of,
 )
-from vicinal.evaluation import ChosenTarget, reachable_target, threshold_for_accuracy
-
-DELTA = 0.05  # the chance that the promise of the threshold is broken
+from vicinal.evaluation import reachable_target, threshold_for_accuracy
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -315,13 +313,10 @@ def measure(
     best = best_class(log_probs, evidence.neighborhood)
     confidence = log_probs.gather(1, best[:, None])[:, 0].exp().clamp_max(1).numpy()
     right = (best == evidence.targets).numpy()
-    chosen = reachable_target(confidence, right)
-    if target_accuracy:
-        chosen = ChosenTarget(target_accuracy)
-    level = DELTA * chosen.share
-    threshold = threshold_for_accuracy(confidence, right, chosen.target, level).threshold
+    target = target_accuracy or reachable_target(confidence, right).target
+    threshold = threshold_for_accuracy(confidence, right, target).threshold
     familiar = Familiarity.of(held_out_scores(ned, evidence, unfamiliar), unfamiliar)
-    return standards_of(evidence, ned.parameters_, threshold, chosen.target, familiar)
+    return standards_of(evidence, ned.parameters_, threshold, target, familiar)
 
 
 def _out_of_fold(ned: NEDClassifier, evidence: Evidence) -> Tensor:

@@ -18,14 +18,11 @@ For other shapes the same holds for thresholds fixed beforehand, and the starts,
 move with the sample; the tests measure hostile shapes.
 
 Where nobody names a target, :func:`reachable_target` does: the highest of 0.90, 0.95, 0.97 and 0.99
-that at least half of the rows can be shown to meet, or else the accuracy itself, or less where the
-confidences are too high by more than chance and half of the rows cannot meet that either. Each
-has its own share of :math:`\delta`, so their promises hold at once (Bonferroni) and outcomes may
-choose among them: 0.7 for the one that the confidences foresee, the rest evenly for the others.
-What outcomes have no say in may depend on the confidences: given these, the count of right rows
-at a threshold is a sum of unequal coins, whose tail the binomial of the same mean bounds
-(Hoeffding 1956), and the argument above is one about these rows' mean. The accuracy itself is an
-outcome: its promise is measured only, by ``benchmarks/quality/targets.py`` in thirty made worlds.
+that at least half of the rows can be shown to meet, else the accuracy itself, or less where the
+confidences are too high by more than chance and half of the rows cannot meet that either. That
+choice looks at the same rows, so it is not covered by the argument above: nested targets, each
+tested at :math:`\delta`, of which one is reported. ``benchmarks/quality/targets.py`` measures it in
+thirty made worlds.
 """
 
 from __future__ import annotations
@@ -46,7 +43,7 @@ TARGETS = (0.99, 0.97, 0.95, 0.90)
 LISTED = "90, 95, 97 and 99 %"
 LOWER = (0.85, 0.80, 0.75, 0.70, 0.60, 0.50)  # for confidences that do not come true
 ENOUGH = 0.5  # of the rows meet a target that is chosen for them
-FORESEEN = 0.7  # share of delta that goes where, or to what, the confidences foresee
+FORESEEN = 0.7  # share of delta that goes where the confidences foresee a pass
 CANDIDATES = 2000  # thresholds, evenly spread, among which that place is looked for
 
 
@@ -115,14 +112,10 @@ def threshold_for_accuracy(
 
 
 class ChosenTarget(NamedTuple):
-    """A target accuracy, and why it is this one; no words where somebody named it.
-
-    ``share`` of delta is what its threshold may be tested at: the rest went into the choice.
-    """
+    """A target accuracy, and why it is this one; no words where somebody named it."""
 
     target: float
     reason: str = ""
-    share: float = 1.0
 
 
 def reachable_target(confidence: Any, correct: Any = None, delta: float = 0.05) -> ChosenTarget:
@@ -135,13 +128,12 @@ def reachable_target(confidence: Any, correct: Any = None, delta: float = 0.05) 
     ----------
     confidence : (n,) of held-out rows, probabilities.
     correct : (n,) whether each of them is right, where that is known.
-    delta : the chance that the promise of the threshold is broken, the choice included.
+    delta : the chance that the promise of the threshold is broken.
 
     >>> c = np.linspace(0.8, 1, 400)
     >>> right = np.random.default_rng(0).random(400) < c
     >>> chosen = reachable_target(c, right)
-    >>> level = 0.05 * chosen.share
-    >>> chosen.target, threshold_for_accuracy(c, right, chosen.target, level).coverage > 0.5
+    >>> chosen.target, threshold_for_accuracy(c, right, chosen.target).coverage > 0.5
     (0.9, True)
     """
     check_fraction(delta, "delta")
@@ -149,20 +141,16 @@ def reachable_target(confidence: Any, correct: Any = None, delta: float = 0.05) 
     right = None if correct is None else as_correct(correct, len(c))
     overall = math.fsum(c if right is None else right) / len(c)
     own = min(max(math.floor(100 * overall) / 100, 0.01), TARGETS[-1])
-    expected = next((t for t in TARGETS if _half_foreseen(c, t, FORESEEN * delta)), own)
     if right is None:
-        return ChosenTarget(expected, "what the confidences foresee; no label could test it")
-    listed = {*TARGETS, own, *LOWER}
-    shares = dict.fromkeys(listed, (1 - FORESEEN) / (len(listed) - 1)) | {expected: FORESEEN}
+        foreseen = next((t for t in TARGETS if _half_foreseen(c, t, delta)), own)
+        return ChosenTarget(foreseen, "what the confidences foresee; no label could test it")
     below = [t for t in LOWER if t < own and _too_high(c, right)]
     for target in (*TARGETS, own, *below):
-        met = threshold_for_accuracy(c, right, target, shares[target] * delta).coverage
+        met = threshold_for_accuracy(c, right, target, delta).coverage
         if met >= ENOUGH:
-            return ChosenTarget(
-                target, f"{_why(target, own)} ({100 * met:.0f} % do)", shares[target]
-            )
+            return ChosenTarget(target, f"{_why(target, own)} ({100 * met:.0f} % do)")
     why = f"the accuracy itself: half of the rows cannot be shown to meet it or any of {LISTED}"
-    return ChosenTarget(own, why, shares[own])
+    return ChosenTarget(own, why)
 
 
 def _why(target: float, own: float) -> str:
