@@ -49,7 +49,7 @@ PRESETS = {
     "paper": Settings((Recipe("aerial", 2000, 400, 4000, width=32), *Settings().recipes[1:])),
 }
 THEIRS = {"median given": 18.0, "median after three rounds": 3.5}
-WHY = "with more noise three rounds, also longer ones, are not enough: errors still fall at their end"
+WHY = "with more noise three rounds, also longer ones, are too few: errors still fall"
 SMALLER = "aerial roads and generated scenes for Inria's buildings; offsets for displacement fields"
 
 
