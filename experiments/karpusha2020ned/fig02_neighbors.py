@@ -27,17 +27,17 @@ class Settings:
     data: tuple[str, ...] = ("birds", "omniglot")
     steps: tuple[int, ...] = (300, 300)
     dim: int = 128
-    ks: tuple[int, ...] = (1, 5, 10, 20, 50, 200)
+    ks: tuple[int, ...] = (1, 5, 10, 20, 50, 200, 1000)
     seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
 
 
 PRESETS = {
-    "quick": Settings(data=("digits",), steps=(60,), dim=16, ks=(1, 10, 50, 200), seeds=(0,)),
+    "quick": Settings(data=("digits",), steps=(60,), dim=16, ks=(1, 10, 200), seeds=(0,)),
     "cpu": Settings(),
     "paper": Settings(data=("birds",), steps=(6000,), dim=512),
 }
 THEIRS: dict[str, float] = {}
-WHY = "on birds the weighted kNN are as flat as NED up to k = 200, of 3,000 support rows"
+WHY = "on birds NED loses 0.9 points from its best k to 1,000 of 3,000 rows, rivals 4 to 15"
 SMALLER = "64 px, frozen features and a linear map, or a small net on Omniglot"
 
 
