@@ -53,6 +53,7 @@ COUNT, STEP = "what_does_the_soft_count_cost", "what_does_a_training_step_cost"
 GRAPH, FIT = "what_does_graph_smoothness_cost", "what_does_the_temperature_fit_cost"
 AUDIT, SET = "what_does_an_audit_cost", "what_does_set_similarity_cost"
 EVERYTHING = "what_does_fitting_everything_cost"
+BUSY = "what_does_a_busy_machine_cost"
 BOUND = "share of the bound"
 NETWORKS = {  # of the zoo: k^C at most so many forward + d backward passes
     "MLP 784-512-512": 1.6,
@@ -118,6 +119,8 @@ GOALS = [
     *(Goal(EVERYTHING, f"everything fitted, 10,000 x 128, {c} classes, in leave-one-out graphs",
            entry(f"10000 rows, {c} classes", "in graphs", "NEDLinear, everything fitted"), 3, True)
       for c in (10, 100)),
+    Goal(BUSY, "exact search beside as many busy processes as there are cores, in itself alone",
+         entry("threads that sleep", "slower"), 3, True),
     Goal(AUDIT, "whole audit, 50,000 + 10,000 x 512, in its two searches",
          entry("50000x10000x512", "audit_to_both_searches"), 1.15, True),
     Goal(AUDIT, "audit, 5,000 + 50,000 x 32, in its two searches",

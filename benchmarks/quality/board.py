@@ -145,8 +145,8 @@ def targets_table(record: dict[str, Any]) -> list[str]:
     said = (
         f"Nobody names a target: `reachable_target` chooses it on the rows that set the threshold, "
         f"which the proof of its promise does not cover. {len(broken)} made worlds, "
-        f"{record['draws']} draws each: broken in {100 * broken.mean():.1f} % of all draws and {100 * broken.max():.1f} % "
-        "in the worst world (5 % are allowed).\n"
+        f"{record['draws']} draws each: broken in {100 * broken.mean():.1f} % of all draws and "
+        f"{100 * broken.max():.1f} % in the worst world (5 % are allowed).\n"
     )
     lines = [
         f"| {name} | {row['target']:.3f} | {100 * row['coverage']:.1f} "
