@@ -9,6 +9,7 @@ import math
 import sys
 from pathlib import Path
 
+import PIL
 import pytest
 
 import vicinal
@@ -24,6 +25,12 @@ FLIPS = 0.01  # share of cells that rounding on another machine may move across 
 @pytest.fixture(scope="module")
 def runs():
     return {name: (files, head) for name, files, head in record.audit_runs()}
+
+
+def skip_where_letters_look_otherwise(name):
+    """The demo's foreign rows are letters, which older versions of Pillow draw otherwise."""
+    if name == "demo" and int(PIL.__version__.split(".")[0]) < 11:
+        pytest.skip(f"recorded with letters of Pillow 11 or later, here is {PIL.__version__}")
 
 
 def differences(here, there, path=""):
@@ -60,6 +67,7 @@ def cells(text):
 
 @pytest.mark.parametrize("name", RUNS)
 def test_an_audit_says_what_it_said(runs, name):
+    skip_where_letters_look_otherwise(name)
     files, _ = runs[name]
     then = json.loads((GOLDEN / name / "summary.json").read_text())
     found = list(differences(files["summary.json"], then))
@@ -69,6 +77,7 @@ def test_an_audit_says_what_it_said(runs, name):
 @pytest.mark.parametrize("name", RUNS)
 @pytest.mark.parametrize("table", ["samples.csv", "suspects.csv"])
 def test_the_tables_of_an_audit_are_what_they_were(runs, name, table):
+    skip_where_letters_look_otherwise(name)
     now, then = cells(runs[name][0][table]), cells((GOLDEN / name / table).read_text())
     assert len(now) == len(then)
     assert now[0] == then[0]

@@ -63,7 +63,7 @@ def run(settings: Settings, seed: int, source: Source) -> dict:
     svc = SVC().fit(z[:3000], train[1][:3000].cpu())  # its time grows with their square
     near = {f"{k}-NN": error_of_neighbors(smooth, train, test, k) for k in (1, 10)}
     errors = {"cross-entropy": 100 - 100 * accuracy(plain, *test), **near,
-              "SVC": 100 - 100 * svc.score(z_test, test[1].cpu())}  # fmt: skip
+              "SVC": 100 - 100 * svc.score(z_test, test[1].cpu().numpy())}  # fmt: skip
     head = KNNClassifier(10).fit(embed(wide, train[0]), train[1])
     heads = {"cross-entropy": lambda x: plain(x).softmax(1),
              "proposed": lambda x: head.predict_proba(embed(wide, x))}  # fmt: skip

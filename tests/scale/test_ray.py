@@ -3,6 +3,7 @@
 import importlib
 import os
 import signal
+import sys
 
 import numpy as np
 import pytest
@@ -159,6 +160,7 @@ def test_a_capture_on_ray_is_the_capture_of_one_process(ray, tmp_path, monkeypat
 
 
 def test_a_worker_that_keeps_dying_is_one_sentence(ray, monkeypatch):
+    ray.cloudpickle.register_pickle_by_value(sys.modules[Deadly.__module__])  # no worker has it
     monkeypatch.setattr(on_ray, "RESTARTS", 0)  # every one of them loads torch anew
     with pytest.raises(InputError, match="a worker that holds the support keeps dying; Ray"):
         RaySearch(workers=1).build(Deadly())

@@ -300,7 +300,7 @@ def _kind(labels: NDArray[Any] | None) -> str:
 def _matrix(found: list[Any], width: int) -> NDArray[np.float32]:
     rows = np.empty((len(found), width), dtype=np.float32)
     for i, row in enumerate(found):
-        rows[i] = row[1].to_numpy()
+        rows[i] = row[1] if isinstance(row[1], np.ndarray) else row[1].to_numpy()  # pgvector 0.4
     return rows
 
 
