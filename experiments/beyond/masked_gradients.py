@@ -35,7 +35,7 @@ class Settings:
     epsilons: tuple[float, ...] = (0.05, 0.1)
     inner: int = 30
     queries: int = 200
-    seeds: tuple[int, ...] = (0, 1, 2)
+    seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
 
 
 PRESETS = {

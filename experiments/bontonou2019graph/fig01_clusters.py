@@ -33,7 +33,7 @@ class Settings:
     rows: int = 10_000
     test: int = 1000
     steps: int = 600
-    seeds: tuple[int, ...] = (0, 1, 2)
+    seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
 
 
 PRESETS = {

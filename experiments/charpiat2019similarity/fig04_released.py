@@ -35,7 +35,7 @@ class Settings:
     epochs: int = 250
     batch: int = 64
     rate: float = 1e-4
-    seeds: tuple[int, ...] = (0, 1, 2)
+    seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
 
 
 QUICK = Settings((1, 4), points=128, width=32, hidden=3, epochs=60, batch=16, rate=2e-3, seeds=(0,))

@@ -36,7 +36,7 @@ class Settings:
     looks: int = 8
     test: int = 400
     published: bool = True
-    seeds: tuple[int, ...] = (0, 1, 2)
+    seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
 
 
 QUICK = Settings("digits", 1200, 40, 4, 4, 200, False, (0,))

@@ -33,7 +33,7 @@ class Settings:
     width: int = 256
     looks: int = 8
     compared: int = 128
-    seeds: tuple[int, ...] = (0, 1, 2)
+    seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
 
 
 PRESETS = {

@@ -33,7 +33,7 @@ SCALE = {"cifar10": 1 / 6}  # of the strengths: photographs bear less
 class Settings:
     data: tuple[str, ...] = ("mnist", "fashion_mnist")
     recipe: Recipe = field(default_factory=Recipe)
-    seeds: tuple[int, ...] = (0, 1, 2)
+    seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
 
 
 PRESETS = {

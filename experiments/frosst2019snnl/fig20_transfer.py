@@ -41,7 +41,7 @@ ROUTES = {  # source -> target
 class Settings:
     data: tuple[str, ...] = ("mnist", "fashion_mnist")
     recipe: Recipe = field(default_factory=Recipe)
-    seeds: tuple[int, ...] = (0, 1, 2)
+    seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
 
 
 PRESETS = {

@@ -42,7 +42,7 @@ class Settings:
     foreign: str = "notmnist"
     recipe: Recipe = field(default_factory=Recipe)
     shown: int = 150
-    seeds: tuple[int, ...] = (0, 1, 2)
+    seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
 
 
 PRESETS = {

@@ -32,7 +32,7 @@ class Settings:
     recipe: Recipe = field(default_factory=Recipe)
     epsilon: float = 0.2
     shown: int = 120
-    seeds: tuple[int, ...] = (0, 1, 2)
+    seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
 
 
 PRESETS = {

@@ -29,7 +29,7 @@ class Settings:
     recipe: Recipe = field(default_factory=Recipe)
     steps: int = 900
     width: int = 256
-    seeds: tuple[int, ...] = (0, 1, 2)
+    seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
 
 
 PRESETS = {

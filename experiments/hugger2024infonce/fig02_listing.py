@@ -27,7 +27,7 @@ class Settings:
     rows: tuple[int, ...] = (64, 256, 512)
     classes: int = 200
     temperature: float = 0.7
-    seeds: tuple[int, ...] = (0, 1, 2)
+    seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
 
 
 PRESETS = {

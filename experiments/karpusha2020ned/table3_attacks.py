@@ -37,7 +37,7 @@ class Settings:
     epsilons: tuple[float, ...] = (0.1, 0.3)
     attacks: tuple[str, ...] = ("fgsm", "bim", "pgd")
     k: int = 50
-    seeds: tuple[int, ...] = (0, 1, 2)
+    seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
 
 
 QUICK = Settings("digits", (1000, 500, 100), 60, 2, (0.1,), ("fgsm",), 20, (0,))
