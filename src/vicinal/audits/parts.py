@@ -18,6 +18,7 @@ from vicinal.checks import InputError
 from vicinal.files import DiskError, reading, reason, regular_file, sweep, write_atomically
 from vicinal.neighbors.search.resumable import Progress
 
+JUDGED = 1024  # rows of a part judged at a time: the working memory
 Columns = Mapping[str, Any]
 Run = Callable[[Callable[[int, int], Columns], Sequence[tuple[int, int]]], Iterable[Columns]]
 
@@ -28,6 +29,14 @@ def in_turn(
     """One span after the other, in this process."""
     for start, stop in spans:
         yield work(start, stop)
+
+
+def joined(parts: Sequence[Mapping[str, list[Any]]]) -> dict[str, list[Any]]:
+    """
+    >>> joined([{"row": [0, 1]}, {"row": [2]}])
+    {'row': [0, 1, 2]}
+    """
+    return {name: [value for part in parts for value in part[name]] for name in parts[0]}
 
 
 def parquet() -> Any:

@@ -50,7 +50,11 @@ if TYPE_CHECKING:
 
 DEFAULT_MEMORY = 2 << 30  # of an audit of shards, where nothing is said
 PROCESS = 420 << 20  # what Python and torch take, where it cannot be asked
+LATER = 64 << 20  # modules that are loaded later, and what the allocator keeps
 SMALLEST = 64 << 20  # for blocks of rows
+PART = 8  # of the memory one share for the rows that are judged, with what is said of them
+GAUSSIANS = 80  # bytes for each pair of columns, of familiarity's covariances and their factors
+ROW = 3 << 10  # bytes of what is said of a row
 NEIGHBORS = 100  # of an audit, where nothing is said
 _UNITS = {"": 1, "kb": 1 << 10, "mb": 1 << 20, "gb": 1 << 30, "tb": 1 << 40}
 
@@ -225,15 +229,16 @@ def engine(
 def room(memory: int, anchors: tuple[int, ...], support: Whole, settings: AuditSettings) -> int:
     """Bytes for a block of rows and its search, besides what stays in memory."""
     k = min(settings.k or NEIGHBORS, len(support) - 1)
-    held = anchors[0] * (12 * anchors[1] + 80 * k) + 40 * len(support)
+    held = anchors[0] * (12 * anchors[1] + 80 * k) + 40 * len(support) + GAUSSIANS * anchors[1] ** 2
     if settings.search != "exact":
         held += lists_bytes(len(support), support.rows.width)
-    left = memory - process() - held
-    if left < 2 * SMALLEST:
-        least = (process() + held + 2 * SMALLEST) / (1 << 20)
+    held += process() + LATER
+    left = memory - held - memory // PART
+    if left < SMALLEST:
+        least = (held + SMALLEST) * PART / (PART - 1) / (1 << 20)
         raise InputError(
             f"--memory {memory >> 20} MB is too little: the process, {anchors[0]:,} anchors with "
-            f"their neighbors, the labels and one block take {least:.0f} MB."
+            f"their neighbors, the labels, one block and one part take {least:.0f} MB."
         )
     return left // 2
 
@@ -258,8 +263,8 @@ def all_rows(
 ) -> tuple[Parts, Parts | None]:
     """Every label and, where the query is only sampled, every row of it, judged into parts."""
     key = parts_key(facts, support, query)
-    each = 96 * facts.graph.k + 48 * len(facts.sets.classes) + 16 * support.rows.width
-    size = max(256, min(memory // 8 // each, sampled.PASS))
+    each = 96 * facts.graph.k + 48 * len(facts.sets.classes) + 16 * support.rows.width + ROW
+    size = max(256, min(memory // PART // each, sampled.PASS))
     labels = Parts(work / f"labels-{key}-{size}", len(support), size)
     labels.fill(LabelJudge(facts, support), run, progress, "label audit")
     if query is None or not query.sampled:

@@ -15,11 +15,12 @@ from vicinal.audits.cases import cases_of
 from vicinal.audits.facts import Facts
 from vicinal.audits.familiarity import kept_standards
 from vicinal.audits.files import TOP_NEIGHBORS
-from vicinal.audits.parts import Columns, Parts
+from vicinal.audits.parts import JUDGED, Columns, Parts, joined
 from vicinal.audits.sampled import READ, Whole, compared
 from vicinal.checks import as_tensor
 from vicinal.confidence.head import TrustHead
 from vicinal.confidence.verdicts import VERDICTS
+from vicinal.neighbors.neighborhood import Neighborhood
 
 
 class CaseJudge:
@@ -33,7 +34,8 @@ class CaseJudge:
     def __call__(self, start: int, stop: int) -> Columns:
         source = compared(self.whole.rows, self.settings)
         rows = torch.cat([block for _, block in source.blocks(READ, start, stop)])
-        columns = self._judged(rows)  # all at once: the support is read once for them
+        near = self.head.ned.neighborhood_of(rows)  # all at once: the support is read once for them
+        columns = joined(list(map(self._judged, rows.split(JUDGED), near.blocks(JUDGED))))
         self._keep_sampled(columns, start, stop)
         codes = self.whole.codes
         given = [-1] * (stop - start) if codes is None else codes[start:stop].tolist()
@@ -45,8 +47,8 @@ class CaseJudge:
             "predicted": [self.names[code] for code in columns["predicted"]],
         }
 
-    def _judged(self, rows: Tensor) -> dict[str, list[Any]]:
-        out = self.head.predict(rows)
+    def _judged(self, rows: Tensor, near: Neighborhood) -> dict[str, list[Any]]:
+        out = self.head.judgement_of(near, rows)
         codes = {label: code for code, label in enumerate(self.head.classes_.tolist())}
         share = out.linear_share
         return {

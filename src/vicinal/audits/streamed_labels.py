@@ -18,7 +18,7 @@ from torch import Tensor
 
 from vicinal.audits.facts import Facts
 from vicinal.audits.label_records import Ambiguous, LabelAudit, LabelRows, Suspect, WrongLabels
-from vicinal.audits.parts import Columns, Parts
+from vicinal.audits.parts import JUDGED, Columns, Parts, joined
 from vicinal.audits.record import significant
 from vicinal.audits.sampled import Whole, compared
 from vicinal.audits.suspects import (
@@ -34,7 +34,6 @@ from vicinal.confidence.ned.effects import label_effects
 from vicinal.confidence.ned.posterior import neighbor_log_weights
 from vicinal.neighbors.neighborhood import Neighborhood
 
-JUDGED = 4096  # rows judged at a time
 MOST_SUSPECTS = 10_000  # in the record, on the page and in suspects.csv
 MOST_ROWS = 200_000  # in the record and in labels.csv
 
@@ -67,8 +66,7 @@ class LabelJudge:
             )
             for at in range(0, len(rows), JUDGED)
         ]
-        columns = {name: [v for part in parts for v in part[name]] for name in parts[0]}
-        return {"id": self.whole.rows.ids(start, stop), **columns}
+        return {"id": self.whole.rows.ids(start, stop), **joined(parts)}
 
     def log_probs(
         self, own: Int[Tensor, " m"], rows: Float[Tensor, "m d"], near: Neighborhood

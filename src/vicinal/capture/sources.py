@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import glob
 import json
+import mmap
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -80,7 +81,7 @@ class ArrayRows:
         stop = len(self) if stop is None else stop
         for at in range(start, stop, size):
             part = self.array[at : min(at + size, stop)]
-            part = np.array(part) if isinstance(part, np.memmap) else part
+            part = _copied(part) if isinstance(part, np.memmap) else part
             yield at, as_matrix(part, "rows", finite=False).detach().cpu()
 
     def labels(self) -> NDArray[Any] | None:
@@ -89,6 +90,14 @@ class ArrayRows:
     def ids(self, start: int, stop: int) -> list[str]:
         names = range(start, stop) if self.names is None else self.names[start:stop]
         return [str(name) for name in names]
+
+
+def _copied(part: np.memmap[Any, Any]) -> NDArray[Any]:
+    """A block of a map, whose pages leave the process again; a private map's may hold changes."""
+    rows, pages = np.array(part), getattr(part, "_mmap", None)
+    if part.mode in ("r", "r+") and pages is not None and hasattr(mmap, "MADV_DONTNEED"):
+        pages.madvise(mmap.MADV_DONTNEED)
+    return rows
 
 
 @dataclass(frozen=True)

@@ -43,6 +43,7 @@ from vicinal.confidence.verdicts import (
     standards_of,
 )
 from vicinal.evaluation import reachable_target, threshold_for_accuracy
+from vicinal.neighbors.neighborhood import Neighborhood
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -183,7 +184,11 @@ class TrustHead:
 
     def predict(self, X: Any, crowding: Any = None) -> Judgement:
         """Judge new rows; ``crowding``: percentiles of the network's own N_S, if there are any."""
-        neighborhood, share = self.ned.neighborhood_of(X), None
+        return self.judgement_of(self.ned.neighborhood_of(X), X, crowding)
+
+    def judgement_of(self, neighborhood: Neighborhood, X: Any, crowding: Any = None) -> Judgement:
+        """The same of rows whose neighbors were found before."""
+        share = None
         prediction: Prediction
         if isinstance(self.model, NEDLinear):
             codes, both = self.model.prediction_of(neighborhood, X)
