@@ -136,25 +136,17 @@ class KNNClassifier(ClassifierMixin, BaseEstimator):
         return self._counted()
 
     def fit_support(self, support: LabeledSupport) -> KNNClassifier:
-        """The same for a support that is in its search already, such as another head's.
+        """The same for a support that is in its search already: one serves every k and head.
 
-        One search then serves every k, vote and head:
-
-        >>> x, y = torch.tensor([[0.0], [1.0], [2.0], [4.0]]), ["a", "b", "b", "b"]
-        >>> deepest = KNNClassifier(k=3).fit(x, y)
-        >>> near = deepest.neighborhood_of(torch.tensor([[0.4]]))
-        >>> heads = [KNNClassifier(k).fit_support(deepest.support_) for k in (1, 2, 3)]
-        >>> [head.log_probs_of(near.first(head.k)).exp().round(decimals=2) for head in heads]
-        ... # doctest: +NORMALIZE_WHITESPACE
-        [tensor([[1., 0.]], dtype=torch.float64), tensor([[0.5000, 0.5000]], dtype=torch.float64),
-         tensor([[0.3300, 0.6700]], dtype=torch.float64)]
+        >>> deepest = KNNClassifier(k=2).fit([[0.0], [1.0], [2.0]], ["a", "b", "b"])
+        >>> near = deepest.neighborhood_of([[0.4]])
+        >>> KNNClassifier(k=1).fit_support(deepest.support_).log_probs_of(near.first(1)).exp()
+        tensor([[1., 0.]], dtype=torch.float64)
         """
         self._check(len(support))
-        if support.search.metric != self.metric:
-            raise InputError(
-                f"`support` was searched by {support.search.metric!r}, but `metric` is "
-                f"{self.metric!r}. Pass KNNClassifier(metric={support.search.metric!r})."
-            )
+        if (theirs := support.search.metric) != self.metric:
+            told = f"`support` was searched by {theirs!r}, but `metric` is {self.metric!r}."
+            raise InputError(f"{told} Pass KNNClassifier(metric={theirs!r}).")
         self.n_features_in_, self.support_ = support.width, support
         return self._counted()
 
@@ -187,17 +179,15 @@ class KNNClassifier(ClassifierMixin, BaseEstimator):
 
     def predict_proba(self, X: Any) -> Any:
         """Shares of the vote (n, c) in the order of ``classes_``."""
-        return same_kind(
-            self.log_probs_of(self.neighborhood_of(X)).exp().to(self.support_.dtype), X
-        )
+        p = self.log_probs_of(self.neighborhood_of(X)).exp()
+        return same_kind(p.to(self.support_.dtype), X)
 
     def predict(self, X: Any) -> Any:
         """The class with most of the vote; ties, frequent among counts, go by label order.
 
         (scikit-learn's contract: the label is the arg max of the probabilities.)
         """
-        best = self.log_probs_of(self.neighborhood_of(X)).argmax(1)
-        return named(self.classes_, best, X)
+        return named(self.classes_, self.log_probs_of(self.neighborhood_of(X)).argmax(1), X)
 
     def kneighbors(self, X: Any, k: int | None = None) -> Neighborhood:
         """Distances (n, k) in the metric's unit and ids of the nearest support rows."""
