@@ -74,5 +74,16 @@ def line(name: str) -> str:
     return f"{name:<52} {record['cpu_seconds']:>4.0f} s  {told}\n    {title}"
 
 
+def told(arguments: Sequence[str]) -> int:
+    """:func:`run`; one that is stopped says how to go on."""
+    try:
+        return run(arguments)
+    except KeyboardInterrupt:
+        print(
+            "\nstopped; the seeds that were done are kept, and the same command goes on from there"
+        )
+        return 130
+
+
 if __name__ == "__main__":
-    sys.exit(run(sys.argv[1:]))
+    sys.exit(told(sys.argv[1:]))

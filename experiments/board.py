@@ -32,9 +32,11 @@ ITEMS = {
 HOW = """
 ## How to read it, how to add to it
 
-`python -m experiments` runs the `cpu` preset of every file whose data are there (`--data DIR`), and
-resumes where it was cut; `--preset quick` needs no data and takes 95 CPU seconds for all files, 8 for
-the longest (measured 2026-11-16); `--preset paper --device cuda` has the paper's settings. `--list` says what there is, `--redraw` judges and draws again what is stored,
+`make reproduce` (`ARGS="karpusha* --preset quick"`; two seeds at a time) or `python -m experiments` runs the
+`cpu` preset of every file whose data are there (`--data DIR`, or `VICINAL_DATA=DIR`), says how long the rest will
+take, and after Ctrl-C goes on at the next seed; `--preset quick` needs no data and takes about 100 CPU seconds
+for all files, 10 for the longest (2026-11-16); `--preset paper --device cuda` has the paper's settings. `--list`
+says what there is, `--redraw` judges and draws again what is stored,
 `--board` writes this page, [the same page of the docs](../docs/reproduction.md) and
 [the gallery](../docs/gallery.md). [LOG.md](LOG.md) says what was tried and why a setting is what it is.
 

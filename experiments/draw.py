@@ -80,6 +80,16 @@ def dots(
     ax.grid(axis="y", color="#eeeeee")
 
 
+def diagram(ax: Axes, bins: np.ndarray, color: str = COLORS[0]) -> None:
+    """Reliability from (seeds, 3, bins): confidence, accuracy and weight (the dot), pooled."""
+    bins = np.asarray(bins, dtype=float)
+    weight = bins[:, 2].sum(0)
+    filled = weight > 0
+    x, y = (bins[:, :2] * bins[:, 2:]).sum(0)[:, filled] / weight[filled]
+    ax.plot([0, 1], [0, 1], color="#999999", linewidth=0.7)
+    ax.scatter(x, y, s=3 + 60 * weight[filled] / weight.sum(), color=color)
+
+
 def sheet(images: np.ndarray, columns: int, gap: int = 1) -> np.ndarray:
     """(n, h, w) or (n, h, w, 3) in 0..1 as one picture, row by row."""
     n, h, w = images.shape[:3]

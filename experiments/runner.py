@@ -10,11 +10,12 @@ import os
 import platform
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import asdict
-from multiprocessing import get_context
+from multiprocessing import get_context, parent_process
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -114,9 +115,21 @@ def seeds(name: str, preset: str, todo: list[int], source: Source, jobs: int) ->
     if jobs == 1 or len(todo) < 2:
         yield from (one_seed(name, preset, seed, *given) for seed in todo)
         return
-    with ProcessPoolExecutor(jobs, mp_context=get_context("spawn")) as pool:
-        for done in as_completed([pool.submit(one_seed, name, preset, s, *given) for s in todo]):
-            yield done.result()
+    with ProcessPoolExecutor(jobs, get_context("spawn"), end_with_parent) as pool:
+        try:
+            waiting = [pool.submit(one_seed, name, preset, s, *given) for s in todo]
+            for done in as_completed(waiting):
+                yield done.result()
+        except BaseException:  # one seed failed, or Ctrl-C: no further ones begin
+            pool.shutdown(wait=False, cancel_futures=True)
+            raise
+
+
+def end_with_parent() -> None:
+    """In a worker: where the runner was killed, nobody waits for this seed."""
+    runner = parent_process()
+    if runner is not None:
+        threading.Thread(target=lambda: (runner.join(), os._exit(1)), daemon=True).start()
 
 
 def stored_rows(name: str, preset: str, folder: Path | None = None) -> list[Row]:
@@ -180,10 +193,10 @@ def redraw(name: str, preset: str) -> str:
 
 def main(file: str, arguments: Sequence[str] | None = None) -> None:
     """For ``python -m experiments.<paper>.<file>``: this file alone, same flags."""
-    from experiments.__main__ import run
+    from experiments.__main__ import told
 
     given = sys.argv[1:] if arguments is None else list(arguments)
-    sys.exit(run([f"{Path(file).parent.name}/{Path(file).stem}", *given]))
+    sys.exit(told([f"{Path(file).parent.name}/{Path(file).stem}", *given]))
 
 
 def parser() -> argparse.ArgumentParser:

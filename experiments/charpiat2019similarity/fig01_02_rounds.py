@@ -25,6 +25,7 @@ from experiments.charpiat2019similarity.maps import (
     error,
     evenly,
 )
+from experiments.charpiat2019similarity.patches import bright
 from experiments.data import Source
 from experiments.draw import COLORS, over_seeds, tidy
 from experiments.record import Claim
@@ -86,24 +87,23 @@ def claims(rows: list[dict]) -> list[Claim]:
 
 def draw(rows: list[dict], figure) -> None:
     figure.set_figheight(4.2)
-    axes, sets = figure.subplots(2, 4), [k for k in rows[0] if " " in k]
-    held = rows[0]["pictures"]
-    for at, ax in enumerate(axes[0]):
-        ax.imshow(held["image"][at])
+    above, below = figure.subfigures(2, 1, height_ratios=(1, 1.1))
+    held, sets = rows[0]["pictures"], [k for k in rows[0] if " " in k]
+    above.suptitle("maps of other photographs: red given, blue round 1, green round 2", fontsize=9)
+    for at, ax in enumerate(above.subplots(1, 4)):
+        ax.imshow(bright(held["image"][at]))
         for state, color in ((0, "#ff3030"), (1, "#3060ff"), (2, "#30ff30")):
             y, x = held["offset"][state, at]
             places = np.arange(held["map"].shape[-1]) - MARGIN - REACH
-            ax.contour(places - x, places - y, held["map"][at], [0.5], colors=color, linewidths=0.8)
+            ax.contour(places - x, places - y, held["map"][at], [0.5], colors=color, linewidths=1.2)
         ax.set(xlim=(0, PATCH - 1), ylim=(PATCH - 1, 0))
-        tidy(ax, "red given\nblue 1, green 2" if at == 0 else "").set_axis_off()
-    for ax, name in zip(axes[1], sets, strict=False):
+        ax.set_axis_off()
+    for ax, name in zip(below.subplots(1, len(sets), sharey=True), sets, strict=True):
         for r, state in enumerate(STATES):
             mean, _ = over_seeds([row[name]["below"][r] for row in rows])
             ax.plot(TAU, mean, color=COLORS[r], label=state, linestyle="-" if r else "--")
-        tidy(ax, f"{name} px", "error below, px", "share")
-    axes[1, 0].legend(fontsize=5, frameon=False)
-    for ax in axes[1][len(sets) :]:
-        ax.set_axis_off()
+        tidy(ax, f"{name} px", "error below, px", "share of maps")
+    ax.legend(fontsize=7, frameon=False)
 
 
 if __name__ == "__main__":

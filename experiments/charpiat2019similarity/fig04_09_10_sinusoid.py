@@ -13,9 +13,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from experiments.charpiat2019similarity.sinusoid import circle, slope, trained
+from experiments.charpiat2019similarity.sinusoid import circle, curvature, slope, trained
 from experiments.data import Source
-from experiments.draw import curves, tidy
+from experiments.draw import COLORS, curves, over_seeds, tidy
 from experiments.record import Claim
 from experiments.runner import main
 from scipy.stats import spearmanr
@@ -72,12 +72,6 @@ def run(settings: Settings, seed: int, source: Source) -> dict:
             "soft": [n[shown].round(1) for n in soft], "error": [e for _, e in fits]}  # fmt: skip
 
 
-def curvature(alpha: np.ndarray, f: int) -> np.ndarray:
-    """Of the curve (α, sin 2π f α), as released."""
-    w = 2 * np.pi * f
-    return w**2 * np.abs(np.sin(w * alpha)) / (1 + (w * np.cos(w * alpha)) ** 2) ** 1.5
-
-
 def claims(rows: list[dict]) -> list[Claim]:
     made = [
         Claim(f"{name}: the slope of log N on log f is -1", [r["slopes"][name] for r in rows],
@@ -96,13 +90,20 @@ def claims(rows: list[dict]) -> list[Claim]:
 
 
 def draw(rows: list[dict], figure) -> None:
-    (ax, right), f = figure.subplots(1, 2), np.array(rows[0]["frequencies"])
+    figure.set_figheight(5.6)
+    made = figure.subplot_mosaic("aa\nbc", per_subplot_kw={"c": {"projection": "3d"}})
+    (ax, below, deep), f = made.values(), np.array(rows[0]["frequencies"])
     curves(ax, f, {name: [row["counts"][name] for row in rows] for name in ESTIMATORS})
     ax.loglog(f, rows[0]["counts"]["soft"][0] / f, "k--", linewidth=0.8, label="1/f", base=2)
-    tidy(ax, "", "frequency f", "mean number of neighbors").legend(fontsize=5, frameon=False)
+    tidy(ax, "Figure 4", "frequency f", "neighbors").legend(fontsize=7, bbox_to_anchor=(1, 1))
     places = np.linspace(0, 1, len(rows[0]["soft"][0]), endpoint=False)
-    curves(right, places, {f"f = {n}": [r["soft"][at] for r in rows] for at, n in enumerate(f)})
-    tidy(right, "", "angle α", "soft count").legend(fontsize=5, frameon=False)
+    for at, (n, color) in enumerate(zip(f, COLORS, strict=False)):
+        soft, _ = over_seeds([row["soft"][at] for row in rows])
+        below.plot(places, soft, color=color, label=f"f = {n}")
+        deep.plot(places, np.log10(np.maximum(curvature(places, n), 1e-2)), soft, color=color)
+    below.margins(y=0.2)
+    tidy(below, "Figure 9, for all f", "angle α", "soft count").legend(fontsize=6, ncols=4, loc=9)
+    tidy(deep, "Figure 10", "α", "log₁₀ curvature").view_init(25, -60)
 
 
 if __name__ == "__main__":

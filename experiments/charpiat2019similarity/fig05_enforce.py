@@ -22,9 +22,11 @@ from experiments.draw import curves, tidy
 from experiments.fit import accuracy, fit
 from experiments.record import Claim
 from experiments.runner import main
-from torch import Tensor, nn
+from torch import Tensor
 
-SIGNS = {"plain": 0.0, "together": -1.0, "apart": 1.0}
+from vicinal.similarity import TwoBatchSimilarityLoss, similarity_gradients
+
+SIGNS = {"plain": 0.0, "together": 1.0, "apart": -1.0}  # of the loss, minus the cosine
 BATCHES = ("one class", "mixed")
 
 
@@ -49,13 +51,10 @@ SMALLER = "half the width, 400 rows to validate on"
 WHY = "with the text's sign the criterion slows training; the released code adds it with the other"
 
 
-def alike(model: nn.Module, logits: Tensor, y: Tensor) -> Tensor:
-    """Cosine of the two halves' mean gradients of log p(own class) − mean log p(the others)."""
+def contrast(logits: Tensor, y: Tensor) -> Tensor:
+    """(n, 1): log p(own class) − mean log p(the others), whose gradients are compared."""
     own = F.one_hot(y, 10).to(logits.dtype)
-    contrast = (F.log_softmax(logits, 1) * (own - (1 - own) / 9)).sum(1)
-    weights, halves = list(model.parameters()), [half.mean() for half in contrast.chunk(2)]
-    halves = [torch.autograd.grad(half, weights, create_graph=True) for half in halves]
-    return F.cosine_similarity(*(torch.cat([g.flatten() for g in h]) for h in halves), dim=0)
+    return (F.log_softmax(logits, 1) * (own - (1 - own) / 9)).sum(1, keepdim=True)
 
 
 def batch_of(y: Tensor, size: int, kind: str, draws: torch.Generator) -> Tensor:
@@ -68,16 +67,17 @@ def batch_of(y: Tensor, size: int, kind: str, draws: torch.Generator) -> Tensor:
 
 def run(settings: Settings, seed: int, source: Source) -> dict:
     (x, y), test = parts(*images(source, settings.data), (settings.rows, settings.test), seed)
-    found: dict = {kind: {} for kind in BATCHES}
+    found, alike = {kind: {} for kind in BATCHES}, TwoBatchSimilarityLoss(form="cosine")
     for kind, (name, weight) in product(BATCHES, SIGNS.items()):
         with nets.seeded(seed):
             model = nets.pooled_cnn(x.shape[-1], settings.width).to(x.device)
         draws, curve = torch.Generator().manual_seed(seed), []
 
         def loss(rows: Tensor, _: int, model=model, weight=weight) -> Tensor:
-            logits = model(x[rows])
-            task = F.cross_entropy(logits, y[rows])
-            return task + weight * alike(model, logits, y[rows]) if weight else task
+            if not weight:
+                return F.cross_entropy(model(x[rows]), y[rows])
+            g = similarity_gradients(model, x[rows], y[rows], outputs=contrast)
+            return F.cross_entropy(g.output, y[rows]) + weight * alike.of(g, len(rows) // 2)
 
         def look(step: int, model=model, curve=curve) -> None:
             if (step + 1) % max(1, settings.steps // 20) == 0:

@@ -12,13 +12,13 @@ from __future__ import annotations
 import numpy as np
 import torch
 from experiments.charpiat2019similarity import patches
-from experiments.charpiat2019similarity.patches import NAMES, Settings, closer, view
+from experiments.charpiat2019similarity.patches import BINS, NAMES, Settings, bright, closer, view
 from experiments.data import Source
 from experiments.draw import COLORS, sheet, tidy
 from experiments.record import Claim
 from experiments.runner import main
 
-BINS, PICTURES = np.linspace(-1, 1, 41), True
+PICTURES = True
 PRESETS = patches.PRESETS
 THEIRS: dict[str, float] = {}
 SMALLER = "aerial roads; 220 patches for 3,045"
@@ -64,11 +64,11 @@ def claims(rows: list[dict]) -> list[Claim]:
 
 
 def draw(rows: list[dict], figure) -> None:
-    figure.set_figheight(4.4)
+    figure.set_figheight(5.0)
     axes = figure.subplots(4, 1, height_ratios=(1, 1, 1, 2.4))
     held = rows[0]["pictures"]
     for r, (ax, name) in enumerate(zip(axes, NAMES, strict=False)):
-        ax.imshow(sheet(held["patches"][r], 11, gap=2))
+        ax.imshow(sheet(bright(held["patches"][r]), 11, gap=2))
         told = "  ".join(f"{v:.2f}" for v in held["similar"][r][1:])
         tidy(ax, f"{name}: a patch, its nearest, {told}").set_axis_off()
         middle = (BINS[1:] + BINS[:-1]) / 2

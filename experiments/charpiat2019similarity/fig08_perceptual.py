@@ -3,17 +3,21 @@
 Claim (Charpiat 2019, section 6.2): the patches nearest to one by the activations of a network
 trained on photographs (VGG there) are less alike than those by k^C. No numbers are printed.
 
-Here: the activations of a published CIFAR-10 ResNet-20. The net was to find where roads are, so the
-share of road is what should be alike; whether two patches are of one photograph is shown as well.
+Here: the activations of a published CIFAR-10 ResNet-20. The net was to find where roads are, so
+their share and directions should be alike. On photographs its maps stay off by 2.3 of 2.9 px, so
+that generated scenes stand beside them, which it has learnt: 0.4 of 2.8 px (theirs: 3.5 of 18).
 """
 
 from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 import torch
 from experiments import nets
 from experiments.charpiat2019similarity import patches
-from experiments.charpiat2019similarity.patches import NAMES, Settings, closer, view
+from experiments.charpiat2019similarity.maps import QUICK, Recipe
+from experiments.charpiat2019similarity.patches import NAMES, bright, closer, view
 from experiments.data import Source, cifar10_weights
 from experiments.draw import sheet, tidy
 from experiments.record import Claim, difference
@@ -21,48 +25,70 @@ from experiments.runner import main
 
 from vicinal.similarity import perceptual_gram
 
-PICTURES, STAGES = True, ("layer1", "layer2", "layer3")
-PRESETS = patches.PRESETS
+PICTURES, STAGES, LAST = True, ("layer1", "layer2", "layer3"), len(NAMES) - 1
+
+
+@dataclass(frozen=True)
+class Settings(patches.Settings):
+    generated: Recipe = field(default_factory=lambda: Recipe("generated", 300, 60, 180))
+    seeds: tuple[int, ...] = (0, 1, 2)
+
+
+PAPER = patches.PRESETS["paper"]
+PRESETS = {
+    "quick": Settings(QUICK, 40, 20, generated=QUICK, seeds=(0,)),
+    "cpu": Settings(),
+    "paper": Settings(PAPER.recipe, PAPER.patches, PAPER.held),
+}
 THEIRS: dict[str, float] = {}
-SMALLER = "ResNet-20 of CIFAR-10 for VGG, aerial roads, 220 patches"
-WHY = "the net is briefly trained: its maps are still off by 2.4 of 2.9 px (theirs: 3.5 of 18)"
+SMALLER = "ResNet-20 of CIFAR-10 for VGG, aerial roads and generated scenes, 220 patches"
+WHY = (
+    "on photographs activations find the share of road, k^C the directions, on which offsets "
+    "depend; in scenes that the net has learnt k^C wins in both"
+)
 
 
 def run(settings: Settings, seed: int, source: Source) -> dict:
-    found = view(settings, seed, source)
     with nets.seeded(seed):
         net = nets.CifarResNet().eval()
     if source.root is not None:  # quick runs have no data
         net.load_state_dict(cifar10_weights(source, "resnet20"))
-    alike = perceptual_gram(net, found.image, layers=list(STAGES)).fill_diagonal_(-torch.inf)
-    near, rows = alike.topk(10, 1).indices, torch.arange(len(alike))
-    told = {"perceptual": closer(found, near, rows)}
-    told |= {name: closer(found, found.nearest(r), rows) for r, name in enumerate(NAMES)}
-    if seed == settings.seeds[0]:
-        lists = {"perceptual": near[0], "ours": found.nearest(len(NAMES) - 1)[0]}
-        told["pictures"] = {k: found.thumbs[[0, *v.tolist()]] for k, v in lists.items()}
-    return told
+    told, pictures = {}, {}
+    for name, recipe in (("aerial", settings.recipe), ("generated", settings.generated)):
+        found = view(replace(settings, recipe=recipe), seed, source)
+        alike = perceptual_gram(net, found.image, layers=list(STAGES)).fill_diagonal_(-torch.inf)
+        lists = {"activations": alike.topk(10, 1).indices, "k^C": found.nearest(LAST)}
+        rows = torch.arange(len(alike))
+        told[name] = {by: closer(found, near, rows) for by, near in lists.items()}
+        for by, near in lists.items():
+            pictures[f"{name}, by {by}"] = found.thumbs[[0, *near[0].tolist()]]
+    return {**told, **({"pictures": pictures} if seed == settings.seeds[0] else {})}
 
 
 def claims(rows: list[dict]) -> list[Claim]:
-    last = NAMES[-1]
+    kinds = {
+        "road": "share of road",
+        "turn": "directions of roads",
+        "tile": "rate of one photograph",
+    }
+    pairs = [(name, what) for name in ("aerial", "generated") for what in ("road", "turn")]
     return [
-        Claim("share of road, more alike among the nearest by k^C (round 3) than by activations",
-              difference(rows, f"{last}.road", "perceptual.road")),
-        Claim("rate of one photograph: k^C − activations", beyond=True,
-              values=difference(rows, f"{last}.tile", "perceptual.tile")),
+        Claim(f"{name}, {kinds[what]}: nearest by k^C (round 3) more alike than by activations",
+              difference(rows, f"{name}.k^C.{what}", f"{name}.activations.{what}"),
+              beyond=what == "tile")
+        for name, what in (*pairs, ("aerial", "tile"))
     ]  # fmt: skip
 
 
 def draw(rows: list[dict], figure) -> None:
-    figure.set_figheight(1.8)
-    names = {"perceptual": "by activations", "ours": "by k^C, round 3"}
-    keys = {"perceptual": "perceptual", "ours": NAMES[-1]}
-    for ax, (key, name) in zip(figure.subplots(2, 1), names.items(), strict=True):
-        ax.imshow(sheet(rows[0]["pictures"][key], 11, gap=2))
-        gain = np.mean([row[keys[key]]["road"] for row in rows])
-        title = f"the patch at the left and its nearest {name} (road: {gain:+.3f} nearer than any)"
-        tidy(ax, title).set_axis_off()
+    held = rows[0]["pictures"]
+    figure.set_figheight(0.85 * len(held))
+    for ax, (title, shown) in zip(figure.subplots(len(held), 1), held.items(), strict=True):
+        ax.imshow(sheet(bright(shown), 11, gap=2))
+        name, by = title.split(", by ")
+        gain = np.mean([row[name][by]["road"] for row in rows])
+        tidy(ax, f"{name}: a patch and its nearest by {by} (in share {gain:+.3f} nearer than any)")
+        ax.set_axis_off()
 
 
 if __name__ == "__main__":

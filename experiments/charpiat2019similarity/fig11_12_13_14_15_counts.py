@@ -13,9 +13,16 @@ from __future__ import annotations
 import numpy as np
 import torch
 from experiments.charpiat2019similarity import patches
-from experiments.charpiat2019similarity.patches import NAMES, Settings, closer, view
+from experiments.charpiat2019similarity.patches import (
+    NAMES,
+    Settings,
+    closer,
+    draw_rounds,
+    ten_and_nearest,
+    view,
+)
 from experiments.data import Source
-from experiments.draw import COLORS, sheet, tidy
+from experiments.draw import COLORS, tidy
 from experiments.record import Claim
 from experiments.runner import main
 from scipy.stats import spearmanr
@@ -48,8 +55,9 @@ def run(settings: Settings, seed: int, source: Source) -> dict:
             "wrong": float(found.wrong[r].median()),
             "rank": float(np.nan_to_num(spearmanr(found.shift[r], found.wrong[r])[0])),
         }
-        pictures.append(found.thumbs[torch.cat([ten[:, None], near[:, :4]], 1).numpy()])
-    return {**told, **({"pictures": {"ten": np.stack(pictures)}} if seed == 0 else {})}
+        pictures.append(ten_and_nearest(found, near, ten, found.similar[r]))
+    shown = {key: np.stack([p[key] for p in pictures]) for key in pictures[0]}
+    return {**told, **({"pictures": shown} if seed == settings.seeds[0] else {})}
 
 
 def claims(rows: list[dict]) -> list[Claim]:
@@ -72,16 +80,12 @@ def claims(rows: list[dict]) -> list[Claim]:
 
 
 def draw(rows: list[dict], figure) -> None:
-    figure.set_figheight(4.6)
-    axes = figure.subplots(2, 3, height_ratios=(2, 1))
-    for r, name in enumerate(NAMES):
-        ten = rows[0]["pictures"]["ten"][r]
-        axes[0, r].imshow(sheet(ten.reshape(-1, *ten.shape[2:]), 5, gap=2))
-        tidy(axes[0, r], f"{name}: ten patches,\nfour nearest of each").set_axis_off()
+    below = draw_rounds(figure, rows[0]["pictures"], "ten patches", below=True)
+    for r, (ax, name) in enumerate(zip(below, NAMES, strict=True)):
         mean = np.mean([row[name]["histogram"] for row in rows], 0)
-        axes[1, r].stairs(mean, BINS, fill=True, color=COLORS[r])
+        ax.stairs(mean, BINS, fill=True, color=COLORS[r])
         factor = np.mean([row[name]["factor"] for row in rows])
-        tidy(axes[1, r], f"denoising factor {factor:.2f}", "soft count / n", "patches")
+        tidy(ax, f"denoising factor {factor:.2f}", "soft count / n", "" if r else "patches")
 
 
 if __name__ == "__main__":

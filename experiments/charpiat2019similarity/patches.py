@@ -22,11 +22,15 @@ from experiments.charpiat2019similarity.maps import (
     said,
 )
 from experiments.data import Source, kept
+from experiments.draw import COLORS, sheet, tidy
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
 from torch import Tensor
 
 from vicinal.similarity import GradientKernel, denoising
 
 NAMES = [f"round {r + 1}" for r in range(ROUNDS)]
+BINS = np.linspace(-1, 1, 41)  # of k^C
 
 
 @dataclass(frozen=True)
@@ -53,6 +57,7 @@ class View:
     thumbs: np.ndarray  # (n, 24, 24, 3) in 0..1
     image: Tensor  # (n, 3, PATCH, PATCH)
     road: Tensor  # (n,) share of road
+    turn: Tensor  # (n, 2) which way its edges run: (cos, sin) of twice the angle, 0 for all ways
     tile: Tensor  # (n,)
     seen: int  # so many are from the training set
     similar: list[Tensor]  # per round (n, n): k^C
@@ -92,18 +97,63 @@ def view(settings: Settings, seed: int, source: Source) -> View:
     inner, center = slice(REACH, REACH + PATCH), slice(MARGIN + REACH, MARGIN + REACH + PATCH)
     image = torch.cat([train.image, test.image])[:, :, inner, inner].cpu()
     small = torch.nn.functional.avg_pool2d(image, 2).permute(0, 2, 3, 1).numpy()
-    road = torch.cat([train.map, test.map])[:, center, center].mean((1, 2)).cpu()
+    maps = torch.cat([train.map, test.map])[:, center, center].cpu()
     tile = torch.cat([train.tile, test.tile])
     parts = (
         [state[f"{k}{r}"] for r in range(ROUNDS)] for k in ("similar", "factor", "shift", "wrong")
     )
-    return View(small, image, road, tile, len(picks[0]), *parts)
+    return View(small, image, maps.mean((1, 2)), directions(maps), tile, len(picks[0]), *parts)
+
+
+def directions(maps: Tensor) -> Tensor:
+    """(n, 2): the structure tensor of each map without its trace, over its trace."""
+    dy, dx = torch.gradient(maps, dim=(1, 2))
+    yy, xx, xy = (p.mean((1, 2)) for p in (dy * dy, dx * dx, dy * dx))
+    return torch.stack([yy - xx, 2 * xy], 1) / (yy + xx).clamp_min(1e-9)[:, None]
 
 
 def closer(held: View, near: Tensor, rows: Tensor) -> dict[str, float]:
-    """How much nearer the neighbors are in share of road, and from one tile, than any others."""
+    """How much nearer than any others the neighbors are: share and directions of road, tile."""
     gap = (held.road[near] - held.road[rows, None]).abs().mean()
     anyone = (held.road[None] - held.road[rows, None]).abs().mean()
+    turned = (held.turn[near] - held.turn[rows, None]).norm(dim=2).mean()
+    anyway = (held.turn[None] - held.turn[rows, None]).norm(dim=2).mean()
     same = (held.tile[near] == held.tile[rows, None]).double().mean()
     chance = (held.tile[None] == held.tile[rows, None]).double().mean()
-    return {"road": float(anyone - gap), "tile": float(same - chance)}
+    return {"road": float(anyone - gap), "turn": float(anyway - turned),
+            "tile": float(same - chance)}  # fmt: skip
+
+
+def ten_and_nearest(
+    held: View, near: Tensor, ten: Tensor, similar: Tensor
+) -> dict[str, np.ndarray]:
+    """For the pictures of a round: ten patches with their ten nearest, and ten histograms."""
+    rows = similar[ten].numpy()
+    shares = np.stack([np.histogram(row, BINS)[0] / len(row) for row in rows])
+    return {"patches": held.thumbs[torch.cat([ten[:, None], near], 1).numpy()], "shares": shares}
+
+
+def draw_rounds(
+    figure: Figure, pictures: dict[str, np.ndarray], title: str, below: bool
+) -> list[Axes]:
+    """Per round ten rows of patches above ten histograms; what comes ``below`` is returned."""
+    figure.set_figheight(6.2 if below else 5.0)
+    ratios = (1.9, 2.4, 1.1) if below else (1.9, 2.4)
+    axes = figure.subplots(len(ratios), len(NAMES), height_ratios=ratios, squeeze=False)
+    for r, name in enumerate(NAMES):
+        shown = bright(pictures["patches"][r])
+        axes[0, r].imshow(sheet(shown.reshape(-1, *shown.shape[2:]), 11, gap=2))
+        tidy(axes[0, r], f"{name}: {title},\nten nearest of each").set_axis_off()
+        for at, share in enumerate(pictures["shares"][r]):  # the first at the top, as above
+            base = -at * 0.6 * pictures["shares"].max()
+            axes[1, r].stairs(
+                base + share, BINS, baseline=base, fill=True, color=COLORS[r], alpha=0.6
+            )
+        tidy(axes[1, r], "", "k^C to all").set_yticks([])
+        axes[1, r].spines["left"].set_visible(False)
+    return list(axes[2]) if below else []
+
+
+def bright(patches: np.ndarray) -> np.ndarray:
+    """Aerial photographs are dark; up to white for the brightest in fifty."""
+    return (patches / np.quantile(patches, 0.98)).clip(0, 1) ** 0.75

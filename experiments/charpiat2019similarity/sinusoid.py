@@ -70,3 +70,9 @@ def side_by_side(weights: list[Tensor], x: Tensor) -> Tensor:
 def slope(frequencies: tuple[int, ...], counts: list[float]) -> float:
     """Least-squares slope of log count against log frequency: -1 is 1/f."""
     return float(np.polyfit(np.log(frequencies), np.log(np.maximum(counts, 1e-9)), 1)[0])
+
+
+def curvature(alpha: np.ndarray, f: int) -> np.ndarray:
+    """Of the curve (α, sin 2π f α), as released."""
+    w = 2 * np.pi * f
+    return w**2 * np.abs(np.sin(w * alpha)) / (1 + (w * np.cos(w * alpha)) ** 2) ** 1.5

@@ -1,7 +1,7 @@
 """Figure 15, its measure on digits: entanglement per layer with SNNL ignored, minimized, maximized.
 
 Claims (Frosst 2019, section 3 and appendix C): minimizing the loss on the hidden layers
-disentangles them; maximizing it entangles them more while the network still classifies.
+disentangles them; maximizing it entangles them more while the network still classifies. No numbers.
 
 Here: a small perceptron on the digits of scikit-learn, cosine distances so that a maximized loss
 cannot win by shrinking the activations. The weight of the loss was chosen by held-out accuracy.

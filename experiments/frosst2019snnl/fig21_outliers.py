@@ -99,7 +99,8 @@ def draw(rows: list[dict], figure) -> None:
         told = np.mean([[r[kind]["credibility"], r[kind]["distance"]] for r in rows], 0)
         tidy(ax, f"{kind}: AUROC {told[0]:.2f}, by distance {told[1]:.2f}")
         ax.set(xticks=[], yticks=[])
-        ax.legend(fontsize=6, frameon=False)
+        ax.legend(fontsize=7, frameon=False, loc="upper center", ncols=2,
+                  bbox_to_anchor=(0.5, 0))  # fmt: skip
 
 
 if __name__ == "__main__":

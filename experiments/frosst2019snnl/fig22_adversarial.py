@@ -88,7 +88,8 @@ def draw(rows: list[dict], figure) -> None:
         mixed = np.mean([row[data][kind]["layer 1"] for row in rows])
         tidy(ax, f"{data}, {kind}: {mixed:.2f}")
         ax.set(xticks=[], yticks=[])
-        ax.legend(fontsize=6, frameon=False)
+        ax.legend(fontsize=7, frameon=False, loc="upper center", ncols=2,
+                  bbox_to_anchor=(0.5, 0))  # fmt: skip
 
 
 if __name__ == "__main__":

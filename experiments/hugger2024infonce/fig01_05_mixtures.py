@@ -83,12 +83,15 @@ def draw(rows: list[dict], figure) -> None:
     ax = top.subplots()
     curves(ax, rows[0]["alignments"], {n: [r["kl"][n] for r in rows] for n in LOSSES})
     ax.set_yscale("log")
+    ax.tick_params(which="both", labelsize=7)
     tidy(ax, "", "alignment of the modes, %", "KL(true ‖ fit)").legend(fontsize=7, frameon=False)
     for ax, (name, (x, y)) in zip(
         np.atleast_1d(bottom.subplots(1, len(maps))), maps.items(), strict=True
     ):
         ax.scatter(x, y, s=1, color=COLORS[0])
-        ax.set(xticks=[], yticks=[])
+        # t-SNE throws a point far out now and then
+        limits = [np.quantile(v, (0.01, 0.99)) + np.ptp(v) * np.array([-0.1, 0.1]) for v in (x, y)]
+        ax.set(xticks=[], yticks=[], xlim=limits[0], ylim=limits[1])
         tidy(ax, name)
 
 

@@ -1,7 +1,8 @@
 """Figure 2: the listing of soft-target InfoNCE and the library's function are one loss.
 
 Claim (Hugger 2024, section 3.2): the listing is the loss. It forms all pairs of rows and targets,
-(n, n, classes). Eq. 5 and 30 divide by the temperature twice; the listing, once, is right.
+(n, n, classes). Eq. 5 and 30 divide by the temperature twice; the listing, once, is right. It comes
+with no numbers.
 
 Here: value and gradient of both, in float64, and the ratio of their CPU times.
 """

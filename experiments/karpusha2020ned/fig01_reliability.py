@@ -14,11 +14,12 @@ from dataclasses import dataclass
 
 import numpy as np
 from experiments.data import Source
-from experiments.draw import COLORS, over_seeds, tidy
+from experiments.draw import COLORS, diagram, over_seeds, tidy
 from experiments.karpusha2020ned.retrieval import RIVALS, fitted, halves
 from experiments.record import Claim
 from experiments.runner import main
 
+from vicinal.confidence import NEDClassifier
 from vicinal.evaluation import noise_floor, reliability
 
 HEADS = (*RIVALS, "ned")
@@ -45,12 +46,14 @@ SMALLER = "CUB-200 for CARS196, 64 px, frozen features and a linear map"
 
 def run(settings: Settings, seed: int, source: Source) -> dict:
     seen = halves(source, settings.data, "normalized softmax", settings.steps, settings.dim, seed)
-    found: dict = {}
+    deepest = NEDClassifier(max(settings.ks)).fit(*seen.support)  # one search for both k
+    near, found = deepest.neighborhood_of(seen.query[0]), {}
     for k in settings.ks:
-        heads = fitted(seen.support, k)
+        heads = fitted(deepest.support_, k)
         for name in HEADS:
-            p = heads[name].predict_proba(seen.query[0]).double()
-            confidence, at = p.max(1)
+            p = heads[name].log_probs_of(near.first(k)).exp()
+            # in float32 a tenth is a tenth: votes lie on the edges of the bins
+            confidence, at = p.float().double().max(1)
             truth = seen.query[1].cpu().numpy()
             right = np.asarray(heads[name].classes_)[at.cpu().numpy()] == truth
             bins = reliability(confidence.clamp(0, 1), right, bins=10)
@@ -84,15 +87,8 @@ def draw(rows: list[dict], figure) -> None:
     for line, k in zip(axes, rows[0]["at"], strict=True):
         for ax, name, color in zip(line, HEADS, COLORS, strict=False):
             seen = [row["at"][k][name] for row in rows]
-            count = np.sum([s["count"] for s in seen], 0)
-            for what in ("confidence", "accuracy"):  # pooled over the seeds
-                total = np.sum([np.multiply(s[what], s["count"]) for s in seen], 0)
-                seen[0][f"pooled {what}"] = total / np.maximum(count, 1)
-            keep = count > 0
-            ax.plot([0, 1], [0, 1], color="#999999", linewidth=0.7)
-            ax.scatter(np.array(seen[0]["pooled confidence"])[keep],
-                       np.array(seen[0]["pooled accuracy"])[keep],
-                       s=2 + 60 * count[keep] / count.sum(), color=color)  # fmt: skip
+            bins = [[s[what] for what in ("confidence", "accuracy", "count")] for s in seen]
+            diagram(ax, bins, color)
             mean, error = over_seeds([[s["ece"]] for s in seen])
             tidy(ax, f"{name}, {k}\nECE {mean[0]:.1f} ± {error[0]:.1f}")
 

@@ -20,6 +20,7 @@ from matplotlib.figure import Figure
 from torch import Tensor, nn
 
 from vicinal.confidence import KNNClassifier, NEDClassifier
+from vicinal.confidence.support import LabeledSupport
 from vicinal.losses import (
     ClassBalancedBatchSampler,
     NormalizedSoftmaxLoss,
@@ -160,11 +161,14 @@ def table(
     }  # fmt: skip
 
 
-def fitted(support: Pair, k: int) -> dict[str, KNNClassifier | NEDClassifier]:
-    """The paper's five heads on this support."""
+def fitted(support: Pair | LabeledSupport, k: int) -> dict[str, KNNClassifier | NEDClassifier]:
+    """The paper's five heads on this support; all stand on one search."""
+    if not isinstance(support, LabeledSupport):
+        support = NEDClassifier(k).fit(*support).support_
     weighted = zip(RIVALS, ("uniform", "dudani", "gou"), strict=True)
     made = {"1nn": KNNClassifier(1), **{name: KNNClassifier(k, w) for name, w in weighted}}
-    return {name: head.fit(*support) for name, head in {**made, "ned": NEDClassifier(k)}.items()}
+    heads = {**made, "ned": NEDClassifier(k)}
+    return {name: head.fit_support(support) for name, head in heads.items()}
 
 
 def draw_table(rows: list[dict], key: str, names: tuple[str, ...], figure: Figure) -> None:

@@ -95,11 +95,15 @@ def claims(rows: list[dict]) -> list[Claim]:
 
 
 def draw(rows: list[dict], figure) -> None:
-    for ax, what in zip(figure.subplots(1, 2, sharey=True), ("accuracy", "ece"), strict=True):
-        for name, color in zip(rows[0]["sets"], COLORS, strict=False):
+    sets = rows[0]["sets"]
+    figure.set_figheight(1.7 * len(sets) + 0.3)
+    axes = figure.subplots(len(sets), 2, squeeze=False, sharey=True)
+    for (left, right), name in zip(axes, sets, strict=True):
+        for ax, what, color in ((left, "accuracy", COLORS[0]), (right, "ece", COLORS[1])):
             dots(ax, {h: [r["sets"][name][h][what] for r in rows] for h in PAPERS}, color=color)
-        told = zip(("blue", "orange"), rows[0]["sets"], strict=False)
-        tidy(ax, f"{what}, % ({', '.join(f'{color} {name}' for color, name in told)})")
+        most = max(r["sets"][name][h]["ece"] for h in PAPERS[1:] for r in rows)  # 1-NN is beyond
+        tidy(left, f"{name}: mean accuracy, %")
+        tidy(right, "mean ECE, %").set_xlim(0, 1.1 * most)
 
 
 if __name__ == "__main__":

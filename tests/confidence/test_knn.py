@@ -8,7 +8,9 @@ from torch.testing import assert_close
 
 import reference
 from vicinal.checks import InputError
-from vicinal.confidence.knn import KNNClassifier
+from vicinal.confidence.knn import WEIGHTS, KNNClassifier
+from vicinal.confidence.ned.classifier import NEDClassifier
+from vicinal.neighbors.search.exact import ExactSearch
 
 
 @pytest.fixture
@@ -140,3 +142,25 @@ def test_rows_in_parts_are_the_rows_at_once(rng):
     np.testing.assert_allclose(parts.predict_proba(x), whole.predict_proba(x), atol=1e-6)
     with pytest.raises(InputError, match="does not announce"):
         parts.partial_fit(x[:2], [0, 9], classes=range(4))
+
+
+def heads(k):
+    return [*(KNNClassifier(k, weights) for weights in WEIGHTS), NEDClassifier(k)]
+
+
+def test_one_search_serves_every_k_vote_and_head(cloud, monkeypatch):
+    x, y, queries = cloud
+    alone = {k: [head.fit(x, y).predict_proba(queries) for head in heads(k)] for k in (20, 30, 40)}
+    deepest = NEDClassifier(k=40).fit(x, y)
+    near = deepest.neighborhood_of(queries)
+    monkeypatch.setattr(ExactSearch, "query", None)  # whoever searches again, fails
+    for k, expected in alone.items():
+        for head, p in zip(heads(k), expected, strict=True):
+            found = head.fit_support(deepest.support_).log_probs_of(near.first(k)).exp()
+            assert_close(found, p, atol=1e-9, rtol=1e-7)
+
+
+def test_a_support_of_another_metric_is_refused(cloud):
+    searched = KNNClassifier(3, metric="cosine").fit(*cloud[:2])
+    with pytest.raises(InputError, match=r"searched by 'cosine', but `metric` is 'sqeuclidean'"):
+        KNNClassifier(3).fit_support(searched.support_)

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import pytest
 from experiments import runner
-from experiments.__main__ import run
+from experiments.__main__ import run, told
 from experiments.data import NoDataError, Source, images
 from experiments.record import Claim, load, save
 
@@ -100,6 +100,15 @@ def test_an_experiment_without_its_data_is_not_tried_rather_than_failed(monkeypa
     monkeypatch.setattr("experiments.__main__.perform", without)
     assert run(["karpusha2020ned/table4_losses", "--data", "nowhere"]) == 2
     assert "not tried (no data): no nowhere/cub200" in capsys.readouterr().out
+
+
+def test_a_run_that_is_stopped_says_that_it_goes_on(monkeypatch, capsys):
+    def stopped(name, preset, source, **more):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("experiments.__main__.perform", stopped)
+    assert told(["karpusha2020ned/table4_losses", "--preset", "quick"]) == 130
+    assert "the same command goes on" in capsys.readouterr().out
 
 
 def test_the_list_has_name_title_and_verdicts(capsys):

@@ -70,6 +70,11 @@ def plain_two_batches(model, x):
     return 3 * (one - two).square().sum() / (one.norm() * two.norm())
 
 
+def plain_cosine_of_means(model, x):
+    g = plain_gradients(model, x)[:, 0]
+    return -torch.cosine_similarity(g[:2].mean(0), g[2:].mean(0), dim=0)
+
+
 def plain_orbits(model, x):
     """Of x, 2x and -x."""
     k = plain_cosines(model, torch.cat([x, 2 * x, -x]))
@@ -103,6 +108,10 @@ LOSSES = {
     "set": (lambda m, x: SetSimilarityLoss()(m, x, GROUPS), plain_set),
     "pairs": (lambda m, x: PairSimilarityLoss()(m, x[:3], x[3:]), plain_pairs),
     "two batches": (lambda m, x: TwoBatchSimilarityLoss()(m, x[:3], x[3:]), plain_two_batches),
+    "two batches, cosine": (
+        lambda m, x: TwoBatchSimilarityLoss(form="cosine")(m, x[:2], x[2:]),
+        plain_cosine_of_means,
+    ),
     "orbits": (
         lambda m, x: OrbitSimilarityLoss([lambda x: 2 * x, torch.neg])(m, x),
         plain_orbits,
@@ -280,6 +289,7 @@ def test_samples_without_any_gradient_are_alike_to_nothing_and_never_nan(dtype, 
         "dead": lambda: SetSimilarityLoss()(model, x[[1, 3]], None),
         "pairs": lambda: PairSimilarityLoss()(model, x[:2], x[2:]),
         "two": lambda: TwoBatchSimilarityLoss()(model, x[:2], x[2:]),
+        "dead cosine": lambda: TwoBatchSimilarityLoss(form="cosine")(model, x[:1], x[1:2]),
         "dead two": lambda: TwoBatchSimilarityLoss()(model, x[:1], x[1:2]),
         "orbit": lambda: OrbitSimilarityLoss([torch.neg])(model, x),
         "density": lambda: DensityLoss(0.5)(model, x),

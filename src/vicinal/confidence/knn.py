@@ -130,13 +130,24 @@ class KNNClassifier(ClassifierMixin, BaseEstimator):
         """Take rows ``X`` with labels ``y`` (n,), or soft (n, c), as the support."""
         x = rows_of(self, X, reset=True)
         labels = labels_of(y, len(x))
-        check_choice(self.weights, "weights", tuple(WEIGHTS))
-        if len(x) == 1 and self.k != 1:
-            raise InputError(f"`k`={self.k} but the support has 1 sample. Pass more rows, or k=1.")
-        check_k(self.k, len(x), "k", "the support")
-        self._given_smoothing()
+        self._check(len(x))
         made = make_search(self.search, self.metric, shape=(len(x), x.shape[1]))
         self.support_ = LabeledSupport(made.build(x), labels)
+        return self._counted()
+
+    def fit_support(self, support: LabeledSupport) -> KNNClassifier:
+        """The same for a support that is in its search already: one serves every k and head.
+
+        >>> deepest = KNNClassifier(k=2).fit([[0.0], [1.0], [2.0]], ["a", "b", "b"])
+        >>> near = deepest.neighborhood_of([[0.4]])
+        >>> KNNClassifier(k=1).fit_support(deepest.support_).log_probs_of(near.first(1)).exp()
+        tensor([[1., 0.]], dtype=torch.float64)
+        """
+        self._check(len(support))
+        if (theirs := support.search.metric) != self.metric:
+            told = f"`support` was searched by {theirs!r}, but `metric` is {self.metric!r}."
+            raise InputError(f"{told} Pass KNNClassifier(metric={theirs!r}).")
+        self.n_features_in_, self.support_ = support.width, support
         return self._counted()
 
     def partial_fit(self, X: Any, y: Any, classes: Any = None) -> KNNClassifier:
@@ -158,29 +169,29 @@ class KNNClassifier(ClassifierMixin, BaseEstimator):
         self.smoothing_ = 0.0
         if given is None:
             others = self.support_.leave_one_out(self.k)
-            given = fit_smoothing(self._log_probs_of(others), labels.codes, others.k)
+            given = fit_smoothing(self.log_probs_of(others), labels.codes, others.k)
         self.smoothing_ = given
         return self
 
     def predict_log_proba(self, X: Any) -> Any:
         """Log of the vote's shares (n, c); -inf where nobody voted."""
-        return same_kind(self._log_probs(X).to(self.support_.dtype), X)
+        return same_kind(self.log_probs_of(self.neighborhood_of(X)).to(self.support_.dtype), X)
 
     def predict_proba(self, X: Any) -> Any:
         """Shares of the vote (n, c) in the order of ``classes_``."""
-        return same_kind(self._log_probs(X).exp().to(self.support_.dtype), X)
+        p = self.log_probs_of(self.neighborhood_of(X)).exp()
+        return same_kind(p.to(self.support_.dtype), X)
 
     def predict(self, X: Any) -> Any:
         """The class with most of the vote; ties, frequent among counts, go by label order.
 
         (scikit-learn's contract: the label is the arg max of the probabilities.)
         """
-        best = self._log_probs(X).argmax(1)
-        return named(self.classes_, best, X)
+        return named(self.classes_, self.log_probs_of(self.neighborhood_of(X)).argmax(1), X)
 
     def kneighbors(self, X: Any, k: int | None = None) -> Neighborhood:
         """Distances (n, k) in the metric's unit and ids of the nearest support rows."""
-        neighborhood = self._neighborhood(X, k)
+        neighborhood = self.neighborhood_of(X, k)
         ids = self.support_.ids[neighborhood.indices]
         return Neighborhood(same_kind(neighborhood.distances, X), same_kind(ids, X))
 
@@ -188,23 +199,29 @@ class KNNClassifier(ClassifierMixin, BaseEstimator):
     def loo_proba_(self) -> NDArray[np.floating[Any]]:
         """Leave-one-out probabilities of the support rows (k at most the others there are)."""
         check_is_fitted(self)
-        log_probs = self._log_probs_of(self.support_.leave_one_out(self.k))
+        log_probs = self.log_probs_of(self.support_.leave_one_out(self.k))
         return log_probs.exp().to(self.support_.dtype).numpy()
 
-    def _neighborhood(self, X: Any, k: int | None = None) -> Neighborhood:
+    def neighborhood_of(self, X: Any, k: int | None = None) -> Neighborhood:
+        """The search itself: the k nearest support rows, labeled; indices are positions."""
         check_is_fitted(self)
         x = rows_of(self, X).to(self.support_.like)
         return self.support_.query(x, self.k if k is None else k)
 
-    def _log_probs(self, X: Any) -> Tensor:
-        return self._log_probs_of(self._neighborhood(X))
-
-    def _log_probs_of(self, neighborhood: Neighborhood) -> Tensor:
+    def log_probs_of(self, neighborhood: Neighborhood) -> Tensor:
+        """Log-shares of the vote (n, c) in float64 of labeled neighbors found before."""
         count, parts = len(self.classes_), []
         for part in neighborhood.blocks(neighborhood.block_rows(count)):
             d = plain_distances(part.distances.double(), self.metric)
             parts.append(knn_log_probs(d, part.labels, count, weights=self.weights))
         return smoothed(torch.cat(parts), self.log_shares_, neighborhood.k, self.smoothing_)
+
+    def _check(self, rows: int) -> None:
+        check_choice(self.weights, "weights", tuple(WEIGHTS))
+        if rows == 1 and self.k != 1:
+            raise InputError(f"`k`={self.k} but the support has 1 sample. Pass more rows, or k=1.")
+        check_k(self.k, rows, "k", "the support")
+        self._given_smoothing()
 
     def _given_smoothing(self) -> float | None:
         """The number that was given; None where it is to be fitted."""

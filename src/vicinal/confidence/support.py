@@ -236,7 +236,7 @@ class LabeledSupport:
         return Neighborhood(distances, indices).cpu().labeled(self.labels.codes)
 
     def leave_one_out(self, k: int) -> Neighborhood:
-        """Each row's (at most) k nearest others, itself removed by index; kept until k changes."""
+        """Each row's (at most) k nearest others, itself removed by index; kept for any k below."""
         if len(self) < 2:
             raise InputError(
                 "leave-one-out needs at least 2 support rows, got 1 sample. "
@@ -248,9 +248,9 @@ class LabeledSupport:
                 found = self.crossed.neighborhood(k, self.search.metric, self.labels.codes)
                 self._honest = found
             return self._honest.first(k).labeled(self.labels.codes)
-        if self._graph is None or self._graph.k != k:
+        if self._graph is None or self._graph.k < k:
             self._graph = NeighborGraph.build(self.search, k)
-        found = Neighborhood(self._graph.distances, self._graph.indices)
+        found = Neighborhood(self._graph.distances, self._graph.indices).first(k)
         return found.cpu().labeled(self.labels.codes)
 
     def evidence(

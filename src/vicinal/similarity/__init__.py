@@ -10,14 +10,10 @@ from vicinal.similarity.diagnosis import (
     uncertainty,
 )
 from vicinal.similarity.distributed import distributed_gram, distributed_neighbors
-from vicinal.similarity.enforce import (
-    DensityLoss,
-    PairSimilarityLoss,
-    SetSimilarityLoss,
-    TwoBatchSimilarityLoss,
-)
+from vicinal.similarity.enforce import DensityLoss, PairSimilarityLoss, SetSimilarityLoss
 from vicinal.similarity.enforce_gradients import similarity_gradients
 from vicinal.similarity.enforce_invariance import OrbitSimilarityLoss, TangentInvarianceLoss
+from vicinal.similarity.enforce_two_batches import TwoBatchSimilarityLoss
 from vicinal.similarity.kernel import GradientKernel
 from vicinal.similarity.outputs import Contrast
 from vicinal.similarity.perceptual import perceptual_gram

@@ -4,11 +4,12 @@ r"""Similarity as a training goal (Charpiat et al. 2019, section 5 and appendice
 :class:`PairSimilarityLoss`     ``-k^C(x, x')``
 :class:`SetSimilarityLoss`      ``-mean_{i≠j} k^C(x_i, x_j)`` in each group, exact
 :class:`OrbitSimilarityLoss`    the same for the orbit of each sample under transformations
-:class:`TwoBatchSimilarityLoss` ``n_B ‖μ_1 - μ_2‖² / (‖μ_1‖ ‖μ_2‖)``, the paper's substitute
+:class:`TwoBatchSimilarityLoss` ``n_B ‖μ_1 - μ_2‖² / (‖μ_1‖ ‖μ_2‖)``, or ``-cos(μ_1, μ_2)``
 :class:`DensityLoss`            ``Σ_i (N_S(x_i) / n - q)²``
 =============================== =====================================================
 
-All are to be *minimized*: similar samples are pulled together. f is what ``outputs`` says; for
+All are to be *minimized*: similar samples are pulled together; a negative weight pushes them apart.
+f is what ``outputs`` says; for
 several outputs k^C is the trace of the whitened kernel over its rank (eq. 5), as GradientKernel
 gives it, at the price of one backward pass per output. One number per sample
 (``outputs="contrast"`` with targets, or a callable) is the cheap choice in training.
@@ -16,7 +17,9 @@ gives it, at the price of one backward pass per output. One number per sample
 The functions below take the similarities; each Module takes the model, reads it in eval mode
 (dropout off, batch norms by their running statistics) and leaves it as it was. ``loss.of(g, ...)``
 takes the gradients of :func:`~vicinal.similarity.enforce_gradients.similarity_gradients` instead,
-whose forward pass may serve the task's loss too.
+whose forward pass may serve the task's loss too. Orbits are in
+:mod:`~vicinal.similarity.enforce_invariance`, two batches in
+:mod:`~vicinal.similarity.enforce_two_batches`.
 """
 
 from __future__ import annotations
@@ -56,28 +59,6 @@ def set_similarity(
     sizes = torch.bincount(member, minlength=len(names))
     sums = torch.zeros_like(rows[: len(names)]).index_add(0, member, rows)
     return sums / (sizes * (sizes - 1)).clamp_min(1), sizes
-
-
-def two_batch_distance(gram: Float[Tensor, "n n"], first: int) -> Float[Tensor, ""]:
-    r"""``n_B ‖μ_1 - μ_2‖² / (‖μ_1‖ ‖μ_2‖)`` with μ the mean gradient of either batch.
-
-    ``gram`` holds the inner products of both batches' gradients, the ``first`` rows being the
-    first's: ``‖μ_1 - μ_2‖² = wᵀ K w`` with ``w = 1/n_1`` there and ``-1/n_2`` on the others.
-    Unequal sizes count with their harmonic mean. 0 if a batch has no gradient at all.
-
-    >>> two_batch_distance(torch.tensor([[1.0, 0.0], [0.0, 4.0]]), 1).item()  # (1 + 4) / (1 * 2)
-    2.5
-    """
-    n = len(gram)
-    k = gram.double()
-    w = torch.cat([k.new_full((first,), 1 / first), k.new_full((n - first,), -1 / (n - first))])
-    one = k[:first, :first].mean()
-    two = k[first:, first:].mean()
-    product = one * two
-    kept = ~(product <= 0)  # NaN goes through
-    norms = torch.where(kept, product, torch.ones_like(product)).sqrt()
-    size = 2 * first * (n - first) / n
-    return (size * (w @ k @ w) / norms * kept).to(gram.dtype)
 
 
 def density_gap(k: Float[Tensor, "n n"], q: float) -> Float[Tensor, " n"]:
@@ -223,55 +204,6 @@ class PairSimilarityLoss(SimilarityLoss):
         if g.within_class and g.target is not None:
             k = k * (g.target[:n] == g.target[n:])
         return self.reduced(g.attached(-k))
-
-
-class TwoBatchSimilarityLoss(SimilarityLoss):
-    """:func:`two_batch_distance` of two batches from one set of samples to be treated alike.
-
-    The paper's criterion for frameworks that give gradients summed over a batch: not normalized
-    sample by sample. :class:`SetSimilarityLoss` is the exact goal and costs no more. For several
-    outputs the norms are Frobenius norms, without whitening. The arguments are those of
-    :class:`SimilarityLoss`; there is nothing to reduce.
-
-    >>> model = nn.Sequential(nn.Linear(2, 4), nn.Tanh(), nn.Linear(4, 1))
-    >>> x = torch.randn(3, 2)
-    >>> abs(TwoBatchSimilarityLoss()(model, x, x.flip(0)).item()) < 1e-4
-    True
-    """
-
-    def __init__(
-        self,
-        *,
-        outputs: str | OutputFunction = "logits",
-        params: str | Sequence[str] | None = None,
-        strict: bool = True,
-    ) -> None:
-        super().__init__(outputs=outputs, params=params, strict=strict)
-
-    def forward(
-        self,
-        model: nn.Module,
-        x1: Tensor,
-        x2: Tensor,
-        target: Tensor | None = None,
-        target2: Tensor | None = None,
-    ) -> Tensor:
-        """The loss of two batches.
-
-        Parameters
-        ----------
-        model : the network whose parameters are trained; it is not stored.
-        x1, x2 : the two batches.
-        target, target2 : their labels, where the outputs compared depend on them; without
-            ``target2`` the second batch has the first's.
-        """
-        if x1.shape[1:] != x2.shape[1:]:
-            raise InputError(
-                f"the samples of `x1` and `x2` must have one shape, got {tuple(x1.shape[1:])} and "
-                f"{tuple(x2.shape[1:])}."
-            )
-        g = self.of_both(model, x1, x2, target, target2)
-        return g.attached(two_batch_distance(g.inner(), len(x1)))
 
 
 class DensityLoss(SimilarityLoss):
