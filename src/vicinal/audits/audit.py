@@ -25,7 +25,7 @@ from vicinal.audits.cases import SHOWN_NEIGHBORS, cases_of, class_facts
 from vicinal.audits.class_order import below_warning, order_warning
 from vicinal.audits.credibility import credibility_of
 from vicinal.audits.facts import Facts, gather
-from vicinal.audits.familiarity import kept_standards, unknowns_of, untested
+from vicinal.audits.familiarity import unknowns_of, untested
 from vicinal.audits.frames import Columns
 from vicinal.audits.head_rows import head_rows
 from vicinal.audits.inputs import About, AuditSettings, AuditWarning, ready_sets, warn
@@ -298,7 +298,7 @@ def not_checked(facts: Facts) -> dict[str, str]:
 
 def trust_head(facts: Facts) -> TrustHead:
     """The head to keep: standards from all held-out rows, the audit's own threshold."""
-    return TrustHead(facts.kept, kept_standards(facts), made_from(facts))
+    return TrustHead(facts.kept, facts.standards, made_from(facts))
 
 
 # Field of the record -> what computes it from the facts. A new section is one line here, one

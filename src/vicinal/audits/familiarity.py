@@ -170,7 +170,7 @@ def unknowns_of(facts: Facts) -> Unknowns | None:
     rows, ordinary = halves(facts)[1], ordinary_rows(facts)
     held, rate = held_out_scores(facts), facts.settings.unfamiliar
     inside, outside = scores.query[ordinary], scores.foreign[rows]
-    standards = kept_standards(facts)
+    standards = facts.standards
     codes = foreign_judged(facts, standards).codes[rows]
     used = facts.combination
     assert standards.familiarity is not None

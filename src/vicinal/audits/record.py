@@ -178,15 +178,16 @@ class Audit(Record):
         codes |= {code for example in shown for code in (example.label, example.predicted)}
         if any(not 0 <= code < len(self.classes) for code in codes if code is not None):
             raise InputError(f"a class of `Audit` is none of its {len(self.classes)} classes.")
-        if not all(0 <= share <= 1 + 1e-6 for share in cases.confidence):
+        if cases.confidence and not 0 <= min(cases.confidence) <= max(cases.confidence) <= 1 + 1e-6:
             raise InputError("`Audit.cases.confidence` must lie between 0 and 1.")
-        lists: list[Any] = [*zip(cases.neighbors, cases.weights, cases.distances, strict=True)]
-        lists += [(suspect.neighbors, suspect.weights, suspect.distances) for suspect in suspects]
+        same = list(map(len, cases.neighbors)) == list(map(len, cases.weights))
+        same &= list(map(len, cases.neighbors)) == list(map(len, cases.distances))
+        lists: list[Any] = [(one.neighbors, one.weights, one.distances) for one in suspects]
         lists += [(self.support.row, self.support.id, self.support.label)]
         if self.map is not None:
             lists += [(self.map.x, self.map.y, self.map.x)]
             lists += [(self.map.support_row, self.map.support_x, self.map.support_y)]
-        if any(len({len(part) for part in parts}) > 1 for parts in lists):
+        if not same or any(len({len(part) for part in parts}) > 1 for parts in lists):
             raise InputError("lists of `Audit` that belong together have different lengths.")
 
     def __repr__(self) -> str:

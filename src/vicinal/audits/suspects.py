@@ -32,6 +32,7 @@ from vicinal.confidence.blend import blended_log_probs, product_log_probs
 from vicinal.confidence.label_noise import AMBIGUOUS, LabelNoise, label_noise
 from vicinal.confidence.ned.effects import label_effects
 from vicinal.confidence.ned.posterior import (
+    BLOCK,
     best_class,
     ned_log_probs,
     neighbor_log_weights,
@@ -220,19 +221,20 @@ def _mended(
     """What ``head`` would say, fold by fold, if the edited support rows had the other labels."""
     answer, task = facts.answers[head], facts.task
     after, count = answer.predicted.clone(), task.num_classes
+    log_prior = log_class_shares(task.codes, count, leave_one_out=task.alone)
     for at, (fold, parameters) in enumerate(zip(task.folds, answer.parameters, strict=True)):
-        touched = edited[fold.neighborhood.indices].any(1).nonzero().flatten()  # no other changes
-        if not len(touched):
-            continue
-        rows = fold.scored[touched]
-        other = fold.neighborhood.rows(touched).labeled(mended)
-        log_probs = ned_log_probs(other, count, parameters)
-        if answer.blends and task.linear is not None:
-            log_prior = log_class_shares(task.codes, count, leave_one_out=task.alone)
-            log_prior = log_prior[rows] if task.alone else log_prior
-            parts = log_probs, task.linear.query[rows], log_prior, answer.blends[at]
-            log_probs = blended_log_probs(*parts)
-        after[rows] = best_class(log_probs, other)
+        blocks = zip(fold.scored.split(BLOCK), fold.neighborhood.blocks(BLOCK), strict=True)
+        for scored, near in blocks:
+            touched = edited[near.indices].any(1).nonzero().flatten()  # no other row changes
+            if not len(touched):
+                continue
+            rows, other = scored[touched], near.rows(touched).labeled(mended)
+            log_probs = ned_log_probs(other, count, parameters)
+            if answer.blends and task.linear is not None:
+                prior = log_prior[rows] if task.alone else log_prior
+                parts = log_probs, task.linear.query[rows], prior, answer.blends[at]
+                log_probs = blended_log_probs(*parts)
+            after[rows] = best_class(log_probs, other)
     return after
 
 

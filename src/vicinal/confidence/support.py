@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from numpy.typing import NDArray
 from sklearn.utils.validation import validate_data
 from torch import Tensor
@@ -80,6 +80,10 @@ class Evidence:
         points = None if self.points is None else self.points[keep]
         near = self.neighborhood.rows(keep)
         return replace(self, neighborhood=near, targets=self.targets[keep], points=points)
+
+    def where(self, keep: Bool[Tensor, " n"]) -> Evidence:
+        """The same, without the rows that are not marked; nothing is copied where all are."""
+        return self if bool(keep.all()) else self.rows(keep)
 
     def first(self, k: int) -> Evidence:
         """With the k nearest neighbors of each row only."""

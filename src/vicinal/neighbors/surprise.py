@@ -239,7 +239,9 @@ def lowest_minimum(
         u, ends = math.log(grid[i]), (math.log(low), math.log(high))
         for stage in stages[:-1]:
             u, _ = _descend(stage, u, ends, tolerance=1e-3)
-        u, value = _descend(stages[-1], u, ends, tolerance=1e-9)
+        # Newton's error after a step is of the order of its square.
+        last = 1e-9 if len(stages) == 1 else 1e-5
+        u, value = _descend(stages[-1], u, ends, tolerance=last)
         found.append((math.exp(u), value, min(u - ends[0], ends[1] - u) < 1e-6))
     return min(found, key=lambda minimum: minimum[1])
 
