@@ -64,18 +64,15 @@ def _detections(facts: Facts, others: dict[str, Pair]) -> tuple[Detection, ...]:
     own: Pair = (facts.verdicts.credibility[ordinary], facts.verdicts.familiarity[ordinary])
     low = facts.standards.low_credibility
     detectors = ((f"credibility ≤ {low:g}", 0, low), (f"familiarity ≤ {rate:g}", 1, rate))
-    return (
-        tuple(
-            Detection(
-                set=name,
-                detector=title,
-                rows=len(pair[at]),
-                flagged=int((pair[at] <= level).sum()),
-                false_alarms=float((own[at] <= level).double().mean()),
-            )
-            for name, pair in others.items()
-            for title, at, level in detectors
+    return tuple(
+        Detection(
+            set=name,
+            detector=title,
+            rows=len(pair[at]),
+            flagged=int((pair[at] <= level).sum()),
+            false_alarms=float((own[at] <= level).double().mean()),
         )
+        for name, pair in others.items()
+        for title, at, level in detectors
         if len(ordinary)
-        else ()
     )

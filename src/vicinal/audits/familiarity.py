@@ -204,10 +204,8 @@ def unknowns_of(facts: Facts) -> Unknowns | None:
 
 def kept_standards(facts: Facts) -> Standards:
     """Those of the head to keep: all held-out rows, the audit's own threshold."""
-    target = facts.promise.target
-    return standards_of(
-        facts.split.held_out, facts.ned.parameters_, facts.threshold, target, familiarity_of(facts)
-    )
+    promise = facts.threshold, facts.promise.target, familiarity_of(facts)
+    return standards_of(facts.split.held_out, facts.ned.parameters_, *promise)
 
 
 def foreign_judged(facts: Facts, standards: Standards) -> Judged:

@@ -132,10 +132,8 @@ def ned(task: Task, name: str, title: str) -> Answer:
             fit = fit_recipe(RECIPES[name], fold.evidence, task.num_classes, dims)
         fitted.append(with_prior(fit.parameters, fold.evidence.counts, task.prior))
         notes += fit.warnings
-        log_probs[fold.scored], predicted[fold.scored] = in_blocks(
-            fold.neighborhood,
-            partial(ned_log_probs, num_classes=task.num_classes, parameters=fitted[-1]),
-        )
+        asked = partial(ned_log_probs, num_classes=task.num_classes, parameters=fitted[-1])
+        log_probs[fold.scored], predicted[fold.scored] = in_blocks(fold.neighborhood, asked)
     return Answer(title, log_probs, predicted, tuple(fitted), tuple(dict.fromkeys(notes)))
 
 
@@ -145,11 +143,10 @@ def vote(task: Task, k: int, weights: str, title: str) -> Answer:
     plain = plain_distances(near.distances, task.metric)
     near = Neighborhood(plain, near.indices, near.labels)
 
-    share = partial(share_of_votes, num_classes=task.num_classes, weights=weights)
-    return Answer(title, *in_blocks(near, share))
+    return Answer(title, *in_blocks(near, partial(votes_of, task.num_classes, weights)))
 
 
-def share_of_votes(near: Neighborhood, num_classes: int, weights: str = "uniform") -> Tensor:
+def votes_of(num_classes: int, weights: str, near: Neighborhood) -> Float[Tensor, "m c"]:
     return knn_log_probs(near.distances, near.labels, num_classes, weights=weights)
 
 
@@ -204,7 +201,7 @@ def smoothed_vote(task: Task, title: str) -> Answer:
     for at, fold in enumerate(task.folds):
         if task.new_evidence(at):
             near = fold.evidence.neighborhood.first(k)  # a plain vote: no unit
-            seen = in_blocks(near, partial(share_of_votes, num_classes=task.num_classes))[0]
+            seen = in_blocks(near, partial(votes_of, task.num_classes, "uniform"))[0]
             strength = fit_smoothing(seen, fold.evidence.targets, k)
         log_probs[fold.scored] = smoothed(log_probs[fold.scored], shares, k, strength)
     return Answer(title, log_probs, votes.predicted)

@@ -31,12 +31,7 @@ from vicinal.audits.record import significant
 from vicinal.confidence.blend import blended_log_probs, product_log_probs
 from vicinal.confidence.label_noise import AMBIGUOUS, LabelNoise, label_noise
 from vicinal.confidence.ned.effects import label_effects
-from vicinal.confidence.ned.posterior import (
-    BLOCK,
-    best_class,
-    ned_log_probs,
-    neighbor_log_weights,
-)
+from vicinal.confidence.ned.posterior import BLOCK, best_class, ned_log_probs, neighbor_log_weights
 from vicinal.labels import UNKNOWN, log_class_shares
 from vicinal.neighbors.neighborhood import Neighborhood
 
@@ -89,15 +84,14 @@ def scored_labels(log_probs: Float[Tensor, "n c"], codes: Int[Tensor, " n"]) -> 
 
 def label_audit(facts: Facts) -> LabelAudit:
     """Every label's score, how many are wrong, and the suspects with the effect of mending them."""
-    found, how = facts.labels, facts.labels_by
+    found = facts.labels
     warn_of_few_named(found)
-    suspects = found.suspects, found.suggested
-    effects = tuple(effects_of(facts, facts.sets.codes, *suspects)) if len(suspects[0]) else ()
+    effects = effects_of(facts, facts.sets.codes, found.suspects, found.suggested)
     return LabelAudit(
         checked=len(facts.sets.codes),
-        how=how,
+        how=facts.labels_by,
         suspects=tuple(_suspects(facts)),
-        effects=effects,
+        effects=tuple(effects) if len(found.suspects) else (),
         rows=_rows(facts),
         wrong=wrong_of(found.noise),
         alike=alike_of(found.noise),

@@ -21,7 +21,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from jaxtyping import Float, Int
@@ -251,7 +251,10 @@ def shares_of_weight(
     >>> shares_of_weight(*one, ["a", "b", "c"], torch.tensor([2]), None)
     ['neighbors c 50 % · a 50 %']
     """
-    found, carried = [], None if linear_share is None else _percent(linear_share)
+    found, carried = (
+        [],
+        None if linear_share is None else (100 * linear_share).round().long().tolist(),
+    )
     block = max(_ELEMENTS // max(len(names), 1), 1)
     for start in range(0, len(labels), block):
         part, weight = labels[start : start + block], weights[start : start + block].double()
@@ -262,9 +265,9 @@ def shares_of_weight(
         # The answer's own class goes first among equals.
         order = shares.scatter_add(1, own, torch.full(own.shape, 1e-6).double())
         top = order.topk(min(most, len(names)), 1).indices
-        most_of = shares.gather(1, top)
-        lines = zip(top.tolist(), _percent(most_of), (most_of >= 5e-3).sum(1).tolist(),
-                    own[:, 0].tolist(), strict=True)  # fmt: skip
+        held = shares.gather(1, top)
+        columns = top, (100 * held).round().long(), (held >= 5e-3).sum(1), own[:, 0]
+        lines = zip(*(column.tolist() for column in columns), strict=True)
         for row, (codes, percent, told, code) in enumerate(lines, start):
             some = zip(codes[:told], percent[:told], strict=True)
             line = "neighbors " + " · ".join([f"{names[c]} {p} %" for c, p in some])
@@ -275,11 +278,6 @@ def shares_of_weight(
                 line += f"; {carried[row]} % of the lead is the linear part's"
             found.append(line)
     return found
-
-
-def _percent(shares: Tensor) -> list[Any]:
-    """In whole percent, halves to the even one."""
-    return (100 * shares).round().long().tolist()
 
 
 def _contested(

@@ -21,14 +21,14 @@ from functools import lru_cache
 import numpy as np
 import torch
 from jaxtyping import Float, Int
-from numpy.typing import NDArray
 from scipy.sparse import csr_array
 from torch import Tensor
+from torch.nn.functional import pad
 
 PAIRWISE = 500  # rows up to which all pairs cost less than the grid
 GRID = 0.5  # distance of grid points; the kernel w has width 1
 FEWEST = 32  # grid points along a side
-STRETCH = 1.02  # from one size of the grid to the next
+STRETCH = 1.02  # the grid's gap is a power of it: a map that hardly grows keeps its grid
 EXAGGERATED = 0.25  # of the steps attract this much more, to sort out who is near whom at all
 EXAGGERATION = 12.0
 LONGEST = 5.0  # step of one row
@@ -53,7 +53,7 @@ def neighbor_map(
         >>> bool((torch.cdist(places, places)[:40, :40].max() < 100))
         True
     """
-    n, strength = len(neighbors), 1 / (2 * neighbors.numel())
+    n, strength, neighbors = len(neighbors), 1 / (2 * neighbors.numel()), neighbors.int()
     places = start.float() - start.float().mean(0)
     places = places / places.std(0).max().clamp_min(1e-30) * 1e-4
     speed, gain, rate = torch.zeros_like(places), torch.ones_like(places), 4 * n / EXAGGERATION
@@ -73,11 +73,10 @@ def neighbor_map(
 def attraction(places: Float[Tensor, "n 2"], neighbors: Int[Tensor, "n k"]) -> Float[Tensor, "n 2"]:
     """Σ_j w_ij (y_i - y_j) over the edges of i, those to its neighbors and those from others."""
     n, k = neighbors.shape
-    far = places.repeat_interleave(k, 0).sub_(places.index_select(0, neighbors.reshape(-1)))
-    across, up = far.square_().T
-    w = (across + up).add_(1).reciprocal_().view(n, k)
-    edges = sparse_rows(neighbors, w, n)
-    ends = with_ones(places)
+    far = places.index_select(0, neighbors.reshape(-1)).view(n, k, 2).sub_(places[:, None])
+    across, up = far.square_().unbind(2)
+    w = (across + up).add_(1).reciprocal_()
+    edges, ends = sparse_rows(neighbors, w, n), pad(places, (1, 0), value=1.0).numpy()
     near, *pulls = (edges @ ends + edges.T @ ends).T
     return places * torch.from_numpy(near)[:, None] - torch.from_numpy(np.stack(pulls, 1))
 
@@ -100,8 +99,9 @@ def by_grid(places: Float[Tensor, "n 2"]) -> Float[Tensor, "n 2"]:
     """:func:`repulsion`, by convolution on a grid."""
     index, share, side, gap = on_grid(places)
     n, spread, kernel = len(places), sparse_rows(index, share, side**2), transforms(side, gap)
-    charges = torch.from_numpy((spread.T @ with_ones(places)).T).view(3, side, side)
-    mass = torch.fft.fft(torch.fft.rfft(charges, 2 * side), 2 * side, dim=1)
+    charges = torch.from_numpy(spread.T @ pad(places, (1, 0), value=1.0).numpy()).T
+    mass = torch.fft.rfft(charges.reshape(3, side, side), 2 * side)
+    mass = torch.fft.fft(mass, 2 * side, dim=1)
     # Σ_ij w_ij needs no way back (Parseval); all but the outer columns stand for two.
     power = torch.view_as_real(mass[0]).square().sum(2) * kernel[0]
     total = (2 * power.sum() - power[:, 0].sum() - power[:, -1].sum()) / (4 * side**2)
@@ -123,21 +123,14 @@ def transforms(side: int, gap: float) -> Float[Tensor, "2 2*side side+1"]:
 def sparse_rows(columns: Int[Tensor, "n e"], values: Float[Tensor, "n e"], width: int) -> csr_array:
     """A matrix of n rows with e entries each."""
     n, e = values.shape
-    parts = (values.numpy().ravel(), columns.numpy().ravel(), np.arange(0, n * e + 1, e))
-    return csr_array(parts, shape=(n, width))
-
-
-def with_ones(places: Float[Tensor, "n 2"]) -> NDArray[np.float32]:
-    return torch.cat([torch.ones_like(places[:, :1]), places], 1).numpy()
+    starts = np.arange(0, n * e + 1, e, dtype=np.int32)
+    return csr_array((values.numpy().ravel(), columns.numpy().ravel(), starts), shape=(n, width))
 
 
 def on_grid(
     places: Float[Tensor, "n 2"],
 ) -> tuple[Int[Tensor, "n 16"], Float[Tensor, "n 16"], int, float]:
-    """The 16 grid points around each place, its share at each, points along a side, their gap.
-
-    The gap is a power of 1.02, so that a map which hardly grows keeps its grid for some steps.
-    """
+    """The 16 grid points around each place, its share at each, points along a side, their gap."""
     low = places.amin(0)
     span = float((places - low).max())
     wanted = 2 * max(FEWEST, math.ceil(STRETCH * span / GRID) + 4)
@@ -159,4 +152,4 @@ def on_grid(
     x, y = (corner[:, axis, None].long() + steps for axis in (0, 1))
     index = x[:, :, None] * side + y[:, None, :]
     share = shares[:, 0, :, None] * shares[:, 1, None, :]
-    return index.reshape(-1, 16), share.reshape(-1, 16), side, gap
+    return index.int().reshape(-1, 16), share.reshape(-1, 16), side, gap

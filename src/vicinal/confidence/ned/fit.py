@@ -77,17 +77,16 @@ def fit_recipe(
     t, g, e = (given is None for given in recipe[:3])
     v, step, notes = np.zeros(num_classes + 4), 0, Notes()
     v[-2:] = math.log(gamma), math.log(eps / (1 - eps)) if eps > 0 else NO_LOGIT
-    usable = evidence.where(reachable(evidence, eps > 0))
+    usable = evidence.rows(reachable(evidence, eps > 0))
     if recipe.temperature is None:
         v[0], notes = _plain_temperature(v, usable, evidence, dimensions)
     else:
         v[0] = math.log(recipe.temperature)
     ladder = [(t, False, g, e)] * (g or e) + [(t, True, g, e)] * recipe.per_class
     if ladder and len(usable) > 0 and num_classes > 1:
-        rows = evidence.where(reachable(evidence, eps > 0 or e))
-        v, step = fit_jointly(
-            v, rows, [fit_mask(num_classes, *free) for free in ladder], dimensions
-        )
+        rows = evidence.rows(reachable(evidence, eps > 0 or e))
+        masks = [fit_mask(num_classes, *free) for free in ladder]
+        v, step = fit_jointly(v, rows, masks, dimensions)
     own = v[1:-3]
     parameters = NEDParameters(
         temperature=math.exp(v[0]) if recipe.temperature is None else recipe.temperature,
