@@ -161,7 +161,5 @@ def _network_columns(model: ModelFacts | None, m: int) -> dict[str, Any]:
 
 def _rows(matrix: Tensor) -> tuple[tuple[Any, ...], ...]:
     """Rows as tuples; six digits of a float are enough for a page."""
-    if matrix.shape[1] == 0:
-        return ((),) * len(matrix)
     values = significant(matrix.double().numpy()) if matrix.is_floating_point() else matrix
-    return tuple(zip(*values.T.tolist(), strict=True))  # makes no list for each row
+    return tuple(zip(*values.T.tolist(), strict=True)) or ((),) * len(matrix)  # no list per row
