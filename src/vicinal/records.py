@@ -16,6 +16,7 @@ import math
 import types
 import typing
 from collections.abc import Callable, Collection
+from itertools import chain
 from typing import Any, Self
 
 from vicinal.checks import InputError
@@ -111,6 +112,11 @@ def plain(value: Any, where: str) -> Any:
         kinds = set(map(type, value))  # a column of a million numbers is checked at C's speed
         if kinds <= PLAIN or (kinds == {float} and all(map(math.isfinite, value))):
             return tuple(value)
+        if kinds == {tuple}:  # rows of numbers: so are they
+            inner = set(map(type, chain.from_iterable(value)))
+            finite = inner == {float} and all(map(math.isfinite, chain.from_iterable(value)))
+            if finite or inner <= PLAIN:
+                return tuple(value)
         return tuple([plain(item, where) for item in value])
     if isinstance(value, dict):
         return {str(key): plain(item, where) for key, item in value.items()}

@@ -25,7 +25,7 @@ from vicinal.audits.cases import SHOWN_NEIGHBORS, cases_of, class_facts
 from vicinal.audits.class_order import below_warning, order_warning
 from vicinal.audits.credibility import credibility_of
 from vicinal.audits.facts import Facts, gather
-from vicinal.audits.familiarity import kept_standards, unknowns_of, untested
+from vicinal.audits.familiarity import unknowns_of, untested
 from vicinal.audits.frames import Columns
 from vicinal.audits.head_rows import head_rows
 from vicinal.audits.inputs import About, AuditSettings, AuditWarning, ready_sets, warn
@@ -36,12 +36,7 @@ from vicinal.audits.provenance import provenance_of as provenance_of
 from vicinal.audits.recommend import made_from, recommendation_of, warn_of_seen_support
 from vicinal.audits.record import Audit, SupportRows
 from vicinal.audits.scale import audit_at_scale, is_source, on_ray
-from vicinal.audits.scoring import (
-    MIN_ECE_ROWS,
-    head_record,
-    risk_coverage_of,
-    sweep_over_k,
-)
+from vicinal.audits.scoring import MIN_ECE_ROWS, head_record, risk_coverage_of, sweep_over_k
 from vicinal.audits.searching import search_facts
 from vicinal.audits.sections import Data, Duplicates, Head, PriorShift
 from vicinal.audits.suspects import label_audit
@@ -296,11 +291,6 @@ def not_checked(facts: Facts) -> dict[str, str]:
     return missing
 
 
-def trust_head(facts: Facts) -> TrustHead:
-    """The head to keep: standards from all held-out rows, the audit's own threshold."""
-    return TrustHead(facts.kept, kept_standards(facts), made_from(facts))
-
-
 # Field of the record -> what computes it from the facts. A new section is one line here, one
 # function, one record, one figure and one part of the template.
 SECTIONS: dict[str, Callable[[Facts], Any]] = {
@@ -331,7 +321,7 @@ SECTIONS: dict[str, Callable[[Facts], Any]] = {
     "agreement": agreement_of,
     "not_checked": not_checked,
     "media": lambda f: f.about.media,
-    "head": trust_head,
+    "head": lambda f: TrustHead(f.kept, f.standards, made_from(f)),
 }
 
 

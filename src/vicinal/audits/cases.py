@@ -11,11 +11,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vicinal.audits.familiarity import familiarity_of
-from vicinal.audits.heads import BLOCK, Answer
+from vicinal.audits.heads import Answer
 from vicinal.audits.model import ModelFacts
 from vicinal.audits.record import Cases, significant
 from vicinal.audits.sections import ClassFacts
-from vicinal.confidence.ned.posterior import neighbor_log_weights
+from vicinal.confidence.ned.posterior import BLOCK, neighbor_log_weights
 from vicinal.confidence.verdicts import VERDICTS, judge, reasons, standards_of
 from vicinal.evaluation import expected_calibration_error, noise_floor
 from vicinal.labels import UNKNOWN, UNLABELED
@@ -162,4 +162,4 @@ def _network_columns(model: ModelFacts | None, m: int) -> dict[str, Any]:
 def _rows(matrix: Tensor) -> tuple[tuple[Any, ...], ...]:
     """Rows as tuples; six digits of a float are enough for a page."""
     values = significant(matrix.double().numpy()) if matrix.is_floating_point() else matrix
-    return tuple(map(tuple, values.tolist()))
+    return tuple(zip(*values.T.tolist(), strict=True)) or ((),) * len(matrix)  # no list per row

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from vicinal.audits.cases import verdicts_of, weights_of
 from vicinal.audits.class_order import columns_for
-from vicinal.audits.familiarity import combination_of, foreignness
+from vicinal.audits.familiarity import combination_of, foreignness, kept_standards
 from vicinal.audits.fitted_space import most_neighbors, space_facts, space_of
 from vicinal.audits.fitting import fitting_of, left_out_losses
 from vicinal.audits.heads import HEADS, RECIPES, Answer, Fold, Task, best_vote_k, held_out_view
@@ -86,6 +86,7 @@ class Facts:
     fitting = cached_property(fitting_of)
     weights = cached_property(weights_of)
     verdicts = cached_property(verdicts_of)
+    standards = cached_property(kept_standards)
     stressed = cached_property(stressed)
 
     @cached_property

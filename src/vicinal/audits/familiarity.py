@@ -47,12 +47,10 @@ class Reference(NamedTuple):
     median: float
     mean: float
     high: float
-    source: str
+    source: str = "benchmarks/results/how_many_unknowns_slip_through.json"
 
 
-REFERENCE = Reference(
-    26, 0.034, 0.243, 0.95, "benchmarks/results/how_many_unknowns_slip_through.json"
-)
+REFERENCE = Reference(26, 0.034, 0.243, 0.95)
 
 
 @dataclass(frozen=True, eq=False)
@@ -170,22 +168,18 @@ def unknowns_of(facts: Facts) -> Unknowns | None:
     rows, ordinary = halves(facts)[1], ordinary_rows(facts)
     held, rate = held_out_scores(facts), facts.settings.unfamiliar
     inside, outside = scores.query[ordinary], scores.foreign[rows]
-    standards = kept_standards(facts)
+    standards = facts.standards
     codes = foreign_judged(facts, standards).codes[rows]
     used = facts.combination
     assert standards.familiarity is not None
-    own = facts.verdicts.familiarity[ordinary]
-    together = UnknownPart(
-        "combination", "combination", *_told(-own, -standards.familiarity.p_values(outside)),
-        float((standards.familiarity.p_values(outside) <= rate).double().mean()), True,
-    )  # fmt: skip
-    lines = [together]
+    own, theirs = facts.verdicts.familiarity[ordinary], standards.familiarity.p_values(outside)
+    told = (*_told(-own, -theirs), float((theirs <= rate).double().mean()))
+    lines = [UnknownPart("combination", "combination", *told, True)]
     for name, title in PARTS.items():
         (at,) = part_columns((name,))
         alone = Familiarity.of(held, rate, (name,)).p_values(outside)
-        told = _told(inside[:, at], outside[:, at])
-        flagged = float((alone <= rate).double().mean())
-        lines.append(UnknownPart(name, title, *told, flagged, name in used))
+        told = (*_told(inside[:, at], outside[:, at]), float((alone <= rate).double().mean()))
+        lines.append(UnknownPart(name, title, *told, name in used))
     lines += model_parts(facts, rows, ordinary)
     counts = torch.bincount(codes, minlength=len(VERDICTS)).tolist()
     return Unknowns(
@@ -204,10 +198,8 @@ def unknowns_of(facts: Facts) -> Unknowns | None:
 
 def kept_standards(facts: Facts) -> Standards:
     """Those of the head to keep: all held-out rows, the audit's own threshold."""
-    target = facts.promise.target
-    return standards_of(
-        facts.split.held_out, facts.ned.parameters_, facts.threshold, target, familiarity_of(facts)
-    )
+    promise = facts.threshold, facts.promise.target, familiarity_of(facts)
+    return standards_of(facts.split.held_out, facts.ned.parameters_, *promise)
 
 
 def foreign_judged(facts: Facts, standards: Standards) -> Judged:

@@ -32,9 +32,7 @@ if TYPE_CHECKING:
     from vicinal.audits.facts import Facts, Split
 
 OBJECTS = 2.0  # standard errors
-MOST = (
-    5_000  # rows that are asked: of a half of the query, and of the support in the choice of a head
-)
+MOST = 5_000  # rows that are asked, of a half of the query, and of the support
 Losses = NDArray[np.float64]
 
 
@@ -92,7 +90,7 @@ def left_out_losses(facts: Facts) -> dict[str, Losses]:
         return {}
     if facts.settings.prior != "support":
         return {}  # their classes are as frequent as in the support
-    rows = _some(len(own))
+    rows = torch.linspace(0, len(own) - 1, min(len(own), MOST)).long()
     codes = own.targets[rows]
     near: tuple[str, ...] = ("ned", "ned_fitted")
     answers = {name: facts.answers[name] for name in near if name in facts.answers}
@@ -122,7 +120,3 @@ def _neighbors(answer: Answer, evidence: Evidence) -> Tensor:
     count = len(evidence.counts)
     asked = partial(ned_log_probs, num_classes=count, parameters=answer.parameters[0])
     return in_blocks(evidence.neighborhood, asked)[0].double()
-
-
-def _some(n: int) -> Int[Tensor, " m"]:
-    return torch.linspace(0, n - 1, min(n, MOST)).long()

@@ -27,6 +27,7 @@ from vicinal.confidence.knn import fit_smoothing, knn_log_probs, smoothed
 from vicinal.confidence.linear import calibrated
 from vicinal.confidence.ned.fit import fit_recipe
 from vicinal.confidence.ned.posterior import (
+    BLOCK,
     NEDParameters,
     Recipe,
     best_class,
@@ -41,7 +42,6 @@ from vicinal.neighbors.distances import plain_distances
 from vicinal.neighbors.neighborhood import Neighborhood
 
 SVC_ROWS = 4_000  # its cost grows with the square of the rows, for every class and fold
-BLOCK = 4096
 RECIPES = {
     "ned": Recipe.of(None, 1.0, 0.0, "shared"),
     "ned_fitted": Recipe.of(None, "fit", "fit", "class"),
@@ -82,6 +82,11 @@ class Task:
     seed: int = 0
     linear: LinearView | None = None
     alone: bool = False
+
+    @cached_property
+    def plain_vote(self) -> Answer:
+        """Its own row of the table, and what others smooth."""
+        return vote(self, self.vote_k, "uniform", f"kNN, k={self.vote_k}, raw votes")
 
     @cached_property
     def fitted_ned(self) -> Answer:
@@ -127,10 +132,8 @@ def ned(task: Task, name: str, title: str) -> Answer:
             fit = fit_recipe(RECIPES[name], fold.evidence, task.num_classes, dims)
         fitted.append(with_prior(fit.parameters, fold.evidence.counts, task.prior))
         notes += fit.warnings
-        log_probs[fold.scored], predicted[fold.scored] = in_blocks(
-            fold.neighborhood,
-            partial(ned_log_probs, num_classes=task.num_classes, parameters=fitted[-1]),
-        )
+        asked = partial(ned_log_probs, num_classes=task.num_classes, parameters=fitted[-1])
+        log_probs[fold.scored], predicted[fold.scored] = in_blocks(fold.neighborhood, asked)
     return Answer(title, log_probs, predicted, tuple(fitted), tuple(dict.fromkeys(notes)))
 
 
@@ -140,10 +143,11 @@ def vote(task: Task, k: int, weights: str, title: str) -> Answer:
     plain = plain_distances(near.distances, task.metric)
     near = Neighborhood(plain, near.indices, near.labels)
 
-    def share(part: Neighborhood) -> Tensor:
-        return knn_log_probs(part.distances, part.labels, task.num_classes, weights=weights)
+    return Answer(title, *in_blocks(near, partial(votes_of, task.num_classes, weights)))
 
-    return Answer(title, *in_blocks(near, share))
+
+def votes_of(num_classes: int, weights: str, near: Neighborhood) -> Float[Tensor, "m c"]:
+    return knn_log_probs(near.distances, near.labels, num_classes, weights=weights)
 
 
 def in_blocks(
@@ -192,12 +196,13 @@ def trained(task: Task, model: Callable[[], Any], most: int, title: str) -> Answ
 
 def smoothed_vote(task: Task, title: str) -> Answer:
     """The plain vote with votes of the class shares added, as many as each fold's rows want."""
-    votes, k = vote(task, task.vote_k, "uniform", title), task.vote_k
+    votes, k = task.plain_vote, task.vote_k
     log_probs, shares = votes.log_probs.clone(), log_class_shares(task.codes, task.num_classes)
-    for fold in task.folds:
-        near = fold.evidence.neighborhood.first(k)
-        seen = knn_log_probs(near.distances, near.labels, task.num_classes)  # a plain vote: no unit
-        strength = fit_smoothing(seen, fold.evidence.targets, k)
+    for at, fold in enumerate(task.folds):
+        if task.new_evidence(at):
+            near = fold.evidence.neighborhood.first(k)  # a plain vote: no unit
+            seen = in_blocks(near, partial(votes_of, task.num_classes, "uniform"))[0]
+            strength = fit_smoothing(seen, fold.evidence.targets, k)
         log_probs[fold.scored] = smoothed(log_probs[fold.scored], shares, k, strength)
     return Answer(title, log_probs, votes.predicted)
 
@@ -277,7 +282,7 @@ HEADS: dict[str, Callable[[Task], Answer]] = {
     "softmax": lambda task: softmax(task, (), "softmax (given)"),
     "softmax_scaled": lambda task: softmax(task, task.scaling, "softmax, temperature-scaled"),
     "1nn": lambda task: vote(task, 1, "uniform", "1-NN"),
-    "knn": lambda task: vote(task, task.vote_k, "uniform", f"kNN, k={task.vote_k}, raw votes"),
+    "knn": lambda task: task.plain_vote,
     "knn_smoothed": lambda task: smoothed_vote(task, f"kNN, k={task.vote_k}, smoothed"),
     "dudani": lambda task: vote(
         task, task.weighted_k, "dudani", f"weighted kNN (Dudani), k={task.weighted_k}"

@@ -15,7 +15,9 @@ from torch import Tensor
 
 from vicinal.audits.record import significant
 from vicinal.audits.sections import LinearMap, Map
+from vicinal.neighbors.distances import compared_rows
 from vicinal.neighbors.search import ExactSearch
+from vicinal.neighbors.search.smallest import smallest_scores
 from vicinal.neighbors.tsne import neighbor_map
 
 if TYPE_CHECKING:
@@ -78,8 +80,8 @@ def two_dimensional(
     flat, method = linear_places(rows, support, codes)
     x, y, support_x, support_y = columns(flat, len(judged))
     linear = LinearMap(method, x, y, kept(flat, asked, true), support_x, support_y)
-    note = f"{most:,} of {len(support):,} support rows are drawn." if most < len(support) else ""
-    note = "" if query is None else note
+    some = query is not None and most < len(support)
+    note = f"{most:,} of {len(support):,} support rows are drawn." if some else ""
     shown = tuple(drawn.tolist())
     if not neighbors or len(rows) <= NEAREST:
         return Map(method, x, y, linear.preservation, shown, support_x, support_y, note)
@@ -103,14 +105,15 @@ def embedded(
     rows: Float[Tensor, "n d"], chosen: Int[Tensor, " c"], flat: Float[Tensor, "n 2"], metric: str
 ) -> Float[Tensor, "n 2"]:
     """Places of ``chosen`` by their neighbors; of the others the middle of their five nearest."""
-    search = ExactSearch(metric).build(rows[chosen])
-    near = search.query(rows[chosen], NEAREST, exclude=torch.arange(len(chosen))).indices
+    near = true_neighbors(rows[chosen], torch.arange(len(chosen)), metric)
     places = torch.empty(len(rows), 2)
     places[chosen] = neighbor_map(near, flat[chosen])
     left = torch.ones(len(rows), dtype=torch.bool)
     left[chosen] = False
-    if left.any():
-        nearest = search.query(rows[left], 5).indices
+    if left.any():  # a place in a picture needs no exact distance
+        compared = compared_rows(rows, metric) - compared_rows(rows[chosen], metric).mean(0)
+        x = compared[chosen]
+        nearest = smallest_scores(compared[left], x, x.square().sum(1), 5)[1]
         places[left] = places[chosen][nearest].median(1).values
     return places
 

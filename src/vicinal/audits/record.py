@@ -22,8 +22,7 @@ from numpy.typing import NDArray
 
 from vicinal.audits.head_rows import HeadRows
 from vicinal.audits.label_records import LabelAudit
-from vicinal.audits.scale_record import Scale
-from vicinal.audits.search_record import SearchFacts
+from vicinal.audits.search_record import Scale, SearchFacts
 from vicinal.audits.sections import (
     Borders,
     ClassFacts,
@@ -168,25 +167,23 @@ class Audit(Record):
         codes = {*cases.predicted, *self.support.label, *cases.label} - {None}
         codes |= {code for suspect in suspects for code in (suspect.given, suspect.suggested)}
         codes |= {facts.label for facts in self.class_facts}
-        codes |= (
-            {code for pair in self.borders.pairs for code in (pair.a, pair.b)}
-            if self.borders
-            else set()
-        )
+        pairs = self.borders.pairs if self.borders else ()
+        codes |= {code for pair in pairs for code in (pair.a, pair.b)}
         codes |= {code for row in cases.layer_class or () for code in row}
         shown = self.stress.examples if self.stress else ()
         codes |= {code for example in shown for code in (example.label, example.predicted)}
         if any(not 0 <= code < len(self.classes) for code in codes if code is not None):
             raise InputError(f"a class of `Audit` is none of its {len(self.classes)} classes.")
-        if not all(0 <= share <= 1 + 1e-6 for share in cases.confidence):
+        if cases.confidence and not 0 <= min(cases.confidence) <= max(cases.confidence) <= 1 + 1e-6:
             raise InputError("`Audit.cases.confidence` must lie between 0 and 1.")
-        lists: list[Any] = [*zip(cases.neighbors, cases.weights, cases.distances, strict=True)]
-        lists += [(suspect.neighbors, suspect.weights, suspect.distances) for suspect in suspects]
+        columns = (cases.neighbors, cases.weights, cases.distances)
+        uneven = len({tuple(map(len, column)) for column in columns}) > 1
+        lists: list[Any] = [(one.neighbors, one.weights, one.distances) for one in suspects]
         lists += [(self.support.row, self.support.id, self.support.label)]
         if self.map is not None:
             lists += [(self.map.x, self.map.y, self.map.x)]
             lists += [(self.map.support_row, self.map.support_x, self.map.support_y)]
-        if any(len({len(part) for part in parts}) > 1 for parts in lists):
+        if uneven or any(len({len(part) for part in parts}) > 1 for parts in lists):
             raise InputError("lists of `Audit` that belong together have different lengths.")
 
     def __repr__(self) -> str:

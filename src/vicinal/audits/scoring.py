@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from vicinal.audits.heads import Answer, Task, ned
+from vicinal.audits.heads import Answer, Fold, Task, ned
 from vicinal.audits.sections import Head, ReliabilityBin, RiskCoverage, Sweep, Threshold
 from vicinal.confidence.verdicts import contested_below
 from vicinal.evaluation import (
@@ -32,6 +32,7 @@ from vicinal.labels import UNKNOWN
 MIN_ECE_ROWS = 100  # below, even a perfect head reads an ECE of several points
 CURVE_POINTS = 400
 EVEN_BINS = 10
+SWEPT = 10_000  # rows that a temperature is fitted on at each k: one number needs no more
 
 
 @dataclass(frozen=True, eq=False)
@@ -159,11 +160,13 @@ def sweep_over_k(task: Task, whole: Scored) -> Sweep:
 
 
 def _at(k: int, task: Task, whole: Scored) -> Scored:
-    folds = tuple(
-        fold._replace(evidence=fold.evidence.first(k), neighborhood=fold.neighborhood.first(k))
-        for fold in task.folds
-    )
-    fewer = dataclasses.replace(task, folds=folds)
+    folds, evidence = list[Fold](), task.folds[0].evidence
+    for at, fold in enumerate(task.folds):
+        if task.new_evidence(at):
+            rows = torch.linspace(0, len(fold.evidence) - 1, min(len(fold.evidence), SWEPT)).long()
+            evidence = fold.evidence.rows(rows).first(k)
+        folds.append(fold._replace(evidence=evidence, neighborhood=fold.neighborhood.first(k)))
+    fewer = dataclasses.replace(task, folds=tuple(folds))
     return dataclasses.replace(whole, answer=ned(fewer, "ned", ""))
 
 

@@ -1,4 +1,4 @@
-"""Who found an audit's neighbors, and how far off that is."""
+"""Who found an audit's neighbors and how far off that is; what a streamed one was fitted on."""
 
 from __future__ import annotations
 
@@ -28,3 +28,20 @@ class SearchFacts(Record):
     lost: int | None = None  # of these rows: the search missed all neighbors of their class
     recalls: dict[str, float] = field(default_factory=dict)  # of the other sets' rows, by name
     wanted: float | None = None  # the recall that was asked for
+
+
+@dataclass(frozen=True)
+class Scale(Record):
+    """An audit of rows that are not all in memory: what it was fitted on, and the sums over all."""
+
+    how: str  # a sentence: what was fitted on how many rows, and the sampling error
+    search: str
+    support_rows: int
+    anchors: int  # support rows that everything was fitted on
+    query_rows: int
+    query_sample: int  # query rows that the heads were compared on, and that the record holds
+    verdicts: dict[str, int]  # of all query rows
+    suspects: int  # of all support rows
+    ambiguous: int
+    memory: int | None = None  # bytes that were allowed
+    parts: tuple[str, ...] = ()  # files that hold every row

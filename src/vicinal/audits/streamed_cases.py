@@ -13,7 +13,6 @@ from torch import Tensor
 
 from vicinal.audits.cases import cases_of
 from vicinal.audits.facts import Facts
-from vicinal.audits.familiarity import kept_standards
 from vicinal.audits.files import TOP_NEIGHBORS
 from vicinal.audits.parts import JUDGED, Columns, Parts, joined
 from vicinal.audits.sampled import READ, Whole, compared
@@ -27,7 +26,7 @@ class CaseJudge:
     """What is said of rows ``start`` to ``stop`` of the query: the columns of ``samples.csv``."""
 
     def __init__(self, facts: Facts, whole: Whole) -> None:
-        self.head = TrustHead(facts.kept, kept_standards(facts))
+        self.head = TrustHead(facts.kept, facts.standards)
         self.whole, self.settings, self.names = whole, facts.settings, facts.sets.names
         self.cases = cases_of(facts)
 

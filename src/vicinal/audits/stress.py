@@ -22,7 +22,6 @@ from torch import Tensor
 from vicinal.audits.attacks import attack_audit
 from vicinal.audits.class_order import columns_for
 from vicinal.audits.entangled_layers import compact
-from vicinal.audits.familiarity import kept_standards
 from vicinal.audits.pictures import as_pixels
 from vicinal.audits.scoring import MIN_ECE_ROWS
 from vicinal.audits.stress_records import Stress, StressExample, StressRow, WorstCase
@@ -135,7 +134,7 @@ def stressed(facts: Facts) -> Stressed:
 
 def _record(facts: Facts, extent: Extent, sample: Sample, total: int) -> Stressed:
     assert facts.model is not None
-    head, seed = TrustHead(facts.kept, kept_standards(facts)), facts.settings.seed
+    head, seed = TrustHead(facts.kept, facts.standards), facts.settings.seed
     columns = _columns(facts)
     cases, worst, strongest = list[_Case](), 1, dict[str, list[Judgement]]()
     layer = facts.model.source.embedding

@@ -31,11 +31,7 @@ from vicinal.audits.record import significant
 from vicinal.confidence.blend import blended_log_probs, product_log_probs
 from vicinal.confidence.label_noise import AMBIGUOUS, LabelNoise, label_noise
 from vicinal.confidence.ned.effects import label_effects
-from vicinal.confidence.ned.posterior import (
-    best_class,
-    ned_log_probs,
-    neighbor_log_weights,
-)
+from vicinal.confidence.ned.posterior import BLOCK, best_class, ned_log_probs, neighbor_log_weights
 from vicinal.labels import UNKNOWN, log_class_shares
 from vicinal.neighbors.neighborhood import Neighborhood
 
@@ -88,15 +84,14 @@ def scored_labels(log_probs: Float[Tensor, "n c"], codes: Int[Tensor, " n"]) -> 
 
 def label_audit(facts: Facts) -> LabelAudit:
     """Every label's score, how many are wrong, and the suspects with the effect of mending them."""
-    found, how = facts.labels, facts.labels_by
+    found = facts.labels
     warn_of_few_named(found)
-    suspects = found.suspects, found.suggested
-    effects = tuple(effects_of(facts, facts.sets.codes, *suspects)) if len(suspects[0]) else ()
+    effects = effects_of(facts, facts.sets.codes, found.suspects, found.suggested)
     return LabelAudit(
         checked=len(facts.sets.codes),
-        how=how,
+        how=facts.labels_by,
         suspects=tuple(_suspects(facts)),
-        effects=effects,
+        effects=tuple(effects) if len(found.suspects) else (),
         rows=_rows(facts),
         wrong=wrong_of(found.noise),
         alike=alike_of(found.noise),
@@ -220,19 +215,20 @@ def _mended(
     """What ``head`` would say, fold by fold, if the edited support rows had the other labels."""
     answer, task = facts.answers[head], facts.task
     after, count = answer.predicted.clone(), task.num_classes
+    log_prior = log_class_shares(task.codes, count, leave_one_out=task.alone)
     for at, (fold, parameters) in enumerate(zip(task.folds, answer.parameters, strict=True)):
-        touched = edited[fold.neighborhood.indices].any(1).nonzero().flatten()  # no other changes
-        if not len(touched):
-            continue
-        rows = fold.scored[touched]
-        other = fold.neighborhood.rows(touched).labeled(mended)
-        log_probs = ned_log_probs(other, count, parameters)
-        if answer.blends and task.linear is not None:
-            log_prior = log_class_shares(task.codes, count, leave_one_out=task.alone)
-            log_prior = log_prior[rows] if task.alone else log_prior
-            parts = log_probs, task.linear.query[rows], log_prior, answer.blends[at]
-            log_probs = blended_log_probs(*parts)
-        after[rows] = best_class(log_probs, other)
+        blocks = zip(fold.scored.split(BLOCK), fold.neighborhood.blocks(BLOCK), strict=True)
+        for scored, near in blocks:
+            touched = edited[near.indices].any(1).nonzero().flatten()  # no other row changes
+            if not len(touched):
+                continue
+            rows, other = scored[touched], near.rows(touched).labeled(mended)
+            log_probs = ned_log_probs(other, count, parameters)
+            if answer.blends and task.linear is not None:
+                prior = log_prior[rows] if task.alone else log_prior
+                parts = log_probs, task.linear.query[rows], prior, answer.blends[at]
+                log_probs = blended_log_probs(*parts)
+            after[rows] = best_class(log_probs, other)
     return after
 
 

@@ -33,7 +33,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from vicinal.checks import InputError, as_matrix, check_same_width, same_kind
-from vicinal.confidence.ned.posterior import NEDParameters, log_density
+from vicinal.confidence.ned.posterior import BLOCK, NEDParameters, log_density
 from vicinal.evaluation.gaussians import (
     ClassGaussians,
     Moments,
@@ -61,7 +61,6 @@ PARTS = {  # name -> what the page calls it
 COMBINED = ("near", "direction_1", "direction_5", "direction_mahalanobis", "residual")
 ANCHORS = 2_000  # support rows that directions are compared with, and held-out rows ranked among
 GAUSSIAN_ROWS = 10_000
-BLOCK = 4096
 FOLDS = 3
 NEAR_RANK = 5
 

@@ -35,13 +35,7 @@ from vicinal.confidence.ned.posterior import best_class, ned_log_probs
 from vicinal.confidence.ned_linear import NEDLinear
 from vicinal.confidence.prediction import SHOWN_ROWS, Prediction, prediction_of
 from vicinal.confidence.support import Evidence
-from vicinal.confidence.verdicts import (
-    VERDICTS,
-    Standards,
-    judge,
-    reasons,
-    standards_of,
-)
+from vicinal.confidence.verdicts import VERDICTS, Standards, judge, reasons, standards_of
 from vicinal.evaluation import reachable_target, threshold_for_accuracy
 from vicinal.neighbors.neighborhood import Neighborhood
 

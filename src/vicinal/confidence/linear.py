@@ -40,7 +40,7 @@ from vicinal.labels import Labels, labels_of, named
 PATH = tuple(10.0**-e for e in range(2, 9))  # λ, strong to weak
 LEAST_GAIN = 1e-3  # nats: less is not worth a weaker λ
 STEPS, LAST_STEPS = 12, 30  # of L-BFGS at each λ, and at the chosen one
-_ELEMENTS, _BLOCK = 1 << 22, 4096
+_ELEMENTS, _BLOCK = 1 << 20, 4096
 Vector = NDArray[np.float64]
 
 

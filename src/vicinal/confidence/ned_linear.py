@@ -16,12 +16,7 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor, nn
 
 from vicinal.checks import InputError, as_tensor, same_kind
-from vicinal.confidence.blend import (
-    Blend,
-    blended_log_probs,
-    fit_blend,
-    linear_share,
-)
+from vicinal.confidence.blend import Blend, blended_log_probs, fit_blend, linear_share
 from vicinal.confidence.bundle import write
 from vicinal.confidence.linear import LinearClassifier
 from vicinal.confidence.ned.classifier import NEDClassifier

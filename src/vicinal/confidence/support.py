@@ -10,7 +10,7 @@ column counts, sparse and complex input refused); the sentence about NaN rows is
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -27,7 +27,7 @@ from vicinal.checks import InputError, as_matrix, as_tensor
 from vicinal.labels import Labels, labels_of
 from vicinal.neighbors.graph import NeighborGraph
 from vicinal.neighbors.learned import Form
-from vicinal.neighbors.neighborhood import Neighborhood, NeighborLabels, joined
+from vicinal.neighbors.neighborhood import Neighborhood, NeighborLabels
 from vicinal.neighbors.search import ExactSearch, Search
 from vicinal.neighbors.spaces import RAW, Space, span_coordinates
 from vicinal.neighbors.surprise import TemperatureFit, fit_temperature
@@ -76,7 +76,9 @@ class Evidence:
         return fit_temperature(self.distances, same)
 
     def rows(self, keep: Tensor | slice) -> Evidence:
-        """Of some rows only."""
+        """Of some rows only; the same where a mask keeps all."""
+        if isinstance(keep, Tensor) and keep.dtype == torch.bool and bool(keep.all()):
+            return self
         points = None if self.points is None else self.points[keep]
         near = self.neighborhood.rows(keep)
         return replace(self, neighborhood=near, targets=self.targets[keep], points=points)
@@ -84,16 +86,6 @@ class Evidence:
     def first(self, k: int) -> Evidence:
         """With the k nearest neighbors of each row only."""
         return replace(self, neighborhood=self.neighborhood.first(k))
-
-
-def joined_evidence(parts: Sequence[Evidence]) -> Evidence:
-    """The rows of several, one after the other; the support is the same."""
-    return replace(
-        parts[0],
-        neighborhood=joined([part.neighborhood for part in parts]),
-        targets=torch.cat([part.targets for part in parts]),
-        points=None,
-    )
 
 
 @dataclass(frozen=True, eq=False)

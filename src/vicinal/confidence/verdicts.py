@@ -251,7 +251,10 @@ def shares_of_weight(
     >>> shares_of_weight(*one, ["a", "b", "c"], torch.tensor([2]), None)
     ['neighbors c 50 % · a 50 %']
     """
-    found, carried = [], None if linear_share is None else linear_share.tolist()
+    found, carried = (
+        [],
+        None if linear_share is None else (100 * linear_share).round().long().tolist(),
+    )
     block = max(_ELEMENTS // max(len(names), 1), 1)
     for start in range(0, len(labels), block):
         part, weight = labels[start : start + block], weights[start : start + block].double()
@@ -262,15 +265,17 @@ def shares_of_weight(
         # The answer's own class goes first among equals.
         order = shares.scatter_add(1, own, torch.full(own.shape, 1e-6).double())
         top = order.topk(min(most, len(names)), 1).indices
-        lines = zip(top.tolist(), shares.gather(1, top).tolist(), own[:, 0].tolist(), strict=True)
-        for row, (codes, values, code) in enumerate(lines, start):
-            some = [f"{names[c]} {v:.0%}" for c, v in zip(codes, values, strict=True) if v >= 5e-3]
-            line = "neighbors " + " · ".join(some).replace("%", " %")
+        held = shares.gather(1, top)
+        columns = top, (100 * held).round().long(), (held >= 5e-3).sum(1), own[:, 0]
+        lines = zip(*(column.tolist() for column in columns), strict=True)
+        for row, (codes, percent, told, code) in enumerate(lines, start):
+            some = zip(codes[:told], percent[:told], strict=True)
+            line = "neighbors " + " · ".join([f"{names[c]} {p} %" for c, p in some])
             if codes[0] != code:
                 by = "the prior" if carried is None else "the linear part"
                 line += f"; {by} decides for {names[code]}"
             elif carried is not None:
-                line += f"; {carried[row]:.0%} of the lead is the linear part's".replace("%", " %")
+                line += f"; {carried[row]} % of the lead is the linear part's"
             found.append(line)
     return found
 

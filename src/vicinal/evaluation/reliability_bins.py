@@ -8,13 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from vicinal.checks import check_choice
-from vicinal.evaluation.calibration import (
-    MODES,
-    bin_slices,
-    by_confidence,
-    ece_of_sorted,
-    views_of,
-)
+from vicinal.evaluation.calibration import MODES, bin_slices, by_confidence, ece_of_sorted, views_of
 from vicinal.evaluation.inputs import FloatArray, IntArray, exact_sum
 from vicinal.evaluation.intervals import clopper_pearson_interval, wilson_interval
 

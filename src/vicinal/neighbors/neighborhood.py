@@ -15,7 +15,7 @@ from torch import Tensor
 
 from vicinal.checks import InputError
 
-_ELEMENTS = 1 << 22  # of a block, whatever the number of classes
+_ELEMENTS = 1 << 19  # of a block, whatever the number of classes: it stays in the cache
 NeighborLabels = Int[Tensor, "n k"] | Float[Tensor, "n k c"]
 
 

@@ -16,14 +16,19 @@ few rows are cheaper pair by pair.
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 
+import numpy as np
 import torch
 from jaxtyping import Float, Int
+from scipy.sparse import csr_array
 from torch import Tensor
+from torch.nn.functional import pad
 
 PAIRWISE = 500  # rows up to which all pairs cost less than the grid
 GRID = 0.5  # distance of grid points; the kernel w has width 1
 FEWEST = 32  # grid points along a side
+STRETCH = 1.02  # the grid's gap is a power of it: a map that hardly grows keeps its grid
 EXAGGERATED = 0.25  # of the steps attract this much more, to sort out who is near whom at all
 EXAGGERATION = 12.0
 LONGEST = 5.0  # step of one row
@@ -48,15 +53,14 @@ def neighbor_map(
         >>> bool((torch.cdist(places, places)[:40, :40].max() < 100))
         True
     """
-    rows, others = both_ways(neighbors)
-    n, strength = len(neighbors), 1 / (2 * neighbors.numel())
+    n, strength, neighbors = len(neighbors), 1 / (2 * neighbors.numel()), neighbors.int()
     places = start.float() - start.float().mean(0)
     places = places / places.std(0).max().clamp_min(1e-30) * 1e-4
     speed, gain, rate = torch.zeros_like(places), torch.ones_like(places), 4 * n / EXAGGERATION
     for step in range(steps):
         early = step < EXAGGERATED * steps
         pull = strength * (EXAGGERATION if early else 1.0)
-        slope = 4 * (pull * attraction(places, rows, others) - repulsion(places))
+        slope = 4 * (pull * attraction(places, neighbors) - repulsion(places))
         gain = torch.where(slope * speed < 0, gain + 0.2, gain * 0.8).clamp_min(0.01)
         speed = (0.5 if early else 0.8) * speed - rate * gain * slope
         # A few rows may be flung so far apart that no grid holds them: no step is longer than this.
@@ -66,22 +70,15 @@ def neighbor_map(
     return places
 
 
-def both_ways(neighbors: Int[Tensor, "n k"]) -> tuple[Int[Tensor, " e"], Int[Tensor, " e"]]:
-    """Edges from each row to its neighbors and back, in the order of their first end."""
-    rows = torch.arange(len(neighbors)).repeat_interleave(neighbors.shape[1])
-    others = neighbors.reshape(-1)
-    first, second = torch.cat([rows, others]), torch.cat([others, rows])
-    order = first.argsort(stable=True)
-    return first[order], second[order]
-
-
-def attraction(
-    places: Float[Tensor, "n 2"], rows: Int[Tensor, " e"], others: Int[Tensor, " e"]
-) -> Float[Tensor, "n 2"]:
-    """Σ_j w_ij (y_i - y_j) over the edges of i."""
-    across, up = (axis[rows] - axis[others] for axis in places.T.contiguous())
-    w = (1 + across.square() + up.square()).reciprocal()
-    return torch.stack([torch.bincount(rows, w * part, len(places)) for part in (across, up)], 1)
+def attraction(places: Float[Tensor, "n 2"], neighbors: Int[Tensor, "n k"]) -> Float[Tensor, "n 2"]:
+    """Σ_j w_ij (y_i - y_j) over the edges of i, those to its neighbors and those from others."""
+    n, k = neighbors.shape
+    far = places.index_select(0, neighbors.reshape(-1)).view(n, k, 2).sub_(places[:, None])
+    across, up = far.square_().unbind(2)
+    w = (across + up).add_(1).reciprocal_()
+    edges, ends = sparse_rows(neighbors, w, n), pad(places, (1, 0), value=1.0).numpy()
+    near, *pulls = (edges @ ends + edges.T @ ends).T
+    return places * torch.from_numpy(near)[:, None] - torch.from_numpy(np.stack(pulls, 1))
 
 
 def repulsion(places: Float[Tensor, "n 2"]) -> Float[Tensor, "n 2"]:
@@ -101,28 +98,44 @@ def pairwise(places: Float[Tensor, "n 2"]) -> Float[Tensor, "n 2"]:
 def by_grid(places: Float[Tensor, "n 2"]) -> Float[Tensor, "n 2"]:
     """:func:`repulsion`, by convolution on a grid."""
     index, share, side, gap = on_grid(places)
-    n, charges = len(places), [torch.ones_like(places[:, 0]), *places.T]
-    spread = [torch.bincount(index, (share * c[:, None]).reshape(-1), side**2) for c in charges]
+    n, spread, kernel = len(places), sparse_rows(index, share, side**2), transforms(side, gap)
+    charges = torch.from_numpy(spread.T @ pad(places, (1, 0), value=1.0).numpy()).T
+    mass = torch.fft.rfft(charges.reshape(3, side, side), 2 * side)
+    mass = torch.fft.fft(mass, 2 * side, dim=1)
+    # Σ_ij w_ij needs no way back (Parseval); all but the outer columns stand for two.
+    power = torch.view_as_real(mass[0]).square().sum(2) * kernel[0]
+    total = (2 * power.sum() - power[:, 0].sum() - power[:, -1].sum()) / (4 * side**2)
+    pushes = torch.view_as_complex(torch.view_as_real(mass) * kernel[1, :, :, None])
+    field = torch.fft.irfft(torch.fft.ifft(pushes, dim=1)[:, :side], 2 * side)[:, :, :side]
+    near, *pulls = torch.from_numpy(spread @ field.reshape(3, -1).T.contiguous().numpy()).T
+    z = (total - n).clamp_min(1e-30)  # w_ii = 1 is no pair
+    return (places * near[:, None] - torch.stack(pulls, 1)) / z
+
+
+@lru_cache(maxsize=1)
+def transforms(side: int, gap: float) -> Float[Tensor, "2 2*side side+1"]:
+    """Of w and w² on a grid twice as wide; they are even, so their transforms are real."""
     apart = torch.cat([torch.arange(side), torch.arange(-side, 0)]) * gap
     w = (1 + apart[:, None].square() + apart.square()).reciprocal()
-    kernel = torch.fft.rfft2(torch.stack([w, w.square()])).real  # even, so its transform is real
-    mass = torch.fft.rfft2(torch.stack(spread).view(3, side, side), s=w.shape)
-    field = torch.fft.irfft2(torch.cat([mass[:1] * kernel[0], mass * kernel[1]]), s=w.shape)
-    there = field[:, :side, :side].reshape(4, -1)[:, index].view(4, n, 16)
-    total, near, *pulls = (there * share).sum(2)
-    z = (total.sum() - n).clamp_min(1e-30)  # w_ii = 1 is no pair
-    return (places * near[:, None] - torch.stack(pulls, 1)) / z
+    return torch.fft.rfft2(torch.stack([w, w.square()])).real.contiguous()
+
+
+def sparse_rows(columns: Int[Tensor, "n e"], values: Float[Tensor, "n e"], width: int) -> csr_array:
+    """A matrix of n rows with e entries each."""
+    n, e = values.shape
+    starts = np.arange(0, n * e + 1, e, dtype=np.int32)
+    return csr_array((values.numpy().ravel(), columns.numpy().ravel(), starts), shape=(n, width))
 
 
 def on_grid(
     places: Float[Tensor, "n 2"],
-) -> tuple[Int[Tensor, " n*16"], Float[Tensor, "n 16"], int, float]:
+) -> tuple[Int[Tensor, "n 16"], Float[Tensor, "n 16"], int, float]:
     """The 16 grid points around each place, its share at each, points along a side, their gap."""
     low = places.amin(0)
     span = float((places - low).max())
-    wanted = 2 * max(FEWEST, math.ceil(span / GRID) + 4)
+    wanted = 2 * max(FEWEST, math.ceil(STRETCH * span / GRID) + 4)
     side = next((size for size in SIZES if size >= wanted), SIZES[-1]) // 2
-    gap = span / (side - 4) or 1.0
+    gap = STRETCH ** math.ceil(math.log(span / (side - 4), STRETCH)) if span > 0 else 1.0
     at = (places - low) / gap + 1
     corner = at.floor().clamp_max(side - 3)
     t = at - corner
@@ -139,4 +152,4 @@ def on_grid(
     x, y = (corner[:, axis, None].long() + steps for axis in (0, 1))
     index = x[:, :, None] * side + y[:, None, :]
     share = shares[:, 0, :, None] * shares[:, 1, None, :]
-    return index.reshape(-1), share.reshape(len(places), 16), side, gap
+    return index.int().reshape(-1, 16), share.reshape(-1, 16), side, gap

@@ -85,9 +85,8 @@ def fit_recipe(
     ladder = [(t, False, g, e)] * (g or e) + [(t, True, g, e)] * recipe.per_class
     if ladder and len(usable) > 0 and num_classes > 1:
         rows = evidence.rows(reachable(evidence, eps > 0 or e))
-        v, step = fit_jointly(
-            v, rows, [fit_mask(num_classes, *free) for free in ladder], dimensions
-        )
+        masks = [fit_mask(num_classes, *free) for free in ladder]
+        v, step = fit_jointly(v, rows, masks, dimensions)
     own = v[1:-3]
     parameters = NEDParameters(
         temperature=math.exp(v[0]) if recipe.temperature is None else recipe.temperature,

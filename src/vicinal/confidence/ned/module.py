@@ -11,12 +11,7 @@ from torch import Tensor, nn
 
 from vicinal.checks import InputError, check_positive
 from vicinal.confidence.ned.posterior import NEDParameters, ned_log_probs
-from vicinal.neighbors.distances import (
-    neighbor_distances,
-    pairwise_distances,
-    unit_rows,
-    zero_rows,
-)
+from vicinal.neighbors.distances import neighbor_distances, pairwise_distances, unit_rows, zero_rows
 from vicinal.neighbors.neighborhood import Neighborhood
 
 if TYPE_CHECKING:

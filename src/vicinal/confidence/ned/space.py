@@ -32,14 +32,7 @@ from vicinal.labels import Labels
 from vicinal.neighbors.learned import Form, best_steps
 from vicinal.neighbors.neighborhood import Neighborhood
 from vicinal.neighbors.search import ExactSearch, make_search
-from vicinal.neighbors.spaces import (
-    LABELED,
-    RAW,
-    SPACES,
-    Space,
-    Whitening,
-    span_coordinates,
-)
+from vicinal.neighbors.spaces import LABELED, RAW, SPACES, Space, Whitening, span_coordinates
 
 if TYPE_CHECKING:
     from vicinal.confidence.ned.classifier import NEDClassifier

@@ -21,12 +21,7 @@ from torch import Tensor
 from vicinal.checks import InputError, check_choice, check_k
 from vicinal.neighbors.distances import METRICS
 from vicinal.neighbors.neighborhood import Neighborhood
-from vicinal.neighbors.search.exact import (
-    ExactSearch,
-    checked_exclude,
-    checked_rows,
-    merged,
-)
+from vicinal.neighbors.search.exact import ExactSearch, checked_exclude, checked_rows, merged
 from vicinal.neighbors.spaces import RAW, Space
 
 MEMORY = 1 << 29  # bytes that a block and its search may take

@@ -21,12 +21,7 @@ from vicinal.checks import check_choice, check_k, check_share
 from vicinal.neighbors.distances import compared_rows, in_unit, zero_rows
 from vicinal.neighbors.neighborhood import Neighborhood, joined
 from vicinal.neighbors.search.cost import SAMPLE, lists_may_pay
-from vicinal.neighbors.search.exact import (
-    SPARE,
-    checked_exclude,
-    checked_rows,
-    squared_distances,
-)
+from vicinal.neighbors.search.exact import SPARE, checked_exclude, checked_rows, squared_distances
 from vicinal.neighbors.search.faiss import LISTS_FROM, import_faiss
 from vicinal.neighbors.search.lists import InvertedLists, training_rows
 from vicinal.neighbors.search.recall import Recall, drawn_rows
