@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.nn.utils import rnn
 
 
 def per_sample_gradients(model, x, f=lambda output, target: output, target=None, names=None):
@@ -135,6 +136,22 @@ class Started(nn.Module):
         lstm = isinstance(self.cell, nn.LSTM)
         last = self.cell(x.transpose(0, 1), (h, h.tanh()) if lstm else h)[1]
         return self.head(last[1][-1] + last[0][0] if lstm else last.sum(0))
+
+
+class Packed(nn.Module):
+    """Sequences of unequal length, packed; both directions, outputs and last states used."""
+
+    def __init__(self, kind, **options):
+        super().__init__()
+        self.cell = kind(3, 4, num_layers=2, bidirectional=True, batch_first=True, **options)
+        self.head = nn.Linear(2 * (options.get("proj_size") or 4), 2)
+
+    def forward(self, x):
+        lengths = 2 + (x[:, 0, 0] > 0).long() + 2 * (x[:, 0, 1] > 0).long()
+        rows = rnn.pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False)
+        out, last = self.cell(rows)
+        out = rnn.pad_packed_sequence(out, batch_first=True)[0].sum(1)
+        return self.head(out) + (last[1] if isinstance(last, tuple) else last).sum((0, 2))[:, None]
 
 
 class OwnScale(nn.Linear):
@@ -392,6 +409,9 @@ ZOO = {
     "gru_started": (lambda: Started(nn.GRU), (5, 3)),
     "rnn_started": (lambda: Started(nn.RNN, nonlinearity="relu"), (5, 3)),
     "lstm_projected": (lambda: Recurrent(nn.LSTM, proj_size=4, hidden_size=6), (5, 3)),
+    "lstm_packed": (lambda: Packed(nn.LSTM), (5, 3)),
+    "lstm_projected_packed": (lambda: Packed(nn.LSTM, proj_size=3), (5, 3)),
+    "gru_packed": (lambda: Packed(nn.GRU), (5, 3)),
     "experts": (Experts, (4, 3)),
     "early_exit": (EarlyExit, (3,)),
     "frames": (Frames, (3, 2, 4, 3)),

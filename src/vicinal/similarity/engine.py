@@ -209,7 +209,7 @@ class Engine:
         layers = {name: named[name] for name in (*plan.ruled, *plan.units) if name != WHOLE}
         read = reading(self.model, self.selected, prune=not create_graph)
         with read, torch.enable_grad(), twice_differentiable(create_graph):
-            returned, calls = self._watched(plan, x, layers)
+            returned, calls = self._watched(plan, x, layers, create_graph)
             f = self.f(returned, target, rows_of(x), start)
             self._compare(plan, calls, f)
             if WHOLE in plan.units:
@@ -232,10 +232,10 @@ class Engine:
         return Captured(f, parts, returned) if create_graph else Captured(wide(f.detach()), parts)
 
     def _watched(
-        self, plan: Plan, x: Inputs, layers: Mapping[str, nn.Module]
+        self, plan: Plan, x: Inputs, layers: Mapping[str, nn.Module], twice: bool
     ) -> tuple[Any, list[WatchedCall]]:
         try:
-            return watched(self.model, x, layers, plan.copies)
+            return watched(self.model, x, layers, plan.copies, twice)
         except (RuntimeError, ValueError, IndexError):
             if plan.copies == NO_COPIES:
                 raise

@@ -95,9 +95,15 @@ def layers_of(model: nn.Module) -> dict[str, nn.Module]:
 
 
 def watched(
-    model: nn.Module, x: Inputs, layers: Mapping[str, nn.Module], copies: Copies = NO_COPIES
+    model: nn.Module,
+    x: Inputs,
+    layers: Mapping[str, nn.Module],
+    copies: Copies = NO_COPIES,
+    twice: bool = False,
 ) -> tuple[Any, list[WatchedCall]]:
-    """What the model returns, and the calls of these of its :func:`layers_of` that led to it."""
+    """What the model returns, and the calls of these of its :func:`layers_of` that led to it;
+    ``twice``: their gradients will be differentiated.
+    """
     rows, calls = rows_of(x), []
     own = {}
     for name, axes in copies.bare.items():
@@ -120,7 +126,7 @@ def watched(
     steps = {name: m for name, m in layers.items() if isinstance(m, InputGates)}
     with (
         opened({**projections(model), **seen}),
-        unrolled({**gates(model), **steps}),
+        unrolled({**gates(model), **steps}, twice),
         hooked(layers, note, first=True),
     ):
         output = run(model, x, own)

@@ -18,7 +18,7 @@ from vicinal.similarity.factors import Dense, Factor, stacked
 from vicinal.similarity.places import Places, outputs_apart
 from vicinal.similarity.rules.attention import Projection
 from vicinal.similarity.rules.conv import convolution, transposed_convolution
-from vicinal.similarity.rules.recurrence import InputGates, StateGates
+from vicinal.similarity.rules.recurrence import InputGates, Projected, StateGates
 
 COVERED = ("weight", "bias")  # what a rule knows the gradients of, where the layer has them
 
@@ -139,7 +139,7 @@ def _over_places(g: Tensor) -> Tensor:
 
 RULES: dict[type[nn.Module], Rule] = {
     nn.Linear: linear,
-    **dict.fromkeys((Projection, InputGates, StateGates), linear),
+    **dict.fromkeys((Projection, InputGates, StateGates, Projected), linear),
     nn.Embedding: embedding,
     nn.PReLU: prelu,
     **dict.fromkeys((nn.Conv1d, nn.Conv2d, nn.Conv3d), convolution),
