@@ -42,6 +42,19 @@ def test_factors_are_the_gradients_of_plain_autograd(name):
     torch.testing.assert_close(gradients(captured), plain, rtol=1e-9, atol=1e-12)
 
 
+def test_nothing_that_has_a_rule_inside_runs_sample_by_sample():
+    for name in ("inside", "lstm_projected_packed", "gru_packed", "weight_normed"):
+        model, x = make(name)
+        again = [p.parameters for p in Engine(model).capture(x).parts if "vjp" in p.rule]
+        assert again in ([], [("head.weight",)], [("11.weight",)]), name  # OwnScale has no rule
+
+
+def test_uses_of_one_weight_are_kept_as_places():
+    model = nn.Sequential(nn.Linear(8, 8), nn.Tanh())
+    twice = Engine(nn.Sequential(model, model)).capture(torch.randn(3, 8)).parts
+    assert [part.rule for part in twice] == ["ghost, shared", "dense, shared"]
+
+
 @pytest.mark.parametrize("name", ZOO)
 def test_every_question_to_the_factors_is_answered_as_by_the_gradients(name, rng):
     model, x = make(name)

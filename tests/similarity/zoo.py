@@ -161,6 +161,44 @@ class OwnScale(nn.Linear):
         return super().forward(x) * self.weight.sum()
 
 
+class Shifted(nn.Embedding):
+    """A table of positions that begins later, as that of OPT; and what its base returns, scaled."""
+
+    def forward(self, x):
+        return super().forward((x > 0).long().cumsum(1) + 2) * 3
+
+
+class OverChannels(nn.LayerNorm):
+    """A layer norm over the axis after the samples."""
+
+    def forward(self, x):
+        return super().forward(x.movedim(1, -1)).movedim(-1, 1)
+
+
+class ByHand(nn.LayerNorm):
+    """A layer norm that never asks its base."""
+
+    def forward(self, x):
+        x = x - x.mean(-1, keepdim=True)
+        return x / (x.square().mean(-1, keepdim=True) + self.eps).sqrt() * self.weight + self.bias
+
+
+class Inside(nn.Module):
+    """Subclasses with a forward of their own, around that of their base or without it."""
+
+    def __init__(self):
+        super().__init__()
+        self.words, self.places = nn.Embedding(7, 4), Shifted(8, 4)
+        self.norm, self.other = OverChannels(4), ByHand(4)
+        self.head = OwnScale(4, 2)
+
+    def forward(self, tokens):
+        h = self.words(tokens) + self.places(tokens)
+        if float(h.detach().abs().max()) > 1e9:  # no `vmap` can trace it
+            raise RuntimeError
+        return self.head(torch.tanh(self.other(self.norm(h.mT).mT)).mean(1))
+
+
 class Experts(nn.Module):
     """Each token goes to one of four experts; the last expert is asked by large inputs only."""
 
@@ -388,6 +426,7 @@ def weight_normed():
     twice = made.weight_norm(nn.Linear(5, 5), dim=1)
     return nn.Sequential(
         made.weight_norm(nn.Linear(4, 5)), nn.Tanh(), twice, nn.Tanh(), twice,
+        made.spectral_norm(nn.Linear(5, 5)), nn.Tanh(),
         nn.Unflatten(1, (1, 5)),
         made.spectral_norm(nn.Conv1d(1, 2, 2)), made.weight_norm(nn.Conv1d(2, 1, 1), dim=None),
         nn.Flatten(), OwnScale(4, 2),
@@ -419,6 +458,7 @@ ZOO = {
     "encoder_time_first": (lambda: Encoder(norm_first=True), "tokens"),
     "decoder": (Decoder, (5, 3)),
     "gpt": (gpt, "tokens"),
+    "inside": (Inside, "tokens"),
     "vision": (Vision, (2, 4, 4)),
     "relative": (Relative, (3, 3)),
     "volumes": (volumes, (2, 3, 3, 3)),
