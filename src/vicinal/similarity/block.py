@@ -8,7 +8,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from vicinal.similarity.factors import Dense, Factor, mixed, select, together
+from vicinal.similarity.factors import Dense, Factor, select, together
 from vicinal.similarity.whitening import Whitening
 
 
@@ -40,8 +40,10 @@ class Block:
     def nbytes(self) -> int:
         return sum(factor.nbytes for factor in self.factors)
 
-    def formed(self, form: str) -> Block:
-        """In another form; one output is scaled, several are mixed."""
+    def formed(self, form: str, *, spent: bool = False) -> Block:
+        """In another form; one output is scaled, several are mixed. ``spent``: this block will not
+        be used again, its gradients may be written over.
+        """
         if form == "raw":
             return self
         root, scale = self.whitening.root, None
@@ -54,14 +56,14 @@ class Block:
             alone = root[:, 0, 0].to(self.outputs.dtype)
             return replace(self, scale=alone if scale is None else alone * scale)
         if form == "sum":
-            return replace(
-                self,
-                factors=[
-                    f.to_mix(root) if isinstance(f, Dense) else f.mixed(root) for f in self.factors
-                ],
-                scale=None,
-            )
-        return replace(self, factors=mixed(self.factors, root), scale=scale)
+            scale = None
+        found: list[Factor] = []
+        for f in self.factors:
+            if isinstance(f, Dense):
+                found.append(f.to_mix(root) if form == "sum" else f.mixed(root))
+            else:
+                found.append(f.remixed(root) if spent else f.mixed(root))
+        return replace(self, factors=found, scale=scale)
 
     def unit_root(self) -> Float[Tensor, "n d d"]:
         """``K^-½ / √r``: makes gradients of norm 1."""

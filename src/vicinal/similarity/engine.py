@@ -43,6 +43,7 @@ from vicinal.similarity.plan import (
     make_plan,
     surprises,
 )
+from vicinal.similarity.rules import widths
 from vicinal.similarity.rules.vjp import twice_differentiable
 from vicinal.similarity.selection import select_parameters, unwrapped
 from vicinal.similarity.selfcheck import check_against_autograd
@@ -256,7 +257,12 @@ def _edge_gradients(
 ) -> None:
     """d backward passes that stop at the layers' outputs; from each output, or from seeds."""
     edges = [edge for call in calls for edge in call.edges]
+    shapes = [shape for call in calls for shape in call.shapes]
     d = f.shape[1] if seeds is None else seeds.shape[1]
+    # Where a layer is linear at many places, one room for its d gradients, so none is copied later.
+    linear = [widths(call.module) is not None for call in calls for _ in call.shapes]
+    roomy = [one and len(s) > 2 for one, s in zip(linear, shapes, strict=True)]
+    rooms: dict[int, Tensor] = {}
     for j in range(d):
         if seeds is None:
             seed = torch.zeros_like(f)
@@ -264,10 +270,15 @@ def _edge_gradients(
         else:
             seed = seeds[:, j].to(f.dtype)
         again = create_graph or keep or j < d - 1
-        found = iter(torch.autograd.grad(f, edges, seed, again, create_graph, allow_unused=True))
+        found = torch.autograd.grad(f, edges, seed, again, create_graph, allow_unused=True)
+        grads = [f.new_zeros(s) if g is None else g for g, s in zip(found, shapes, strict=True)]
+        for i, g in enumerate(grads if d > 1 and not create_graph else ()):
+            if roomy[i]:
+                room = rooms.setdefault(i, g.new_empty(d, *g.shape) if j == 0 else g)
+                grads[i] = room[j].copy_(g)
+        each = iter(grads)
         for call in calls:
-            here = [(next(found), shape) for shape in call.shapes]
-            call.grads.append([f.new_zeros(s) if g is None else g for g, s in here])
+            call.grads.append([next(each) for _ in call.shapes])
 
 
 def _ask_whose(

@@ -9,7 +9,7 @@ Every chosen parameter falls in one of these groups:
   not the samples (an expert that sees some of them, folded or transposed batches) is *gathered*:
   :mod:`~vicinal.similarity.routing` finds whose rows they are, batch by batch. So is a layer that
   was not reached: nothing is known of its rows.
-* *units*: attention and recurrent layers that cannot be opened, run again by themselves; and the
+* *units*: attention layers that cannot be opened, run again by themselves; and the
   model itself (``WHOLE``), run again for everything else: bare parameters, functional uses such as
   ``F.linear(h, embedding.weight)``.
 * *copies*: what is the same for all samples (positions, class tokens, scales) becomes a copy for

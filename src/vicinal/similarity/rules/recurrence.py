@@ -265,19 +265,22 @@ class LSTMSteps(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, _: Any, outs: Any, last_h: Any, last_c: Any) -> Any:
         weight, made, before, bent = ctx.saved_tensors
-        i, f, g, o = made.chunk(4, 2)
         if ctx.slopes is None:
-            gates = [g * i * (1 - i), before * f * (1 - f), i * (1 - g * g), bent * o * (1 - o)]
-            ctx.slopes = torch.stack(gates, 2), o * (1 - bent * bent)
-        slope, into_c = ctx.slopes
-        found, none = torch.empty_like(slope), torch.zeros_like(bent[0])
+            i, f, g, o = made.chunk(4, 2)
+            three = torch.stack([g * i * (1 - i), before * f * (1 - f), i * (1 - g * g)], 2)
+            each = three, bent * o * (1 - o), o * (1 - bent * bent), f
+            ctx.slopes = list(zip(*(slope.unbind() for slope in each), strict=True))
+        found, none = made.new_empty(*bent.shape[:2], 4, bent.shape[2]), torch.zeros_like(bent[0])
+        into = list(zip(found[:, :, :3].unbind(), found[:, :, 3].unbind(), strict=True))
+        rows, given = found.flatten(2).unbind(), None if outs is None else outs.unbind(1)
         dh, dc = (none if last is None else last for last in (last_h, last_c))
         for t in ctx.steps:
-            dh = dh if outs is None else dh + outs[:, t]
-            dc = torch.addcmul(dc, dh, into_c[t])
-            torch.mul(dc[:, None], slope[t, :, :3], out=found[t, :, :3])
-            torch.mul(dh, slope[t, :, 3], out=found[t, :, 3])
-            dh, dc = found[t].flatten(1) @ weight, dc * f[t]
+            three, last, into_c, f = ctx.slopes[t]
+            dh = dh if given is None else dh + given[t]
+            dc = torch.addcmul(dc, dh, into_c)
+            torch.mul(dc[:, None], three, out=into[t][0])
+            torch.mul(dh, last, out=into[t][1])
+            dh, dc = rows[t] @ weight, dc * f
         return found.flatten(2).transpose(0, 1), None, dh, dc, None
 
 
