@@ -49,6 +49,14 @@ def test_nothing_that_has_a_rule_inside_runs_sample_by_sample():
         assert again in ([], [("head.weight",)]), name  # OwnScale uses its weight twice
 
 
+@pytest.mark.parametrize("name", ["lstm", "lstm_packed", "gru", "inside", "weight_normed"])
+def test_a_sample_alone_has_the_gradients_it_has_in_a_batch(name):
+    model, x = make(name)
+    engine = Engine(model)
+    together = gradients(engine.capture(x))
+    torch.testing.assert_close(gradients(engine.capture(x[2:3])), together[2:3])
+
+
 def test_uses_of_one_weight_are_kept_as_places():
     model = nn.Sequential(nn.Linear(8, 8), nn.Tanh())
     twice = Engine(nn.Sequential(model, model)).capture(torch.randn(3, 8)).parts

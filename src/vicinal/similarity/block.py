@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from jaxtyping import Float
@@ -58,11 +59,17 @@ class Block:
         if form == "sum":
             scale = None
         found: list[Factor] = []
+        written: dict[Any, Tensor] = {}  # where gradients of two maps are the same
         for f in self.factors:
             if isinstance(f, Dense):
                 found.append(f.to_mix(root) if form == "sum" else f.mixed(root))
+            elif not spent:
+                found.append(f.mixed(root))
+            elif (at := (f.b.data_ptr(), f.b.shape)) in written:
+                found.append(replace(f, b=written[at]))
             else:
-                found.append(f.remixed(root) if spent else f.mixed(root))
+                found.append(mixed := f.remixed(root))
+                written[at] = mixed.b
         return replace(self, factors=found, scale=scale)
 
     def unit_root(self) -> Float[Tensor, "n d d"]:

@@ -259,10 +259,11 @@ def _edge_gradients(
     edges = [edge for call in calls for edge in call.edges]
     shapes = [shape for call in calls for shape in call.shapes]
     d = f.shape[1] if seeds is None else seeds.shape[1]
-    # Where a layer is linear at many places, one room for its d gradients, so none is copied later.
+    # Where a layer is linear at many places, one room for its d gradients, so none is copied later;
+    # layers whose outputs are one have one room.
     linear = [widths(call.module) is not None for call in calls for _ in call.shapes]
     roomy = [one and len(s) > 2 for one, s in zip(linear, shapes, strict=True)]
-    rooms: dict[int, Tensor] = {}
+    rooms: dict[tuple[Any, int], Tensor] = {}
     for j in range(d):
         if seeds is None:
             seed = torch.zeros_like(f)
@@ -272,10 +273,14 @@ def _edge_gradients(
         again = create_graph or keep or j < d - 1
         found = torch.autograd.grad(f, edges, seed, again, create_graph, allow_unused=True)
         grads = [f.new_zeros(s) if g is None else g for g, s in zip(found, shapes, strict=True)]
+        copied: dict[tuple[Any, int], Tensor] = {}
         for i, g in enumerate(grads if d > 1 and not create_graph else ()):
-            if roomy[i]:
-                room = rooms.setdefault(i, g.new_empty(d, *g.shape) if j == 0 else g)
-                grads[i] = room[j].copy_(g)
+            at = (edges[i].node, edges[i].output_nr)
+            if roomy[i] and at not in copied:
+                if at not in rooms:
+                    rooms[at] = g.new_empty(d, *g.shape)
+                copied[at] = rooms[at][j].copy_(g)
+            grads[i] = copied.get(at, g)
         each = iter(grads)
         for call in calls:
             call.grads.append([next(each) for _ in call.shapes])

@@ -175,13 +175,15 @@ class _Steps:
         onto, project = self.maps[StateGates], self.maps.get(Projected)
         given = self.maps[InputGates](x)
         # The parameters are read once each: the plan counts their uses.
-        weight, bias, stand_in = onto.weight, onto.bias, _stand_in(given)
-        added = stand_in if bias is None else stand_in + bias
+        weight, bias = onto.weight, onto.bias
         plain = self.twice or project is not None or self.lengths is not None
         if isinstance(self.module, nn.LSTM) and not plain:
-            states, outs, *end = LSTMSteps.apply(given + added, weight, *start, backwards)
-            onto(states, stand_in)
+            both = given if bias is None else given + bias
+            states, outs, *end = LSTMSteps.apply(both, weight, *start, backwards)
+            onto(states, given)  # it is added to that: their gradients are the same
             return outs, (end[0], end[1])
+        stand_in = _stand_in(given)
+        added = stand_in if bias is None else stand_in + bias
         gates = (given, added) if isinstance(self.module, nn.GRU) else (given + added,)
         through = None if project is None else _Through(project, x, self.module.proj_size)
         states, outs, end = self._one_by_one(gates, weight.t(), start, backwards, through)
@@ -247,7 +249,7 @@ class LSTMSteps(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, gates: Tensor, weight: Tensor, h: Tensor, c: Tensor, back: bool) -> Any:
-        made = gates.transpose(0, 1).contiguous()
+        made = gates.transpose(0, 1).clone(memory_format=torch.contiguous_format)
         steps = range(len(made))[::-1] if back else range(len(made))
         size = h.shape[1]
         before, bent, states, outs = (made.new_empty(len(made), *h.shape) for _ in range(4))
@@ -270,9 +272,10 @@ class LSTMSteps(torch.autograd.Function):
             three = torch.stack([g * i * (1 - i), before * f * (1 - f), i * (1 - g * g)], 2)
             each = three, bent * o * (1 - o), o * (1 - bent * bent), f
             ctx.slopes = list(zip(*(slope.unbind() for slope in each), strict=True))
-        found, none = made.new_empty(*bent.shape[:2], 4, bent.shape[2]), torch.zeros_like(bent[0])
-        into = list(zip(found[:, :, :3].unbind(), found[:, :, 3].unbind(), strict=True))
-        rows, given = found.flatten(2).unbind(), None if outs is None else outs.unbind(1)
+        steps, n, size = bent.shape
+        found, none = made.new_empty(n, steps, 4, size), torch.zeros_like(bent[0])
+        into = list(zip(found[:, :, :3].unbind(1), found[:, :, 3].unbind(1), strict=True))
+        rows, given = found.flatten(2).unbind(1), None if outs is None else outs.unbind(1)
         dh, dc = (none if last is None else last for last in (last_h, last_c))
         for t in ctx.steps:
             three, last, into_c, f = ctx.slopes[t]
@@ -281,7 +284,7 @@ class LSTMSteps(torch.autograd.Function):
             torch.mul(dc[:, None], three, out=into[t][0])
             torch.mul(dh, last, out=into[t][1])
             dh, dc = rows[t] @ weight, dc * f
-        return found.flatten(2).transpose(0, 1), None, dh, dc, None
+        return found.flatten(2), None, dh, dc, None
 
 
 def _lstm(
