@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from vicinal.similarity.kernel import GradientKernel
 
 WORKING_BYTES = 512 << 20  # of factors, patches and activations while one block is made
-WORKING_COPIES = 4  # of the factors among these
+WORKING_COPIES = 2  # of the factors among these
 TILE_ROWS = 1024  # of the largest block
 MANY_STEPS, LONG = 10, 30.0  # of which pairs may take more, and seconds, before one is told
 
