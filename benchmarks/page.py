@@ -96,6 +96,10 @@ GOALS = [
          entry("SNNL at four layers, batch 512", "extra", "with SNNL, all of them"), 0.1, True, ""),
     Goal(STEP, "soft-target InfoNCE with MixUp, 1,000 classes, batch 512: beyond cross-entropy",
          entry("MixUp, 1000 classes, batch 512", "extra", "soft-target InfoNCE"), 0.1, True, ""),
+    Goal(STEP, "SNNL at four pooled layers, batch 4096: alone, in cross-entropy steps",
+         entry("losses alone, batch 4096", "extra", "SNNL, pooled"), 0.1, True, ""),
+    Goal(STEP, "soft-target InfoNCE with MixUp, 1,000 classes, batch 4096: the same",
+         entry("losses alone, batch 4096", "extra", "soft-target InfoNCE"), 0.1, True, ""),
     *(Goal(SEARCH, f"exact search, k={k}, {name}, share of the product's rate",
            entry(f"100000 rows, 1024 queries, k={k}", BOUND, name), least, False, "")
       for k, name, least in ((50, "vicinal FaissSearch", 0.8), (200, "vicinal FaissSearch", 0.7),

@@ -120,10 +120,11 @@ class Places(Tensors):
         if d == 1:
             b = self.b[:, :, 0]
             return (inner * (b @ b.mT)).sum((1, 2)).view(n, 1, 1)
-        found, step = [], self._cached_rows()
+        found: list[Tensor] = []
+        step = self._cached_rows()
         for right in self._each_output().split(step, 1):
-            rows = slice(len(found) * step, len(found) * step + right.shape[1])
-            left = (inner[rows] if len(inner) > 1 else inner) @ right
+            some = slice(len(found) * step, len(found) * step + right.shape[1])
+            left = (inner[some] if len(inner) > 1 else inner) @ right
             size = (d, right.shape[1], t * out)
             found.append(left.reshape(size).transpose(0, 1) @ right.reshape(size).permute(1, 2, 0))
         return torch.cat(found)

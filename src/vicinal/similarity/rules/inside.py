@@ -45,7 +45,7 @@ def insides(model: nn.Module) -> dict[str, nn.Module]:
     """
     found = {}
     for name, module in model.named_modules():
-        kind = next((base for base in KINDS if isinstance(module, base)), None)
+        kind: Any = next((base for base in KINDS if isinstance(module, base)), None)
         own = kind is not None and type(module).forward is not kind.forward
         if own and "forward" not in vars(module) and not is_parametrized(module):
             found[name + INSIDE] = _base(module, kind)

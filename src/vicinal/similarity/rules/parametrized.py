@@ -62,12 +62,13 @@ def pulled_back(
     made = module.parametrizations[tensor]
     held = dict(made.named_parameters())
     only = made[0] if len(made) == 1 else None
-    flat = isinstance(factor, Places) and not factor.shape and not factor.vocabulary
+    places = isinstance(factor, Places) and not factor.shape and not factor.vocabulary
+    flat = factor if isinstance(factor, Places) and places else None
     with torch.set_grad_enabled(any(t.requires_grad for t in factor.tensors().values())):
         if type(only) is _WeightNorm:
-            found = _of_weight_norm(factor, held, only.dim, flat)
-        elif type(only) is _SpectralNorm and flat and only.dim == 0:
-            found = {"original": _of_spectral_norm(factor, held["original"], only)}
+            found = _of_weight_norm(factor, held, only.dim)
+        elif type(only) is _SpectralNorm and flat is not None and only.dim == 0:
+            found = {"original": _of_spectral_norm(flat, held["original"], only)}
         else:
             found = _of_any(factor, made, held, getattr(module, tensor).shape)
     names = {f"{INSIDE}{tensor}.{own}": own for own in found}
@@ -83,9 +84,7 @@ def _of_any(
     return {own: Dense(t.reshape(*g.shape[:2], -1)) for own, t in found.items()}
 
 
-def _of_weight_norm(
-    factor: Factor, held: dict[str, Tensor], axis: int, flat: bool
-) -> dict[str, Factor]:
+def _of_weight_norm(factor: Factor, held: dict[str, Tensor], axis: int) -> dict[str, Factor]:
     """``W = g v/‖v‖``: ``∂g = ⟨∂W, v/‖v‖⟩``, and ``∂v`` what is left across v, times ``g/‖v‖``.
 
     (By hand: torch's own backward of it runs row by row under ``vmap``.) Of a linear layer ``∂g``
@@ -95,19 +94,17 @@ def _of_weight_norm(
     over = [i for i in range(v.ndim) if i != axis]  # axis -1: the norm of all of it
     norm = torch.linalg.vector_norm(v, dim=over, keepdim=True)
     unit, stretch = v / norm, size / norm
-    if flat and axis == 0:
-        b = factor.b * stretch[:, 0]
-        g = replace(factor, b=b).dense().unflatten(2, v.shape)
-        along = torch.einsum("ntdo,nto->ndo", factor.b, factor.a @ unit.mT)
-        along, across = along[..., None], along[..., None] * stretch
+    if isinstance(factor, Places) and axis == 0 and not factor.shape and not factor.vocabulary:
+        g = replace(factor, b=factor.b * stretch[:, 0]).dense().unflatten(2, v.shape)
+        along = torch.einsum("ntdo,nto->ndo", factor.b, factor.a @ unit.mT)[..., None]
+        across, rest = along * stretch, None
     else:
         g = factor.dense().unflatten(2, v.shape)
         along = across = (g * unit).sum([i + 2 for i in over], keepdim=True)
-    if g.requires_grad:
-        left = g - across * unit
-    else:
-        left = g.addcmul_(across, unit, value=-1)
-    left = left if flat and axis == 0 else left * stretch
+        rest = stretch
+    frozen = not (g.requires_grad or across.requires_grad or unit.requires_grad)
+    left = g.addcmul_(across, unit, value=-1) if frozen else g - across * unit
+    left = left if rest is None else left * rest
     return {"original0": Dense(along.flatten(2)), "original1": Dense(left.flatten(2))}
 
 
