@@ -60,10 +60,11 @@ class StateGates(InputGates):
         return out
 
 
-class Projected(StateGates):
-    """``W_hr`` of what an LSTM with ``proj_size`` would have put out."""
+class Projected(InputGates):
+    """``W_hr`` of what an LSTM with ``proj_size`` would have put out; called as the states are."""
 
     kind = "hr"
+    forward = StateGates.forward  # type: ignore[assignment]
 
 
 def can_unroll(module: nn.Module) -> bool:
