@@ -116,7 +116,7 @@ GOALS = [
     *(Goal(ZOO, f"{name}, d={d}: N_S in forward + d backwards",
            entry(f"{name}, d={d}", "N_S_times_step"), 2, True)
       for name in NETWORKS for d in (1, 10)),
-    Goal(ZOO, "k^C and N_S of any architecture, in a loop over its samples",
+    Goal(ZOO, "k^C and N_S at worst of those below with a loop, in a loop over the samples",
          most_of_a_loop, 1, True),
     Goal(COUNT, "N_S of the perceptron, ten outputs, n=1000, kept",
          entry("perceptron, 10 outputs, n=1000", "N_S, factors kept, times"), 1.5, True),
