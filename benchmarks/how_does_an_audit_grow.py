@@ -153,7 +153,7 @@ def growth(found: dict[str, dict[str, object]], sizes: tuple[int, ...]) -> dict[
 
 
 def main(quick: bool = False, data: Path | None = None) -> None:
-    sizes = (6_000, 12_000) if quick else SIZES
+    sizes = (1_500, 3_000) if quick else SIZES
     path = RESULTS / f"{NAME}.json"
     found = {}
     if path.exists() and not quick:

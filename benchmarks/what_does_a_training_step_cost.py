@@ -6,6 +6,9 @@ by the dense formula (at batch 4096 of pooled ones alone, once after a warm-up).
 InfoNCE of MixUp targets at 1,000 classes, against the step with cross-entropy of the mixed targets
 and with the paper's listing (its n² c scores: at batch 64).
 
+At batch 4096 also by themselves, on random activations: a cross-entropy step takes eight times that
+of batch 512 there, and 8 GB.
+
 One thread, CPU time; "extra" is what a step costs beyond that of cross-entropy, in its units.
 """
 
@@ -128,10 +131,33 @@ def mixed(batch: int, listed: bool) -> dict[str, Callable[[], None]]:
     return {name: stepping(model, loss) for name, loss in calls.items()}
 
 
+def alone(batch: int) -> dict[str, Callable[[], None]]:
+    """The losses without a network."""
+    torch.manual_seed(0)
+    hidden = [torch.randn(batch, width, requires_grad=True) for width in (16, 16, 32, 64)]
+    logits, y = torch.randn(batch, 1000, requires_grad=True), torch.arange(batch) % 10
+    _, targets = mixup(torch.zeros(batch, 1), torch.arange(batch) % 1000, 0.2)
+    ours = SoftNearestNeighborLoss(temperature=100.0)
+    return {
+        "SNNL, pooled": lambda: torch.stack([ours(h, y) for h in hidden]).sum().backward(),
+        "soft-target InfoNCE": lambda: info_nce(logits, targets).backward(),
+        "cross-entropy": lambda: soft_target_cross_entropy(logits, targets).backward(),
+    }
+
+
 def shown(title: str, rows: dict[str, Measured]) -> dict[str, object]:
     base = rows["cross-entropy"].cpu
     extra = {name: row.cpu / base - 1 for name, row in rows.items() if name != "cross-entropy"}
     print(f"{title}: cross-entropy {base:.2f} s;", {k: f"{v:+.1%}" for k, v in extra.items()})
+    return {**rows, "extra": extra}
+
+
+def by_themselves(batch: int, step: float) -> dict[str, object]:
+    """What the losses alone cost in cross-entropy steps; InfoNCE beyond its cross-entropy."""
+    rows = measure(alone(batch), repeats=2)
+    nce = rows["soft-target InfoNCE"].cpu - rows["cross-entropy"].cpu
+    extra = {"SNNL, pooled": rows["SNNL, pooled"].cpu / step, "soft-target InfoNCE": nce / step}
+    print(f"losses alone, batch {batch}:", {k: f"{v:+.1%}" for k, v in extra.items()})
     return {**rows, "extra": extra}
 
 
@@ -148,6 +174,8 @@ def main(
         repeats = 1 if quick or batch > 512 else 3
         rows = measure(entangled(batch, forms), repeats=repeats, warmup=1)
         results[f"SNNL at four layers, batch {batch}"] = shown(f"batch {batch}", rows)
+        if batch == 512:
+            results["losses alone, batch 4096"] = by_themselves(4096, rows["cross-entropy"].cpu * 8)
         if not quick:
             save(QUESTION, results)
 

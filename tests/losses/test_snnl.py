@@ -25,6 +25,7 @@ from vicinal.losses import (
 from vicinal.losses.schedules import mean_distance
 from vicinal.neighbors import chance_level, optimal_temperature, pairwise_distances
 from vicinal.neighbors.distances import METRICS
+from vicinal.neighbors.tiles import dense
 from vicinal.neighbors.tiles.dense import small_surprise
 from vicinal.neighbors.tiles.masses import masses_by_tiles, precise_log_masses
 
@@ -389,3 +390,18 @@ def test_soft_labels_of_a_small_batch_take_the_short_way_to_the_same_loss(metric
     assert alone.valid.tolist() == [True, True, False]
     assert alone.loss[2] == 0
     assert small_surprise(x, soft * 2, 0.7, metric) is None  # no distribution: the words are there
+
+
+def test_wide_rows_take_half_of_the_products_to_the_same_loss_and_gradient(rng, monkeypatch):
+    monkeypatch.setattr(dense, "WIDE", 2)
+    monkeypatch.setattr(dense, "STRIPE", 5)  # of 12 rows: two stripes and a rest
+    x, y = batch(rng)
+    x = (x + 3).requires_grad_()
+    short = small_surprise(x, y, 0.7, "sqeuclidean")
+    terms = torch.tensor(plain_terms(x.detach(), y, 0.7), dtype=torch.float64)
+    assert_close(short.loss, terms)
+    upstream = torch.randn(12, generator=rng, dtype=torch.float64)
+    found = torch.autograd.grad(short.loss, x, upstream)
+    monkeypatch.undo()
+    expected = torch.autograd.grad(small_surprise(x, y, 0.7, "sqeuclidean").loss, x, upstream)
+    assert_close(found, expected)

@@ -9,6 +9,7 @@ from types import SimpleNamespace
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch.nn.utils import rnn
 
 
 def per_sample_gradients(model, x, f=lambda output, target: output, target=None, names=None):
@@ -137,11 +138,65 @@ class Started(nn.Module):
         return self.head(last[1][-1] + last[0][0] if lstm else last.sum(0))
 
 
+class Packed(nn.Module):
+    """Sequences of unequal length, packed; both directions, outputs and last states used."""
+
+    def __init__(self, kind, **options):
+        super().__init__()
+        self.cell = kind(3, 4, num_layers=2, bidirectional=True, batch_first=True, **options)
+        self.head = nn.Linear(2 * (options.get("proj_size") or 4), 2)
+
+    def forward(self, x):
+        lengths = 2 + (x[:, 0, 0] > 0).long() + 2 * (x[:, 0, 1] > 0).long()
+        rows = rnn.pack_padded_sequence(x, lengths, batch_first=True, enforce_sorted=False)
+        out, last = self.cell(rows)
+        out = rnn.pad_packed_sequence(out, batch_first=True)[0].sum(1)
+        return self.head(out) + (last[1] if isinstance(last, tuple) else last).sum((0, 2))[:, None]
+
+
 class OwnScale(nn.Linear):
     """A subclass with its own forward: the rule of Linear would be wrong for it."""
 
     def forward(self, x):
         return super().forward(x) * self.weight.sum()
+
+
+class Shifted(nn.Embedding):
+    """A table of positions that begins later, as that of OPT; and what its base returns, scaled."""
+
+    def forward(self, x):
+        return super().forward((x > 0).long().cumsum(1) + 2) * 3
+
+
+class OverChannels(nn.LayerNorm):
+    """A layer norm over the axis after the samples."""
+
+    def forward(self, x):
+        return super().forward(x.movedim(1, -1)).movedim(-1, 1)
+
+
+class ByHand(nn.LayerNorm):
+    """A layer norm that never asks its base."""
+
+    def forward(self, x):
+        x = x - x.mean(-1, keepdim=True)
+        return x / (x.square().mean(-1, keepdim=True) + self.eps).sqrt() * self.weight + self.bias
+
+
+class Inside(nn.Module):
+    """Subclasses with a forward of their own, around that of their base or without it."""
+
+    def __init__(self):
+        super().__init__()
+        self.words, self.places = nn.Embedding(7, 4), Shifted(8, 4)
+        self.norm, self.other = OverChannels(4), ByHand(4)
+        self.head = OwnScale(4, 2)
+
+    def forward(self, tokens):
+        h = self.words(tokens) + self.places(tokens)
+        if float(h.detach().abs().max()) > 1e9:  # no `vmap` can trace it
+            raise RuntimeError
+        return self.head(torch.tanh(self.other(self.norm(h.mT).mT)).mean(1))
 
 
 class Experts(nn.Module):
@@ -371,6 +426,7 @@ def weight_normed():
     twice = made.weight_norm(nn.Linear(5, 5), dim=1)
     return nn.Sequential(
         made.weight_norm(nn.Linear(4, 5)), nn.Tanh(), twice, nn.Tanh(), twice,
+        made.spectral_norm(nn.Linear(5, 5)), nn.Tanh(),
         nn.Unflatten(1, (1, 5)),
         made.spectral_norm(nn.Conv1d(1, 2, 2)), made.weight_norm(nn.Conv1d(2, 1, 1), dim=None),
         nn.Flatten(), OwnScale(4, 2),
@@ -392,6 +448,9 @@ ZOO = {
     "gru_started": (lambda: Started(nn.GRU), (5, 3)),
     "rnn_started": (lambda: Started(nn.RNN, nonlinearity="relu"), (5, 3)),
     "lstm_projected": (lambda: Recurrent(nn.LSTM, proj_size=4, hidden_size=6), (5, 3)),
+    "lstm_packed": (lambda: Packed(nn.LSTM), (5, 3)),
+    "lstm_projected_packed": (lambda: Packed(nn.LSTM, proj_size=3), (5, 3)),
+    "gru_packed": (lambda: Packed(nn.GRU), (5, 3)),
     "experts": (Experts, (4, 3)),
     "early_exit": (EarlyExit, (3,)),
     "frames": (Frames, (3, 2, 4, 3)),
@@ -399,6 +458,7 @@ ZOO = {
     "encoder_time_first": (lambda: Encoder(norm_first=True), "tokens"),
     "decoder": (Decoder, (5, 3)),
     "gpt": (gpt, "tokens"),
+    "inside": (Inside, "tokens"),
     "vision": (Vision, (2, 4, 4)),
     "relative": (Relative, (3, 3)),
     "volumes": (volumes, (2, 3, 3, 3)),

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from vicinal.similarity.factors import Dense, Factor, mixed, select, together
+from vicinal.similarity.factors import Dense, Factor, select, together
 from vicinal.similarity.whitening import Whitening
 
 
@@ -40,8 +41,10 @@ class Block:
     def nbytes(self) -> int:
         return sum(factor.nbytes for factor in self.factors)
 
-    def formed(self, form: str) -> Block:
-        """In another form; one output is scaled, several are mixed."""
+    def formed(self, form: str, *, spent: bool = False) -> Block:
+        """In another form; one output is scaled, several are mixed. ``spent``: this block will not
+        be used again, its gradients may be written over.
+        """
         if form == "raw":
             return self
         root, scale = self.whitening.root, None
@@ -54,14 +57,20 @@ class Block:
             alone = root[:, 0, 0].to(self.outputs.dtype)
             return replace(self, scale=alone if scale is None else alone * scale)
         if form == "sum":
-            return replace(
-                self,
-                factors=[
-                    f.to_mix(root) if isinstance(f, Dense) else f.mixed(root) for f in self.factors
-                ],
-                scale=None,
-            )
-        return replace(self, factors=mixed(self.factors, root), scale=scale)
+            scale = None
+        found: list[Factor] = []
+        written: dict[Any, Tensor] = {}  # where gradients of two maps are the same
+        for f in self.factors:
+            if isinstance(f, Dense):
+                found.append(f.to_mix(root) if form == "sum" else f.mixed(root))
+            elif not spent:
+                found.append(f.mixed(root))
+            elif (at := (f.b.data_ptr(), f.b.shape)) in written:
+                found.append(replace(f, b=written[at]))
+            else:
+                found.append(mixed := f.remixed(root))
+                written[at] = mixed.b
+        return replace(self, factors=found, scale=scale)
 
     def unit_root(self) -> Float[Tensor, "n d d"]:
         """``K^-½ / √r``: makes gradients of norm 1."""

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from vicinal.similarity.kernel import GradientKernel
 
 WORKING_BYTES = 512 << 20  # of factors, patches and activations while one block is made
-WORKING_COPIES = 4  # of the factors among these
+WORKING_COPIES = 2  # of the factors among these
 TILE_ROWS = 1024  # of the largest block
 MANY_STEPS, LONG = 10, 30.0  # of which pairs may take more, and seconds, before one is told
 
@@ -83,7 +83,7 @@ class Blocks:
         size = max(1, self._budget // self._each // self.rows)
         waiting: list[Block] = []
         for batch in self.batches():
-            waiting.append(self._raw(batch).formed(self.form))
+            waiting.append(self._raw(batch).formed(self.form, spent=True))
             if len(waiting) == size:
                 yield self._larger(waiting)
                 waiting = []
@@ -132,7 +132,7 @@ class Blocks:
         """The blocks from sample ``row`` on, where one begins."""
         for batch in self.batches():
             if batch.start >= row:
-                yield self._raw(batch).formed(self.form)
+                yield self._raw(batch).formed(self.form, spent=True)
 
     def __len__(self) -> int:
         rows = self.rows * self._step() if self._fits else self.rows
@@ -148,7 +148,9 @@ class Blocks:
 
     def _whole(self) -> list[Block]:
         if not self._all:
-            blocks = [self.kernel.block(batch).formed(self.form) for batch in self.batches()]
+            blocks = [
+                self.kernel.block(batch).formed(self.form, spent=True) for batch in self.batches()
+            ]
             self._all = self._larger(blocks)
         return self._all
 
@@ -172,7 +174,7 @@ class Blocks:
         if number in self._kept:
             return self._kept[number]
         raw = self._raw(batch)
-        block = raw.formed(self.form)
+        block = raw.formed(self.form, spent=True)
         last = number == len(self) - 1  # still in hand when the next pass begins
         if last or block.nbytes <= self._left:
             self._left -= block.nbytes

@@ -43,6 +43,7 @@ from vicinal.similarity.plan import (
     make_plan,
     surprises,
 )
+from vicinal.similarity.rules import widths
 from vicinal.similarity.rules.vjp import twice_differentiable
 from vicinal.similarity.selection import select_parameters, unwrapped
 from vicinal.similarity.selfcheck import check_against_autograd
@@ -209,7 +210,7 @@ class Engine:
         layers = {name: named[name] for name in (*plan.ruled, *plan.units) if name != WHOLE}
         read = reading(self.model, self.selected, prune=not create_graph)
         with read, torch.enable_grad(), twice_differentiable(create_graph):
-            returned, calls = self._watched(plan, x, layers)
+            returned, calls = self._watched(plan, x, layers, create_graph)
             f = self.f(returned, target, rows_of(x), start)
             self._compare(plan, calls, f)
             if WHOLE in plan.units:
@@ -232,10 +233,10 @@ class Engine:
         return Captured(f, parts, returned) if create_graph else Captured(wide(f.detach()), parts)
 
     def _watched(
-        self, plan: Plan, x: Inputs, layers: Mapping[str, nn.Module]
+        self, plan: Plan, x: Inputs, layers: Mapping[str, nn.Module], twice: bool
     ) -> tuple[Any, list[WatchedCall]]:
         try:
-            return watched(self.model, x, layers, plan.copies)
+            return watched(self.model, x, layers, plan.copies, twice)
         except (RuntimeError, ValueError, IndexError):
             if plan.copies == NO_COPIES:
                 raise
@@ -256,7 +257,13 @@ def _edge_gradients(
 ) -> None:
     """d backward passes that stop at the layers' outputs; from each output, or from seeds."""
     edges = [edge for call in calls for edge in call.edges]
+    shapes = [shape for call in calls for shape in call.shapes]
     d = f.shape[1] if seeds is None else seeds.shape[1]
+    # Where a layer is linear at many places, one room for its d gradients, so none is copied later;
+    # layers whose outputs are one have one room.
+    linear = [widths(call.module) is not None for call in calls for _ in call.shapes]
+    roomy = [one and len(s) > 2 for one, s in zip(linear, shapes, strict=True)]
+    rooms: dict[tuple[Any, int], Tensor] = {}
     for j in range(d):
         if seeds is None:
             seed = torch.zeros_like(f)
@@ -264,10 +271,19 @@ def _edge_gradients(
         else:
             seed = seeds[:, j].to(f.dtype)
         again = create_graph or keep or j < d - 1
-        found = iter(torch.autograd.grad(f, edges, seed, again, create_graph, allow_unused=True))
+        found = torch.autograd.grad(f, edges, seed, again, create_graph, allow_unused=True)
+        grads = [f.new_zeros(s) if g is None else g for g, s in zip(found, shapes, strict=True)]
+        copied: dict[tuple[Any, int], Tensor] = {}
+        for i, g in enumerate(grads if d > 1 and not create_graph else ()):
+            at = (edges[i].node, edges[i].output_nr)
+            if roomy[i] and at not in copied:
+                if at not in rooms:
+                    rooms[at] = g.new_empty(d, *g.shape)
+                copied[at] = rooms[at][j].copy_(g)
+            grads[i] = copied.get(at, g)
+        each = iter(grads)
         for call in calls:
-            here = [(next(found), shape) for shape in call.shapes]
-            call.grads.append([f.new_zeros(s) if g is None else g for g, s in here])
+            call.grads.append([next(each) for _ in call.shapes])
 
 
 def _ask_whose(

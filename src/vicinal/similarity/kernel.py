@@ -280,7 +280,9 @@ class GradientKernel:
         if shape not in self._bytes:
             sample = sample.to(device_of(self.engine.model))
             captured = self.engine.capture(sample.x, sample.labels)
-            self._bytes[shape] = sum(f.nbytes for f in captured.factors) // sample.rows
+            held = [t for f in captured.factors for t in f.tensors().values()]
+            once = {t.data_ptr(): t.nbytes for t in held}  # two maps may have the same gradients
+            self._bytes[shape] = sum(once.values()) // sample.rows
         if self._bytes[shape] > self.memory_budget:
             raise InputError(
                 f"the gradients of one sample take {self._bytes[shape] / 2**20:.0f} MiB, more than "

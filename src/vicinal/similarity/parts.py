@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
@@ -15,7 +15,7 @@ from vicinal.similarity.places import Places
 from vicinal.similarity.plan import WHOLE, Lessons, Plan, Surprise
 from vicinal.similarity.rules import LayerUse, Piece, rule_for
 from vicinal.similarity.rules.conv import can_convolve, for_products
-from vicinal.similarity.rules.parametrized import made_from, pulled_back
+from vicinal.similarity.rules.parametrized import ORIGINAL, made_from, pulled_back
 from vicinal.similarity.rules.vjp import samplewise
 from vicinal.similarity.watch import WatchedCall
 
@@ -65,19 +65,31 @@ class Assembly:
         units = [call for call in self.calls if call.name in self.plan.units]
         parts = [self._rerun(call, self.plan.units[call.name]) for call in units]
         parts += [self._copied(call) for call in self.calls if call.name in self.plan.copies.bare]
-        shared: dict[str, list[Tensor]] = {}
+        shared: dict[str, list[Factor]] = {}
         for layer, names in self.plan.ruled.items():
             for own, factor in self._pieces(layer):
                 full = tuple(names[name] for name in own)
                 if full[0] in self.plan.shared:
-                    shared.setdefault(full[0], []).append(factor.dense())
+                    shared.setdefault(full[0], []).append(factor)
                 else:
                     parts.append(Part(layer, full, factor.kind, factor.widened()))
-        for name, gradients in shared.items():
-            total = Dense(functools.reduce(torch.add, gradients)).widened()
-            parts.append(Part(name.rpartition(".")[0], (name,), "dense, shared", total))
+        for name, factors in shared.items():
+            total = self._summed(name, factors).widened()
+            parts.append(Part(name.rpartition(".")[0], (name,), f"{total.kind}, shared", total))
         place = {name: i for i, name in enumerate(self.selected)}
         return tuple(sorted(parts, key=lambda part: place[part.parameters[0]]))
+
+    def _summed(self, name: str, factors: Sequence[Factor]) -> Factor:
+        """The gradients of several uses: all their places, or the sum itself where it is small."""
+        known = self.known.get(name)
+        rows = [f for f in factors if isinstance(f, Places) and not f.vocabulary and not f.shape]
+        if len(rows) == len(factors) and (known is None or isinstance(known.factor, Places)):
+            t, d, out = sum(f.b.shape[1] for f in rows), *rows[0].b.shape[2:]
+            width = rows[0].a.shape[-1]
+            if known is not None or t * (width + d * out) <= d * width * out:
+                b = torch.cat([f.b.permute(2, 0, 1, 3) for f in rows], 2).permute(1, 2, 0, 3)
+                return replace(rows[0], a=torch.cat([f.a for f in rows], 1), b=b)
+        return Dense(functools.reduce(torch.add, (f.dense() for f in factors)))
 
     def _pieces(self, layer: str) -> list[Piece]:
         """The factors of a layer's calls; a shared parameter apart, to be summed."""
@@ -109,7 +121,8 @@ class Assembly:
 
     def _ruled(self, use: LayerUse, names: Mapping[str, str]) -> list[Piece]:
         shared = not self.plan.shared.isdisjoint(names.values())
-        if self.products and not shared and use.ghost is False and can_convolve(use.module):
+        plain = not shared and "weight" in names
+        if self.products and plain and use.ghost is False and can_convolve(use.module):
             return for_products(use, self.known[names["weight"]].factor.shape)
         return _by_rule(use)
 
@@ -127,7 +140,8 @@ class Assembly:
 
     def _use(self, layer: str, wanted: frozenset[str], call: WatchedCall | None = None) -> LayerUse:
         """In the form of the first batch, if there was one."""
-        known = self.known.get(self.plan.ruled[layer].get("weight", ""))
+        names = self.plan.ruled[layer]
+        known = self.known.get(names.get("weight", names.get(ORIGINAL, "")))
         ghost = None if known is None else isinstance(known.factor, Places)
         if call is None:
             return LayerUse(self.layers[layer], self.like, [], wanted, ghost)

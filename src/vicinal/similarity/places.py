@@ -14,6 +14,7 @@ from torch import Tensor
 
 Totals: TypeAlias = tuple[Tensor, ...]
 TILE_BYTES = 64 << 20  # the largest temporary of one Gram product
+CACHE_BYTES = 1 << 20  # of what is written and read again at once
 DOUBLE_ROWS = 64  # of small factors in float64 at a time: they stay in the cache
 
 
@@ -119,10 +120,14 @@ class Places(Tensors):
         if d == 1:
             b = self.b[:, :, 0]
             return (inner * (b @ b.mT)).sum((1, 2)).view(n, 1, 1)
-        right = self._each_output().reshape(d * n, t, out)
-        left = torch.bmm(inner.expand(d, n, t, t).reshape(d * n, t, t), right)
-        left, right = (x.reshape(d, n, t * out).transpose(0, 1) for x in (left, right))
-        return left @ right.mT
+        found: list[Tensor] = []
+        step = self._cached_rows()
+        for right in self._each_output().split(step, 1):
+            some = slice(len(found) * step, len(found) * step + right.shape[1])
+            left = (inner[some] if len(inner) > 1 else inner) @ right
+            size = (d, right.shape[1], t * out)
+            found.append(left.reshape(size).transpose(0, 1) @ right.reshape(size).permute(1, 2, 0))
+        return torch.cat(found)
 
     def trace_gram(self, other: Places, into: Tensor | None = None) -> Float[Tensor, "n m"]:
         n, t = self.b.shape[:2]
@@ -190,6 +195,23 @@ class Places(Tensors):
             mixed = flat.new_empty(w.shape[1], n, t * out)
             torch.bmm(w, flat, out=mixed.transpose(0, 1))
         return replace(self, b=mixed.unflatten(2, (t, out)).permute(1, 2, 0, 3))
+
+    def remixed(self, w: Float[Tensor, "n d d"]) -> Places:
+        """:meth:`mixed`, written over what there was: nothing as large is made anew."""
+        n, t, d, out = self.b.shape
+        each = self._each_output()
+        if t == 1 or not each.is_contiguous() or self.b.requires_grad or w.requires_grad:
+            return self.mixed(w)
+        flat = each.view(d, n, t * out).transpose(0, 1)
+        step = self._cached_rows()
+        for first in range(0, n, step):
+            some = flat[first : first + step]
+            some.copy_(torch.bmm(w[first : first + step].to(flat.dtype), some))
+        return self
+
+    def _cached_rows(self) -> int:
+        """Of how many samples the gradients at the outputs stay in the cache."""
+        return max(1, CACHE_BYTES // max(1, self.b[0].numel() * self.b.element_size()))
 
     def total(self, weights: Tensor | None = None, into: Totals | None = None) -> Totals:
         """Of the weight ``(d, out, in)``, of an embedding ``(vocabulary, d, out)``; and of the bias
@@ -281,7 +303,22 @@ def outputs_apart(grads: Sequence[Float[Tensor, "n t out"]]) -> Float[Tensor, "n
         return grads[0].unsqueeze(2)
     if grads[0].shape[1] == 1:
         return torch.stack(list(grads), 2)
-    return torch.stack(list(grads)).permute(1, 2, 0, 3)
+    return _one_after_another(grads).permute(1, 2, 0, 3)
+
+
+def _one_after_another(grads: Sequence[Tensor]) -> Tensor:
+    """Along a new first axis; not copied if they lie so already."""
+    first, size = grads[0], grads[0].numel()
+    lie = all(
+        g.is_contiguous()
+        and not g.requires_grad
+        and g.untyped_storage().data_ptr() == first.untyped_storage().data_ptr()
+        and g.storage_offset() == first.storage_offset() + i * size
+        for i, g in enumerate(grads)
+    )
+    if not lie:
+        return torch.stack(list(grads))
+    return first.as_strided((len(grads), *first.shape), (size, *first.stride()))
 
 
 def _outer(left: Float[Tensor, "d k out"], right: Float[Tensor, "d l out"]) -> Float[Tensor, "k l"]:

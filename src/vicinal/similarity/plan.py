@@ -9,7 +9,7 @@ Every chosen parameter falls in one of these groups:
   not the samples (an expert that sees some of them, folded or transposed batches) is *gathered*:
   :mod:`~vicinal.similarity.routing` finds whose rows they are, batch by batch. So is a layer that
   was not reached: nothing is known of its rows.
-* *units*: attention and recurrent layers that cannot be opened, run again by themselves; and the
+* *units*: attention layers that cannot be opened, run again by themselves; and the
   model itself (``WHOLE``), run again for everything else: bare parameters, functional uses such as
   ``F.linear(h, embedding.weight)``.
 * *copies*: what is the same for all samples (positions, class tokens, scales) becomes a copy for
@@ -33,6 +33,7 @@ from torch import Tensor, nn
 from vicinal.similarity import routing
 from vicinal.similarity.rules import COVERED, feature_axes, rule_for
 from vicinal.similarity.rules.attention import Projection, can_open
+from vicinal.similarity.rules.inside import insides
 from vicinal.similarity.rules.parametrized import edges_each, made_from, originals
 from vicinal.similarity.rules.recurrence import InputGates, can_unroll
 from vicinal.similarity.rules.vjp import unit_axes
@@ -159,8 +160,10 @@ def _copies(model: Model, lessons: Lessons) -> tuple[Copies, list[Probe]]:
     lone -= {c.name for p in probes for c in p.calls if not _lone(c)} | lessons.gathered
     bare = {}
     owners = _owners(model.module)
+    idle = insides(model.module).keys() - {c.name for p in probes for c in p.calls}
     for full, p in model.selected.items():
-        loose = not any(rule_for(m) or _closed(m) for _, m, _ in owners[id(p)])
+        held = [m for at, m, _ in owners[id(p)] if at not in idle]
+        loose = not any(rule_for(m) or _closed(m) for m in held)
         if loose and all(probe.used[id(p)] for probe in probes) and full not in lessons.whole:
             bare[full] = -1 if p.ndim > 1 and len(p) == 1 else 0 if p.ndim > 1 else 1
     for guess in (Copies(frozenset(lone), bare), Copies(frozenset(lone)), Copies(bare=bare)):

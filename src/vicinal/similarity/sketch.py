@@ -199,7 +199,7 @@ class SketchedIndex:
         key = fingerprint(batch_key(engine, batch), self.seed, self.dim)
         name = f"rows-{key[:24]}.safetensors"
         if read_shard(self._folder / name) is None:
-            block = self.kernel.block(batch).formed("unit")
+            block = self.kernel.block(batch).formed("unit", spent=True)
             target = {} if block.target is None else {"target": block.target}
             write_shard(self._folder / name, {"rows": self._rows(block), **target})
         return name

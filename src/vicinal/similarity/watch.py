@@ -21,6 +21,7 @@ from vicinal.capture.hooks import LayerCall, hooked, restored
 from vicinal.checks import InputError
 from vicinal.similarity.outputs import logits
 from vicinal.similarity.rules.attention import Projection, opened, projections
+from vicinal.similarity.rules.inside import insides, seen
 from vicinal.similarity.rules.recurrence import InputGates, gates, unrolled
 
 Inputs: TypeAlias = Tensor | Mapping[str, Tensor]  # of some samples, one row each
@@ -90,14 +91,24 @@ def run(model: nn.Module, x: Inputs, params: Mapping[str, Tensor] | None = None)
 
 
 def layers_of(model: nn.Module) -> dict[str, nn.Module]:
-    """Every module by name, with the linear maps inside attention and recurrent layers."""
-    return {**dict(model.named_modules()), **projections(model), **gates(model)}
+    """Every module by name, with the linear maps inside attention and recurrent layers, and the
+    plain layers inside their subclasses.
+    """
+    return {
+        **dict(model.named_modules()), **projections(model), **gates(model), **insides(model)
+    }  # fmt: skip
 
 
 def watched(
-    model: nn.Module, x: Inputs, layers: Mapping[str, nn.Module], copies: Copies = NO_COPIES
+    model: nn.Module,
+    x: Inputs,
+    layers: Mapping[str, nn.Module],
+    copies: Copies = NO_COPIES,
+    twice: bool = False,
 ) -> tuple[Any, list[WatchedCall]]:
-    """What the model returns, and the calls of these of its :func:`layers_of` that led to it."""
+    """What the model returns, and the calls of these of its :func:`layers_of` that led to it;
+    ``twice``: their gradients will be differentiated.
+    """
     rows, calls = rows_of(x), []
     own = {}
     for name, axes in copies.bare.items():
@@ -116,12 +127,13 @@ def watched(
         calls.append(watched_call(call))
         return copied
 
-    seen = {name: m for name, m in layers.items() if isinstance(m, Projection)}
+    opens = {name: m for name, m in layers.items() if isinstance(m, Projection)}
     steps = {name: m for name, m in layers.items() if isinstance(m, InputGates)}
     with (
-        opened({**projections(model), **seen}),
-        unrolled({**gates(model), **steps}),
+        opened({**projections(model), **opens}),
+        unrolled({**gates(model), **steps}, twice),
         hooked(layers, note, first=True),
+        seen({name: layers[name] for name in insides(model) if name in layers}, note),
     ):
         output = run(model, x, own)
     return output, [call for call in calls if call.edges]

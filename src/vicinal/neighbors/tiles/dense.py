@@ -41,6 +41,7 @@ from vicinal.neighbors.tiles.tile import (
 )
 
 SMALL = 512  # rows; as many are one tile
+WIDE, STRIPE = 1024, 128  # columns from which products are what costs, and rows taken at once there
 PRODUCTS = ("sqeuclidean", "cosine")  # metrics whose log-weight is a product
 
 
@@ -118,9 +119,13 @@ def _find(
     x: Float[Tensor, "n d"], labels: Int[Tensor, " n"] | Float[Tensor, "n c"], scale: float
 ) -> tuple[Surprise, _Pairs] | None:
     rows = x - x.mean(0)
-    squares = torch.linalg.vecdot(rows, rows) * scale
+    if rows.shape[1] < WIDE:
+        squares, products = torch.linalg.vecdot(rows, rows) * scale, torch.mm(rows, rows.T)
+    else:
+        products = _half_of_the_products(rows)
+        squares = products.diagonal() * scale
     # s = 2k a·b - k‖b‖² - k‖a‖²
-    s = torch.mm(rows, rows.T).mul_(2 * scale).sub_(squares).sub_(squares[:, None])
+    s = products.mul_(2 * scale).sub_(squares).sub_(squares[:, None])
     s.fill_diagonal_(-torch.inf)
     info = torch.finfo(x.dtype)
     # Below a reach of 8, a product's error is a few eps of a log-weight, however near the rows.
@@ -147,6 +152,16 @@ def _find(
         slopes.mul_(valid[:, None])
     slopes.addcmul_(own, ratio[:, None], value=-1)
     return Surprise(ratio.log1p_(), valid), _Pairs(slopes, rows, scale)
+
+
+def _half_of_the_products(rows: Float[Tensor, "n d"]) -> Float[Tensor, "n n"]:
+    """``rows @ rows.T``, stripe by stripe from the diagonal on, and mirrored."""
+    found = rows.new_empty(len(rows), len(rows))
+    for i in range(0, len(rows), STRIPE):
+        stripe = rows[i : i + STRIPE] @ rows[i:].T
+        found[i : i + STRIPE, i:] = stripe
+        found[i + STRIPE :, i : i + STRIPE] = stripe[:, STRIPE:].T
+    return found
 
 
 class _Attached(torch.autograd.Function):
@@ -179,6 +194,9 @@ def _gradient(pairs: _Pairs, grad: Tensor) -> Float[Tensor, "n d"]:
     # ∂/∂a_i = -2k Σ_j (M_ij + M_ji) (a_i - a_j)
     m = slopes * (grad * (2 * scale)).reshape(-1, 1)
     m = m + m.T
+    if rows.shape[1] >= WIDE:  # the rows themselves among the sum: they are read once less
+        m.diagonal().sub_(m.sum(1))
+        return m @ rows
     return (m @ rows).addcmul_(rows, m.sum(1, keepdim=True), value=-1)
 
 

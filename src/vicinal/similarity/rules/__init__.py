@@ -11,6 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -18,7 +19,7 @@ from vicinal.similarity.factors import Dense, Factor, stacked
 from vicinal.similarity.places import Places, outputs_apart
 from vicinal.similarity.rules.attention import Projection
 from vicinal.similarity.rules.conv import convolution, transposed_convolution
-from vicinal.similarity.rules.recurrence import InputGates, StateGates
+from vicinal.similarity.rules.recurrence import InputGates, Projected, StateGates
 
 COVERED = ("weight", "bias")  # what a rule knows the gradients of, where the layer has them
 
@@ -127,9 +128,13 @@ def feature_norm(use: LayerUse) -> list[Piece]:
 def _scale_and_shift(
     use: LayerUse, normal: Tensor, summed: Callable[[Tensor], Tensor]
 ) -> list[Piece]:
-    b = stacked(use.grads, 1)
-    gradients = {"weight": b * normal[:, None], "bias": b}
-    return [((name,), Dense(summed(gradients[name]))) for name in COVERED if name in use.wanted]
+    # Output by output: what is multiplied is summed while it is in the cache.
+    times = {"weight": lambda b: b * normal, "bias": lambda b: b}
+    return [
+        ((name,), Dense(torch.cat([summed(times[name](b)[:, None]) for b in use.grads], 1)))
+        for name in COVERED
+        if name in use.wanted
+    ]
 
 
 def _over_places(g: Tensor) -> Tensor:
@@ -139,7 +144,7 @@ def _over_places(g: Tensor) -> Tensor:
 
 RULES: dict[type[nn.Module], Rule] = {
     nn.Linear: linear,
-    **dict.fromkeys((Projection, InputGates, StateGates), linear),
+    **dict.fromkeys((Projection, InputGates, StateGates, Projected), linear),
     nn.Embedding: embedding,
     nn.PReLU: prelu,
     **dict.fromkeys((nn.Conv1d, nn.Conv2d, nn.Conv3d), convolution),

@@ -8,17 +8,20 @@ f/\partial W`, is the same map for every sample and output, and small.
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vjp, vmap
-from torch.nn.utils.parametrizations import _WeightNorm
+from torch.nn.utils.parametrizations import _SpectralNorm, _WeightNorm
 from torch.nn.utils.parametrize import is_parametrized
 
 from vicinal.similarity.factors import Dense, Factor
+from vicinal.similarity.places import Places
 
 INSIDE = "parametrizations."
+ORIGINAL = INSIDE + "weight.original"  # where a weight is computed from one tensor
 
 
 def originals(module: nn.Module, covered: tuple[str, ...]) -> dict[str, nn.Parameter]:
@@ -57,31 +60,61 @@ def pulled_back(
 ) -> list[tuple[tuple[str, ...], Factor]]:
     """The gradients of what a tensor is computed from, out of its own."""
     made = module.parametrizations[tensor]
-    g = factor.dense()
     held = dict(made.named_parameters())
-    with torch.set_grad_enabled(g.requires_grad):
-        rows = g.reshape(-1, *getattr(module, tensor).shape)
-        if len(made) == 1 and type(made[0]) is _WeightNorm:
-            found = _of_weight_norm(rows, held, made[0].dim)
+    only = made[0] if len(made) == 1 else None
+    places = isinstance(factor, Places) and not factor.shape and not factor.vocabulary
+    flat = factor if isinstance(factor, Places) and places else None
+    with torch.set_grad_enabled(any(t.requires_grad for t in factor.tensors().values())):
+        if type(only) is _WeightNorm:
+            found = _of_weight_norm(factor, held, only.dim)
+        elif type(only) is _SpectralNorm and flat is not None and only.dim == 0:
+            found = {"original": _of_spectral_norm(flat, held["original"], only)}
         else:
-            pull = vjp(lambda inside: functional_call(made, inside, ()), held)[1]
-            (found,) = vmap(pull)(rows)
+            found = _of_any(factor, made, held, getattr(module, tensor).shape)
     names = {f"{INSIDE}{tensor}.{own}": own for own in found}
-    return [
-        ((name,), Dense(found[own].reshape(*g.shape[:2], -1)))
-        for name, own in names.items()
-        if name in wanted
-    ]
+    return [((name,), found[own]) for name, own in names.items() if name in wanted]
 
 
-def _of_weight_norm(rows: Tensor, held: dict[str, Tensor], axis: int) -> dict[str, Tensor]:
+def _of_any(
+    factor: Factor, made: nn.Module, held: dict[str, Tensor], shape: torch.Size
+) -> dict[str, Factor]:
+    g = factor.dense()
+    pull = vjp(lambda inside: functional_call(made, inside, ()), held)[1]
+    (found,) = vmap(pull)(g.reshape(-1, *shape))
+    return {own: Dense(t.reshape(*g.shape[:2], -1)) for own, t in found.items()}
+
+
+def _of_weight_norm(factor: Factor, held: dict[str, Tensor], axis: int) -> dict[str, Factor]:
     """``W = g v/‖v‖``: ``∂g = ⟨∂W, v/‖v‖⟩``, and ``∂v`` what is left across v, times ``g/‖v‖``.
 
-    (By hand: torch's own backward of it runs row by row under ``vmap``.)
+    (By hand: torch's own backward of it runs row by row under ``vmap``.) Of a linear layer ``∂g``
+    is told by the places, and ``∂v`` is written once.
     """
     size, v = held["original0"], held["original1"]
     over = [i for i in range(v.ndim) if i != axis]  # axis -1: the norm of all of it
     norm = torch.linalg.vector_norm(v, dim=over, keepdim=True)
-    unit = v / norm
-    along = (rows * unit).sum([i + 1 for i in over], keepdim=True)
-    return {"original0": along, "original1": (size / norm) * (rows - along * unit)}
+    unit, stretch = v / norm, size / norm
+    if isinstance(factor, Places) and axis == 0 and not factor.shape and not factor.vocabulary:
+        g = replace(factor, b=factor.b * stretch[:, 0]).dense().unflatten(2, v.shape)
+        along = torch.einsum("ntdo,nto->ndo", factor.b, factor.a @ unit.mT)[..., None]
+        across, rest = along * stretch, None
+    else:
+        g = factor.dense().unflatten(2, v.shape)
+        along = across = (g * unit).sum([i + 2 for i in over], keepdim=True)
+        rest = stretch
+    frozen = not (g.requires_grad or across.requires_grad or unit.requires_grad)
+    left = g.addcmul_(across, unit, value=-1) if frozen else g - across * unit
+    left = left if rest is None else left * rest
+    return {"original0": Dense(along.flatten(2)), "original1": Dense(left.flatten(2))}
+
+
+def _of_spectral_norm(factor: Places, weight: Tensor, made: Any) -> Places:
+    """``W = V/σ`` with ``σ = uᵀVv``, u and v at rest: ``∂V = (∂W - ⟨∂W, W⟩ u vᵀ)/σ``, one more
+    place.
+    """
+    u, v = made._u, made._v
+    sigma = torch.dot(u, weight @ v)
+    along = torch.einsum("ntdo,nto->nd", factor.b, factor.a @ (weight.mT / sigma))
+    place = v.expand(len(factor), 1, -1), -along[:, None, :, None] * u
+    b = torch.cat([x.permute(2, 0, 1, 3) for x in (factor.b, place[1])], 2) / sigma
+    return replace(factor, a=torch.cat([factor.a, place[0]], 1), b=b.permute(1, 2, 0, 3))
