@@ -66,9 +66,7 @@ def test_checkpoints_are_unwrapped_and_the_notes_say_how(tmp_path, source, state
 
 def test_weights_of_another_model_are_refused_with_a_count(tmp_path, source, state):
     torch.save({"epoch": 1, "optimizer": {}}, tmp_path / "w.pt")
-    with pytest.raises(
-        InputError, match=r"weights match 0 of 4 .*The file holds: epoch, optimizer"
-    ):
+    with pytest.raises(InputError, match=r"weights match 0 of 4 .*holds: epoch, optimizer"):
         load_model(f"{source}:make", weights=str(tmp_path / "w.pt"))
     torch.save(state, tmp_path / "w.pt")
     with pytest.raises(InputError, match=r"weights match 1 of 4 parameters.*0\.weight"):

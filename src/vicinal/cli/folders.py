@@ -59,7 +59,11 @@ def locked(folder: Path, kind: str | None = None) -> Iterator[Path]:
     """
     _check_ours(folder, kind)
     made = [path for path in (folder, *folder.parents) if not path.exists()]
-    lock = _taken(folder)
+    try:
+        lock = _taken(folder)
+    except InputError:
+        _remove_if_bare(made)
+        raise
     before = {name for name in (WORK, NEW) if (folder / name).exists()}
     try:
         _tidy(folder)
