@@ -178,8 +178,12 @@ class Audit(Record):
         codes |= {code for example in shown for code in (example.label, example.predicted)}
         if any(not 0 <= code < len(self.classes) for code in codes if code is not None):
             raise InputError(f"a class of `Audit` is none of its {len(self.classes)} classes.")
-        if not all(0 <= share <= 1 + 1e-6 for share in cases.confidence):
-            raise InputError("`Audit.cases.confidence` must lie between 0 and 1.")
+        for name, most in (
+            ("confidence", 1), ("credibility", 1), ("familiarity", 1), ("near_percentile", 100)
+        ):  # fmt: skip
+            shares = [share for share in getattr(cases, name) or () if share is not None]
+            if not all(0 <= share <= most + 1e-6 for share in shares):
+                raise InputError(f"`Audit.cases.{name}` must lie between 0 and {most}.")
         lists: list[Any] = [*zip(cases.neighbors, cases.weights, cases.distances, strict=True)]
         lists += [(suspect.neighbors, suspect.weights, suspect.distances) for suspect in suspects]
         lists += [(self.support.row, self.support.id, self.support.label)]

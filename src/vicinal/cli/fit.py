@@ -90,9 +90,8 @@ def stored_support(options: FitOptions, metric: str, console: Console) -> Labele
         )
     else:
         support = _labeled(options.support, options, console)
-        given, labels = support.embeddings, support.labels
-        rows = np.asarray(given, dtype=np.float32)
-        if not np.array_equal(given, rows):
+        labels, rows = support.labels, np.asarray(support.embeddings, dtype=np.float32)
+        if not np.array_equal(np.asarray(support.embeddings), rows):
             console.warn("the table holds float32: what the rows have beyond that is rounded.")
         search = PgSearch(*pg_address(options.store), metric=metric).build(rows, labels)
     if search.labels is None or any(label is None for label in search.labels.tolist()):

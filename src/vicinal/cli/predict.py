@@ -206,7 +206,7 @@ def embedded(options: PredictOptions, made: MadeFrom, console: Console) -> RowSe
     """Images, or other inputs, as the layer that the head was fitted on puts them out."""
     spec = options.model
     if spec is None and made.model == ENCODER:  # our own code: it need not be typed
-        size = options.size or made.size
+        size = ImageReading(options.size or made.size).checked().size
         return encoded_rows(read_rows(options.query, options), replace(options, size=size), console)
     if spec is None:
         raise InputError(f"{options.query} has to be embedded first. {_how_to_embed(made)}")

@@ -84,9 +84,18 @@ def take(x: Inputs, index: slice | Tensor | list[int]) -> Inputs:
 def run(model: nn.Module, x: Inputs, params: Mapping[str, Tensor] | None = None) -> Any:
     """The model's answer to a tensor, or to tensors by name; with other parameters if given."""
     args, kwargs = ((x,), {}) if isinstance(x, Tensor) else ((), dict(x))
-    if not params:
-        return model(*args, **kwargs)
-    return functional_call(model, dict(params), args, kwargs)
+    try:
+        return (
+            functional_call(model, dict(params), args, kwargs) if params else model(*args, **kwargs)
+        )
+    except RuntimeError as error:
+        held = next((p.dtype for p in model.parameters()), None)
+        if not isinstance(x, Tensor) or x.dtype == held or "type" not in str(error):
+            raise
+        raise InputError(
+            f"the model holds {held} and was given {x.dtype} ({error}). Pass the data as {held}, "
+            "or move the model."
+        ) from error
 
 
 def layers_of(model: nn.Module) -> dict[str, nn.Module]:
