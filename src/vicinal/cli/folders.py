@@ -59,11 +59,7 @@ def locked(folder: Path, kind: str | None = None) -> Iterator[Path]:
     """
     _check_ours(folder, kind)
     made = [path for path in (folder, *folder.parents) if not path.exists()]
-    try:
-        lock = _taken(folder)
-    except InputError:
-        _remove_if_bare(made)
-        raise
+    lock = _taken(folder, made)
     before = {name for name in (WORK, NEW) if (folder / name).exists()}
     try:
         _tidy(folder)
@@ -160,7 +156,7 @@ def listed(folder: Path) -> list[str]:
     else:
         mark = _read(folder / MARK)
         names = list(_run_files(mark)) if mark else []
-        names += list(FILES_OF_0_1) if (folder / UNFINISHED).exists() else []
+        names += [*FILES_OF_0_1, UNFINISHED] if (folder / UNFINISHED).exists() else []
     return [name for name in names if (folder / name).is_file()]
 
 
@@ -225,7 +221,7 @@ def _is_bare(path: Path) -> bool:
     return _journal(path) is not None or is_capture(path) or all(map(_is_bare, path.iterdir()))
 
 
-def _taken(folder: Path) -> FileLock:
+def _taken(folder: Path, made: list[Path]) -> FileLock:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         lock = FileLock(folder / LOCK)
@@ -235,6 +231,7 @@ def _taken(folder: Path) -> FileLock:
             f"{folder} is in use by another process. Wait for it, or give another --out."
         ) from None
     except (OSError, ValueError) as error:
+        _remove_empty(made)
         raise InputError(
             f"cannot write to --out {folder}: {reason(error)}. Give another folder."
         ) from None
@@ -242,10 +239,15 @@ def _taken(folder: Path) -> FileLock:
 
 
 def _remove_if_bare(made: list[Path]) -> None:
-    """Folders that were made for nothing, innermost first; one that holds anything stays."""
+    """Folders that were made for nothing; only who has the lock may call this."""
     if made:
         with suppress(OSError):
             (made[0] / LOCK).unlink(missing_ok=True)
+    _remove_empty(made)
+
+
+def _remove_empty(made: list[Path]) -> None:
+    """Innermost first; one that holds anything stays."""
     for path in made:
         with suppress(OSError):
             path.rmdir()
