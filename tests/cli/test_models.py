@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 
+from vicinal.capture import capture
 from vicinal.checks import InputError
 from vicinal.cli.models import check_output, imported, load_model
 
@@ -90,6 +91,8 @@ def test_compiled_programs_run_without_their_source(tmp_path, source):
         loaded = load_model(str(tmp_path / name))
         assert not loaded.hooks
         torch.testing.assert_close(loaded.model(x), model(x))
+        found = capture(loaded.model, x, ["output"], batch_size=2)["output"]
+        torch.testing.assert_close(found, model(x).detach())
 
 
 @pytest.mark.parametrize(

@@ -296,39 +296,3 @@ def test_a_typo_does_not_block_a_folder(world, tmp_path):
     assert said(tmp_path, *call, "fc").code == 2
     assert list(tmp_path.iterdir()) == []
     assert said(tmp_path, *call, "1").code == 0
-
-
-def test_the_mark_of_an_unfinished_run_goes_with_the_swap(tmp_path):
-    out = tmp_path / "out"
-    out.mkdir()
-    for name in (folders.UNFINISHED, "audit.json"):  # as version 0.1 left it
-        (out / name).write_text("old")
-    new_run(out, ["audit.json"])
-    assert sorted(os.listdir(out)) == ["audit.json", folders.MARK]
-    assert (out / "audit.json").read_text() == "audit.json audit.json"
-
-
-def test_folders_that_were_made_for_a_name_too_long_are_gone_again(tmp_path):
-    with (
-        pytest.raises(files.InputError, match="File name too long"),
-        folders.locked(tmp_path / "a" / ("n" * 300)),
-    ):
-        pass
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_a_file_that_cannot_be_put_back_is_named(tmp_path, monkeypatch):
-    """The second rename fails, and so does every later one: the disk is gone."""
-    (tmp_path / "a").write_text("old")
-    count, real = 0, os.replace
-
-    def replace(*words):
-        nonlocal count
-        count += 1
-        if count > 1:
-            raise OSError(errno.EIO, os.strerror(errno.EIO))
-        real(*words)
-
-    monkeypatch.setattr(files.os, "replace", replace)
-    with pytest.raises(files.DiskError, match="a could not be put back as it was"):
-        files.write_together({tmp_path / "a": "new", tmp_path / "b": "new"})

@@ -86,8 +86,12 @@ def _nll(p, correct):
 
 
 def _two(p):
-    p = torch.as_tensor(np.asarray(plain(p)))
-    return torch.stack([1 - p, p], 1)
+    """Both columns, where there is a list of numbers."""
+    try:
+        p = torch.as_tensor(np.asarray(plain(p)))
+    except (TypeError, ValueError):
+        return p
+    return torch.stack([1 - p, p], 1) if p.ndim == 1 else p
 
 
 PAIRED = {  # name: (call, the same by a plain loop) of confidences and whether they came true

@@ -18,6 +18,7 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
+from vicinal.audits.parts import is_parts
 from vicinal.capture.shards import MANIFEST, ShardStore, is_capture
 from vicinal.checks import InputError
 from vicinal.files import (
@@ -218,7 +219,8 @@ def _is_bare(path: Path) -> bool:
     """Whether a folder inside ours holds nothing but what we put there."""
     if path.is_symlink() or not path.is_dir():
         return path.name.endswith(PARTIAL)
-    return _journal(path) is not None or is_capture(path) or all(map(_is_bare, path.iterdir()))
+    ours = _journal(path) is not None or is_capture(path) or is_parts(path)
+    return ours or all(map(_is_bare, path.iterdir()))
 
 
 def _taken(folder: Path, made: list[Path]) -> FileLock:
