@@ -243,7 +243,8 @@ def kernel(drawn):
         k = np.asarray(gram.detach().double())
         if not np.isfinite(k).all():
             return f"not finite: {k}"
-        x = np.asarray(torch.as_tensor(drawn["x"]).detach().to(drawn["dtype"]).double())
+        x = drawn["x"] if isinstance(drawn["x"], torch.Tensor) else np.asarray(drawn["x"])
+        x = np.asarray(torch.as_tensor(x).detach().to(drawn["dtype"]).double())
         a = np.hstack([x, np.ones((len(x), 1))])
         if drawn["kind"] == "correlation":
             a = a / np.abs(a).max(1, keepdims=True)

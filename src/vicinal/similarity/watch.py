@@ -90,11 +90,13 @@ def run(model: nn.Module, x: Inputs, params: Mapping[str, Tensor] | None = None)
         )
     except RuntimeError as error:
         held = next((p.dtype for p in model.parameters()), None)
-        if not isinstance(x, Tensor) or x.dtype == held or "type" not in str(error):
+        kinds = isinstance(x, Tensor) and x.dtype != held and "type" in str(error)
+        if not kinds and "shapes cannot be multiplied" not in str(error):
             raise
+        given = f"{tuple(x.shape)} of {x.dtype}" if isinstance(x, Tensor) else "tensors by name"
         raise InputError(
-            f"the model holds {held} and was given {x.dtype} ({error}). Pass the data as {held}, "
-            "or move the model."
+            f"the model, which holds {held}, cannot take {given}: {error}. Pass data of the shape "
+            "and dtype that it was made for."
         ) from error
 
 
