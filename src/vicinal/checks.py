@@ -115,6 +115,7 @@ def as_matrix(value: Any, name: str, *, finite: bool = True) -> Tensor:
 
 def check_finite(x: Tensor, name: str) -> None:
     """NaN and infinity are errors everywhere but in a loss; the rows that hold them are named."""
+    x = x.float() if x.is_floating_point() and x.element_size() == 1 else x  # float8 has no sum
     if bool(torch.isfinite(x.sum())):  # one cheap pass; the sum is finite only if every entry is
         return
     bad = (~torch.isfinite(x)).flatten(1).any(1) if x.ndim > 1 else ~torch.isfinite(x)

@@ -167,15 +167,23 @@ def move_together(pairs: Sequence[tuple[Path, Path]]) -> None:
                 os.replace(source, path)
                 done.append((source, path, old))
         except BaseException as error:
-            for source, target, old in reversed(done):
-                with suppress(OSError):
-                    os.replace(target, source)
-                if old is not None:
-                    with suppress(OSError):
-                        os.replace(old, target)
+            stuck = [target for step in reversed(done) if (target := _taken_back(*step))]
             if isinstance(error, OSError):
-                raise _refused(path, error) from error
+                raise _refused(path, error, stuck) from error
             raise
+
+
+def _taken_back(source: Path, target: Path, old: Path | None) -> Path | None:
+    """A rename undone; the place itself where the disk refuses that too."""
+    with suppress(OSError):
+        os.replace(target, source)
+    if old is None:
+        return target if target.exists() else None
+    try:
+        os.replace(old, target)
+    except OSError:
+        return target
+    return None
 
 
 def sweep(folder: Path, prefix: str = ".") -> None:
@@ -196,8 +204,11 @@ def remove_tree(path: Path) -> None:
             shutil.rmtree(path)
 
 
-def _refused(path: Path | None, error: BaseException) -> DiskError:
-    return DiskError(f"cannot write {path}: {reason(error)}. What was there is as it was.")
+def _refused(path: Path | None, error: BaseException, stuck: Sequence[Path] = ()) -> DiskError:
+    left = f"{stuck[0]} could not be put back as it was either." if stuck else ""
+    return DiskError(
+        f"cannot write {path}: {reason(error)}. {left or 'What was there is as it was.'}"
+    )
 
 
 def _prefix(path: Path) -> str:

@@ -1,9 +1,7 @@
 """One process at a time in a folder, and nothing left behind that was not asked for."""
 
-import os
 import subprocess
 import sys
-import threading
 
 import pytest
 
@@ -37,36 +35,6 @@ def test_a_folder_in_use_is_left_alone_until_its_process_ends_however_it_ends(
     with locked(tmp_path / "busy"):
         pass
     assert list((tmp_path / "busy").iterdir()) == []
-
-
-def test_a_lock_file_of_version_0_1_locks_nothing_even_if_its_number_lives_again(tmp_path):
-    (tmp_path / ".lock").write_text(f"{os.getpid()} 0\n")
-    with locked(tmp_path):
-        pass
-    assert list(tmp_path.iterdir()) == []
-
-
-def test_of_a_crowd_at_the_door_one_at_a_time_is_inside(tmp_path):
-    inside, crowd, entered = [], [], []
-
-    def visit():
-        for _ in range(60):
-            try:
-                with locked(tmp_path / "run"):
-                    inside.append(1)
-                    crowd.append(len(inside))
-                    entered.append(1)
-                    inside.pop()
-            except InputError:
-                pass
-
-    visitors = [threading.Thread(target=visit) for _ in range(4)]
-    for visitor in visitors:
-        visitor.start()
-    for visitor in visitors:
-        visitor.join()
-    assert entered
-    assert set(crowd) == {1}
 
 
 def stopped_by(error, place):

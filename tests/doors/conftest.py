@@ -46,6 +46,7 @@ def world(tmp_path_factory):
 
     table = pyarrow.table({"embedding": z.tolist(), "label": y})
     pyarrow.parquet.write_table(table, folder / "t.parquet")
+    (folder / "decisions.csv").write_text("row,decision,label\n0,relabel,1\n")
     (folder / "net.py").write_text(NET)
     torch.manual_seed(0)
     torch.save(torch.nn.Linear(4, 3).state_dict(), folder / "w.pt")

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 import vicinal
 from fuzz.generators import jobs, labels, rows, usually
+from fuzz.measures import MEASURES
 from fuzz.outcomes import Outcomes
 from losses.catalog import CATALOG
 from vicinal import losses
@@ -165,3 +166,4 @@ def run(name, count, number):
 
 
 GENERATORS = {"audit": (jobs(), audit), "ned": (fits(), classifier), "loss": (batches(), loss)}
+GENERATORS |= MEASURES

@@ -118,6 +118,7 @@ class About:
     support_ids: Sequence[str] | None = None
     query_ids: Sequence[str] | None = None
     class_names: Sequence[str] | Mapping[Any, str] | None = None  # in the order of the logits
+    features: tuple[str, ...] = ()  # what the columns of the rows are called
     model: str | None = None
     command: str = ""
     reproduce: str = ""

@@ -8,6 +8,7 @@ not.
 from __future__ import annotations
 
 import io
+import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,15 @@ from typing import Any
 import numpy as np
 
 from vicinal.checks import InputError
-from vicinal.files import DiskError, reading, reason, regular_file, sweep, write_atomically
+from vicinal.files import (
+    PARTIAL,
+    DiskError,
+    reading,
+    reason,
+    regular_file,
+    sweep,
+    write_atomically,
+)
 from vicinal.neighbors.search.resumable import Progress
 
 JUDGED = 1024  # rows of a part judged at a time: the working memory
@@ -49,6 +58,18 @@ def parquet() -> Any:
             "pip install 'vicinal[parquet]'."
         ) from None
     return pyarrow
+
+
+_FOLDER = re.compile(r"(labels|samples)-[0-9a-f]{16}-[0-9]+")
+_PART = re.compile(r"part-[0-9]{5,}\.parquet")
+
+
+def is_parts(folder: Path) -> bool:
+    """Whether a folder bears the name of such parts and holds nothing else."""
+    names = [path.name for path in folder.iterdir()]
+    return _FOLDER.fullmatch(folder.name) is not None and all(
+        _PART.fullmatch(name) or name.endswith(PARTIAL) for name in names
+    )
 
 
 class Parts:
@@ -88,15 +109,19 @@ class Parts:
 
     def _write(self, at: int, columns: Columns) -> None:
         pyarrow, buffer = parquet(), io.BytesIO()
-        pyarrow.parquet.write_table(pyarrow.table(dict(columns)), buffer)
+        table = pyarrow.table(dict(columns))
+        pyarrow.parquet.write_table(table, buffer, write_page_checksum=True)
         write_atomically(self.path(at), buffer.getvalue())
 
     def read(self, *columns: str, rows: Sequence[int] | None = None) -> Iterator[dict[str, Any]]:
         """Some columns of one part after the other, as numpy arrays or lists; or of some rows."""
-        for path in self.paths:
+        read = parquet().parquet.read_table
+        for path, (start, stop) in zip(self.paths, self.spans, strict=True):
             regular_file(path, "part", within=self.folder)
             with reading(path, "Run the same command with --fresh."):
-                table = parquet().parquet.read_table(path, columns=list(columns))
+                table = read(path, columns=list(columns), page_checksum_verification=True)
+                if table.num_rows != stop - start:
+                    raise ValueError(f"it holds {table.num_rows} rows, not {stop - start}")
                 if rows is not None:
                     table = table.filter(np.isin(table["row"].to_numpy(), rows))
                 yield {name: _values(table[name]) for name in columns}

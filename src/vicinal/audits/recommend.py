@@ -210,8 +210,9 @@ def made_from(facts: Facts) -> MadeFrom:
     called = zip(map(str, sets.classes.tolist()), sets.names, strict=True)
     names = {label: name for label, name in called if label != name}
     if model is None:
-        known, size = facts.about.model, config.get("size")
-        return MadeFrom(known, size=size, normalize=facts.settings.normalize, names=names)
+        about, normalize = facts.about, facts.settings.normalize
+        return MadeFrom(about.model, size=config.get("size"), normalize=normalize, names=names,
+                        features=about.features)  # fmt: skip
     reading = {name: config[name] for name in ("weights", "size", "gray") if config.get(name)}
     reading |= {name: floats(config[name], name) for name in ("mean", "std") if config.get(name)}
     return MadeFrom(

@@ -174,8 +174,12 @@ class Audit(Record):
         codes |= {code for example in shown for code in (example.label, example.predicted)}
         if any(not 0 <= code < len(self.classes) for code in codes if code is not None):
             raise InputError(f"a class of `Audit` is none of its {len(self.classes)} classes.")
-        if cases.confidence and not 0 <= min(cases.confidence) <= max(cases.confidence) <= 1 + 1e-6:
-            raise InputError("`Audit.cases.confidence` must lie between 0 and 1.")
+        for name, most in (
+            ("confidence", 1), ("credibility", 1), ("familiarity", 1), ("near_percentile", 100)
+        ):  # fmt: skip
+            shares = [share for share in getattr(cases, name) or () if share is not None]
+            if not all(0 <= share <= most + 1e-6 for share in shares):
+                raise InputError(f"`Audit.cases.{name}` must lie between 0 and {most}.")
         columns = (cases.neighbors, cases.weights, cases.distances)
         uneven = len({tuple(map(len, column)) for column in columns}) > 1
         lists: list[Any] = [(one.neighbors, one.weights, one.distances) for one in suspects]

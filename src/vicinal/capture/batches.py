@@ -225,8 +225,9 @@ def _are_numbers(value: Any) -> bool:
 
 
 def _slices(columns: Sequence[Any], batch_size: int, start: int, name: str) -> Iterator[Batch]:
-    rows = len(columns[0])
+    rows = len(_whole(columns[0], name))
     for column in columns[1:]:
+        _whole(column, name)
         if len(column) != rows:
             raise InputError(
                 f"`{name}` must have the same number of rows everywhere: {rows} inputs, but "
@@ -238,10 +239,18 @@ def _slices(columns: Sequence[Any], batch_size: int, start: int, name: str) -> I
         yield _as_batch(parts, at, name)
 
 
+def _whole(column: Any, name: str) -> Any:
+    """A column as it is; of a tensor whose kind cannot be sliced the sentence for its kind."""
+    column = as_tensor(column, name) if isinstance(column, Tensor) else column
+    if not getattr(column, "shape", (0,)):
+        raise InputError(f"`{name}` is a single number. Pass one row for each sample.")
+    return column
+
+
 def _named_slices(
     data: Mapping[str, Any], batch_size: int, start: int, name: str
 ) -> Iterator[Batch]:
-    sizes = {key: len(v) for key, v in data.items()}
+    sizes = {key: len(_whole(v, name)) for key, v in data.items()}
     if len({*sizes.values()}) > 1:
         raise InputError(f"`{name}` must have the same number of rows under every name: {sizes}.")
     rows = next(iter(sizes.values()), 0)

@@ -71,7 +71,7 @@ def load_weights(model: nn.Module, found: Any, name: str) -> tuple[str, ...]:
         missing = next(k for k in wanted if k not in state or not _alike(wanted[k], state[k]))
         raise InputError(
             f"weights match {max(hits, 0)} of {len(wanted)} parameters of the model (first without "
-            f"a match: {missing}). The file holds: {keys}."
+            f"a match: {missing}). {name} holds: {keys}."
         )
     with reading(f"weights from {name}", "Save model.state_dict() alone."):
         model.load_state_dict({key: state[key] for key in wanted})

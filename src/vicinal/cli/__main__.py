@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import sys
 import traceback
+import warnings
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -64,6 +65,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     # Read when torch is loaded: idle threads sleep instead of spinning, which on a shared machine
     # is the difference between seconds and minutes.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    warnings.filterwarnings("ignore", module=r"PIL\.")  # what it doubts, it then refuses
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):  # a terminal that lacks a letter shows its number
             stream.reconfigure(errors="backslashreplace")

@@ -47,7 +47,7 @@ from vicinal.cli.model_inputs import (
     relabeled,
 )
 from vicinal.cli.models import model_of
-from vicinal.cli.row_set import RowSet, check_same_dims
+from vicinal.cli.row_set import RowSet, check_same_dims, in_order
 from vicinal.cli.run_folder import CLEANED, DROPPED, media_of, next_folder, write_run
 from vicinal.cli.verbs import METRICS, AuditOptions
 from vicinal.files import remove_tree
@@ -60,7 +60,8 @@ from vicinal.report.facts import (
 
 ROLES = ("support", "query", "calib", "foreign")
 # What says nothing without --model, and is not left aside in silence.
-OF_A_MODEL = ("stress", "checkpoints", "weights", "model_arg", "output", "embedding", "layer")
+OF_A_MODEL = ("stress", "checkpoints", "weights", "model_arg", "output", "embedding", "layer",
+              "mean", "std")  # fmt: skip
 
 
 def run(options: AuditOptions) -> None:
@@ -225,7 +226,8 @@ def _with_rows(
     if support.labels is None:
         raise without_labels(support, options.support)
     for role, rows in sets.items():
-        check_same_dims(support, rows, "support", role)
+        sets[role] = in_order(rows, support.features, support.name)
+        check_same_dims(support, sets[role], "support", role)
     tables = _dropped(sets.values(), console)
     about = _about(options, {"query": support, **sets})
     if support.source.endswith(f":{ENCODER}"):
@@ -341,6 +343,7 @@ def _about(options: AuditOptions, sets: dict[str, Any], names: list[str] | None 
         support_ids=_ids(support, options.hash_ids),
         query_ids=_ids(query, options.hash_ids),
         class_names=names or stated_order(options),
+        features=support.features,
         model=options.model,
         command=shlex.join(["vicinal", *sys.argv[1:]]),
         reproduce="vicinal audit --config config.json",

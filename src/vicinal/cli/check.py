@@ -7,7 +7,14 @@ from typing import Any
 from vicinal.checks import check_choice
 from vicinal.cli.console import Console
 from vicinal.cli.data_files import read_rows
-from vicinal.cli.row_set import RowSet, check_same_dims, checked_labels, usable, vectors
+from vicinal.cli.row_set import (
+    RowSet,
+    check_same_dims,
+    checked_labels,
+    in_order,
+    usable,
+    vectors,
+)
 from vicinal.cli.verbs import METRICS, CheckOptions
 from vicinal.confidence import load
 from vicinal.files import reading
@@ -27,6 +34,7 @@ def run(options: CheckOptions) -> None:
         facts.append(_row_facts(spec, rows))
         if rows.embeddings is not None:
             first = first or rows
+            rows = in_order(rows, first.features, first.name)
             check_same_dims(first, rows, first.source, rows.name)
     for fact in facts:
         console.print("  ".join(f"{key} {value}" for key, value in fact.items()))

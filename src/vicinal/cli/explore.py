@@ -26,11 +26,11 @@ from vicinal.cli.explore_decode import uploaded_picture, uploaded_rows
 from vicinal.cli.flags import FROM_CONFIG
 from vicinal.cli.model_inputs import ImageReading
 from vicinal.cli.models import model_of
+from vicinal.cli.predict import judged
 from vicinal.cli.run_folder import CONFIG, HEAD, read_run
 from vicinal.cli.verbs import AuditOptions, ExploreOptions
 from vicinal.confidence import load
 from vicinal.confidence.made_from import MadeFrom
-from vicinal.neighbors import unit_rows
 
 Judge = Callable[[str, bytes], list[dict[str, Any]]]
 
@@ -89,7 +89,7 @@ def judge_of(
                 "this run was made from embeddings: an image cannot be judged without the "
                 "model they came from. Run the audit with --model."
             )
-        out = head.predict(rows)
+        out = judged(head, rows)
         return [_answer(out, row, names, head.made_from.name_of) for row in range(len(rows))]
 
     return judge
@@ -131,7 +131,7 @@ def _embedder(
         pixels = uploaded_picture(data, size=how.size, gray=how.gray)
         x = how.as_input(pixels)[None]
         rows = capture(loaded.model, x, [layer], pool=compact)[layer].float()
-        return np.asarray(unit_rows(rows) if settings.normalize else rows)
+        return np.asarray(rows)
 
     return embed
 

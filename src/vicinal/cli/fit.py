@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
 from vicinal.checks import InputError, check_choice
 from vicinal.cli.console import Console
 from vicinal.cli.data_files import read_vectors, without_labels
+from vicinal.cli.row_set import RowSet, in_order
 from vicinal.cli.verbs import METRICS, FitOptions
 from vicinal.confidence import NEDClassifier, TrustHead
+from vicinal.confidence.made_from import MadeFrom
 from vicinal.confidence.support import LabeledSupport
 from vicinal.confidence.verdicts import Standards
 from vicinal.evaluation.threshold import LISTED
@@ -25,7 +26,7 @@ def run(options: FitOptions) -> None:
     """Read, fit, save, and print what the threshold promises."""
     console, path = Console(options.as_json, options.quiet), _checked(options)
     target = options.target_accuracy
-    calib = None if options.calib is None else _labeled(options.calib, options, console)
+    held = None if options.calib is None else _labeled(options.calib, options, console)
     ned = NEDClassifier(
         k=100 if options.k is None else options.k,
         sharpness="fit",
@@ -33,12 +34,18 @@ def run(options: FitOptions) -> None:
         bandwidth="class",
         metric="cosine" if options.metric == "cosine" else "sqeuclidean",
     )
+    features: tuple[str, ...] = ()
     with console.library_warnings():
         if options.store is None and not is_pg(options.support):
-            ned.fit(*_labeled(options.support, options, console))
+            support = _labeled(options.support, options, console)
+            features = support.features
+            held = held and in_order(held, features, support.name)
+            ned.fit(support.embeddings, support.labels)
         else:
             ned.fit_support(stored_support(options, ned.metric, console))
+        calib = None if held is None else (held.embeddings, held.labels)
         head = TrustHead.of(ned, calib, target_accuracy=target, unfamiliar=options.unfamiliar)
+    head.made_from = MadeFrom(features=features)
     head.save(path)
     if target is None:
         console.print(
@@ -82,9 +89,9 @@ def stored_support(options: FitOptions, metric: str, console: Console) -> Labele
             id=options.id_col, label=options.label_key, embedding=options.embedding_key
         )
     else:
-        rows, labels = _labeled(options.support, options, console)
-        given, rows = rows, np.asarray(rows, dtype=np.float32)
-        if not np.array_equal(given, rows):
+        support = _labeled(options.support, options, console)
+        labels, rows = support.labels, np.asarray(support.embeddings, dtype=np.float32)
+        if not np.array_equal(np.asarray(support.embeddings), rows):
             console.warn("the table holds float32: what the rows have beyond that is rounded.")
         search = PgSearch(*pg_address(options.store), metric=metric).build(rows, labels)
     if search.labels is None or any(label is None for label in search.labels.tolist()):
@@ -95,13 +102,13 @@ def stored_support(options: FitOptions, metric: str, console: Console) -> Labele
     return LabeledSupport(search, labels_of(search.labels, len(search)))
 
 
-def _labeled(spec: str, options: FitOptions, console: Console) -> tuple[Any, Any]:
+def _labeled(spec: str, options: FitOptions, console: Console) -> RowSet:
     rows = read_vectors(spec, options, zero_rows=options.metric == "cosine", console=console)
     if rows.labels is None:
         raise without_labels(rows, spec)
     for name, why in rows.dropped:
         console.warn(f"row {name} was dropped: {why}.")
-    return rows.embeddings, rows.labels
+    return rows
 
 
 def _rate(held: Standards) -> float:

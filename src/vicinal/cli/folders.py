@@ -18,6 +18,7 @@ from typing import Any
 
 from filelock import FileLock, Timeout
 
+from vicinal.audits.parts import is_parts
 from vicinal.capture.shards import MANIFEST, ShardStore, is_capture
 from vicinal.checks import InputError
 from vicinal.files import (
@@ -59,7 +60,7 @@ def locked(folder: Path, kind: str | None = None) -> Iterator[Path]:
     """
     _check_ours(folder, kind)
     made = [path for path in (folder, *folder.parents) if not path.exists()]
-    lock = _taken(folder)
+    lock = _taken(folder, made)
     before = {name for name in (WORK, NEW) if (folder / name).exists()}
     try:
         _tidy(folder)
@@ -156,7 +157,7 @@ def listed(folder: Path) -> list[str]:
     else:
         mark = _read(folder / MARK)
         names = list(_run_files(mark)) if mark else []
-        names += list(FILES_OF_0_1) if (folder / UNFINISHED).exists() else []
+        names += [*FILES_OF_0_1, UNFINISHED] if (folder / UNFINISHED).exists() else []
     return [name for name in names if (folder / name).is_file()]
 
 
@@ -218,10 +219,11 @@ def _is_bare(path: Path) -> bool:
     """Whether a folder inside ours holds nothing but what we put there."""
     if path.is_symlink() or not path.is_dir():
         return path.name.endswith(PARTIAL)
-    return _journal(path) is not None or is_capture(path) or all(map(_is_bare, path.iterdir()))
+    ours = _journal(path) is not None or is_capture(path) or is_parts(path)
+    return ours or all(map(_is_bare, path.iterdir()))
 
 
-def _taken(folder: Path) -> FileLock:
+def _taken(folder: Path, made: list[Path]) -> FileLock:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         lock = FileLock(folder / LOCK)
@@ -231,6 +233,7 @@ def _taken(folder: Path) -> FileLock:
             f"{folder} is in use by another process. Wait for it, or give another --out."
         ) from None
     except (OSError, ValueError) as error:
+        _remove_empty(made)
         raise InputError(
             f"cannot write to --out {folder}: {reason(error)}. Give another folder."
         ) from None
@@ -238,10 +241,15 @@ def _taken(folder: Path) -> FileLock:
 
 
 def _remove_if_bare(made: list[Path]) -> None:
-    """Folders that were made for nothing, innermost first; one that holds anything stays."""
+    """Folders that were made for nothing; only who has the lock may call this."""
     if made:
         with suppress(OSError):
             (made[0] / LOCK).unlink(missing_ok=True)
+    _remove_empty(made)
+
+
+def _remove_empty(made: list[Path]) -> None:
+    """Innermost first; one that holds anything stays."""
     for path in made:
         with suppress(OSError):
             path.rmdir()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -23,7 +24,7 @@ from vicinal.cli.image_rows import image_paths
 from vicinal.cli.models import check_output, imported
 from vicinal.cli.row_set import RowSet, checked_labels
 from vicinal.cli.user_code import user_code
-from vicinal.cli.verbs import DataOptions, ImageOptions
+from vicinal.cli.verbs import LARGEST, DataOptions, ImageOptions
 from vicinal.files import reading
 from vicinal.labels import labels_of
 
@@ -70,8 +71,6 @@ class ImageReading:
         """What the flags say."""
         mean = floats(options.mean, "--mean") if options.mean is not None else ()
         std = floats(options.std, "--std") if options.std is not None else ()
-        if 0.0 in std:
-            raise InputError("--std must not be 0: pixels are divided by it.")
         return cls(options.size, options.gray, mean, std).checked()
 
     def filled(self, other: Any) -> ImageReading:
@@ -86,7 +85,14 @@ class ImageReading:
         ).checked()
 
     def checked(self) -> ImageReading:
-        """Itself, if there is a mean and a deviation for each channel."""
+        """Itself, if there is a mean and a deviation for each channel; files say it as well."""
+        if self.size is not None and not 1 <= self.size <= LARGEST:
+            raise InputError(f"images cannot be read at size {self.size}: 1 to {LARGEST} can.")
+        for name, part in (("--mean", self.mean), ("--std", self.std)):
+            if len(part) not in (0, 1, 3) or not all(map(math.isfinite, part)):
+                raise InputError(f"the {name} of images must be 1 or 3 numbers, got {part}.")
+        if 0.0 in self.std:
+            raise InputError("the --std of images must not be 0: pixels are divided by it.")
         if self.gray and 3 in (len(self.mean), len(self.std)):
             raise InputError(
                 "images are read with one channel (--gray), and there are three numbers for their "

@@ -260,6 +260,17 @@ def _value(text: str) -> Any:
     return {"true": True, "false": False, "none": None}.get(text.lower(), text)
 
 
+class Program(nn.Module):
+    """A program as a model of one layer, its output: it takes neither hooks nor ``eval()``."""
+
+    def __init__(self, program: Callable[..., Any]) -> None:
+        super().__init__()
+        self.program = (program,)  # in a tuple: no module of ours
+
+    def forward(self, *inputs: Tensor) -> Any:
+        return self.program[0](*inputs)
+
+
 def _load_program(spec: str) -> LoadedModel:
     path = Path(spec)
     if not path.exists():
@@ -271,8 +282,10 @@ def _load_program(spec: str) -> LoadedModel:
     logging.disable(logging.WARNING)  # torch tells of a broken file in a log of its own
     try:
         if path.suffix == ".pt2":
-            return LoadedModel(torch.export.load(path).module(), path.name, hooks=False)
-        return LoadedModel(torch.jit.load(str(path), map_location="cpu"), path.name, hooks=False)
+            program = torch.export.load(path).module()
+        else:
+            program = torch.jit.load(str(path), map_location="cpu").eval()
+        return LoadedModel(Program(program), path.name, hooks=False)
     except Exception as error:
         raise InputError(
             f"{path.name} is neither TorchScript nor an exported program ({reason(error)}). For a "

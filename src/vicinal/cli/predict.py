@@ -13,6 +13,7 @@ from typing import Any, Self, TextIO
 
 import numpy as np
 import torch
+from numpy.typing import NDArray
 
 from vicinal.audits.encoder import ENCODER
 from vicinal.audits.entangled_layers import compact
@@ -24,9 +25,10 @@ from vicinal.cli.data_files import read_rows
 from vicinal.cli.image_rows import encoded_rows
 from vicinal.cli.model_inputs import ImageReading, check_fits, model_inputs
 from vicinal.cli.models import model_of
-from vicinal.cli.row_set import RowSet, usable, vectors
+from vicinal.cli.row_set import RowSet, in_order, usable, vectors
 from vicinal.cli.verbs import PredictOptions
 from vicinal.confidence import TrustHead, load
+from vicinal.confidence.head import Judgement
 from vicinal.confidence.made_from import MadeFrom
 from vicinal.files import check_output, reading, reason, regular_file, write_together
 from vicinal.neighbors import unit_rows
@@ -48,7 +50,7 @@ FIELDS = (
 def run(options: PredictOptions) -> None:
     """Judge block after block, write every answer, print the first and the counts."""
     console = Console(options.as_json, options.quiet, aside=options.jsonl == STANDARD)
-    for name in ("weights", "model_arg", "output", "embedding"):
+    for name in ("weights", "model_arg", "output", "embedding", "mean", "std"):
         if options.model is None and getattr(options, name):
             raise InputError(f"--{name.replace('_', '-')} says nothing without --model: add it.")
     head = trust_head_in(options.head)
@@ -82,10 +84,7 @@ def answers(head: TrustHead, rows: RowSet) -> Iterator[dict[str, Any]]:
             f"the head was fitted on {wanted} dims but {rows.name} has {rows.shape[1]}. They must "
             "come from the same model and layer."
         )
-    x = rows.embeddings
-    if head.made_from.normalize and x is not None:
-        x = unit_rows(torch.as_tensor(x)).numpy()
-    out = head.predict(x)
+    out = judged(head, rows.embeddings)
     for row in range(len(rows)):
         yield {
             "id": rows.row_id(row),
@@ -98,6 +97,18 @@ def answers(head: TrustHead, rows: RowSet) -> Iterator[dict[str, Any]]:
             "reason": out.reason[row],
             "neighbors": [int(i) for i in out.neighbors[row][:5]],
         }
+
+
+def judged(head: TrustHead, x: NDArray[Any] | None) -> Judgement:
+    """What the head says of rows, scaled first as its own were."""
+    if head.made_from.normalize and x is not None:
+        if not x.any(1).all():
+            raise InputError(
+                "a row of zeros has no direction, and this head compares rows of length 1. Leave "
+                "the row out."
+            )
+        x = unit_rows(torch.as_tensor(x)).numpy()
+    return head.predict(x)
 
 
 def as_table(answers: Sequence[dict[str, Any]]) -> list[str]:
@@ -185,6 +196,7 @@ def _blocks(options: PredictOptions, head: TrustHead, console: Console) -> Itera
         if rows.embeddings is None or options.model is not None:
             rows = embedded(options, head.made_from, console)
         rows = vectors(rows, pool=options.pool, transpose=options.transpose)
+        rows = in_order(rows, head.made_from.features, str(options.head))
         rows = usable(rows, drop_bad=False, zero_rows=head.made_from.normalize)
     for at in range(0, len(rows), BLOCK):
         yield rows.take(np.arange(at, min(at + BLOCK, len(rows))))
@@ -194,7 +206,7 @@ def embedded(options: PredictOptions, made: MadeFrom, console: Console) -> RowSe
     """Images, or other inputs, as the layer that the head was fitted on puts them out."""
     spec = options.model
     if spec is None and made.model == ENCODER:  # our own code: it need not be typed
-        size = options.size or made.size
+        size = ImageReading(options.size or made.size).checked().size
         return encoded_rows(read_rows(options.query, options), replace(options, size=size), console)
     if spec is None:
         raise InputError(f"{options.query} has to be embedded first. {_how_to_embed(made)}")

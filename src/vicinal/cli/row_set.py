@@ -50,6 +50,7 @@ class RowSet:
     table: Sequence[Sequence[Any]] | None = None
     columns: tuple[str, ...] = ()
     logits: NDArray[Any] | None = None
+    features: tuple[str, ...] = ()  # the columns that are the embedding, where a table has many
     source: str = ""  # "train.npz:Z": what the messages call the embeddings
     dropped: tuple[tuple[str, str], ...] = field(default=())  # (id, why)
     root: Path | None = None  # the folder that paths of pictures must stay in; None: given by hand
@@ -189,6 +190,23 @@ def usable(rows: RowSet, *, drop_bad: bool, zero_rows: bool) -> RowSet:
     if len(kept) == 0:
         raise InputError(f"{rows.name}: no row is left after --drop-bad.")
     return replace(kept, dropped=(*rows.dropped, *gone))
+
+
+def in_order(rows: RowSet, features: tuple[str, ...], first: str) -> RowSet:
+    """The columns in the order of ``features``, those of ``first``; others are refused."""
+    if not features or not rows.features or rows.features == features or rows.embeddings is None:
+        return rows
+    for names, others, place, other in (
+        (rows.features, features, rows.name, first),
+        (features, rows.features, first, rows.name),
+    ):
+        if more := [name for name in names if name not in others]:
+            raise InputError(
+                f"{place} has the numeric column {more[0]!r}, which {other} has not. Numbers are "
+                "compared column by column: give both the same ones."
+            )
+    order = [rows.features.index(name) for name in features]
+    return replace(rows, embeddings=rows.embeddings[:, order], features=features)
 
 
 def check_same_dims(first: RowSet, other: RowSet, name: str, other_name: str) -> None:

@@ -13,6 +13,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -110,8 +111,8 @@ def write_run(
         mark = {"format": FORMAT, "format_version": VERSION, "files": files}
         facts = {**audit.provenance.to_dict(), "git": git_commit(), "argv": sys.argv}
         write_json(new / MARK, {**mark, **facts})
-    remove_tree(folder / WORK)
-    (folder / UNFINISHED).unlink(missing_ok=True)
+    with suppress(OSError):  # the run is there: what cannot be removed is no failure of it
+        remove_tree(folder / WORK)
 
 
 def _second_name(path: Path, name: Path) -> None:

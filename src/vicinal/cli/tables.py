@@ -84,6 +84,7 @@ def _table_in(path: Path) -> dict[str, list[Any]]:
             f"line {ragged[0]} has {len(rows[ragged[0] - 1])} cells, the heading has {len(rows[0])}"
         )
     _check_unique(rows[0])
+    _check_heading(rows[0])
     return {name: [row[at] for row in rows[1:]] for at, name in enumerate(rows[0])}
 
 
@@ -109,6 +110,17 @@ def _check_unique(names: list[str]) -> None:
         raise ValueError(f"its heading names {twice[0]!r} twice")
 
 
+def _check_heading(names: list[str]) -> None:
+    """Refuse a first line of data: broken numbers in no order, where wavelengths would rise."""
+    found = [float(name) for name in names if _is_number(name)]
+    broken = any("." in name for name in names if _is_number(name))
+    if broken and found != sorted(found):
+        raise ValueError(
+            f"its first line ({', '.join(names)[:60]}) is data, not the names of the columns. Put "
+            "a heading above it"
+        )
+
+
 def _from_table(path: Path, table: Mapping[str, list[Any]], options: DataOptions) -> RowSet:
     """The embedding list column, or all numeric columns that are nothing else."""
     name = path.name
@@ -124,6 +136,7 @@ def _from_table(path: Path, table: Mapping[str, list[Any]], options: DataOptions
     lists = [key for key in table if key not in taken and isinstance(table[key][0], list)]
     usual = usual or (lists if len(lists) == 1 else [])  # one column of lists is what is meant
     vector = pick(table, options.embedding_key, usual, name, "--embedding-key")
+    features: tuple[str, ...] = ()
     numeric = [key for key in table if key not in taken and _is_numeric(table[key])]
     if vector:
         embeddings: NDArray[Any] | None = _stacked(table[vector], f"{name}:{vector}")
@@ -132,7 +145,7 @@ def _from_table(path: Path, table: Mapping[str, list[Any]], options: DataOptions
         embeddings, shown = None, []
     elif numeric:
         embeddings = np.array([_numbers(table[key], key) for key in numeric]).T
-        shown = numeric
+        shown, features = numeric, tuple(numeric)
     else:
         raise InputError(
             f"{name} has no 'embedding' column and no numeric columns (columns: "
@@ -149,6 +162,7 @@ def _from_table(path: Path, table: Mapping[str, list[Any]], options: DataOptions
         table=table_rows if shown and text is None and image is None else None,
         columns=tuple(shown) if text is None and image is None else (),
         source=f"{name}:{vector or 'columns'}",
+        features=features,
         root=path if path.is_dir() else path.parent,
     )
 
@@ -171,11 +185,12 @@ def _is_numeric(values: list[Any]) -> bool:
 
 
 def _is_number(value: Any) -> bool:
+    """Whether it is one, or written as one; ``1_0`` is a slip, though Python reads it as ten."""
     try:
         float(value)
     except (TypeError, ValueError, OverflowError):
         return False
-    return not isinstance(value, bool)
+    return not isinstance(value, bool) and not (isinstance(value, str) and "_" in value)
 
 
 def _numbers(values: list[Any], column: str) -> list[float]:
@@ -197,8 +212,10 @@ def _stacked(values: list[Any], name: str) -> NDArray[Any]:
     rows: list[Any] = []
     for at, value in enumerate(values):
         with reading(f"row {at} of {name}", "Write a list of numbers like [0.1, 2]."):
-            row = np.asarray(json.loads(value) if isinstance(value, str) else value)
-            if row.dtype.kind not in "iuf" or row.ndim < 1:
+            given = json.loads(value) if isinstance(value, str) else value
+            row = np.asarray(given)
+            truth = isinstance(given, list) and bool in set(map(type, given))
+            if truth or row.dtype.kind not in "iuf" or row.ndim < 1:
                 raise ValueError(f"{str(value)[:40]!r} is no list of numbers")
             if rows and row.shape != rows[0].shape:
                 raise InputError(

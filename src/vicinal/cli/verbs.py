@@ -43,6 +43,7 @@ TrustFolder = Annotated[
 On = Annotated[
     str | None, typer.Option("--on", help="ray, or ray://host:10001: work in a Ray cluster.")
 ]
+LARGEST = 4096  # pixels of a side
 METRICS = ("l2", "cosine")
 
 
@@ -121,7 +122,7 @@ class ImageOptions:
     """How images are read for a model."""
 
     size: Annotated[
-        int | None, typer.Option("--size", help="Resize images to this square.", min=1, max=4096)
+        int | None, typer.Option("--size", help="Resize images to this square.", min=1, max=LARGEST)
     ] = None
     gray: Annotated[bool, typer.Option("--gray", help="Read images with one channel.")] = False
     mean: Annotated[

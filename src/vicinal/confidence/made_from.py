@@ -27,6 +27,7 @@ class MadeFrom(Record):
     std: tuple[float, ...] = ()
     normalize: bool = False  # rows were scaled to length 1
     names: dict[str, str] = field(default_factory=dict)
+    features: tuple[str, ...] = ()  # the columns of the table they were read from, in this order
     sample_of: int | None = None  # the support is a sample of so many rows
 
     def name_of(self, label: Any) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 from scipy import special
 
@@ -10,8 +12,23 @@ from vicinal.evaluation.inputs import FloatArray, IntArray
 
 
 def check_fraction(value: float, name: str) -> None:
-    if not 0 < value < 1:
+    try:
+        inside = bool(0 < value < 1)
+    except TypeError:
+        inside = False
+    if not inside:
         raise InputError(f"`{name}` must lie strictly between 0 and 1, got {value!r}.")
+
+
+def _counts(successes: Any, trials: Any) -> tuple[IntArray, IntArray]:
+    """Whole numbers, and no more successes than trials."""
+    s, n = np.asarray(successes), np.asarray(trials)
+    if not {s.dtype.kind, n.dtype.kind} <= set("biu") or (s < 0).any() or (s > n).any():
+        raise InputError(
+            f"`successes` and `trials` must be counts, 0 <= successes <= trials, got {successes!r} "
+            f"and {trials!r}."
+        )
+    return s.astype(np.int64), n.astype(np.int64)
 
 
 def wilson_interval(
@@ -26,6 +43,7 @@ def wilson_interval(
     (0.596, 0.982)
     """
     check_fraction(level, "level")
+    successes, trials = _counts(successes, trials)
     z2 = float(special.ndtri((1 + level) / 2)) ** 2
     n, s = np.maximum(trials, 1).astype(float), np.asarray(successes, dtype=float)
     center = (s + z2 / 2) / (n + z2)
@@ -41,6 +59,7 @@ def clopper_pearson_interval(
 ) -> tuple[FloatArray, FloatArray]:
     """The rates that neither one-sided exact binomial test rejects (Clopper and Pearson 1934)."""
     check_fraction(level, "level")
+    successes, trials = _counts(successes, trials)
     tail = (1 - level) / 2
     low = clopper_pearson_lower(successes, trials, tail)
     return low, 1 - clopper_pearson_lower(np.subtract(trials, successes), trials, tail)

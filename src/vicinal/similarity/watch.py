@@ -85,9 +85,20 @@ def take(x: Inputs, index: slice | Tensor | list[int]) -> Inputs:
 def run(model: nn.Module, x: Inputs, params: Mapping[str, Tensor] | None = None) -> Any:
     """The model's answer to a tensor, or to tensors by name; with other parameters if given."""
     args, kwargs = ((x,), {}) if isinstance(x, Tensor) else ((), dict(x))
-    if not params:
-        return model(*args, **kwargs)
-    return functional_call(model, dict(params), args, kwargs)
+    try:
+        return (
+            functional_call(model, dict(params), args, kwargs) if params else model(*args, **kwargs)
+        )
+    except RuntimeError as error:
+        held = next((p.dtype for p in model.parameters()), None)
+        kinds = isinstance(x, Tensor) and x.dtype != held and "type" in str(error)
+        if not kinds and "shapes cannot be multiplied" not in str(error):
+            raise
+        given = f"{tuple(x.shape)} of {x.dtype}" if isinstance(x, Tensor) else "tensors by name"
+        raise InputError(
+            f"the model, which holds {held}, cannot take {given}: {error}. Pass data of the shape "
+            "and dtype that it was made for."
+        ) from error
 
 
 def layers_of(model: nn.Module) -> dict[str, nn.Module]:
