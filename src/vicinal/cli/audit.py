@@ -57,6 +57,7 @@ from vicinal.report.facts import (
     target_sentence,
     threshold_sentence,
 )
+from vicinal.report.words import level, percent
 
 ROLES = ("support", "query", "calib", "foreign")
 # What says nothing without --model, and is not left aside in silence.
@@ -125,8 +126,8 @@ def _data(audit: Audit) -> Iterator[str]:
 
 def _heads(audit: Audit) -> Iterator[str]:
     chosen = audit.risk_coverage.chosen if audit.risk_coverage else None
-    percent = f"cover@{100 * (chosen.target if chosen else 0.99):g}%"
-    yield f"  {'':<34}{'accuracy':>14}{'ECE (floor)':>16}{'NLL':>9}{percent:>12}"
+    cover = f"cover@{level(chosen.target if chosen else 0.99)}"
+    yield f"  {'':<34}{'accuracy':>14}{'ECE (floor)':>16}{'NLL':>9}{cover:>12}"
     for head in audit.heads:
         mark = "  ← recommended" if head.name == audit.recommended else ""
         yield f"  {head.title:<34}{_cells(head)}{mark}"
@@ -161,10 +162,10 @@ def _findings(audit: Audit) -> Iterator[str]:
         yield from (f"             {line}" for line in label_sentences(audit))
     if (found := audit.unknowns) is not None:
         yield (
-            f"  unknowns   {found.foreign.name}: {found.parts[0].flagged:.0%} of "
-            f"{found.rows:,} foreign rows unfamiliar, {found.supported:.0%} supported "
-            f"(AUROC {found.parts[0].auroc:.3f}; {found.flagged:.1%} of ordinary rows flagged, "
-            f"promised {found.rate:g})"
+            f"  unknowns   {found.foreign.name}: {percent(found.parts[0].flagged, 0)} of "
+            f"{found.rows:,} foreign rows that chose nothing are unfamiliar, "
+            f"{percent(found.supported, 0)} supported (AUROC {found.parts[0].auroc:.3f}; "
+            f"{percent(found.flagged)} of ordinary rows flagged, promised {percent(found.rate)})"
         )
     for line in stress_sentences(audit):
         yield f"  stress     {line}"

@@ -12,7 +12,7 @@ from vicinal.audits.record import Audit
 from vicinal.audits.sections import Head
 from vicinal.report.figures.stress import name_of as stress_name  # noqa: F401  (for the template)
 from vicinal.report.figures.stress import stress_sentences as stress_sentences
-from vicinal.report.words import count, decimal, percent, plural, short
+from vicinal.report.words import count, level, percent, plural, short, threshold
 
 AT_FLOOR = 1.3  # an ECE within this factor of its noise floor is not told apart from perfect
 NEIGHBOR_HEADS = ("ned", "knn", "1nn", "dudani", "gou", "dknn")
@@ -57,14 +57,10 @@ def calibration_sentence(audit: Audit) -> str:
     lead, choice = f"{head.title} ", audit.recommendation
     best = choice is None or choice.best == choice.head
     if not head.name.startswith(NEIGHBOR_HEADS):
-        how = "the best log-loss here" if best else "as good a log-loss as any here"
+        how = "the lowest NLL here" if best else "as low an NLL as any here"
         lead = f"{head.title} has {how}, ahead of the neighbor heads: keep it. It "
     elif len(audit.heads) > 1:
-        how = (
-            "the best log-loss of"
-            if best
-            else "a log-loss within one standard error of the best of"
-        )
+        how = "the lowest NLL of" if best else "an NLL within one standard error of the lowest of"
         lead = f"{head.title} has {how} {len(audit.heads)} heads and "
     numbers = f"(ECE {percent(head.ece)}, noise floor {percent(head.noise_floor)})"
     if at_floor(head):
@@ -84,13 +80,13 @@ def threshold_sentence(audit: Audit) -> str:
     pick = curve.chosen
     if pick.value is None:
         return (
-            f"No threshold reaches an accuracy of {percent(pick.target, 0)} with a "
+            f"No threshold reaches an accuracy of {level(pick.target)} with a "
             f"{percent(1 - pick.delta, 0)} lower bound on this data."
         )
     of = "inputs" if pick.rows == len(audit.cases.id) else "inputs with a label"
     return (
-        f"Accept confidence ≥ {decimal(pick.value)}: {percent(pick.coverage)} of {of}, at an "
-        f"accuracy of at least {percent(pick.target, 0)} ({percent(1 - pick.delta, 0)} bound, "
+        f"Accept confidence ≥ {threshold(pick.value)}: {percent(pick.coverage)} of {of}, at an "
+        f"accuracy of at least {level(pick.target)} ({percent(1 - pick.delta, 0)} bound, "
         f"n = {count(pick.rows)})."
     )
 
@@ -100,7 +96,7 @@ def target_sentence(audit: Audit) -> str | None:
     pick = audit.risk_coverage.chosen if audit.risk_coverage else None
     if pick is None or not pick.why:
         return None
-    return f"Target accuracy {percent(pick.target, 0)}: {pick.why}."
+    return f"Target accuracy {level(pick.target)}: {pick.why}."
 
 
 def attention_sentence(audit: Audit) -> str:
@@ -211,8 +207,7 @@ def limits(audit: Audit) -> list[str]:
             "less, like the support."
         )
     else:
-        why = audit.not_checked.get("outliers", "no set of known-foreign rows was given")
-        lines.append(f"Whether unknown inputs would be caught was not tested: {why}.")
+        lines.append("Whether unknown inputs would be caught was not tested; see Not checked.")
     if audit.network is not None:
         lines.append(
             "Network-view similarity is offset and only its ranks are comparable, so percentiles "

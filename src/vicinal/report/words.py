@@ -69,6 +69,24 @@ def percent(share: float | None, digits: int = 1) -> str:
     return "–" if share is None else f"{fixed(100 * share, digits)} %"
 
 
+def level(share: float) -> str:
+    """An accuracy that was asked for, as it was given.
+
+    >>> level(0.99), level(0.975)
+    ('99 %', '97.5 %')
+    """
+    return f"{100 * share:.4g} %"
+
+
+def threshold(value: float) -> str:
+    """A confidence to accept from: three decimals, and more where it is that near to 1.
+
+    >>> threshold(0.98765), threshold(0.999512)
+    ('0.988', '0.99951')
+    """
+    return fixed(value, 3 if value < 0.995 or value >= 1 else 1 - math.floor(math.log10(1 - value)))
+
+
 def points(share: float | None, digits: int = 1) -> str:
     """Percentage points without the sign of percent, for columns whose heading has it."""
     return "–" if share is None else fixed(100 * share, digits)

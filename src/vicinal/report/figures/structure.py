@@ -62,7 +62,7 @@ def _cell(plot: Plot, at: tuple[int, int], share: float, shade: int, roomy: bool
     x, y = at
     plot.bar((x, x + 1), (y, y + 1), f"heat{shade}", 0.5)
     if roomy and share >= 0.001:
-        ink = "tick middle light" if shade >= 6 else "tick middle"
+        ink = "middle light" if shade >= 6 else "middle ink"
         plot.text(plot.sx(x + 0.5), plot.sy(y + 0.5) + 4, heat_value(share), ink)
 
 
