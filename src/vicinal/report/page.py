@@ -227,7 +227,7 @@ def environment() -> jinja2.Environment:
     )
     forms: list[Callable[..., str]] = [
         *(words.clean, words.short, words.percent, words.points, words.level),
-        *(words.decimal, words.count, words.plural, words.signed, words.sentence),
+        *(words.decimal, words.count, words.plural, words.signed, words.sentence, words.capital),
     ]
     env.filters.update({form.__name__: form for form in forms})
     env.filters["at_floor"] = facts.at_floor

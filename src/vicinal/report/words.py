@@ -45,8 +45,17 @@ def sentence(text: str) -> str:
     >>> sentence("neighbors in the support")
     'Neighbors in the support.'
     """
-    text = text.strip()
-    return text and text[0].upper() + text[1:] + ("" if text[-1] in ".!?" else ".")
+    text = capital(text.strip())
+    return text and text + ("" if text[-1] in ".!?" else ".")
+
+
+def capital(text: str) -> str:
+    """With a large first letter, unless the word has its own way.
+
+    >>> capital("softmax"), capital("kNN")
+    ('Softmax', 'kNN')
+    """
+    return text if text[1:2].isupper() else text[:1].upper() + text[1:]
 
 
 def fixed(value: float, digits: int) -> str:
