@@ -57,7 +57,7 @@ from vicinal.report.facts import (
     target_sentence,
     threshold_sentence,
 )
-from vicinal.report.words import level, percent
+from vicinal.report.words import decimal, level, percent, points
 
 ROLES = ("support", "query", "calib", "foreign")
 # What says nothing without --model, and is not left aside in silence.
@@ -143,11 +143,10 @@ def _heads(audit: Audit) -> Iterator[str]:
 def _cells(head: Head) -> str:
     if head.accuracy is None:
         return f"{'–':>14}{'–':>16}{'–':>9}{'–':>12}"
-    accuracy = f"{100 * head.accuracy:.1f} ± {100 * (head.accuracy_se or 0):.1f}"
-    ece = "–" if head.ece is None else f"{100 * head.ece:.1f} ({100 * (head.noise_floor or 0):.1f})"
-    nll = "inf" if head.nll is None else f"{head.nll:.3f}"
-    cover = "–" if head.coverage_at_target is None else f"{100 * head.coverage_at_target:.1f} %"
-    return f"{accuracy:>14}{ece:>16}{nll:>9}{cover:>12}"
+    accuracy = f"{points(head.accuracy)} ± {points(head.accuracy_se or 0)}"
+    ece = "–" if head.ece is None else f"{points(head.ece)} ({points(head.noise_floor or 0)})"
+    nll = "inf" if head.nll is None else decimal(head.nll, 3)
+    return f"{accuracy:>14}{ece:>16}{nll:>9}{percent(head.coverage_at_target):>12}"
 
 
 def _findings(audit: Audit) -> Iterator[str]:
@@ -157,7 +156,7 @@ def _findings(audit: Audit) -> Iterator[str]:
         suspects, checked = audit.suspect_count or 0, audit.labels.checked
         yield (
             f"  labels     {suspects:,} of {checked:,} support labels contradicted by their "
-            f"neighborhood ({100 * suspects / max(checked, 1):.1f} %)"
+            f"neighborhood ({percent(suspects / max(checked, 1))})"
         )
         yield from (f"             {line}" for line in label_sentences(audit))
     if (found := audit.unknowns) is not None:
@@ -178,7 +177,7 @@ def _findings(audit: Audit) -> Iterator[str]:
     if audit.borders is not None and audit.borders.pairs:
         top = audit.borders.pairs[0]
         a, b = audit.classes[top.a], audit.classes[top.b]
-        yield f"  classes    {a} ↔ {b} share {100 * top.share:.0f} % of between-class weight"
+        yield f"  classes    {a} ↔ {b} share {percent(top.share, 0)} of between-class weight"
     for section, why in audit.not_checked.items():
         yield f"  not checked: {section} ({why})"
     yield ""
