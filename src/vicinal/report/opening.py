@@ -80,8 +80,9 @@ def labels_tile(audit: Audit) -> Tile:
     if found.suspects:
         detail = "Contradicted by their own neighborhood."
         if found.wrong is not None:
+            verb = "is" if found.wrong.count == 1 else "are"
             detail = (
-                f"About {count(found.wrong.count)} labels are estimated to be wrong "
+                f"About {plural(found.wrong.count, 'label')} {verb} estimated to be wrong "
                 f"({count(found.wrong.low)} to {count(found.wrong.high)})."
             )
     return Tile("labels", "Labels to review", len(found.suspects), of, detail, "section=labels")
@@ -117,10 +118,8 @@ def review_action(audit: Audit) -> Action | None:
     effect = "Relabeled rows vote for their new class; export the decisions and apply them."
     if audit.labels.effects:
         last = audit.labels.effects[-1]
-        effect = (
-            f"Accepting the top {count(last.top)} suggestions changes "
-            f"{plural(last.changed, 'prediction')}"
-        )
+        which = "top suggestion" if last.top == 1 else f"top {count(last.top)} suggestions"
+        effect = f"Accepting the {which} changes {plural(last.changed, 'prediction')}"
         if last.accuracy_before is not None and last.accuracy_after is not None:
             titles = {head.name: head.title for head in audit.heads}
             effect += (
