@@ -231,15 +231,14 @@ def test_where_the_recommended_head_cannot_be_kept_the_headline_says_whose_the_v
 def test_suggestions_that_lower_accuracy_are_not_to_be_accepted_unseen(digits):
     audit = digits[0]
 
-    def effect(after):
-        last = dataclasses.replace(
-            audit.labels.effects[-1], accuracy_before=0.9, accuracy_after=after
-        )
+    def effect(fixed, broken):
+        last = dataclasses.replace(audit.labels.effects[-1], fixed=fixed, broken=broken)
         labels = dataclasses.replace(audit.labels, effects=(last,))
         return opening.review_action(dataclasses.replace(audit, labels=labels)).effect
 
-    assert "look at each" in effect(0.8)
-    assert "look at each" not in effect(0.95)
+    assert "look at each" in effect(8, 23)
+    assert "look at each" not in effect(0, 1)
+    assert "look at each" not in effect(23, 8)
 
 
 def test_marks_of_the_axis_of_nines_do_not_touch(digits):
