@@ -126,8 +126,8 @@ def review_action(audit: Audit) -> Action | None:
                 f": accuracy of {titles.get(last.head, 'the neighbor head')} "
                 f"{percent(last.accuracy_before)} → {percent(last.accuracy_after)}"
             )
-            # More broken than fixed, beyond what a coin would give.
-            if last.broken - last.fixed > 2 * (last.broken + last.fixed) ** 0.5:
+            fixed, broken = last.fixed or 0, last.broken or 0
+            if broken - fixed > 2 * (broken + fixed) ** 0.5:  # beyond what a coin would give
                 effect += "; look at each before you accept it"
         effect += "."
     command = f"{audit.provenance.command} --apply decisions.csv"
