@@ -296,7 +296,7 @@ def test_logits_in_another_order_than_the_labels_are_told_apart_from_a_bad_model
     noise = audit(support=support, query=(zq, yq), logits=bad, settings=AuditSettings(k=15))
     said = [any("another order" in w for w in r.warnings) for r in (fine, wrong, noise)]
     assert said == [False, True, False]
-    assert any("columns read as 1, 2, 0 on 100.0%" in w for w in wrong.warnings)
+    assert any("columns read as 1, 2, 0 on 100.0 %" in w for w in wrong.warnings)
 
 
 def test_a_model_that_has_no_gradients_to_compare_says_so(pictures):

@@ -119,12 +119,14 @@ def test_explore_is_advised_where_it_can_run(vicinal, files, monkeypatch):
     [
         ("compare train.npz test.npz", "train.npz is data, not a run. Audit it first"),
         ("audit table.csv", "(columns: species, a, b). Did you mean --label-key species?"),
+        ("audit sizes.csv", "worst area, the kind). Did you mean --label-key 'the kind'?"),
         ("fit plain.csv", "(columns: a, b). Name it with --label-key."),
         ("audit flat", "Put its images into one folder for each class"),
     ],
 )
 def test_a_mistake_is_told_with_its_mend(vicinal, files, tmp_path, words, message):
     (tmp_path / "table.csv").write_text("species,a,b\n" + "cat,1,2\ndog,3,4\n" * 9)
+    (tmp_path / "sizes.csv").write_text("worst area,the kind\n" + "1,cat\n3,dog\n" * 9)
     (tmp_path / "plain.csv").write_text("a,b\n" + "1,2\n3,4\n" * 9)
     (tmp_path / "flat").mkdir()
     Image.new("L", (4, 4)).save(tmp_path / "flat" / "a.png")

@@ -29,7 +29,7 @@ def test_a_foreign_set_is_in_summary_terminal_and_page(files, capsys):
     found = json.loads((out / "summary.json").read_text())["unknowns"]
     assert (found["rate"], found["foreign"]["name"], found["rows"]) == (0.1, "foreign.npz", 20)
     assert found["parts"][0]["flagged"] == 1
-    assert "unknowns   foreign.npz: 100% of 20 foreign rows unfamiliar, 0% supported" in said
+    assert "unknowns   foreign.npz: 100 % of 20 held-out foreign rows are unfamiliar" in said
     assert 'id="unknowns"' in (out / "report.html").read_text()
     assert json.loads((out / "config.json").read_text())["unfamiliar"] == 0.1
 

@@ -9,10 +9,10 @@ import torch
 
 from report.synthetic import image_audit, table_audit, text_audit
 from vicinal.audits.record import Media
-from vicinal.audits.sections import ReliabilityBin
-from vicinal.report import appearance, facts, payload, words
+from vicinal.audits.sections import Recommendation, ReliabilityBin
+from vicinal.report import appearance, facts, opening, payload, words
 from vicinal.report.figures import structure, trust
-from vicinal.report.figures.reliability import FEW, reliability
+from vicinal.report.figures.reliability import FEW, close_reliability, reliability
 from vicinal.report.svg import Plot, ticks
 
 
@@ -217,3 +217,34 @@ def test_a_page_without_pictures_is_filled_up_to_its_budget(digits):
     half = payload.fill(audit, None, budget)
     assert 0.8 * budget < half.size <= budget
     assert payload.guess(payload.Builder(audit, None), payload.card_order(audit), 0) == 0
+
+
+def test_where_the_recommended_head_cannot_be_kept_the_headline_says_whose_the_verdicts_are(digits):
+    audit = digits[0]
+    other = next(h for h in audit.heads if h.name != audit.recommended)
+    choice = Recommendation(audit.recommended, audit.recommended, other.name, "why")
+    assert facts.kept_sentence(audit) is None
+    found = facts.headline(dataclasses.replace(audit, recommendation=choice))[1]
+    assert found.startswith(f"Verdicts, threshold and saved head are those of {other.title}.")
+
+
+def test_suggestions_that_lower_accuracy_are_not_to_be_accepted_unseen(digits):
+    audit = digits[0]
+
+    def effect(fixed, broken):
+        last = dataclasses.replace(audit.labels.effects[-1], fixed=fixed, broken=broken)
+        labels = dataclasses.replace(audit.labels, effects=(last,))
+        return opening.review_action(dataclasses.replace(audit, labels=labels)).effect
+
+    assert "look at each" in effect(8, 23)
+    assert "look at each" not in effect(0, 1)
+    assert "look at each" not in effect(23, 8)
+
+
+def test_marks_of_the_axis_of_nines_do_not_touch(digits):
+    bins = [ReliabilityBin(c, c, 50, c, c, c, c) for c in (0.3, 0.9, 0.97, 0.99, 0.999)]
+    head = dataclasses.replace(digits[0].heads[0], even_bins=bins)
+    drawn = close_reliability(head, False).svg
+    at = [float(x) for x in re.findall(r'class="tick middle" x="([\d.]+)"', drawn)]
+    assert len(at) > 3
+    assert min(np.diff(at)) >= 26

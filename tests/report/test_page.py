@@ -28,6 +28,7 @@ from vicinal.report import (
     save_report,
 )
 from vicinal.report.opening import actions, tiles
+from vicinal.report.words import percent
 
 VOID = {"meta", "link", "input", "br", "img"}
 SECTIONS = ["map", "cases", "labels", "trust", "credibility-section", "classes", "layers-section"]
@@ -141,7 +142,7 @@ def test_main_facts_are_in_the_text_without_a_script(digits):
     assert "What this report cannot tell you" in said
     assert "Showing 320 of 320 cases; all rows are in samples.csv." in said
     assert audit.data.support.fingerprint in said
-    assert f"{audit.map.preservation:.0%}".replace("%", " %") in said
+    assert percent(audit.map.preservation, 0) in said
 
 
 def test_every_chart_has_a_table_behind_it(digits):

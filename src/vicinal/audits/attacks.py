@@ -59,12 +59,13 @@ class AttackAudit(Record):
     def __str__(self) -> str:
         transfer = "not tested"
         if self.transfer_accuracy is not None:
-            transfer = f"{self.transfer_accuracy:.1%}"
+            transfer = f"{100 * self.transfer_accuracy:.1f} %"
         return (
             f"{self.attack}, {self.norm} ε = {self.epsilon:g}, {self.samples} examples: accuracy "
-            f"{self.clean_accuracy:.1%} clean, {self.fitted_accuracy:.1%} through the head, "
-            f"{self.smoothed_accuracy:.1%} through smoothed surrogates, {transfer} by transfer; "
-            f"{self.worst_case_accuracy:.1%} in the worst case. {self.note}"
+            f"{100 * self.clean_accuracy:.1f} % clean, {100 * self.fitted_accuracy:.1f} % through "
+            f"the head, {100 * self.smoothed_accuracy:.1f} % through smoothed surrogates, "
+            f"{transfer} by transfer; {100 * self.worst_case_accuracy:.1f} % in the worst case. "
+            f"{self.note}"
         )
 
 

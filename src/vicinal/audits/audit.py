@@ -228,7 +228,8 @@ def warn_of_duplicates(twins: Duplicates, rows: int) -> None:
     if twins.exact:
         share, rest = 100 * twins.exact / rows, ""
         if twins.accuracy_without is not None:
-            rest = f" Without them and near-duplicates accuracy is {twins.accuracy_without:.3f}."
+            kept = 100 * twins.accuracy_without
+            rest = f" Without them and near-duplicates accuracy is {kept:.1f} %."
         warn(
             f"{twins.exact} exact duplicate rows appear in both support and query "
             f"({share:.2g} %).{rest}"

@@ -127,9 +127,9 @@ def below_warning(
     if float(gap.mean()) < max(FAR_BELOW, BEYOND_CHANCE * error):
         return None
     return (
-        f"the model's own outputs are right on {own.mean():.1%} of the rows, the neighbors in its "
-        f"embedding on {other.mean():.1%}: its outputs probably stand for other classes than the "
-        "labels, or are those of another layer (--classes, --output)."
+        f"the model's own outputs are right on {100 * own.mean():.1f} % of the rows, the neighbors "
+        f"in its embedding on {100 * other.mean():.1f} %: its outputs probably stand for other "
+        "classes than the labels, or are those of another layer (--classes, --output)."
     )
 
 
@@ -157,7 +157,7 @@ def order_warning(
     listed = ", ".join(names[at] for at in order[:12]) + (", …" if len(names) > 12 else "")
     return (
         f"the model's outputs seem to be in another order than the labels: as they are it is right "
-        f"on {now:.1%} of the rows, with its columns read as {listed} on {then:.1%}. Every number "
-        "of the softmax head is wrong until the order is given: --classes, or logits with one "
-        "column per class in sorted order of the labels."
+        f"on {100 * now:.1f} % of the rows, with its columns read as {listed} on "
+        f"{100 * then:.1f} %. Every number of the softmax head is wrong until the order is given: "
+        "--classes, or logits with one column per class in sorted order of the labels."
     )

@@ -233,7 +233,7 @@ def untested() -> str:
     """What can be said of unknown inputs where no foreign set was given."""
     sentence = "no known-foreign set was given (--foreign): the hit rate is not tested"
     return (
-        f"{sentence}. In {REFERENCE.pairs} reference pairs of sets {REFERENCE.mean:.0%} of the "
-        f"foreign rows slipped through (median {REFERENCE.median:.0%}; up to {REFERENCE.high:.0%} "
-        f"where they were much like the support; {REFERENCE.source})"
+        f"{sentence}. In {REFERENCE.pairs} reference pairs of sets {100 * REFERENCE.mean:.0f} % of "
+        f"the foreign rows slipped through (median {100 * REFERENCE.median:.0f} %; up to "
+        f"{100 * REFERENCE.high:.0f} % where they were much like the support)"
     )

@@ -103,7 +103,7 @@ class HeadComparison(Record):
             nll = f"inf ({h.infinite_rows} rows)" if h.nll is None else f"{h.nll:.3f}"
             lines.append(
                 f"{h.title:<28}{accuracy:>15}{100 * h.ece:>8.2f}{100 * h.noise_floor:>9.2f}"
-                f"{nll:>17}{h.coverage_at_target:>12.1%}"
+                f"{nll:>17}{100 * h.coverage_at_target:>10.1f} %"
             )
         return "\n".join([*lines, *(f"note: {note}" for note in self.notes)])
 

@@ -140,7 +140,8 @@ def compare_audits(
     seed : of the resampling.
     names : what the runs are called; their own names, unless given.
     """
-    first, second = runs = _paired(a, b)
+    named_a, named_b = names or (a.name, b.name)
+    first, second = runs = _paired(a, b, (named_a, named_b))
     labels = [p if p is not None else q for p, q in zip(first.labels, second.labels, strict=True)]
     columns = (first.predicted, second.predicted, first.confidence, second.confidence)
     lines = zip(first.ids, labels, *columns, strict=True)
@@ -153,7 +154,6 @@ def compare_audits(
     sides = first.labeled, second.labeled
     unpaired = why_unpaired(*sides, left)
     heads = unpaired_heads(a, b, level) if unpaired else paired_heads(*sides, level, seed)
-    named_a, named_b = names or (a.name, b.name)
     found = Comparison(
         a=named_a,
         b=named_b,
@@ -174,21 +174,22 @@ def compare_audits(
     return dataclasses.replace(found, gates=tuple(_gate(text, found) for text in gates))
 
 
-def _paired(a: Audit, b: Audit) -> tuple[_Run, _Run]:
+def _paired(a: Audit, b: Audit, names: tuple[str, str]) -> tuple[_Run, _Run]:
     """Both sides of the rows that both have, in the order of ``a``."""
     place = {name: row for row, name in enumerate(b.cases.id)}
     rows = [row for row, name in enumerate(a.cases.id) if name in place]
     if not rows:
         raise InputError(
-            f"{a.name} and {b.name} have no query row in common (by id). Audit the same query set."
+            f"{names[0]} and {names[1]} have no query row in common (by id). "
+            "Audit the same query set."
         )
     first, second = _Run(a, rows), _Run(b, [place[a.cases.id[row]] for row in rows])
     pairs = zip(first.labels, second.labels, strict=True)
     differ = sum(p != q for p, q in pairs if p is not None and q is not None)
     if differ:
         raise InputError(
-            f"{differ} rows have another label in {b.name} than in {a.name}: the ids do not name "
-            "the same rows. Give both query sets the same 'ids'."
+            f"{differ} rows have another label in {names[1]} than in {names[0]}: the ids do not "
+            "name the same rows. Give both query sets the same 'ids'."
         )
     return first, second
 

@@ -78,7 +78,7 @@ class Extent(NamedTuple):
         )
         if total:
             times = forward / total
-            much = f"{times:.0%}" if times < 2 else f"{times:.0f} times the cost"
+            much = f"{100 * times:.0f} %" if times < 2 else f"{times:.0f} times the cost"
             words += f", {much} of embedding the sets"
         if self.attacked:
             some = min(self.attacked, rows)

@@ -57,6 +57,7 @@ from vicinal.report.facts import (
     target_sentence,
     threshold_sentence,
 )
+from vicinal.report.words import decimal, level, percent, points
 
 ROLES = ("support", "query", "calib", "foreign")
 # What says nothing without --model, and is not left aside in silence.
@@ -126,8 +127,8 @@ def _data(audit: Audit) -> Iterator[str]:
 
 def _heads(audit: Audit) -> Iterator[str]:
     chosen = audit.risk_coverage.chosen if audit.risk_coverage else None
-    percent = f"cover@{100 * (chosen.target if chosen else 0.99):g}%"
-    yield f"  {'':<34}{'accuracy':>14}{'ECE (floor)':>16}{'NLL':>9}{percent:>12}"
+    cover = f"cover@{level(chosen.target if chosen else 0.99)}"
+    yield f"  {'':<34}{'accuracy':>14}{'ECE (floor)':>16}{'NLL':>9}{cover:>12}"
     for head in audit.heads:
         mark = "  ← recommended" if head.name == audit.recommended else ""
         yield f"  {head.title:<34}{_cells(head)}{mark}"
@@ -143,11 +144,10 @@ def _heads(audit: Audit) -> Iterator[str]:
 def _cells(head: Head) -> str:
     if head.accuracy is None:
         return f"{'–':>14}{'–':>16}{'–':>9}{'–':>12}"
-    accuracy = f"{100 * head.accuracy:.1f} ± {100 * (head.accuracy_se or 0):.1f}"
-    ece = "–" if head.ece is None else f"{100 * head.ece:.1f} ({100 * (head.noise_floor or 0):.1f})"
-    nll = "inf" if head.nll is None else f"{head.nll:.3f}"
-    cover = "–" if head.coverage_at_target is None else f"{100 * head.coverage_at_target:.1f} %"
-    return f"{accuracy:>14}{ece:>16}{nll:>9}{cover:>12}"
+    accuracy = f"{points(head.accuracy)} ± {points(head.accuracy_se or 0)}"
+    ece = "–" if head.ece is None else f"{points(head.ece)} ({points(head.noise_floor or 0)})"
+    nll = "inf" if head.nll is None else decimal(head.nll, 3)
+    return f"{accuracy:>14}{ece:>16}{nll:>9}{percent(head.coverage_at_target):>12}"
 
 
 def _findings(audit: Audit) -> Iterator[str]:
@@ -157,15 +157,15 @@ def _findings(audit: Audit) -> Iterator[str]:
         suspects, checked = audit.suspect_count or 0, audit.labels.checked
         yield (
             f"  labels     {suspects:,} of {checked:,} support labels contradicted by their "
-            f"neighborhood ({100 * suspects / max(checked, 1):.1f} %)"
+            f"neighborhood ({percent(suspects / max(checked, 1))})"
         )
         yield from (f"             {line}" for line in label_sentences(audit))
     if (found := audit.unknowns) is not None:
         yield (
-            f"  unknowns   {found.foreign.name}: {found.parts[0].flagged:.0%} of "
-            f"{found.rows:,} foreign rows unfamiliar, {found.supported:.0%} supported "
-            f"(AUROC {found.parts[0].auroc:.3f}; {found.flagged:.1%} of ordinary rows flagged, "
-            f"promised {found.rate:g})"
+            f"  unknowns   {found.foreign.name}: {percent(found.parts[0].flagged, 0)} of "
+            f"{found.rows:,} held-out foreign rows are unfamiliar, "
+            f"{percent(found.supported, 0)} supported (AUROC {found.parts[0].auroc:.3f}; "
+            f"{percent(found.flagged)} of ordinary rows flagged, promised {percent(found.rate)})"
         )
     for line in stress_sentences(audit):
         yield f"  stress     {line}"
@@ -178,7 +178,7 @@ def _findings(audit: Audit) -> Iterator[str]:
     if audit.borders is not None and audit.borders.pairs:
         top = audit.borders.pairs[0]
         a, b = audit.classes[top.a], audit.classes[top.b]
-        yield f"  classes    {a} ↔ {b} share {100 * top.share:.0f} % of between-class weight"
+        yield f"  classes    {a} ↔ {b} share {percent(top.share, 0)} of between-class weight"
     for section, why in audit.not_checked.items():
         yield f"  not checked: {section} ({why})"
     yield ""

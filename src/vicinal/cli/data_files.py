@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -228,8 +229,10 @@ def without_labels(rows: RowSet, spec: str | None) -> InputError:
             f"{rows.name} has no labels. Put its images into one folder for each class, or add a "
             "table with their names and labels (labels.csv)."
         )
-    near = [k for usual in ("target", "labels", "y", "class") for k in closest(usual, keys, 1)]
+    among = words or keys  # a column of words is a likelier label than one of numbers
+    near = [k for usual in ("target", "labels", "y", "class") for k in closest(usual, among, 1)]
     near = near or words
-    hint = f"Did you mean --label-key {near[0]}?" if near else "Name it with --label-key."
+    quoted = shlex.quote(near[0]) if near else ""
+    hint = f"Did you mean --label-key {quoted}?" if near else "Name it with --label-key."
     listed = f" ({kind}s: {', '.join(keys)})" if keys else ""
     return InputError(f"{rows.name} has no {kind} 'y' or 'labels'{listed}. {hint}")

@@ -20,6 +20,7 @@ from vicinal.files import check_output
 from vicinal.labels import labels_of
 from vicinal.neighbors.search.pg_rows import is_pg, pg_address
 from vicinal.neighbors.search.postgres import PgSearch
+from vicinal.report.words import level, threshold
 
 
 def run(options: FitOptions) -> None:
@@ -122,18 +123,18 @@ def print_threshold(head: TrustHead, held_out: bool, console: Console) -> None:
     where = "calib" if held_out else "support rows left out in turn"
     if held.reachable:
         console.print(
-            f"threshold conf ≥ {held.threshold:.3f} keeps {held.target_accuracy:.1%} accuracy on "
-            f"rows like {where} (95 % certainty, {len(held.disagreements):,} rows)"
+            f"threshold conf ≥ {threshold(held.threshold)} keeps {level(held.target_accuracy)} "
+            f"accuracy on rows like {where} (95 % certainty, {len(held.disagreements):,} rows)"
         )
     else:
         console.warn(
-            f"no confidence can be shown to keep {held.target_accuracy:.1%} accuracy from "
+            f"no confidence can be shown to keep {level(held.target_accuracy)} accuracy from "
             f"{len(held.disagreements):,} rows: rows below {held.level:.3f} count as contested. "
             "Give more --calib rows or a lower --target-accuracy."
         )
     console.print(
         "the bound holds for data like these; it says nothing about unfamiliar inputs, which are "
-        f"told apart by familiarity: about {_rate(held):.1%} of ordinary rows are called so"
+        f"told apart by familiarity: about {level(_rate(held))} of ordinary rows are called so"
     )
     if not held_out:
         console.warn(

@@ -288,7 +288,7 @@ def _contested(
     if standards.level == MAJORITY:
         below += ": no clear majority"
     elif standards.reachable:
-        below += f", which keeps {standards.target_accuracy:.0%} accuracy"
+        below += f", which keeps {100 * standards.target_accuracy:.3g} % accuracy"
     else:
         below += f", and too few {held} to promise accuracy"
     sure = (confidence >= standards.level).tolist()

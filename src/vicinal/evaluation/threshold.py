@@ -148,7 +148,7 @@ def reachable_target(confidence: Any, correct: Any = None, delta: float = 0.05) 
     for target in (*TARGETS, own, *below):
         met = threshold_for_accuracy(c, right, target, delta).coverage
         if met >= ENOUGH:
-            return ChosenTarget(target, f"{_why(target, own)} ({100 * met:.0f} % do)")
+            return ChosenTarget(target, f"{_why(target, own)} ({100 * met:.1f} % do)")
     why = f"the accuracy itself: half of the rows cannot be shown to meet it or any of {LISTED}"
     return ChosenTarget(own, why)
 

@@ -12,7 +12,7 @@ from vicinal.audits.record import Audit
 from vicinal.audits.sections import Head
 from vicinal.report.figures.stress import name_of as stress_name  # noqa: F401  (for the template)
 from vicinal.report.figures.stress import stress_sentences as stress_sentences
-from vicinal.report.words import count, decimal, percent, plural, short
+from vicinal.report.words import capital, count, level, percent, plural, short, threshold
 
 AT_FLOOR = 1.3  # an ECE within this factor of its noise floor is not told apart from perfect
 NEIGHBOR_HEADS = ("ned", "knn", "1nn", "dudani", "gou", "dknn")
@@ -41,7 +41,8 @@ def at_floor(head: Head) -> bool:
 
 def headline(audit: Audit) -> tuple[str, ...]:
     """Three sentences: may the confidence be believed, what to accept, what to look at."""
-    accept = " ".join(filter(None, (threshold_sentence(audit), target_sentence(audit))))
+    found = kept_sentence(audit), threshold_sentence(audit), target_sentence(audit)
+    accept = " ".join(filter(None, found))
     return (calibration_sentence(audit), accept, attention_sentence(audit))
 
 
@@ -51,21 +52,18 @@ def calibration_sentence(audit: Audit) -> str:
     head = recommended(audit)
     if head.ece is None or head.noise_floor is None:
         return (
-            f"{head.title} is recommended; too few labeled rows to measure its calibration "
-            "(an ECE would be mostly noise)."
+            f"{capital(head.title)} is recommended; too few labeled rows to measure its "
+            "calibration (an ECE would be mostly noise)."
         )
-    lead, choice = f"{head.title} ", audit.recommendation
+    title, choice = capital(head.title), audit.recommendation
+    lead = f"{title} "
     best = choice is None or choice.best == choice.head
     if not head.name.startswith(NEIGHBOR_HEADS):
-        how = "the best log-loss here" if best else "as good a log-loss as any here"
-        lead = f"{head.title} has {how}, ahead of the neighbor heads: keep it. It "
+        how = "the lowest NLL here" if best else "as low an NLL as any here"
+        lead = f"{title} has {how}, ahead of the neighbor heads: keep it. It "
     elif len(audit.heads) > 1:
-        how = (
-            "the best log-loss of"
-            if best
-            else "a log-loss within one standard error of the best of"
-        )
-        lead = f"{head.title} has {how} {len(audit.heads)} heads and "
+        how = "the lowest NLL of" if best else "an NLL within one standard error of the lowest of"
+        lead = f"{title} has {how} {len(audit.heads)} heads and "
     numbers = f"(ECE {percent(head.ece)}, noise floor {percent(head.noise_floor)})"
     if at_floor(head):
         return f"{lead}is calibrated within sampling noise {numbers}."
@@ -77,6 +75,15 @@ def calibration_sentence(audit: Audit) -> str:
     return f"{lead}is {side} beyond sampling noise {numbers}."
 
 
+def kept_sentence(audit: Audit) -> str | None:
+    """Whose the verdicts are, where the recommended head could not be kept."""
+    choice = audit.recommendation
+    kept = next((h for h in audit.heads if choice is not None and h.name == choice.kept), None)
+    if kept is None or kept.name == audit.recommended:
+        return None
+    return f"Verdicts, threshold and saved head are those of {kept.title}."
+
+
 def threshold_sentence(audit: Audit) -> str:
     curve = audit.risk_coverage
     if curve is None or curve.chosen is None:
@@ -84,13 +91,13 @@ def threshold_sentence(audit: Audit) -> str:
     pick = curve.chosen
     if pick.value is None:
         return (
-            f"No threshold reaches an accuracy of {percent(pick.target, 0)} with a "
+            f"No threshold reaches an accuracy of {level(pick.target)} with a "
             f"{percent(1 - pick.delta, 0)} lower bound on this data."
         )
     of = "inputs" if pick.rows == len(audit.cases.id) else "inputs with a label"
     return (
-        f"Accept confidence ≥ {decimal(pick.value)}: {percent(pick.coverage)} of {of}, at an "
-        f"accuracy of at least {percent(pick.target, 0)} ({percent(1 - pick.delta, 0)} bound, "
+        f"Accept confidence ≥ {threshold(pick.value)}: {percent(pick.coverage)} of {of}, at an "
+        f"accuracy of at least {level(pick.target)} ({percent(1 - pick.delta, 0)} bound, "
         f"n = {count(pick.rows)})."
     )
 
@@ -100,7 +107,7 @@ def target_sentence(audit: Audit) -> str | None:
     pick = audit.risk_coverage.chosen if audit.risk_coverage else None
     if pick is None or not pick.why:
         return None
-    return f"Target accuracy {percent(pick.target, 0)}: {pick.why}."
+    return f"Target accuracy {level(pick.target)}: {pick.why}."
 
 
 def attention_sentence(audit: Audit) -> str:
@@ -211,8 +218,7 @@ def limits(audit: Audit) -> list[str]:
             "less, like the support."
         )
     else:
-        why = audit.not_checked.get("outliers", "no set of known-foreign rows was given")
-        lines.append(f"Whether unknown inputs would be caught was not tested: {why}.")
+        lines.append("Whether unknown inputs would be caught was not tested; see Not checked.")
     if audit.network is not None:
         lines.append(
             "Network-view similarity is offset and only its ranks are comparable, so percentiles "

@@ -9,7 +9,7 @@ from collections import Counter
 from dataclasses import dataclass
 
 from vicinal.audits.record import Audit
-from vicinal.report.words import count, decimal, percent, plural
+from vicinal.report.words import count, level, percent, plural, threshold
 
 
 @dataclass(frozen=True)
@@ -80,8 +80,9 @@ def labels_tile(audit: Audit) -> Tile:
     if found.suspects:
         detail = "Contradicted by their own neighborhood."
         if found.wrong is not None:
+            verb = "is" if found.wrong.count == 1 else "are"
             detail = (
-                f"About {count(found.wrong.count)} labels are estimated to be wrong "
+                f"About {plural(found.wrong.count, 'label')} {verb} estimated to be wrong "
                 f"({count(found.wrong.low)} to {count(found.wrong.high)})."
             )
     return Tile("labels", "Labels to review", len(found.suspects), of, detail, "section=labels")
@@ -117,16 +118,17 @@ def review_action(audit: Audit) -> Action | None:
     effect = "Relabeled rows vote for their new class; export the decisions and apply them."
     if audit.labels.effects:
         last = audit.labels.effects[-1]
-        effect = (
-            f"Accepting the top {count(last.top)} suggestions changes "
-            f"{plural(last.changed, 'prediction')}"
-        )
+        which = "top suggestion" if last.top == 1 else f"top {count(last.top)} suggestions"
+        effect = f"Accepting the {which} changes {plural(last.changed, 'prediction')}"
         if last.accuracy_before is not None and last.accuracy_after is not None:
             titles = {head.name: head.title for head in audit.heads}
             effect += (
                 f": accuracy of {titles.get(last.head, 'the neighbor head')} "
                 f"{percent(last.accuracy_before)} → {percent(last.accuracy_after)}"
             )
+            fixed, broken = last.fixed or 0, last.broken or 0
+            if broken - fixed > 2 * (broken + fixed) ** 0.5:  # beyond what a coin would give
+                effect += "; look at each before you accept it"
         effect += "."
     command = f"{audit.provenance.command} --apply decisions.csv"
     command = command if command.startswith("vicinal audit") else ""
@@ -159,24 +161,24 @@ def ship_action(audit: Audit, predict: str) -> Action | None:
     pick = curve.chosen
     if pick.value is None:
         effect = (
-            f"No threshold keeps {percent(pick.target, 0)} with a {percent(1 - pick.delta, 0)} "
+            f"No threshold keeps {level(pick.target)} with a {percent(1 - pick.delta, 0)} "
             "bound here; move the target to see what is reachable."
         )
         return Action("ship", "Choose another target", effect, "Move the target")
     effect = (
         f"Accepts {percent(pick.coverage)} of inputs like these at an accuracy of at least "
-        f"{percent(pick.target, 0)} ({percent(1 - pick.delta, 0)} bound, n = {count(pick.rows)}). "
+        f"{level(pick.target)} ({percent(1 - pick.delta, 0)} bound, n = {count(pick.rows)}). "
         f"{beyond_confidence(audit, pick.value)}"
     )
-    title = f"Ship with confidence ≥ {decimal(pick.value)}"
+    title = f"Ship with confidence ≥ {threshold(pick.value)}"
     from_python = audit.provenance.command.startswith("vicinal.audit")
     predict = predict or ('report.head.save("trust.vic")' if from_python else "")
     return Action("ship", title, effect, "Move the target", predict)
 
 
-def beyond_confidence(audit: Audit, threshold: float) -> str:
+def beyond_confidence(audit: Audit, least: float) -> str:
     """What the verdicts turn away of the rows that confidence alone would accept, and why."""
-    sure = [row for row, c in enumerate(audit.cases.confidence) if c >= threshold]
+    sure = [row for row, c in enumerate(audit.cases.confidence) if c >= least]
     found = Counter(audit.cases.verdict[row] for row in sure)
     why = {"unfamiliar": "unfamiliar", "contested": "contested by their neighbors",
            "isolated": "isolated"}  # fmt: skip

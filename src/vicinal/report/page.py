@@ -226,8 +226,8 @@ def environment() -> jinja2.Environment:
         lstrip_blocks=True,
     )
     forms: list[Callable[..., str]] = [
-        *(words.clean, words.short, words.percent, words.points, words.decimal),
-        *(words.count, words.plural, words.signed, words.sentence),
+        *(words.clean, words.short, words.percent, words.points, words.level),
+        *(words.decimal, words.count, words.plural, words.signed, words.sentence, words.capital),
     ]
     env.filters.update({form.__name__: form for form in forms})
     env.filters["at_floor"] = facts.at_floor

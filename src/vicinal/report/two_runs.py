@@ -111,13 +111,13 @@ def headline(record: Comparison) -> str:
     for delta in (d for d in record.deltas if d.paired and d.head is None):
         groups.setdefault(delta.finding, []).append(delta.title)
     parts = [f"{kind}: {', '.join(groups[kind])}" for kind in ("better", "worse") if kind in groups]
-    said = "No evidence of a difference in any measure."
+    said = "No evidence of a difference in the answers that are kept."
     if parts:
         said = "; ".join(parts)[0].upper() + "; ".join(parts)[1:] + "."
     losses = [d.finding for d in record.deltas if d.name.startswith("nll_") and d.low is not None]
     if losses:
         better, worse = losses.count("better"), losses.count("worse")
-        said += f" Log loss of {plural(len(losses), 'head')}: {better} better, {worse} worse."
+        said += f" NLL of {plural(len(losses), 'head')}: {better} better, {worse} worse."
     return said
 
 
@@ -138,7 +138,7 @@ def share_chart(main: Sequence[Delta]) -> Markup:
 
 
 def forest(measured: Sequence[Delta]) -> Markup:
-    """The log loss of every head: where an interval lies left of zero, the second run is better."""
+    """The NLL of every head: where an interval lies left of zero, the second run is better."""
     shown = [d for d in measured if d.name.startswith("nll_")]
     titles = [d.title.partition(" of ")[2] for d in shown]
     return intervals(shown, titles, "difference in NLL: less is better", lambda v: f"{v:+.2g}")

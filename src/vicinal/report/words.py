@@ -45,8 +45,17 @@ def sentence(text: str) -> str:
     >>> sentence("neighbors in the support")
     'Neighbors in the support.'
     """
-    text = text.strip()
-    return text and text[0].upper() + text[1:] + ("" if text[-1] in ".!?" else ".")
+    text = capital(text.strip())
+    return text and text + ("" if text[-1] in ".!?" else ".")
+
+
+def capital(text: str) -> str:
+    """With a large first letter, unless the word has its own way.
+
+    >>> capital("softmax"), capital("kNN")
+    ('Softmax', 'kNN')
+    """
+    return text if text[1:2].isupper() else text[:1].upper() + text[1:]
 
 
 def fixed(value: float, digits: int) -> str:
@@ -67,6 +76,24 @@ def percent(share: float | None, digits: int = 1) -> str:
     ('93.4 %', '–')
     """
     return "–" if share is None else f"{fixed(100 * share, digits)} %"
+
+
+def level(share: float) -> str:
+    """An accuracy that was asked for, as it was given.
+
+    >>> level(0.99), level(0.975)
+    ('99 %', '97.5 %')
+    """
+    return f"{100 * share:.4g} %"
+
+
+def threshold(value: float) -> str:
+    """A confidence to accept from: three decimals, and more where it is that near to 1.
+
+    >>> threshold(0.98765), threshold(0.999512)
+    ('0.988', '0.99951')
+    """
+    return fixed(value, 3 if value < 0.995 or value >= 1 else 1 - math.floor(math.log10(1 - value)))
 
 
 def points(share: float | None, digits: int = 1) -> str:

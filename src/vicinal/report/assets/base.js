@@ -38,6 +38,9 @@ const rowName = (id, row) => (id === String(row) ? `row ${id}` : id); // rows wi
 const clip = (text, n) => (text.length > n ? text.slice(0, n - 1) + '…' : text);
 const whole = (n) => (n === null || n === undefined ? '–' : n.toLocaleString('en-US'));
 const percent = (share, digits = 1) => (share === null || share === undefined ? '–' : `${(100 * share).toFixed(digits)} %`);
+// An accuracy that was asked for, and a confidence to accept from: as words.py writes them.
+const level = (share) => `${+(100 * share).toPrecision(4)} %`;
+const threshold = (value) => value.toFixed(value < 0.995 || value >= 1 ? 3 : 1 - Math.floor(Math.log10(1 - value)));
 const decimal = (value, digits = 2) => (value === null || value === undefined ? '–' : value.toFixed(digits));
 const brief = (value) => (value === null || value === undefined ? '–' : typeof value === 'number' ? String(Number(value.toPrecision(3))) : value);
 

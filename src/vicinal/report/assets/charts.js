@@ -62,7 +62,7 @@ function scatter(canvas, { x, y, verdict, labels, across, up, open, chosen, dim 
     pen.globalAlpha = 1;
     pen.fillStyle = color('quiet');
     pen.font = '12px ' + style.getPropertyValue('--sans');
-    for (const [word, cx, cy, align] of labels ?? []) { pen.textAlign = align; pen.fillText(word, cx ? canvas.clientWidth - right - 4 : left + 6, cy ? top + 14 : canvas.clientHeight - bottom - 8); }
+    for (const [word, cx, cy, align] of labels ?? []) { const at = [word, cx ? canvas.clientWidth - right - 4 : left + 6, cy ? top + 14 : canvas.clientHeight - bottom - 8]; pen.textAlign = align; pen.strokeStyle = color('sheet'); pen.lineWidth = 4; pen.lineJoin = 'round'; pen.strokeText(...at); pen.fillText(...at); }
     const at = chosen();
     if (at !== undefined && at >= 0) { pen.strokeStyle = color('ink'); pen.lineWidth = 2.5; pen.beginPath(); pen.arc(px(x[at]), py(y[at]), 8, 0, 7); pen.stroke(); }
   }

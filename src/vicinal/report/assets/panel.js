@@ -107,7 +107,7 @@ function suspectPanel(n) {
       choice === 'relabel' && ['decided', name(clip(D.classes[labelOf(s)], 120))],
       ['p given', decimal(s.p_given, 3)],
       ['p suggested', decimal(s.p_suggested, 3)],
-      ['depths that agree', percent(s.depth, 0)],
+      s.depth !== null && ['depths that agree', percent(s.depth, 0)],
       ['query predictions affected', whole(s.affected)],
     ]),
     el('h3', { text: 'What the two classes look like' }),

@@ -13,15 +13,15 @@ function startThreshold() {
   const home = curve.chosen === null ? curve.threshold.length - 1 : nearest(curve.threshold, curve.chosen);
 
   function show(i) {
-    $('#threshold-value').textContent = `confidence ≥ ${curve.threshold[i].toFixed(3)}`;
-    slider.setAttribute('aria-valuetext', `confidence at least ${curve.threshold[i].toFixed(3)}, coverage ${percent(curve.coverage[i])}`);
+    $('#threshold-value').textContent = `confidence ≥ ${threshold(curve.threshold[i])}`;
+    slider.setAttribute('aria-valuetext', `confidence at least ${threshold(curve.threshold[i])}, coverage ${percent(curve.coverage[i])}`);
     $('.dot.mover', chart).setAttribute('cx', sx(curve.coverage[i]));
     $('.dot.mover', chart).setAttribute('cy', sy(curve.accuracy[i]));
     for (const end of ['x1', 'x2']) $('.whisker.mover', chart).setAttribute(end, sx(curve.coverage[i]));
     const away = curve.rejected[i].reduce((sum, n) => sum + n, 0);
     const rows = [['coverage', percent(curve.coverage[i])], ['accuracy', percent(curve.accuracy[i])], ['accepted', whole(D.total - away)], ['lower bound', percent(curve.lower[i])]];
     $('#threshold-away').replaceChildren(el('span', { class: 'quiet', text: 'turned away ' }, el('b', { text: whole(away) })),
-      ...VERDICTS.map((verdict, v) => el('span', { class: 'quiet', title: verdict }, mark(v), ` ${verdict} `, el('b', { text: whole(curve.rejected[i][v]) }))),
+      ...VERDICTS.flatMap((verdict, v) => (curve.rejected[i][v] ? [el('span', { class: 'quiet', title: verdict }, mark(v), ` ${verdict} `, el('b', { text: whole(curve.rejected[i][v]) }))] : [])),
       ...atThreshold(curve.threshold[i]));
     $('#threshold-facts').replaceChildren(...rows.map(([key, value]) => el('div', {}, el('dt', { text: key }), el('dd', { text: value }))));
   }
@@ -49,9 +49,9 @@ function startThreshold() {
 }
 
 // What the threshold accepts of the rows that are selected; a confidence is known to four digits.
-function atThreshold(threshold) {
+function atThreshold(least) {
   if (!filtered()) return [];
-  const accepted = selected.filter((r) => P.confidence[r] / 10000 >= threshold - 5e-5);
+  const accepted = selected.filter((r) => P.confidence[r] / 10000 >= least - 5e-5);
   const wrong = accepted.filter(isWrong).length;
   return [el('span', { class: 'of-selected', text: `of ${whole(selected.length)} selected rows ${whole(accepted.length)} accepted, ${whole(wrong)} wrong` })];
 }
@@ -62,11 +62,11 @@ const targetOf = (text) => (text === '' ? null : (D.curve?.targets ?? []).find((
 function applyTarget() {
   const picked = targetOf(state.target);
   const home = D.curve?.targets?.find((t) => t.target === D.curve.target);
-  const level = picked?.level ?? home?.level;
+  const least = picked?.level ?? home?.level;
   const [supported, contested] = [VERDICTS.indexOf('supported'), VERDICTS.indexOf('contested')];
   const doubted = new Set(P.doubted);
   const odd = new Set(picked?.odd ?? []); // rows whose printed confidence is on the other side
-  P.verdict = !picked || picked === home ? P.judged : P.judged.map((v, r) => (v !== supported && v !== contested ? v : (P.confidence[r] / 10000 < level) !== odd.has(r) || doubted.has(r) ? contested : supported));
+  P.verdict = !picked || picked === home ? P.judged : P.judged.map((v, r) => (v !== supported && v !== contested ? v : (P.confidence[r] / 10000 < least) !== odd.has(r) || doubted.has(r) ? contested : supported));
   D.cases.verdict = D.cases.row.map((r) => P.verdict[r]);
 }
 
@@ -78,11 +78,11 @@ function startTargets() {
   function draw() {
     const now = targetOf(state.target) ?? targets.find((t) => t.target === D.curve.target);
     $('#target-buttons').replaceChildren(...targets.map((t) => el('button', { type: 'button', 'data-target': t.target, 'aria-pressed': String(t === now), title: said(t), onclick: () => update({ target: t.target === D.curve.target ? '' : String(t.target) }) },
-      el('b', { text: percent(t.target, t.target * 1000 % 10 ? 1 : 0) }), el('span', { class: 'quiet', text: said(t) }))));
+      el('b', { text: level(t.target) }), el('span', { class: 'quiet', text: said(t) }))));
     const reach = targets.filter((t) => t.value !== null).at(-1);
     $('#target-note').textContent = now?.value === null
-      ? `No threshold keeps ${percent(now.target, 0)} here.${reach ? ` The highest target that is reachable is ${percent(reach.target, 0)}: it accepts ${percent(reach.coverage)}.` : ''}`
-      : state.target ? `Verdicts on this page follow a target of ${percent(now.target, 0)} (confidence ≥ ${decimal(now.level, 3)}); samples.csv and the saved head keep ${percent(D.curve.target, 0)}.` : '';
+      ? `No threshold keeps ${level(now.target)} here.${reach ? ` The highest target that is reachable is ${level(reach.target)}: it accepts ${percent(reach.coverage)}.` : ''}`
+      : state.target ? `Verdicts on this page follow a target of ${level(now.target)} (confidence ≥ ${threshold(now.level)}); samples.csv and the saved head keep ${level(D.curve.target)}.` : '';
   }
   watchers.push((change) => { if ('target' in change) draw(); });
   draw();

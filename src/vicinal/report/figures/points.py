@@ -72,7 +72,7 @@ def on_steps(form: Map | LinearMap) -> dict[str, Any]:
     steps = [np.rint((v - v.min()) * unit).astype(int).tolist() for v in (x, y)]
     return {
         "method": clean(form.method),
-        "kept": round(form.preservation, 3),
+        "kept": form.preservation,
         "x": steps[0][:m],
         "y": steps[1][:m],
         "support_x": steps[0][m:],

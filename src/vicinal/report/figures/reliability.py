@@ -12,6 +12,7 @@ from vicinal.report.svg import Figure, Pair, Plot, ticks
 from vicinal.report.words import count, decimal, percent, points
 
 CROWDED = 0.6  # of the rows in one bar
+TOUCHING = 26  # units of the sheet below which two labels of an axis touch
 LEAST = 1e-4  # of what is left to certainty, that the axis tells apart
 FEW = 10  # a bin with fewer rows shows its count and no bar: its accuracy would be noise
 
@@ -72,12 +73,14 @@ def close_reliability(head: Head, picks: bool) -> Figure:
     plot.line(ideal, "ideal")
     marks = [c for c in (0, 0.3, 0.5, 0.7, 0.9, 0.97, 0.99, 0.997, 0.999, 0.9997, 1 - LEAST)
              if plot.x[0] <= nines(c) <= plot.x[1]]  # fmt: skip
-    place = {nines(c): c for c in marks}
+    # The surer of two marks that would touch is written.
+    at = [plot.sx(nines(c)) for c in marks] + [math.inf]
+    place = {nines(c): c for i, c in enumerate(marks) if at[i + 1] - at[i] >= TOUCHING}
     plot.bottom_axis(list(place), lambda v: f"{place[v]:g}", "confidence")
     for cell in cells:
-        at = nines(cell.score or 0.0)
-        plot.whisker(at, max(floor, cell.accuracy_low or 0.0), cell.accuracy_high or 1.0)
-        plot.dot(at, max(floor, cell.accuracy or 0.0), "main", 4)
+        x = nines(cell.score or 0.0)
+        plot.whisker(x, max(floor, cell.accuracy_low or 0.0), cell.accuracy_high or 1.0)
+        plot.dot(x, max(floor, cell.accuracy or 0.0), "main", 4)
         if picks:
             ends = (max(plot.x[0], nines(cell.low)), min(plot.x[1], nines(cell.high)))
             said = f"{count(cell.count)} rows, accuracy {percent(cell.accuracy)}: show them"

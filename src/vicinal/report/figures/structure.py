@@ -12,6 +12,7 @@ from vicinal.report.words import clean, count, percent, plural, points, short
 
 MOST_CLASSES = 20  # more rows and columns than this cannot be read on a page
 MOST_POINTS = 5000
+ROOMY = 26  # a square this wide holds its value
 
 
 def borders(record: Borders, classes: tuple[str, ...]) -> Figure | None:
@@ -41,11 +42,12 @@ def borders(record: Borders, classes: tuple[str, ...]) -> Figure | None:
             for a, b in ((pair.a, pair.b), (pair.b, pair.a)):
                 at = place[a], size - 1 - place[b]
                 description = f"{short(classes[a])} and {short(classes[b])}: {percent(pair.share)}"
-                _cell(plot, at, pair.share, heat_step(pair.share / most), cell >= 26)
+                _cell(plot, at, pair.share, heat_step(pair.share / most), cell >= ROOMY)
                 plot.clickable((at[0], at[0] + 1), f"pair={a}~{b}", description, (at[1], at[1] + 1))
     heat_scale(plot, most, side)
     hidden = len(touch) - size
-    note = f"Numbers: share of all between-class edge weight, %, in the {record.how}."
+    shown_as = "Numbers" if cell >= ROOMY else "Color"
+    note = f"{shown_as}: share of all between-class edge weight, %, in the {record.how}."
     note += f" {count(hidden)} classes that touch less are in the table only." if hidden > 0 else ""
     return Figure(
         "borders",
@@ -62,7 +64,7 @@ def _cell(plot: Plot, at: tuple[int, int], share: float, shade: int, roomy: bool
     x, y = at
     plot.bar((x, x + 1), (y, y + 1), f"heat{shade}", 0.5)
     if roomy and share >= 0.001:
-        ink = "tick middle light" if shade >= 6 else "tick middle"
+        ink = "middle light" if shade >= 6 else "middle ink"
         plot.text(plot.sx(x + 0.5), plot.sy(y + 0.5) + 4, heat_value(share), ink)
 
 

@@ -19,7 +19,7 @@ from vicinal.audits.sections import (
 )
 from vicinal.report.figures.reliability import accuracy_plot, bin_table, clickable_bins
 from vicinal.report.svg import Figure, Plot, ticks
-from vicinal.report.words import count, decimal, percent, points, sentence
+from vicinal.report.words import count, decimal, level, percent, points, sentence
 
 
 def risk_coverage(curve: RiskCoverage) -> Figure:
@@ -35,8 +35,8 @@ def risk_coverage(curve: RiskCoverage) -> Figure:
     pick = curve.chosen
     if pick is not None:
         plot.line([(0, pick.target), (1, pick.target)], "target")
-        y = plot.sy(pick.target) + 13
-        plot.text(plot.left + 6, y, f"target {percent(pick.target, 0)}", "tick")
+        y = plot.sy(pick.target) - 5
+        plot.text(plot.width - plot.right, y, f"target {level(pick.target)}", "tick end halo")
     if pick is not None and pick.coverage is not None and pick.accuracy is not None:
         plot.whisker(pick.coverage, low, 1.0, "mover")
         plot.dot(pick.coverage, max(low, pick.accuracy), "mover", 5)
