@@ -161,11 +161,20 @@ def main(quick: bool = False, data: Path | None = None) -> None:
             table = {pair: summed(found) for pair, found in splits.items()}
             if not quick:  # after every support: a run that is stopped leaves what it measured
                 counts = {pair: len(found) for pair, found in splits.items()}
-                save("are_unknowns_found", {"pairs": table}, splits=counts)
+                found = {"pairs": table, "summary": slipped(table)}
+                save("are_unknowns_found", found, splits=counts)
     for column in next(iter(table.values())):
         values = [row[column][0] for row in table.values()]
         ends = f"least {min(values):.3f}  most {max(values):.3f}"
         print(f"{column:<32} mean {mean(values):.3f}  {ends}")
+
+
+def slipped(table: dict[str, dict[str, list[Any]]]) -> dict[str, float]:
+    """Shares of foreign rows that are not called unfamiliar: what the page says of experience."""
+    shares = [1 - row["unfamiliar"][0] for row in table.values()]
+    middle, high = float(np.median(shares)), max(shares)
+    found = {"median": middle, "mean": mean(shares), "high": high}
+    return {"pairs": len(shares), **{name: round(value, 3) for name, value in found.items()}}
 
 
 def summed(found: list[dict[str, float]]) -> dict[str, list[Any]]:

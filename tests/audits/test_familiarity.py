@@ -119,7 +119,7 @@ def test_without_a_foreign_set_the_record_says_what_experience_suggests(sets):
 
 def test_the_reference_is_the_table_that_was_measured():
     kept = Path(__file__).parents[2] / REFERENCE.source
-    summary = json.loads(kept.read_text())["summary"]
+    summary = json.loads(kept.read_text())["results"]["summary"]
     assert summary == {name: getattr(REFERENCE, name) for name in summary}
 
 
