@@ -18,7 +18,7 @@ REACH = {  # name, methods that are called -> files, lines
         3693,
     ),
     "kNN": (("vicinal.confidence", "KNNClassifier", ("fit", "predict_proba")), 17, 1587),
-    "linear": (("vicinal.confidence", "LinearClassifier", ("fit", "predict_proba")), 4, 493),
+    "linear": (("vicinal.confidence", "LinearClassifier", ("fit", "predict_proba")), 4, 494),
     "DkNN": (("vicinal.confidence", "DeepKNN", ("fit", "calibrate", "credibility")), 13, 1378),
     "k^C": (("vicinal.similarity", "GradientKernel", ("gram",)), 29, 3526),
     "ECE": (("vicinal.evaluation", "expected_calibration_error"), 3, 246),
