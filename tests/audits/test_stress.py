@@ -209,7 +209,7 @@ def test_the_cost_is_said_before_and_bounded_by_the_data():
     assert [line.partition(":")[0] for line in lines] == [
         "network view", "stress, where the inputs are images", "checkpoints"
     ]  # fmt: skip
-    assert "1,600 forward and 300 backward passes of a row, 133% of embedding" in lines[1]
+    assert "1,600 forward and 300 backward passes of a row, 133 % of embedding" in lines[1]
     full = costs(AuditSettings(stress="full"), 900, 300)[1]
     assert "12 times the cost of embedding the sets; the worst case of 64 rows" in full
     assert "of embedding" not in " ".join(costs(AuditSettings(), None, None))

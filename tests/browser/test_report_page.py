@@ -238,7 +238,7 @@ def test_verdicts_follow_a_target_that_is_moved(visit, digits):
     assert matching(page) == want
     page.click("[data-target='0.9999']")
     said = page.inner_text("#target-note")
-    assert "No threshold keeps 100" in said
+    assert "No threshold keeps 99.99 %" in said
     assert "highest target that is reachable is 97 %" in said
     page.click("[data-target='0.95']")
     assert page.inner_text(".counts .v-supported b") == str(audit.verdict_counts()["supported"])

@@ -187,7 +187,8 @@ class KNNClassifier(ClassifierMixin, BaseEstimator):
 
         (scikit-learn's contract: the label is the arg max of the probabilities.)
         """
-        return named(self.classes_, self.log_probs_of(self.neighborhood_of(X)).argmax(1), X)
+        near = self.neighborhood_of(X)  # says so where nothing was fitted
+        return named(self.classes_, self.log_probs_of(near).argmax(1), X)
 
     def kneighbors(self, X: Any, k: int | None = None) -> Neighborhood:
         """Distances (n, k) in the metric's unit and ids of the nearest support rows."""

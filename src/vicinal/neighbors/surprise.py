@@ -239,7 +239,7 @@ def lowest_minimum(
         u, ends = math.log(grid[i]), (math.log(low), math.log(high))
         for stage in stages[:-1]:
             u, _ = _descend(stage, u, ends, tolerance=1e-3)
-        u, value = _descend(stages[-1], u, ends, tolerance=1e-5)
+        u, value = _descend(stages[-1], u, ends, tolerance=1e-9)
         found.append((math.exp(u), value, min(u - ends[0], ends[1] - u) < 1e-6))
     return min(found, key=lambda minimum: minimum[1])
 
@@ -269,7 +269,8 @@ def _descend(
         step = -slope / curvature if curvature > 0 else -math.copysign(0.5, slope)
         target = min(max(u + min(max(step, -0.7), 0.7), ends[0]), ends[1])
         if slope == 0 or abs(target - u) < tolerance:
-            return target, here.value  # what is left is of the order of the step's square
+            # Too short a step to pay for another look, unless a later one looks anyway.
+            return (target if tolerance > 1e-6 else u), here.value
         there = stage(math.exp(target))
         while there.value > here.value + 1e-6 * abs(here.value) and abs(target - u) > tolerance:
             target = (u + target) / 2
