@@ -112,8 +112,8 @@ def embedded(
     left[chosen] = False
     if left.any():  # a place in a picture needs no exact distance
         compared = compared_rows(rows, metric) - compared_rows(rows[chosen], metric).mean(0)
-        x = compared[chosen]
-        nearest = smallest_scores(compared[left], x, x.square().sum(1), 5)[1]
+        x, few = compared[chosen], compared[left].split(2048)  # a product of all would be large
+        nearest = torch.cat([smallest_scores(part, x, x.square().sum(1), 5)[1] for part in few])
         places[left] = places[chosen][nearest].median(1).values
     return places
 
