@@ -113,7 +113,8 @@ def embedded(
     if left.any():  # a place in a picture needs no exact distance
         compared = compared_rows(rows, metric) - compared_rows(rows[chosen], metric).mean(0)
         x, few = compared[chosen], compared[left].split(2048)  # a product of all would be large
-        nearest = torch.cat([smallest_scores(part, x, x.square().sum(1), 5)[1] for part in few])
+        squares = x.square().sum(1)
+        nearest = torch.cat([smallest_scores(part, x, squares, 5)[1] for part in few])
         places[left] = places[chosen][nearest].median(1).values
     return places
 
