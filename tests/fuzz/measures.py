@@ -241,12 +241,12 @@ def kernel(drawn):
 
     def check(gram):
         k = np.asarray(gram.detach().double())
-        x = drawn["x"] if isinstance(drawn["x"], torch.Tensor) else np.asarray(drawn["x"])
-        x = np.asarray(torch.as_tensor(x).detach().to(drawn["dtype"]).double())
+        x = drawn["x"].detach() if isinstance(drawn["x"], torch.Tensor) else drawn["x"]
+        narrow = np.float32 if drawn["dtype"] == torch.float32 else np.float64
+        x = np.asarray(x, narrow).astype(np.float64)  # NumPy knows every byte order and stride
         a = np.hstack([x, np.ones((len(x), 1))]).astype(np.longdouble)
         if drawn["kind"] == "correlation":
             a = a / np.sqrt((a * a).sum(1, keepdims=True))
-        narrow = np.float32 if drawn["dtype"] == torch.float32 else np.float64
         with np.errstate(over="ignore"):  # a product that the dtype cannot hold is infinite
             right = (a @ a.T).astype(narrow).astype(np.float64)  # the mean over equal outputs
         if k.shape != right.shape or np.isnan(k).any():
