@@ -1,9 +1,11 @@
 """How do time and memory of a whole audit grow with the rows, against cleanlab and bare faiss?
 
 Support rows in shards of 50,000 and 10,000 query rows, 128 columns: 500 groups of 20 classes, each
-group varies in 16 directions, 3 % of the labels are wrong. ``--memory 2GB``, k = 100, the space as
-given. Every point is a process of its own with one thread: CPU seconds and peak resident memory,
-Python and torch included. ``rows only`` is what reading, importing and nothing else would take.
+group varies in 16 directions, 3 % of the labels are wrong; with ``--data DIR`` also MNIST's digits,
+each row one of them turned, stretched and shifted a little, in their 128 first directions: rows
+that lie as those of real images do. ``--memory 2GB``, k = 100, the space as given. Every point is a
+process of its own with one thread: CPU seconds and peak resident memory, Python and torch
+included. ``rows only`` is what reading, importing and nothing else would take.
 Finished points are kept in the JSON file, so that a run that was stopped goes on.
 
 cleanlab: ``Datalab.find_issues`` with features, for label, outlier and near-duplicate issues (its
@@ -21,9 +23,13 @@ import os
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import torch
+from experiments.data import Source, images
+from torch.nn.functional import affine_grid, grid_sample
 
 from benchmarks.runner import RESULTS, save
 
@@ -117,10 +123,43 @@ def shards(folder: Path, n: int, seed: int) -> str:
     return str(folder)
 
 
-def one(code: str, n: int, *words: object, also: str = "") -> dict[str, object]:
+def deformed(data: Path) -> Callable[[Path, int, int], str]:
+    """Shards of MNIST's digits, each turned, stretched and shifted (seed 1: train, 2: test)."""
+    sets = [images(Source(data), "mnist", part) for part in ("train", "test")]
+
+    def drawn(n: int, seed: int) -> tuple[torch.Tensor, torch.Tensor]:
+        rng = torch.Generator().manual_seed(seed)
+        x, y = sets[seed % 10 > 1]
+        one = torch.randint(len(x), (n,), generator=rng)
+        turn, wide, high, right, down = (torch.randn(n, generator=rng) for _ in range(5))
+        c, s = (0.15 * turn).cos(), (0.15 * turn).sin()
+        wide, high = (0.08 * wide).exp(), (0.08 * high).exp()
+        moves = torch.stack([wide * c, -high * s, 0.07 * right, wide * s, high * c, 0.07 * down], 1)
+        grid = affine_grid(moves.view(n, 2, 3), [n, 1, 28, 28], align_corners=False)
+        return grid_sample(x[one].view(n, 1, 28, 28), grid, align_corners=False).flatten(1), y[one]
+
+    first = drawn(20_000, 0)[0]
+    directions = torch.linalg.eigh((first - first.mean(0)).T.cov()).eigenvectors[:, -D:]
+
+    def made(folder: Path, n: int, seed: int) -> str:
+        folder.mkdir()
+        rng = np.random.default_rng(seed)
+        for start in range(0, n, SHARD):
+            x, y = drawn(min(SHARD, n - start), 10 * start + seed)
+            wrong = rng.random(len(y)) < 0.03
+            labels = np.where(wrong, (y.numpy() + rng.integers(1, 10, len(y))) % 10, y.numpy())
+            np.savez(folder / f"{start:09d}.npz", Z=(x @ directions).numpy(), y=labels)
+        return str(folder)
+
+    return made
+
+
+def one(
+    make: Callable[[Path, int, int], str], code: str, n: int, *words: object, also: str = ""
+) -> dict[str, object]:
     """A point in a process of its own."""
     with tempfile.TemporaryDirectory() as place:
-        sets = [shards(Path(place) / "s", n, 1), shards(Path(place) / "q", min(QUERIES, n), 2)]
+        sets = [make(Path(place) / "s", n, 1), make(Path(place) / "q", min(QUERIES, n), 2)]
         command = [sys.executable, "-c", START + code, *sets, str(K), *map(str, words)]
         paths = os.pathsep.join(filter(None, (os.environ.get("PYTHONPATH"), also)))
         env = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": paths}
@@ -140,12 +179,14 @@ def lists_read(point: dict[str, object]) -> tuple[int, int]:
     return int(words[at - 1]), int(words[at + 1])
 
 
-def growth(found: dict[str, dict[str, object]], sizes: tuple[int, ...]) -> dict[str, float]:
+def growth(
+    found: dict[str, dict[str, object]], sizes: tuple[int, ...], kind: str
+) -> dict[str, float]:
     """Powers of the rows that CPU time grows by, and peaks against that of the fewest rows."""
-    have = [n for n in sizes if "cpu_s" in found.get(f"auto {n}", {})]
+    have = [n for n in sizes if "cpu_s" in found.get(f"auto {n}{kind}", {})]
     out = {}
-    for few, many in itertools.pairwise(have):
-        a, b = found[f"auto {few}"], found[f"auto {many}"]
+    for few, many in [*itertools.pairwise(have), *([(have[0], have[-1])] if len(have) > 2 else [])]:
+        a, b = found[f"auto {few}{kind}"], found[f"auto {many}{kind}"]
         ratio = float(b["audit_cpu_s"]) / float(a["audit_cpu_s"])  # type: ignore[arg-type]
         out[f"power {few} to {many}"] = math.log(ratio) / math.log(many / few)
         out[f"peak {many} over {few}"] = float(b["peak_mb"]) / float(a["peak_mb"])  # type: ignore[arg-type]
@@ -159,22 +200,24 @@ def main(quick: bool = False, data: Path | None = None) -> None:
     if path.exists() and not quick:
         found = json.loads(path.read_text())["results"]
     also = os.environ.get("CLEANLAB", "")  # a folder that it was installed to, if it was
+    kinds = {"": shards} | ({", digits": deformed(data)} if data else {})
     points = [(f"auto {n}", AUDIT, n, ("auto",)) for n in sizes]
     points += [(f"exact {sizes[0]}", AUDIT, sizes[0], ("exact",))]
     points += [(f"bare faiss {n}", FAISS, n, ()) for n in sizes]
     points += [(f"cleanlab {n}", DATALAB, n, ()) for n in sizes[:2] if also]
     wanted = os.environ.get("POINTS", "")  # only those that begin with one of these
-    for name, code, n, words in points:
-        if name in found or not name.startswith(tuple(wanted.split(","))):
+    for (kind, make), (name, code, n, words) in itertools.product(kinds.items(), points):
+        key = name + kind
+        if key in found or not name.startswith(tuple(wanted.split(","))):
             continue
-        more = lists_read(found.get(f"auto {n}", {})) if code is FAISS else words
-        found[name] = one(code, n, *more, also=also if code is DATALAB else "")
-        print(name, found[name], flush=True)
-        found["growth"] = growth(found, sizes)
+        more = lists_read(found.get(f"auto {n}{kind}", {})) if code is FAISS else words
+        found[key] = one(make, code, n, *more, also=also if code is DATALAB else "")
+        print(key, found[key], flush=True)
+        found["growth" + kind] = growth(found, sizes, kind)  # type: ignore[assignment]
         if not quick:
             save(NAME, found)
-    print(found["growth"])
+    print({name: value for name, value in found.items() if name.startswith("growth")})
 
 
 if __name__ == "__main__":
-    main()
+    main(data=Path(sys.argv[2]) if sys.argv[1:2] == ["--data"] else None)

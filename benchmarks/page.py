@@ -134,7 +134,7 @@ GOALS = [
            entry(f"10000 rows, {c} classes", "in graphs", "NEDLinear, everything fitted"), 3, True)
       for c in (10, 100)),
     Goal(BUSY, "exact search beside as many busy processes as there are cores, in itself alone",
-         entry("threads that sleep", "slower"), 3, True),
+         entry("search, a moment, then sleep", "slower"), 3, True),
     Goal(AUDIT, "whole audit, 50,000 + 10,000 x 512, in its two searches",
          entry("50000x10000x512", "audit_to_both_searches"), 1.15, True),
     Goal(AUDIT, "audit, 5,000 + 50,000 x 32, in its two searches",

@@ -164,7 +164,7 @@ def log_loss(probabilities, labels):
     """(mean over rows of finite loss, number of infinite rows)."""
     losses = [p[y] for p, y in zip(probabilities, labels, strict=True)]
     finite = [-math.log(p) for p in losses if p > 0]
-    return sum(finite) / len(finite), len(losses) - len(finite)
+    return sum(finite) / max(len(finite), 1), len(losses) - len(finite)
 
 
 def brier(probabilities, labels):

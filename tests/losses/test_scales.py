@@ -46,6 +46,17 @@ def test_far_float32_rows_have_the_loss_and_gradient_of_float64(name, call, rng)
         assert_close(grad[fits], exact_grad[fits], rtol=1e-3, atol=1e-3 * size + 1e-37)
 
 
+@pytest.mark.parametrize("dtype", [torch.int64, torch.uint64])
+def test_whole_numbers_as_large_have_the_loss_of_their_floats(dtype):
+    x = torch.tensor([[2**63 - 1] * 4, [0] * 4, [0, 0, 1, 0], [2, 0, 0, 0], [0] * 4])
+    y = torch.tensor([0, 0, 1, 1, 2])
+    for loss in (losses.nt_xent_loss, losses.supervised_contrastive_loss):
+        exact = loss(x.double(), y, metric="euclidean")
+        assert exact.isfinite()
+        for rows in (x.to(dtype), x.to(dtype).numpy()):
+            assert_close(loss(rows, y, metric="euclidean").double(), exact, rtol=1e-5, atol=0)
+
+
 def test_the_module_and_a_reference_go_the_same_way(rng):
     x, y = torch.randn(9, 3, generator=rng) * 1e25, torch.arange(9) % 3
     module = losses.SoftNearestNeighborLoss(metric="euclidean")

@@ -62,9 +62,10 @@ def _root(
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run a command and return its exit code."""
-    # Read when torch is loaded: idle threads sleep instead of spinning, which on a shared machine
-    # is the difference between seconds and minutes.
+    # Read when torch is loaded: idle threads look a few thousand times for work, then sleep. On a
+    # shared machine looking without end makes minutes of seconds; alone, sleep at once costs half.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    os.environ.setdefault("GOMP_SPINCOUNT", "3000")
     warnings.filterwarnings("ignore", module=r"PIL\.")  # what it doubts, it then refuses
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):  # a terminal that lacks a letter shows its number

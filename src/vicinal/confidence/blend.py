@@ -27,13 +27,11 @@ from __future__ import annotations
 import math
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 from jaxtyping import Float, Int
-from numpy.typing import NDArray
-from scipy.optimize import minimize
 from torch import Tensor
 
+from vicinal.confidence.minimum import Vector, minimum
 from vicinal.labels import log_class_shares
 
 USUAL_LOGIT = -6.0  # of the background: ε = 0.0025
@@ -114,7 +112,7 @@ def fit_blend(
     given = max(background or 0.0, 1 / (n + 1))  # a row with no chance would outweigh all others
     bounds = [(v, v) for v in weights] if weights else [(0.0, 20.0)] * 2
 
-    def objective(v: NDArray[np.float64]) -> tuple[float, NDArray[np.float64]]:
+    def objective(v: Vector) -> tuple[float, Vector]:
         at = torch.tensor(v, requires_grad=True)
         eps = torch.sigmoid(at[2]) if background is None else at.new_tensor(given)
         log_p = blended_log_probs(log_ned, log_linear, log_prior, Blend(at[0], at[1], eps))  # type: ignore[arg-type]
@@ -123,10 +121,8 @@ def fit_blend(
         loss.backward()
         return float(loss.detach()), at.grad.numpy()  # type: ignore[union-attr]
 
-    found = minimize(
-        objective, start, jac=True, method="L-BFGS-B", bounds=[*bounds, (least, 0.0)],
-        options={"maxiter": 60, "ftol": 1e-9},
-    )  # fmt: skip
+    stops = {"maxiter": 60, "ftol": 1e-9}
+    found = minimum(objective, start, stops, [*bounds, (least, 0.0)])
     a, b, logit = map(float, found.x)
     return Blend(a, b, 1 / (1 + math.exp(-logit)) if background is None else background)
 

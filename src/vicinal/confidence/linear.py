@@ -27,13 +27,14 @@ import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
 from numpy.typing import NDArray
-from scipy.optimize import minimize, minimize_scalar
+from scipy.optimize import minimize_scalar
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from vicinal.checks import InputError, as_tensor, check_positive, same_kind
 from vicinal.confidence.bundle import write
+from vicinal.confidence.minimum import Vector, minimum
 from vicinal.confidence.support import rows_of
 from vicinal.labels import Labels, labels_of, named
 
@@ -41,7 +42,6 @@ PATH = tuple(10.0**-e for e in range(2, 9))  # λ, strong to weak
 LEAST_GAIN = 1e-3  # nats: less is not worth a weaker λ
 STEPS, LAST_STEPS = 12, 30  # of L-BFGS at each λ, and at the chosen one
 _ELEMENTS, _BLOCK = 1 << 20, 4096
-Vector = NDArray[np.float64]
 
 
 class Coordinates(NamedTuple):
@@ -138,10 +138,8 @@ class Problem:
             loss, gradient = self.loss_and_gradient(weights, l2)
             return loss, (gradient * unit).double().flatten().numpy()
 
-        found = minimize(
-            objective, (start / unit).double().flatten().numpy(), jac=True, method="L-BFGS-B",
-            options={"maxiter": steps, "ftol": tolerance, "gtol": 1e-7},
-        )  # fmt: skip
+        stops = {"maxiter": steps, "ftol": tolerance, "gtol": 1e-7}
+        found = minimum(objective, (start / unit).double().flatten().numpy(), stops)
         return torch.from_numpy(found.x).view_as(start).to(start) * unit
 
 

@@ -93,8 +93,14 @@ def _read(value: Any) -> Any:
     if isinstance(value, list) or hasattr(value, "to_numpy") or isinstance(value, np.ndarray):
         with suppress(InputError):
             found = as_tensor(value, "x")
-            return found if _is_rows(found) else value
-    return value
+            value = found if _is_rows(found) or _is_huge(found) else value
+    return value.double() if _is_huge(value) else value
+
+
+def _is_huge(t: object) -> TypeGuard[Tensor]:
+    """Whole numbers whose squares leave float32's range: no labels and no indices."""
+    whole = isinstance(t, Tensor) and t.ndim == 2 and t.dtype in (torch.int64, torch.uint64)
+    return whole and t.layout is torch.strided and not t.is_meta and leaves_range(t)  # type: ignore
 
 
 def _is_rows(t: object) -> TypeGuard[Tensor]:

@@ -33,9 +33,9 @@ import numpy as np
 import torch
 from jaxtyping import Bool, Float
 from numpy.typing import NDArray
-from scipy.optimize import minimize
 from torch import Tensor
 
+from vicinal.confidence.minimum import Vector, minimum
 from vicinal.confidence.ned.posterior import FITTED, NEDParameters, Recipe
 from vicinal.confidence.support import Evidence
 
@@ -45,7 +45,6 @@ NO_LOGIT = -40.0  # ε = 0
 FOLDS = 3
 MAX_ROWS = 1_500  # so few parameters need no more (20 per class at least); T alone uses all rows
 _TINY = 1e-200
-Vector = NDArray[np.float64]
 Mask = NDArray[np.bool_]  # which of a vector's parameters are free
 Notes = tuple[str, ...]
 
@@ -225,10 +224,8 @@ def descend(
 
     reach = [(start[0] - 8, start[0] + 8), *[(-4.0, 4.0)] * (len(start) - 4)]
     reach += [(0.0, 4.0 * dimensions), (-3.0, 5.0), (-16.0, 0.0)]
-    found = minimize(
-        objective, start[free], jac=True, method="L-BFGS-B", bounds=list(compress(reach, free)),
-        options={"maxiter": steps, "ftol": 1e-8, "gtol": 1e-6},
-    )  # fmt: skip
+    stops = {"maxiter": steps, "ftol": 1e-8, "gtol": 1e-6}
+    found = minimum(objective, start[free], stops, list(compress(reach, free)))
     return placed(found.x), float(found.fun)
 
 

@@ -13,20 +13,28 @@ with the slope :math:`p_{ij}` at a pair of two classes and minus the ratio times
 one of the same: nothing cancels where the share is near one. Soft labels put their agreement
 :math:`\langle\alpha_i, \alpha_j\rangle` in the place of the bracket. Batches that need more care
 (near duplicates, shares below what a float holds) are left to the masses themselves.
+
+Where the gradient itself is to be differentiated, or under ``torch.func``, batches of any size are
+formed whole as one plain formula (:func:`plain_log_masses`), with :math:`a_{ij}` how far two labels
+agree, and :math:`1 - a_{ij}` for the others:
+
+.. math:: \text{own}_i = \log \sum_{j \neq i} e^{-d_{ij}/T + \log a_{ij}}
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
+import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from vicinal.neighbors.derivatives import derived, is_derived_again
-from vicinal.neighbors.distances import NEAR, compared_rows
-from vicinal.neighbors.tiles.plain import derived_log_masses, plain_surprise
+from vicinal.neighbors.distances import NEAR, compared_rows, ordinary_distances
+from vicinal.neighbors.mass import log_mass, own_log_mass
 from vicinal.neighbors.tiles.tile import (
     Problem,
     Sums,
@@ -241,3 +249,57 @@ class _Dense(torch.autograd.Function):
             add_sums(m, ctx.pairs, left, right, sums[0], None if right is left else sums[1])
             gx, gy, slope = gradients(sums, ctx.problem, ctx.needs_input_grad[4])
         return gx, gy, None, None, slope, None
+
+
+# ------------------------------------------------------------------ one plain formula
+
+
+def plain_log_masses(
+    x: Tensor,
+    y: Tensor | None,
+    x_labels: Tensor,
+    y_labels: Tensor | None,
+    t: float | Tensor,
+    metric: str,
+) -> tuple[Tensor, Tensor, Tensor]:
+    """(all, own, other) log-masses, float64, of rows as they are compared.
+
+    >>> x, labels = torch.tensor([[0.0], [1.0], [3.0]]), torch.tensor([0, 0, 1])
+    >>> plain_log_masses(x, None, labels, None, torch.tensor(1.0), "sqeuclidean")[1].tolist()
+    [-1.0, -1.0, -inf]
+    """
+    s = -ordinary_distances(x, y, metric).double() / t
+    if y is None:
+        s = s.masked_fill(torch.eye(len(x), dtype=torch.bool, device=x.device), -torch.inf)
+    met = x_labels if y_labels is None else y_labels
+    if x_labels.ndim == 1:
+        same = x_labels[:, None] == met
+        return log_mass(s), own_log_mass(s, same), own_log_mass(s, ~same)
+    same = (x_labels @ met.T).clamp(0, 1)
+    return log_mass(s), own_log_mass(s, same), own_log_mass(s, 1 - same)
+
+
+def derived_log_masses(
+    upstream: Sequence[Tensor | None],
+    x: Tensor,
+    y: Tensor | None,
+    x_labels: Tensor,
+    y_labels: Tensor | None,
+    t: Tensor,
+    metric: str,
+) -> list[Tensor | None]:
+    """Gradients in x, y and t of what reaches the three log-masses, differentiable again."""
+
+    def masses(x: Tensor, y: Tensor | None, t: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        return plain_log_masses(x, y, x_labels, y_labels, t, metric)
+
+    return derived(masses, [x, y, t], upstream)
+
+
+def plain_surprise(x: Tensor, labels: Tensor, t: float | Tensor, metric: str, mean: bool) -> Tensor:
+    """-log of the own class's share of each row, or its mean over the rows with a peer."""
+    _, own, other = plain_log_masses(x, None, labels, None, t, metric)
+    valid = own != -torch.inf
+    lead = torch.where(valid, own - other, 0.0)
+    loss = torch.where(valid, -F.logsigmoid(lead), 0.0).to(x.dtype)
+    return loss.sum() / valid.sum().clamp_min(1) if mean else loss

@@ -35,8 +35,12 @@ from vicinal.checks import (
 )
 from vicinal.neighbors.derivatives import is_derived_again, is_functional
 from vicinal.neighbors.distances import METRICS, compared_rows
-from vicinal.neighbors.tiles.dense import SMALL, dense_log_masses
-from vicinal.neighbors.tiles.plain import derived_log_masses, plain_log_masses
+from vicinal.neighbors.tiles.dense import (
+    SMALL,
+    dense_log_masses,
+    derived_log_masses,
+    plain_log_masses,
+)
 from vicinal.neighbors.tiles.tile import Problem, Upstream, gradients
 from vicinal.neighbors.tiles.walk import (
     stream_masses,
