@@ -3,14 +3,16 @@
 import numpy as np
 import pytest
 import torch
-from sklearn.datasets import load_digits
+from sklearn.datasets import load_breast_cancer, load_digits
 from sklearn.linear_model import LogisticRegression
+from sklearn.preprocessing import StandardScaler
 from torch.testing import assert_close
 
 from vicinal.checks import InputError
 from vicinal.confidence.linear import (
     LinearClassifier,
     Problem,
+    column_scales,
     principal_coordinates,
     stratified_folds,
 )
@@ -158,7 +160,7 @@ def test_two_rows_of_two_classes_are_enough():
 
 def test_principal_coordinates_keep_every_distance_up_to_one_scale(cloud):
     x, _ = cloud
-    coordinates, z = principal_coordinates(x)
+    coordinates, z = principal_coordinates(x, torch.ones_like(x[0]))
     assert float(z.square().sum(1).mean()) == pytest.approx(1.0)
     ratio = torch.cdist(x[:20], x[:20]) / torch.cdist(z[:20], z[:20])
     ratio = ratio[~torch.eye(20, dtype=torch.bool)]
@@ -185,3 +187,21 @@ def test_every_fold_gets_its_share_of_every_class():
 def test_what_it_cannot_fit_earns_a_sentence(options, y, says):
     with pytest.raises(InputError, match=says):
         LinearClassifier(**options).fit(np.arange(8.0).reshape(4, 2), y)
+
+
+def test_columns_in_units_of_their_own_are_as_good_as_standardized_ones():
+    x, y = load_breast_cancer(return_X_y=True)
+    support, fresh = slice(None, None, 2), slice(1, None, 2)
+    unit = StandardScaler().fit(x[support])
+    given = LinearClassifier().fit(x[support], y[support])
+    scaled = LinearClassifier().fit(unit.transform(x[support]), y[support])
+    own = log_loss(given.predict_log_proba(x[fresh]), y[fresh])
+    best = log_loss(scaled.predict_log_proba(unit.transform(x[fresh])), y[fresh])
+    assert own < best + 1e-3
+    assert len(column_scales(torch.from_numpy(x))) == 2
+
+
+def test_columns_of_one_kind_keep_their_proportions(cloud):
+    assert len(column_scales(torch.as_tensor(cloud[0]).double())) == 1
+    constant = torch.tensor([[1.0, 5.0], [2.0, 5.0]]).double()
+    assert len(column_scales(constant)) == 1

@@ -6,6 +6,7 @@ at any step instead leaves a folder that the next one opens as the old run or th
 """
 
 import errno
+import functools
 import json
 import os
 import re
@@ -18,8 +19,9 @@ import pytest
 from doors.attempts import said, snapshot
 from vicinal import files
 from vicinal.audits import sampled, scale
+from vicinal.audits.demo import audited, demonstration
 from vicinal.cli import audit as audits
-from vicinal.cli import folders
+from vicinal.cli import demo, folders
 
 STEPS = ("fsync", "replace", "rename", "link", "chmod", "mkdir")  # of os; writes are counted too
 VOLATILE = ("provenance.json", "audit.json", "summary.json", "report.html", "compare.json",
@@ -105,9 +107,10 @@ CALLS = {
     "fit": ["fit", "{w}/t.npz", "--k", "4", "-o", "out.vic", "-q"],
     "predict": ["predict", "{w}/trust.vic", "{w}/q.npz", "-o", "out.csv", "--jsonl", "out.jsonl"],
     "compare": ["compare", "{w}/run", "{w}/run", "-o", "out", "--seed", "1", "-q"],
+    "demo": ["demo", "-o", "out", "-q"],
 }
-AUDITS = [verb for verb in CALLS if verb.startswith("audit")]
-REMEMBERED = ("audit, written", "audit, applied")  # computed once, written every time
+AUDITS = [verb for verb in CALLS if verb.startswith(("audit", "demo"))]
+REMEMBERED = ("audit, written", "audit, applied", "demo")  # computed once, written every time
 OLD = {
     **{verb: ["audit", "{w}/t.npz", "--k", "3", "-o", "out", "-q", *CHEAP] for verb in AUDITS},
     "embed": ["embed", "{w}/net.py:make", "{w}/t.npz", "--layer", "1", "-o", "out", "-q"],
@@ -139,7 +142,22 @@ def remembered(monkeypatch):
             known[key] = compute(*args, settings=settings, **kwargs)
         return known[key]
 
-    return lambda: monkeypatch.setattr(audits, "audit", audit)
+    def patch():
+        monkeypatch.setattr(audits, "audit", audit)
+        monkeypatch.setattr(demo, "demonstration", planted)
+        monkeypatch.setattr(demo, "audited", lambda planted, seed, progress: found())
+
+    return patch
+
+
+@functools.cache
+def planted(seed=0):
+    return demonstration(seed)
+
+
+@functools.cache
+def found():
+    return audited(planted(), 0)
 
 
 def few_at_a_time(monkeypatch):
@@ -150,7 +168,7 @@ def few_at_a_time(monkeypatch):
 
 
 # An audit is computed anew after each step that fails; DOORS_TIMES=20 fails them all.
-STRIDES = {"audit": 15, "audit, written": 4, "audit, applied": 8, "audit, streamed": 20}
+STRIDES = {"audit": 15, "audit, written": 4, "audit, applied": 8, "audit, streamed": 20, "demo": 12}
 
 
 @pytest.mark.parametrize("start", ["over an old one", "anew"])

@@ -5,7 +5,9 @@ r"""Multinomial logistic regression with nothing left to choose: what a linear h
           p(c \mid x) = \operatorname{softmax}\bigl((W^\top x + b)/T\bigr)_c
 
 Rows are centered and divided by one common scale, so that their mean squared length is 1 and λ
-means the same everywhere; columns keep their proportions, so a rotation changes nothing. λ is the
+means the same everywhere; columns keep their proportions, so a rotation changes nothing. Only where
+one column varies ten times as much as most do, as measurements in units of their own do, columns
+of unit deviation are tried as well, and held-out rows choose. λ is the
 one with the lowest cross-validated log-loss, T calibrates the logits of rows that their own model
 has not seen (Guo et al. 2017; a normal prior on log T and half a pseudo-row of any class keep it
 finite where every row is right). One pseudo-row at the center, shared by all classes, keeps the
@@ -41,6 +43,7 @@ from vicinal.labels import Labels, labels_of, named
 PATH = tuple(10.0**-e for e in range(2, 9))  # λ, strong to weak
 LEAST_GAIN = 1e-3  # nats: less is not worth a weaker λ
 STEPS, LAST_STEPS = 12, 30  # of L-BFGS at each λ, and at the chosen one
+UNLIKE = 10.0  # times the usual spread of a column: units of their own, perhaps
 _ELEMENTS, _BLOCK = 1 << 20, 4096
 
 
@@ -54,10 +57,25 @@ class Coordinates(NamedTuple):
         return (x.to(self.center) - self.center) @ self.basis
 
 
-def principal_coordinates(x: Float[Tensor, "n d"]) -> tuple[Coordinates, Float[Tensor, "n r"]]:
-    """The directions in which the rows differ (at most n - 1), and the rows in them."""
+def column_scales(x: Float[Tensor, "n d"]) -> list[Float[Tensor, " d"]]:
+    """What columns may be multiplied by: 1, and where their spreads are unlike one over those.
+
+    >>> column_scales(torch.tensor([[0.0, 0.0, 0.0], [2.0, 4.0, 64.0]]).double())[-1].tolist()
+    [1.0, 0.5, 0.03125]
+    """
+    spread, as_they_are = x.std(0, correction=0), torch.ones_like(x[0])
+    varies = spread > 16 * torch.finfo(torch.float32).eps * x.abs().amax(0)  # not by rounding alone
+    if not bool((spread[varies] > UNLIKE * spread[varies].median()).any()):
+        return [as_they_are]
+    return [as_they_are, torch.where(varies, 1 / spread, 0.0)]
+
+
+def principal_coordinates(
+    x: Float[Tensor, "n d"], columns: Float[Tensor, " d"]
+) -> tuple[Coordinates, Float[Tensor, "n r"]]:
+    """Directions in which rows of scaled columns differ (n - 1 at most), and the rows in them."""
     center = x.mean(0)
-    z = x - center
+    z = (x - center) * columns
     scale = float(z.square().sum(1).mean().sqrt())
     if scale > 0:
         z = z / scale
@@ -67,7 +85,7 @@ def principal_coordinates(x: Float[Tensor, "n d"]) -> tuple[Coordinates, Float[T
     vectors = vectors[:, kept]
     if wide:
         vectors = z.T @ (vectors / (len(z) * values[kept]).sqrt())
-    return Coordinates(center, vectors / (scale or 1.0)), z @ vectors
+    return Coordinates(center, vectors * columns[:, None] / (scale or 1.0)), z @ vectors
 
 
 def stratified_folds(codes: Int[Tensor, " n"], folds: int) -> Int[Tensor, " n"]:
@@ -218,10 +236,13 @@ class LinearClassifier(ClassifierMixin, BaseEstimator):
         x = rows_of(self, X, reset=True).double()
         labels = self._checked(labels_of(y, len(x)))
         codes, count = labels.codes, len(labels.classes)
-        coordinates, z = principal_coordinates(x.cpu())
         fold = stratified_folds(codes, min(self.folds, len(x)))
         held = fold[:, None] == torch.arange(int(fold.max()) + 1)
-        path = fit_path(Problem(z.float(), codes, count, held), fold, self.l2)
+        ways = [principal_coordinates(x.cpu(), columns) for columns in column_scales(x.cpu())]
+        paths = [fit_path(Problem(z.float(), codes, count, held), fold, self.l2) for _, z in ways]
+        losses = [calibrated(path.log_probs, codes)[1] for path in paths]
+        best = int(np.argmin(losses))
+        (coordinates, z), path = ways[best], paths[best]
         whole = Problem(z, codes, count, torch.zeros(len(x), 1, dtype=torch.bool))
         start = path.weights.double().unflatten(1, (-1, count)).mean(1)
         weights = whole.descend(start, path.l2, 2 * LAST_STEPS, 1e-7)
