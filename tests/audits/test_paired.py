@@ -94,3 +94,11 @@ def test_answers_that_do_not_fit_the_rows_are_refused(runs, bits):
 def test_an_infinite_loss_stays_infinite_and_a_huge_one_finite():
     kept = HeadRows.of("x", [False] * 2, [1.0] * 2, [np.inf, 1e9])
     assert np.isinf(kept.loss(2)).tolist() == [True, False]
+
+
+def test_rows_of_one_id_are_not_paired(runs):
+    first = runs[0]
+    ids = (first.cases.id[1], *first.cases.id[1:])
+    twice = dataclasses.replace(first, cases=dataclasses.replace(first.cases, id=ids))
+    with pytest.raises(InputError, match="several query rows of b have the id '1'"):
+        compare_audits(first, twice, first.provenance, names=("a", "b"))

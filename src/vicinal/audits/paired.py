@@ -6,6 +6,7 @@ import dataclasses
 import math
 import operator
 import re
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -176,6 +177,13 @@ def compare_audits(
 
 def _paired(a: Audit, b: Audit, names: tuple[str, str]) -> tuple[_Run, _Run]:
     """Both sides of the rows that both have, in the order of ``a``."""
+    for audit, run in zip((a, b), names, strict=True):
+        if len(set(audit.cases.id)) < len(audit.cases.id):
+            twice = next(name for name, n in Counter(audit.cases.id).items() if n > 1)
+            raise InputError(
+                f"several query rows of {run} have the id {twice!r}, and rows are paired by id. "
+                "Audit again with unique ids."
+            )
     place = {name: row for row, name in enumerate(b.cases.id)}
     rows = [row for row, name in enumerate(a.cases.id) if name in place]
     if not rows:
