@@ -107,10 +107,15 @@ def audited(planted: Demonstration, seed: int = 0, progress: Progress | None = N
 
 
 def trained(x: Tensor, y: Tensor, seed: int, epochs: int) -> nn.Module:
-    """A small convolutional network, trained in seconds; the caller's random state is kept."""
+    """A small convolutional network, trained in seconds; the caller's random state is kept.
+
+    In float64, rounded at the end: training magnifies what machines round otherwise, and the
+    demonstration should say the same on all of them.
+    """
+    x = x.double()
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(seed)
-        net = network()
+        net = network().double()
         optimizer = torch.optim.Adam(net.parameters(), 2e-3, weight_decay=1e-4)
         for _ in range(epochs):
             for rows in torch.randperm(len(x)).split(64):
@@ -118,7 +123,7 @@ def trained(x: Tensor, y: Tensor, seed: int, epochs: int) -> nn.Module:
                 logits = net(x[rows])
                 nn.functional.cross_entropy(logits, y[rows], label_smoothing=0.05).backward()
                 optimizer.step()
-    return net.eval()
+    return net.float().eval()
 
 
 def letters(count: int, rng: np.random.Generator) -> Float[Tensor, "n 1 8 8"]:

@@ -140,7 +140,10 @@ def head_record(name: str, scored: Scored, force_ece: bool) -> Head:
         nll_se=scored.nll_se,
         infinite_rows=scored.loss.infinite,
         note="; ".join(scored.answer.notes),
-        even_bins=reliability_bins(scored.confidence, scored.right, EVEN_BINS, scheme="mass"),
+        # rounded: shares of votes that are equal differ in the last bit by their place in a vector
+        even_bins=reliability_bins(
+            scored.confidence.round(9), scored.right, EVEN_BINS, scheme="mass"
+        ),
     )
 
 
