@@ -28,9 +28,13 @@ WHENCE = {
     "mnist": "the four idx.gz files of yann.lecun.com/exdb/mnist",
     "fashion_mnist": "the four idx.gz files of github.com/zalandoresearch/fashion-mnist",
     "notmnist": "notMNIST_small as t10k-*.idx.gz",
+    "cifar-10-batches-bin": "the binary version of cs.toronto.edu/~kriz/cifar.html",
+    "svhn": "the cropped digits of ufldl.stanford.edu/housenumbers, *_32x32.mat",
     "cifar10": "the first 1,000 training images of each class and the test set as sheets",
     "cub200": "CUB-200-2011 at 64 px as sheets",
     "cub200_lite0": "EfficientNet-Lite0 features of cub200",
+    "cub200_resnet50": "features of your fine-tuned ResNet-50, stored as cub200_lite0",
+    "tiny_imagenet_vitb16": "features and labels of your ViT-B/16 in features.npz",
     "omniglot": "github.com/brendenlake/omniglot as npz",
     "planetoid": "github.com/kimiyoung/planetoid as npz",
     "weights": "github.com/akamaster/pytorch_resnet_cifar10 as safetensors",
@@ -69,6 +73,15 @@ def images(source: Source, name: str, split: str = "train") -> tuple[Tensor, Ten
     if name == "digits":
         x, y = load_digits(return_X_y=True)
         return source.give(x.reshape(-1, 1, 8, 8) / 16, y)
+    if name == "cifar10_whole":
+        return source.give(*cifar_binary(source, split))
+    if name == "svhn":
+        from scipy.io import loadmat
+
+        held = loadmat(source.file("svhn", f"{split}_32x32.mat"))
+        return source.give(
+            held["X"].transpose(3, 2, 0, 1) / np.float32(255), held["y"].ravel() % 10
+        )
     if name == "cifar10":
         y = np.load(source.file("cifar10", "labels.npz"))[f"{split}_label"]
         x = sheet(source.file("cifar10", f"{split}_10000.webp"), len(y), 32)
@@ -84,6 +97,14 @@ def images(source: Source, name: str, split: str = "train") -> tuple[Tensor, Ten
     )
 
 
+def cifar_binary(source: Source, split: str) -> tuple[np.ndarray, np.ndarray]:
+    """All of CIFAR-10: records of one label and 3,072 pixels."""
+    found = ("test_batch",) if split == "test" else [f"data_batch_{n}" for n in range(1, 6)]
+    files = [source.file("cifar-10-batches-bin", f"{name}.bin") for name in found]
+    held = np.concatenate([np.fromfile(path, np.uint8).reshape(-1, 3073) for path in files])
+    return held[:, 1:].reshape(-1, 3, 32, 32) / np.float32(255), held[:, 0]
+
+
 def omniglot(source: Source, background: bool) -> tuple[Tensor, Tensor]:
     """28 px, ink is 1; the official halves have disjoint alphabets."""
     about = np.load(source.file("omniglot", "omniglot_105px.npz"))
@@ -92,9 +113,10 @@ def omniglot(source: Source, background: bool) -> tuple[Tensor, Tensor]:
     return source.give(x[keep][:, None] / np.float32(255), about["character"][keep])
 
 
-def bird_features(source: Source, part: str) -> tuple[Tensor, Tensor]:
-    """``train_classes`` (labels 0-99) | ``test_classes`` (100-199): (n, 1280) pooled features."""
-    held = np.load(source.file("cub200_lite0", f"{part}_1280.npz"))
+def bird_features(source: Source, part: str, trunk: str = "lite0") -> tuple[Tensor, Tensor]:
+    """``train_classes`` (labels 0-99) | ``test_classes`` (100-199): (n, d) pooled features."""
+    width = {"lite0": 1280, "resnet50": 2048}[trunk]
+    held = np.load(source.file(f"cub200_{trunk}", f"{part}_{width}.npz"))
     return source.give(held["features"].astype(np.float32), held["label"])
 
 

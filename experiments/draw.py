@@ -28,7 +28,7 @@ def figure(height: float = 3.0) -> Figure:
 
 def tidy(ax: Axes, title: str = "", x: str = "", y: str = "") -> Axes:
     """Small labels, no box."""
-    ax.set_title(title, fontsize=9)
+    ax.set_title(title.replace("_", " "), fontsize=9)
     ax.set_xlabel(x, fontsize=8)
     ax.set_ylabel(y, fontsize=8)
     ax.tick_params(labelsize=7)
@@ -75,7 +75,7 @@ def dots(
         ax.errorbar(mean, [at], xerr=error, fmt="o", color=color, markersize=4, linewidth=1)
         if theirs and name in theirs:
             ax.plot([theirs[name]], [at], **THEIRS)
-    ax.set_yticks(range(len(rows)), list(rows))
+    ax.set_yticks(range(len(rows)), [name.replace("_", " ") for name in rows])
     ax.set_ylim(len(rows) - 0.5, -0.5)
     ax.grid(axis="y", color="#eeeeee")
 

@@ -95,6 +95,17 @@ def res8(channels: int, width: int = 16, out: int = 10, stem: int = 1) -> nn.Seq
     )  # fmt: skip
 
 
+def preact_resnet18(channels: int, out: int = 10) -> nn.Sequential:
+    """The paper's size: four groups of two blocks (names 1 to 4); the images are normalized."""
+    widths = pairwise((64, 64, 128, 256, 512))
+    groups = [nn.Sequential(Block(a, b, 1 if a == b else 2), Block(b, b, 1)) for a, b in widths]
+    stem = nn.Sequential(
+        nn.BatchNorm2d(channels, affine=False), nn.Conv2d(channels, 64, 3, 1, 1, bias=False)
+    )
+    end = (nn.BatchNorm2d(512), nn.ReLU(), nn.AdaptiveAvgPool2d(1), nn.Flatten())
+    return nn.Sequential(stem, *groups, *end, nn.Linear(512, out))
+
+
 class OptionA(nn.Module):
     """A block of the published CIFAR-10 ResNets: the shortcut subsamples and pads with zeros."""
 

@@ -39,7 +39,7 @@ class Settings:
 PRESETS = {
     "quick": Settings("digits", 1200, 400, 45, (0,)),
     "cpu": Settings(),
-    "paper": Settings("cifar10", steps=20_000),
+    "paper": Settings("cifar10_whole", 50_000, 10_000, 100_000),
 }
 THEIRS: dict[str, float] = {}
 WHY = "the clusters come, but in six epochs this loss learns less than cross-entropy"
@@ -57,8 +57,7 @@ def rays(z: Tensor, y: Tensor) -> float:
     return float(torch.stack(shares).median())
 
 
-def plane(model: nn.Sequential) -> nn.Module:
-    """Up to the two outputs: with the batch norm, without the layer from two to ten."""
+def plane(model: nn.Sequential) -> nn.Module:  # without cross-entropy's layer from two to ten
     return model[0] if isinstance(model[1], nn.Linear) else model
 
 
@@ -99,7 +98,8 @@ def claims(rows: list[dict]) -> list[Claim]:
 
 
 def draw(rows: list[dict], figure) -> None:
-    figure.set_figheight(4)
+    figure.set_figheight(4.6)
+    figure.suptitle("test rows in the plane of the two outputs, colored by class", fontsize=9)
     for line, name in zip(figure.subplots(2, 3), LOSSES, strict=True):
         for ax, (when, (x, y)) in zip(line, rows[0][name]["planes"].items(), strict=True):
             ax.scatter(x, y, s=3, c=[(*COLORS, "#000000", "#bcbd22")[c] for c in rows[0]["labels"]])

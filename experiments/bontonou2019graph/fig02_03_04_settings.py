@@ -36,7 +36,7 @@ class Settings:
 PRESETS = {
     "quick": Settings("digits", 1200, 400, 30, (1, 10, 99), (2, 10), (0.5, 2.0, 20.0), (0,)),
     "cpu": Settings(),
-    "paper": Settings("cifar10", 10_000, 10_000, 20_000),
+    "paper": Settings("cifar10_whole", 50_000, 10_000, 100_000),
 }
 THEIRS: dict[str, float] = {}
 WHY = "after four epochs a sparser graph and a smaller α are ahead; 200 may level them"
@@ -85,10 +85,10 @@ def claims(rows: list[dict]) -> list[Claim]:
 
 
 def draw(rows: list[dict], figure) -> None:
-    for ax, name in zip(figure.subplots(1, 3, sharey=True), ("k", "d", "α"), strict=True):
+    for n, (ax, name) in enumerate(zip(figure.subplots(1, 3, sharey=True), "kdα", strict=True)):
         curves(ax, rows[0]["axes"][name], {"10-NN": [row[name] for row in rows]})
         ax.set_xscale("log")
-        tidy(ax, "", name, "accuracy, %" if name == "k" else "")
+        tidy(ax, f"Figure {n + 2}", name, "" if n else "accuracy of 10-NN, %")
 
 
 if __name__ == "__main__":

@@ -49,24 +49,21 @@ PRESETS = {
 }  # fmt: skip
 THEIRS = {"slope": -1.0}
 SMALLER = "f up to 8 instead of 16"
-WHY = (
-    "every ReLU of the first layer is on for half the circle, so the kernel keeps a bump of 0.2 of "
-    "the circle and a floor, however high f is"
-)
+WHY = "each ReLU of layer 1 is on for half the circle: k^C keeps a floor and a bump of 0.2 of it"
 
 
 def run(settings: Settings, seed: int, source: Source) -> dict:
-    alpha, x = circle(settings.points)
+    alpha, x = circle(settings.points, source.device)
     shown = slice(None, None, -(-settings.points // 48))
-    fits = trained(settings, seed)
+    fits = trained(settings, seed, source.device)
     kernels = [GradientKernel(model) for model, _ in fits]
     counts = {
         name: [float(k.neighbors(x, estimator=e).mean()) for k in kernels]
         for name, e in ESTIMATORS.items()
     }
     slopes = {name: slope(settings.frequencies, n) for name, n in counts.items()}
-    soft = [k.neighbors(x).numpy() for k in kernels]
-    bends = [curvature(alpha.numpy(), f) for f in settings.frequencies]
+    soft = [k.neighbors(x).cpu().numpy() for k in kernels]
+    bends = [curvature(alpha.cpu().numpy(), f) for f in settings.frequencies]
     bent = [float(spearmanr(b, n)[0]) for b, n in zip(bends, soft, strict=True)]
     return {"frequencies": settings.frequencies, "counts": counts, "slopes": slopes, "bent": bent,
             "soft": [n[shown].round(1) for n in soft], "error": [e for _, e in fits]}  # fmt: skip
@@ -95,14 +92,16 @@ def draw(rows: list[dict], figure) -> None:
     (ax, below, deep), f = made.values(), np.array(rows[0]["frequencies"])
     curves(ax, f, {name: [row["counts"][name] for row in rows] for name in ESTIMATORS})
     ax.loglog(f, rows[0]["counts"]["soft"][0] / f, "k--", linewidth=0.8, label="1/f", base=2)
-    tidy(ax, "Figure 4", "frequency f", "neighbors").legend(fontsize=7, bbox_to_anchor=(1, 1))
+    tidy(ax, "Figure 4 (soft lies under positive 1)", "frequency f", "neighbors")
+    ax.legend(fontsize=7, bbox_to_anchor=(1, 1))
+    below.margins(y=0.2)
     places = np.linspace(0, 1, len(rows[0]["soft"][0]), endpoint=False)
     for at, (n, color) in enumerate(zip(f, COLORS, strict=False)):
-        soft, _ = over_seeds([row["soft"][at] for row in rows])
+        soft = over_seeds([row["soft"][at] for row in rows])[0]
         below.plot(places, soft, color=color, label=f"f = {n}")
         deep.plot(places, np.log10(np.maximum(curvature(places, n), 1e-2)), soft, color=color)
-    below.margins(y=0.2)
-    tidy(below, "Figure 9, for all f", "angle α", "soft count").legend(fontsize=6, ncols=4, loc=9)
+    tidy(below, "Figure 9, for all f", "angle α", "soft count")
+    below.legend(fontsize=6, ncols=4, loc=9, frameon=False, columnspacing=1, handlelength=1)
     tidy(deep, "Figure 10", "α", "log₁₀ curvature").view_init(25, -60)
 
 

@@ -53,14 +53,14 @@ def profile(kernel: GradientKernel, x: Tensor) -> Tensor:
 
 
 def run(settings: Settings, seed: int, source: Source) -> dict:
-    _, x = circle(settings.points)
-    fits = trained(settings, seed)
+    _, x = circle(settings.points, source.device)
+    fits = trained(settings, seed, source.device)
     kernels = [GradientKernel(model) for model, _ in fits]
     counts = {
         name: [float(k.neighbors(x, estimator=e).mean()) for k in kernels]
         for name, e in ESTIMATORS.items()
     }
-    shapes = [profile(k, x) for k in kernels]
+    shapes = [profile(k, x).cpu() for k in kernels]
     wide = [float((s > (1 + s.min()) / 2).double().mean()) for s in shapes]
     return {
         "frequencies": settings.frequencies, "error": [e for _, e in fits], "counts": counts,

@@ -22,7 +22,7 @@ PICTURES = True
 PRESETS = patches.PRESETS
 THEIRS: dict[str, float] = {}
 SMALLER = "aerial roads; 220 patches for 3,045"
-WHY = "each round starts anew and is trained alike, so nothing sets round 2 apart"
+WHY = "similarities rise with each round; each starts anew, so nothing sets round 2 above round 3"
 
 
 def run(settings: Settings, seed: int, source: Source) -> dict:

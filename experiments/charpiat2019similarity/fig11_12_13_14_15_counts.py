@@ -33,7 +33,7 @@ PRESETS = patches.PRESETS
 THEIRS = {"denoising factor": 0.02, "shift, px": 4.4}
 SMALLER = "aerial roads; 220 patches for 3,045"
 WHY = (
-    "each round starts anew and is trained alike, so nothing sets round 2 apart; of 220 patches no "
+    "counts rise with each round, and nothing sets round 2 above round 3; of 220 patches no "
     "average has a factor below 1/√220 = 0.067 (of their 3,045: 0.018)"
 )
 

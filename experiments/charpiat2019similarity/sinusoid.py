@@ -23,13 +23,13 @@ class Settings(Protocol):
     rate: float
 
 
-def circle(points: int) -> tuple[Tensor, Tensor]:
+def circle(points: int, device: str = "cpu") -> tuple[Tensor, Tensor]:
     """Angles α in [0, 1) and their places on the circle."""
-    alpha = torch.arange(points) / points
+    alpha = torch.arange(points, device=device) / points
     return alpha, torch.stack([(2 * math.pi * alpha).cos(), (2 * math.pi * alpha).sin()], 1)
 
 
-def trained(settings: Settings, seed: int) -> list[tuple[nn.Module, float]]:
+def trained(settings: Settings, seed: int, device: str = "cpu") -> list[tuple[nn.Module, float]]:
     """A network per frequency, learnt by L1, and its mean absolute error.
 
     All are trained side by side, a batched product per layer; Adam acts on each number by itself,
@@ -37,12 +37,12 @@ def trained(settings: Settings, seed: int) -> list[tuple[nn.Module, float]]:
     """
     with nets.seeded(seed):
         widths = [2, *[settings.width] * settings.hidden, 1]
-        models = [nets.mlp(*widths) for _ in settings.frequencies]
+        models = [nets.mlp(*widths).to(device) for _ in settings.frequencies]
     weights = [
         torch.stack(p).detach().requires_grad_()
         for p in zip(*(m.parameters() for m in models), strict=True)
     ]
-    alpha, x = circle(settings.points)
+    alpha, x = circle(settings.points, device)
     y = torch.stack([(2 * math.pi * f * alpha).sin()[:, None] for f in settings.frequencies])
     optimizer, draws = torch.optim.Adam(weights, settings.rate), torch.Generator().manual_seed(seed)
     for _ in range(settings.epochs):

@@ -54,12 +54,17 @@ WHY = (
 
 def run(settings: Settings, seed: int, source: Source) -> dict:
     found: dict = {"alignments": settings.alignments, "kl": {}, "maps": {}}
-    made = {a: mixture(settings.modes, settings.points, a, seed) for a in settings.alignments}
+    made = {
+        a: [t.to(source.device) for t in mixture(settings.modes, settings.points, a, seed)]
+        for a in settings.alignments
+    }
     fits = settings.labels, settings.epochs, seed
     for name, loss in LOSSES.items():
         found["kl"][name] = [divergence(loss, *made[a], *fits) for a in made]
     for a in settings.alignments if seed == 0 else ():
-        flat = TSNE(2, random_state=0, perplexity=20, max_iter=300).fit_transform(made[a][0][:200])
+        flat = TSNE(2, random_state=0, perplexity=20, max_iter=300).fit_transform(
+            made[a][0][:200].cpu()
+        )
         found["maps"][f"{a} %"] = flat.round(1).T.tolist()
     return found
 

@@ -35,7 +35,7 @@ class Settings:
 PRESETS = {
     "quick": Settings("digits", 2, 3e-3, (16, 64), (0.0, 0.3), 64, (0,)),
     "cpu": Settings(),
-    "paper": Settings(epochs=100, batches=(32, 128, 512, 1024), bank=4096),
+    "paper": Settings("tiny_imagenet_vitb16", epochs=100, batches=(32, 128, 512, 1024), bank=4096),
 }
 THEIRS = {"smallest batch": 4.21, "largest batch": -0.19, "sd InfoNCE": 0.12, "sd CE": 0.34}
 WHY = (

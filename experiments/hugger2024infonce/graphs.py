@@ -32,4 +32,5 @@ def graph_of(source: Source, name: str) -> tuple[Tensor, Tensor, Tensor, Tensor,
         places, torch.tensor(smooth.data).float(), smooth.shape, check_invariants=True
     )
     rows = torch.tensor(train).long(), torch.tensor(test).long()
-    return matrix.coalesce(), matrix @ torch.tensor(x).float(), y, *rows
+    found = (matrix.coalesce(), matrix @ torch.tensor(x).float(), y, *rows)
+    return tuple(part.to(source.device) for part in found)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from experiments import nets
@@ -51,6 +52,9 @@ def feature_parts(source: Source, name: str, seed: int) -> list[Pair]:
         x, y = torch.cat([h[0] for h in halves]), torch.cat([h[1] for h in halves])
     elif name == "cifar10":
         x, y = cifar10_features(source)
+    elif name == "tiny_imagenet_vitb16":
+        held = np.load(source.file(name, "features.npz"))
+        x, y = source.give(held["features"], held["label"])
     else:
         x, y = images(source, name)
         x = x.flatten(1) + 0.4 * torch.randn(

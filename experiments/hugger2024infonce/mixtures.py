@@ -35,9 +35,9 @@ def divergence(
     """
     draws, truth = torch.Generator().manual_seed(seed), F.log_softmax(x @ theta.T, 1)
     rows = torch.randint(len(x), (labels,), generator=draws)
-    y = torch.multinomial(truth[rows].exp(), 1, generator=draws)[:, 0]
+    y = torch.multinomial(truth[rows].exp().cpu(), 1, generator=draws)[:, 0].to(x.device)
     eta = torch.bincount(y, minlength=len(theta)).clamp_min(1).float()
-    model = nn.Linear(*theta.shape, bias=False)
+    model = nn.Linear(*theta.shape, bias=False).to(x.device)
     nn.init.zeros_(model.weight)
 
     def step(batch: Tensor, _: int) -> Tensor:

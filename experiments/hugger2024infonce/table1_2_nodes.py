@@ -64,8 +64,8 @@ def run(settings: Settings, seed: int, source: Source) -> dict:
         for loss in (*HARD, *SOFT):
             draws = torch.Generator().manual_seed(seed)
             with nets.seeded(seed):  # of the first weights, and of dropout
-                first = torch.nn.Linear(x.shape[1], settings.hidden)
-                last = torch.nn.Linear(settings.hidden, int(y.max()) + 1)
+                first = torch.nn.Linear(x.shape[1], settings.hidden).to(x.device)
+                last = torch.nn.Linear(settings.hidden, int(y.max()) + 1).to(x.device)
                 both = torch.nn.ModuleList([first, last]).parameters()
                 optimizer = torch.optim.Adam(both, lr=1e-2, weight_decay=5e-4)
                 for _ in range(settings.epochs):

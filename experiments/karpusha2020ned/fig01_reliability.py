@@ -37,7 +37,7 @@ class Settings:
 PRESETS = {
     "quick": Settings("digits", steps=60, dim=16, seeds=(0,)),
     "cpu": Settings(),
-    "paper": Settings(steps=6000, dim=512),
+    "paper": Settings("birds_resnet50", steps=6000, dim=512),
 }
 THEIRS = {"knn": 10.0, "dudani": 12.2, "gou": 12.3, "ned": 1.5}
 WHY = "a class has 30 rows in the support, so that a vote of 50 cannot exceed 0.6"
@@ -90,7 +90,9 @@ def draw(rows: list[dict], figure) -> None:
             bins = [[s[what] for what in ("confidence", "accuracy", "count")] for s in seen]
             diagram(ax, bins, color)
             mean, error = over_seeds([[s["ece"]] for s in seen])
-            tidy(ax, f"{name}, {k}\nECE {mean[0]:.1f} ± {error[0]:.1f}")
+            tidy(ax, f"{name}, {k}\nECE {mean[0]:.1f} ± {error[0]:.1f} %")
+    figure.supxlabel("confidence (a dot's size: how many queries)", fontsize=8)
+    figure.supylabel("accuracy", fontsize=8)
 
 
 if __name__ == "__main__":

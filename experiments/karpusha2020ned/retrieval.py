@@ -10,12 +10,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from experiments import nets
 from experiments.data import Source, bird_features, images, kept, omniglot
 from experiments.draw import COLORS, dots, tidy
 from experiments.fit import fit, outputs
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from torch import Tensor, nn
 
@@ -81,8 +83,9 @@ def unseen_by(
 
 def seen_and_unseen(source: Source, name: str) -> tuple[Pair, Pair]:
     """Rows of disjoint classes; the seen ones are numbered from 0."""
-    if name == "birds":
-        seen, new = (bird_features(source, f"{p}_classes") for p in ("train", "test"))
+    if name.startswith("birds"):  # "birds_resnet50": by the features of another trunk
+        trunk = name.removeprefix("birds").lstrip("_") or "lite0"
+        seen, new = (bird_features(source, f"{p}_classes", trunk) for p in ("train", "test"))
     elif name == "omniglot":
         seen, new = omniglot(source, background=True), omniglot(source, background=False)
     else:
@@ -185,6 +188,13 @@ def draw_table(rows: list[dict], key: str, names: tuple[str, ...], figure: Figur
             dots(ax, {h: [r[what] for r in told[h]] for h in names}, color=color)
         # 1-NN is always certain: its ECE is its error, beyond the axis.
         most = max(r["ece"] for h in names[1:] for r in told[h])
-        right.set_xlim(0, 1.1 * most)
+        right.set_xlim(-0.02 * most, 1.1 * most)
+        beyond(right, np.mean([r["ece"] for r in told[names[0]]]))
         tidy(left, f"{name}: accuracy, %")
         tidy(right, "ECE, % (gray: its noise floor)")
+
+
+def beyond(ax: Axes, value: float) -> None:
+    """Says of the first row that its dot is off the axis, and where."""
+    where = ax.get_xlim()[1]
+    ax.text(where, 0, f"{value:.0f} →", ha="right", va="center", fontsize=7, color=COLORS[1])

@@ -39,7 +39,7 @@ class Settings:
 PRESETS = {
     "quick": Settings(data=("digits",), steps=(60,), dim=16, seeds=(0,)),
     "cpu": Settings(),
-    "paper": Settings(data=("birds",), steps=(6000,), dim=512),
+    "paper": Settings(data=("birds_resnet50",), steps=(6000,), dim=512),
 }
 THEIRS = {
     "1nn": (67.2, None), "knn": (73.8, 9.2), "dudani": (74.3, 20.5), "gou": (74.3, 20.7),
