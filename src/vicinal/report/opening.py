@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from vicinal.audits.record import Audit
 from vicinal.report.words import count, level, percent, plural, threshold
 
+SAFE = 0.9  # the least accuracy that is called so: the lowest target an audit proposes
+
 
 @dataclass(frozen=True)
 class Tile:
@@ -68,7 +70,15 @@ def accept_tile(audit: Audit) -> Tile:
         detail = "No row is confident, agreed on and familiar at once."
     share = percent(len(rows) / max(total, 1), 0)
     of = f"{share} of {plural(total, 'input')}"
-    return Tile("accept", "Safe to accept", len(rows), of, detail, "verdict=supported")
+    return Tile("accept", accept_title(audit), len(rows), of, detail, "verdict=supported")
+
+
+def accept_title(audit: Audit) -> str:
+    """Nothing is called safe without a promise, or at one below the targets a run would choose."""
+    pick = audit.risk_coverage.chosen if audit.risk_coverage else None
+    if pick is None or (pick.value is not None and pick.target >= SAFE):
+        return "Safe to accept"
+    return f"Supported, {level(pick.target)} {'at least' if pick.value else 'not promised'}"
 
 
 def labels_tile(audit: Audit) -> Tile:
@@ -171,6 +181,7 @@ def ship_action(audit: Audit, predict: str) -> Action | None:
         f"{beyond_confidence(audit, pick.value)}"
     )
     title = f"Ship with confidence ≥ {threshold(pick.value)}"
+    title += "" if pick.target >= SAFE else f", if {level(pick.target)} will do"
     from_python = audit.provenance.command.startswith("vicinal.audit")
     predict = predict or ('report.head.save("trust.vic")' if from_python else "")
     return Action("ship", title, effect, "Move the target", predict)
