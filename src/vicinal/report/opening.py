@@ -159,9 +159,8 @@ def people_action(audit: Audit) -> Action | None:
             f"{percent(share, 0)} of the inputs hold {count(wrong)} of the {count(all_wrong)} "
             f"errors ({percent(wrong / all_wrong, 0)})."
         )
-    return Action(
-        "people", f"Send {plural(len(rows), 'row')} to people", effect, "Download the list"
-    )
+    title = f"Send {plural(len(rows), 'row')} to people"
+    return Action("people", title, effect, "Download the list")
 
 
 def ship_action(audit: Audit, predict: str) -> Action | None:
@@ -193,8 +192,6 @@ def beyond_confidence(audit: Audit, least: float) -> str:
     found = Counter(audit.cases.verdict[row] for row in sure)
     why = {"unfamiliar": "unfamiliar", "contested": "contested by their neighbors",
            "isolated": "isolated"}  # fmt: skip
-    others = [
-        f"{count(found[verdict])} {words}" for verdict, words in why.items() if found[verdict]
-    ]
+    others = [f"{count(found[key])} {words}" for key, words in why.items() if found[key]]
     kept = f"Of {plural(len(sure), 'row')} this confident {count(found['supported'])} are supported"
     return f"{kept}; {' and '.join(others)} go to people." if others else f"{kept}."

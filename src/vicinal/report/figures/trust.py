@@ -160,7 +160,8 @@ def p_values(record: Credibility) -> Figure:
     plot = Plot(y=(0, most), height=250 + room, top=26 + room)
     plot.left_axis(ticks(0, most, 4), lambda v: points(v, 0), "share %")
     for place, (histogram, share) in enumerate(zip(sets, shares, strict=True)):
-        outline(plot, histogram, share, place)
+        for i, value in enumerate(share):
+            plot.bar((histogram.edges[i], histogram.edges[i + 1]), (0, value), outlined(place))
         plot.swatch((plot.left, 16 * place + 1), (16, 9), f"bar {outlined(place)}")
         plot.text(plot.left + 23, 16 * place + 10, short(histogram.name, 32), "label")
     if sets:
@@ -179,11 +180,6 @@ def p_values(record: Credibility) -> Figure:
 
 def outlined(place: int) -> str:
     return "soft" if place == 0 else f"hollow h{min(place, 3)}"
-
-
-def outline(plot: Plot, histogram: Histogram, share: Sequence[float], place: int) -> None:
-    for i, value in enumerate(share):
-        plot.bar((histogram.edges[i], histogram.edges[i + 1]), (0, value), outlined(place))
 
 
 def histogram_rows(sets: Sequence[Histogram]) -> list[list[str]]:
