@@ -1,9 +1,10 @@
-"""How large is a report of 1,000, 10,000 and 50,000 rows, and how soon does it answer in a browser?
+"""How large is a report of 1,000 to 100,000 rows, how soon does it answer, how fluid is its map?
 
 An audit of digits grown by repeating its query rows under new ids, with pictures and without. CPU
 seconds to save the page, its size, and the time from the address to a page that answers, of the
 best of three visits by headless Chromium, with the CPU seconds of the page's process beside it:
-other work on the machine delays the one and not the other.
+other work on the machine delays the one and not the other. Then the map is moved at every frame,
+without a graphics card: frames a second, and the CPU milliseconds that one takes.
 """
 
 from __future__ import annotations
@@ -26,6 +27,17 @@ from vicinal.audits.record import Audit, Cases, Media
 from vicinal.report import save_report
 
 VISITS = 3
+MOVES = 90
+MOVE = """async (moves) => {
+  const map = document.querySelector('canvas.map');
+  const frame = () => new Promise(requestAnimationFrame);
+  const start = await frame();
+  for (let i = 0; i < moves; i += 1) {
+    map.dispatchEvent(new KeyboardEvent('keydown', { key: i % 2 ? 'ArrowLeft' : 'ArrowRight' }));
+    await frame();
+  }
+  return (await frame()) - start;
+}"""
 
 
 def audited() -> tuple[Audit, Media]:
@@ -70,11 +82,12 @@ def opened(path: Path) -> dict[str, float]:
         browser = driver.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
         found = [visited(browser, path) for _ in range(VISITS)]
         browser.close()
-    wall, cpu = map(min, zip(*found, strict=True))
-    return {"opens_s": round(wall, 2), "opens_cpu_s": round(cpu, 2)}
+    wall, cpu, *_ = map(min, zip(*found, strict=True))
+    frames = {"frames_per_s": max(f[2] for f in found), "frame_cpu_ms": min(f[3] for f in found)}
+    return {"opens_s": round(wall, 2), "opens_cpu_s": round(cpu, 2), **frames}
 
 
-def visited(browser: Any, path: Path) -> tuple[float, float]:
+def visited(browser: Any, path: Path) -> tuple[float, float, float, float]:
     meter = browser.new_browser_cdp_session()
 
     def spent() -> float:
@@ -86,8 +99,11 @@ def visited(browser: Any, path: Path) -> tuple[float, float]:
     page.goto(path.as_uri())
     page.wait_for_function("document.documentElement.dataset.ready")
     wall, cpu = page.evaluate("performance.now()") / 1000, spent() - before
+    before = spent()
+    took = page.evaluate(MOVE, MOVES) / 1000
+    frame = (spent() - before) / MOVES * 1000
     page.close()
-    return wall, cpu
+    return wall, cpu, round(MOVES / took, 1), round(frame, 1)
 
 
 def main(quick: bool = False, data: Path | None = None) -> None:
@@ -95,7 +111,7 @@ def main(quick: bool = False, data: Path | None = None) -> None:
     audit, media = audited()
     results: dict[str, dict[str, object]] = {}
     with tempfile.TemporaryDirectory() as folder:
-        for rows in (1_000,) if quick else (1_000, 10_000, 50_000):
+        for rows in (1_000,) if quick else (1_000, 10_000, 20_000, 50_000, 100_000):
             more, pictures = grown(audit, media, rows)
             for kind, shown in (("pictures", pictures), ("numbers", None)):
                 path = Path(folder) / "report.html"

@@ -42,6 +42,10 @@
     const edge = node.closest('figure, main, .hero').getBoundingClientRect();
     if (box.right - box.left > 1 && box.right > edge.right + 1.5) faults.push(`wider than its column: ${node.tagName}.${node.className}#${node.id}`);
   }
+  for (const { owner, text } of texts) {
+    const size = parseFloat(getComputedStyle(owner).fontSize) * (owner.ownerSVGElement?.getScreenCTM().a ?? 1);
+    if (size < 9.5) faults.push(`too small to read (${size.toFixed(1)} px): ${text}`);
+  }
   texts.sort((a, b) => a.top - b.top);
   for (let i = 0; i < texts.length; i += 1) {
     for (let j = i + 1; j < texts.length && texts[j].top < texts[i].bottom - 3; j += 1) {

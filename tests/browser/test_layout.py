@@ -1,4 +1,4 @@
-"""Nothing runs out of its column and no text stands on another, in a real browser, at three widths.
+"""Nothing leaves its column, no text is tiny or stands on another: in a browser, at three widths.
 
 The rectangles are those that are painted: clipped by every ancestor that hides or scrolls what
 does not fit, without what is fixed or sticky and meant to lie over the page. Slanted labels are
@@ -49,11 +49,13 @@ def test_the_looking_finds_what_is_wrong(visit, pages):
         "() => { const p = document.querySelector('#cases .lead');"
         " p.style.whiteSpace = 'nowrap'; p.style.maxWidth = 'none';"
         " p.append(p.textContent.repeat(4));"
-        " document.querySelector('#trust .note').style.marginTop = '-30px'; }"
+        " document.querySelector('#trust .note').style.marginTop = '-30px';"
+        " document.querySelector('.chart').style.width = '200px'; }"
     )
     found = page.evaluate(FAULTS)
     assert any(fault.startswith("outside") for fault in found)
     assert any("stands on" in fault for fault in found)
+    assert any(fault.startswith("too small") for fault in found)
 
 
 @pytest.mark.parametrize("width", [1280, 1920, 390])

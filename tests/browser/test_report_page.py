@@ -239,6 +239,7 @@ def test_verdicts_follow_a_target_that_is_moved(visit, digits):
     page.click("[data-target='0.9999']")
     said = page.inner_text("#target-note")
     assert "No threshold keeps 99.99 %" in said
+    assert page.inner_text(".t-accept .title") == "Supported, 99.99 % not promised"
     assert "highest target that is reachable is 97 %" in said
     page.click("[data-target='0.95']")
     assert page.inner_text(".counts .v-supported b") == str(audit.verdict_counts()["supported"])
@@ -254,6 +255,8 @@ def test_search_finds_classes_suspects_cases_and_texts(visit, digits, tmp_path):
     texts, media = text_audit()
     save_report(texts, tmp_path / "texts.html", media)
     page = visit(tmp_path / "texts.html").page
+    first = texts.labels.suspects[0]
+    assert media.support[first.row][:60] in page.inner_text("#worst")
     page.fill("#search", "shipping")
     assert page.locator("#found h3").all_inner_texts()[0] == "Classes"
     page.locator("#found button").first.click()

@@ -28,6 +28,7 @@ from vicinal.report import (
     save_report,
 )
 from vicinal.report.opening import actions, tiles
+from vicinal.report.two_runs import forest
 from vicinal.report.words import percent
 
 VOID = {"meta", "link", "input", "br", "img"}
@@ -265,6 +266,20 @@ def test_an_unreachable_target_is_no_advice_to_ship(digits):
     assert ship.command == ""
 
 
+@pytest.mark.parametrize(("target", "value"), [(0.58, 0.3), (0.999, None)])
+def test_nothing_is_called_safe_below_ninety_percent_or_without_a_promise(digits, target, value):
+    audit, *_ = digits
+    assert tiles(audit)[0].title == "Safe to accept"
+    pick = dataclasses.replace(audit.risk_coverage.chosen, value=value, target=target)
+    curve = dataclasses.replace(audit.risk_coverage, chosen=pick)
+    found = dataclasses.replace(audit, risk_coverage=curve)
+    said = "58 % at least" if value else "99.9 % not promised"
+    assert tiles(found)[0].title == f"Supported, {said}"
+    *_, ship = actions(found)
+    assert ship.title == ("Ship with confidence ≥ 0.300, if 58 % will do" if value else
+                          "Choose another target")  # fmt: skip
+
+
 def test_only_two_warnings_are_open_at_the_top_and_the_command_is_printed_once(digits):
     audit, *_ = digits
     many = dataclasses.replace(
@@ -354,3 +369,10 @@ def test_a_comparison_is_a_page_without_a_script(tmp_path):
     assert HOSTILE[0] in said
     save_compare(record, tmp_path / "compare.html")
     assert (tmp_path / "compare.html").read_text() == text
+
+
+def test_heads_of_a_comparison_are_told_apart_by_their_names():
+    some = next(d for d in comparison().deltas if d.low is not None)
+    names = ("logistic regression, raw", "logistic regression, scaled")
+    lines = [dataclasses.replace(some, name=f"nll_{n}", title=f"NLL of {n}") for n in names]
+    assert all(f">{name}<" in forest(lines) for name in names)

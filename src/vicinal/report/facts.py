@@ -128,11 +128,9 @@ def attention_sentence(audit: Audit) -> str:
     suspects, checked = len(audit.labels.suspects), audit.labels.checked
     if not suspects:
         return f"No contradiction found among {plural(checked, 'support label')}; {rows}."
-    verb = "is" if suspects == 1 else "are"
-    return (
-        f"{count(suspects)} of {plural(checked, 'support label')} {verb} contradicted by "
-        f"{'its' if suspects == 1 else 'their'} neighborhood; {rows}."
-    )
+    verb, whose = ("is", "its") if suspects == 1 else ("are", "their")
+    found = f"{count(suspects)} of {plural(checked, 'support label')} {verb} contradicted by"
+    return f"{found} {whose} neighborhood; {rows}."
 
 
 def verdict_shares(audit: Audit) -> list[tuple[str, int, float]]:
@@ -171,16 +169,13 @@ def effect_sentences(audit: Audit) -> list[str]:
     """What accepting suggestions would change; exact for the neighbor head and for it alone."""
     lines = []
     for effect in audit.labels.effects if audit.labels else ():
-        line = (
-            f"Accepting the top {count(effect.top)} changes "
-            f"{plural(effect.changed, 'query prediction')}"
-        )
+        changed = plural(effect.changed, "query prediction")
+        line = f"Accepting the top {count(effect.top)} changes {changed}"
         if effect.fixed is not None and effect.broken is not None:
             line += f" ({count(effect.fixed)} fixed, {count(effect.broken)} broken)"
         if effect.accuracy_before is not None and effect.accuracy_after is not None:
-            line += (
-                f"; accuracy {percent(effect.accuracy_before)} → {percent(effect.accuracy_after)}"
-            )
+            before, after = percent(effect.accuracy_before), percent(effect.accuracy_after)
+            line += f"; accuracy {before} → {after}"
         lines.append(line + ".")
     return lines
 

@@ -11,6 +11,8 @@ from dataclasses import dataclass
 from vicinal.audits.record import Audit
 from vicinal.report.words import count, level, percent, plural, threshold
 
+SAFE = 0.9  # the least accuracy that is called so: the lowest target an audit proposes
+
 
 @dataclass(frozen=True)
 class Tile:
@@ -68,7 +70,15 @@ def accept_tile(audit: Audit) -> Tile:
         detail = "No row is confident, agreed on and familiar at once."
     share = percent(len(rows) / max(total, 1), 0)
     of = f"{share} of {plural(total, 'input')}"
-    return Tile("accept", "Safe to accept", len(rows), of, detail, "verdict=supported")
+    return Tile("accept", accept_title(audit), len(rows), of, detail, "verdict=supported")
+
+
+def accept_title(audit: Audit) -> str:
+    """Nothing is called safe without a promise, or at one below the targets a run would choose."""
+    pick = audit.risk_coverage.chosen if audit.risk_coverage else None
+    if pick is None or (pick.value is not None and pick.target >= SAFE):
+        return "Safe to accept"
+    return f"Supported, {level(pick.target)} {'at least' if pick.value else 'not promised'}"
 
 
 def labels_tile(audit: Audit) -> Tile:
@@ -149,9 +159,8 @@ def people_action(audit: Audit) -> Action | None:
             f"{percent(share, 0)} of the inputs hold {count(wrong)} of the {count(all_wrong)} "
             f"errors ({percent(wrong / all_wrong, 0)})."
         )
-    return Action(
-        "people", f"Send {plural(len(rows), 'row')} to people", effect, "Download the list"
-    )
+    title = f"Send {plural(len(rows), 'row')} to people"
+    return Action("people", title, effect, "Download the list")
 
 
 def ship_action(audit: Audit, predict: str) -> Action | None:
@@ -171,6 +180,7 @@ def ship_action(audit: Audit, predict: str) -> Action | None:
         f"{beyond_confidence(audit, pick.value)}"
     )
     title = f"Ship with confidence ≥ {threshold(pick.value)}"
+    title += "" if pick.target >= SAFE else f", if {level(pick.target)} will do"
     from_python = audit.provenance.command.startswith("vicinal.audit")
     predict = predict or ('report.head.save("trust.vic")' if from_python else "")
     return Action("ship", title, effect, "Move the target", predict)
@@ -182,8 +192,6 @@ def beyond_confidence(audit: Audit, least: float) -> str:
     found = Counter(audit.cases.verdict[row] for row in sure)
     why = {"unfamiliar": "unfamiliar", "contested": "contested by their neighbors",
            "isolated": "isolated"}  # fmt: skip
-    others = [
-        f"{count(found[verdict])} {words}" for verdict, words in why.items() if found[verdict]
-    ]
+    others = [f"{count(found[key])} {words}" for key, words in why.items() if found[key]]
     kept = f"Of {plural(len(sure), 'row')} this confident {count(found['supported'])} are supported"
     return f"{kept}; {' and '.join(others)} go to people." if others else f"{kept}."

@@ -152,7 +152,7 @@ def intervals(
     if not shown:
         return Markup("")
     reach = max(max(abs(d.low or 0), abs(d.high or 0)) for d, _ in shown) * 1.15 or 0.01
-    step, left = (34, 120) if len(shown) < 6 else (24, 190)
+    step, left = 34 if len(shown) < 6 else 24, 16 + 6 * max(min(len(t), 32) for _, t in shown)
     height = 44 + step * len(shown)
     plot = Plot((-reach, reach), (0, len(shown)), 440, height, left, 16, 6, 38)
     plot.segment((plot.sx(0), 6), (plot.sx(0), height - 38), "axis")
@@ -160,7 +160,7 @@ def intervals(
         y = len(shown) - i - 0.5
         kind = "main" if delta.finding == "no evidence" else delta.finding
         low, high = delta.low or 0.0, delta.high or 0.0
-        plot.text(left - 8, plot.sy(y) + 4, short(title, left // 6), "tick end")
+        plot.text(left - 8, plot.sy(y) + 4, short(title, 32), "tick end")
         plot.segment((plot.sx(low), plot.sy(y)), (plot.sx(high), plot.sy(y)), "whisker")
         plot.dot(delta.delta or 0.0, y, kind, 4.5)
     plot.bottom_axis(ticks(-reach, reach, 6), lambda v: form(v).replace("-", "−"), axis)

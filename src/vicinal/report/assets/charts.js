@@ -109,11 +109,11 @@ function startExamples() {
   const figure = $('#density');
   if (!figure || !D.network?.query || D.kind !== 'images' || !D.network.examples.length) return;
   const strip = el('div', { class: 'examples', role: 'group', 'aria-label': 'Examples from each bin' });
-  const room = Math.min(640, figure.clientWidth) * 0.84 / D.network.examples.length - 3; // a bar is as wide
-  const pixels = Math.max(6, Math.min(28, Math.floor(room)));
-  for (const rows of D.network.examples) {
-    const known = rows.map((row) => caseAt.get(row)).filter((i) => i !== undefined).slice(0, 2);
-    strip.append(el('div', {}, ...known.map((i) => el('button', { type: 'button', 'aria-label': clip(`Open ${D.cases.id[i]}`, 80), onclick: () => openCase(i) }, thumb('query', i, pixels)))));
+  const bar = Math.min(640, figure.clientWidth) * 0.84 / D.network.examples.length;
+  const wide = Math.max(1, Math.ceil(23 / bar)); // bins that share a column, so that it can be seen
+  for (let bin = 0; bin < D.network.examples.length; bin += wide) {
+    const known = D.network.examples.slice(bin, bin + wide).flat().map((row) => caseAt.get(row)).filter((i) => i !== undefined).slice(0, 2);
+    strip.append(el('div', {}, ...known.map((i) => el('button', { type: 'button', 'aria-label': clip(`Open ${D.cases.id[i]}`, 80), onclick: () => openCase(i) }, thumb('query', i, Math.min(28, Math.floor(bar * wide - 3)))))));
   }
   $('svg', figure).after(strip);
 }

@@ -222,6 +222,7 @@ function startMap() {
     form = P.maps[state.map === 'linear' && P.maps[1] ? 1 : 0];
     $('#map-kept').textContent = percent(form.kept, 0);
     $('#map-method').textContent = form.method;
+    if ($('#map-other')) $('#map-other').hidden = form !== P.maps[0];
     $('#map-color').value = forms[state.color] ? state.color : 'verdict';
     $('#map-behind').checked = state.behind !== '0';
     if ($('#map-form')) $('#map-form').value = state.map;

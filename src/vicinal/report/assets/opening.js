@@ -18,6 +18,9 @@ function drawCounts() {
   const rows = rowsWith('supported');
   const labeled = rows.filter(hasLabel);
   const wrong = labeled.filter(isWrong).length;
+  const now = targetOf(state.target) ?? D.curve?.targets?.find((t) => t.target === D.curve.target);
+  const safe = !now || (now.value !== null && now.target >= 0.9);
+  $('.t-accept .title').textContent = safe ? 'Safe to accept' : `Supported, ${level(now.target)} ${now.value === null ? 'not promised' : 'at least'}`;
   $('[data-tile=accept]').textContent = whole(rows.length);
   $('[data-of=accept]').textContent = `${percent(rows.length / Math.max(total, 1), 0)} of ${whole(total)} inputs`;
   if (labeled.length) $('[data-detail=accept]').textContent = `${whole(wrong)} of the ${whole(labeled.length)} with a label ${wrong === 1 ? 'is' : 'are'} wrong (${percent(wrong / labeled.length)}).`;
@@ -59,6 +62,9 @@ function clearFilters() {
   update(Object.fromEntries(FILTERS.map((key) => [key, ''])));
 }
 
+// A row in one line: its text where it has one, else its id.
+const told = (side, i, id, row) => clip(D.texts?.[side][i] ?? rowName(id, row), 90);
+
 // While nothing is open the panel shows what most needs a look.
 function drawWorst() {
   const box = $('#worst');
@@ -67,14 +73,14 @@ function drawWorst() {
   if (D.suspects.length) {
     parts.push(el('h2', { text: 'Worst suspects' }), el('ul', { class: 'worst' }, ...D.suspects.slice(0, 6).map((s, n) => el('li', {}, el('button', { type: 'button', 'data-worst-suspect': s.row, onclick: () => openSuspect(n) },
       D.kind === 'images' ? thumb('support', s.place, 40) : null,
-      el('span', {}, el('span', { class: 'says' }, name(clip(D.classes[s.given], 30)), ' → ', name(clip(D.classes[s.suggested], 30)), '?'), el('span', { class: 'id' }, name(clip(rowName(s.id, s.row), 40)))))))));
+      el('span', {}, el('span', { class: 'says' }, name(clip(D.classes[s.given], 30)), ' → ', name(clip(D.classes[s.suggested], 30)), '?'), el('span', { class: 'id' }, name(told('support', s.place, s.id, s.row)))))))));
   }
   const c = D.cases;
   const contested = c.row.map((_, i) => i).filter((i) => VERDICTS[c.verdict[i]] === 'contested').sort((a, b) => c.confidence[a] - c.confidence[b]).slice(0, 6);
   if (contested.length) {
     parts.push(el('h2', { text: 'Most contested' }), el('ul', { class: 'worst' }, ...contested.map((i) => el('li', {}, el('button', { type: 'button', 'data-worst-case': c.row[i], onclick: () => openCase(i) },
       D.kind === 'images' ? thumb('query', i, 40) : null,
-      el('span', {}, el('span', { class: 'says' }, mark(c.verdict[i]), name(clip(D.classes[c.predicted[i]], 30)), el('span', { class: 'quiet', text: decimal(c.confidence[i]) })), el('span', { class: 'id' }, name(clip(rowName(c.id[i], c.row[i]), 40)))))))));
+      el('span', {}, el('span', { class: 'says' }, mark(c.verdict[i]), name(clip(D.classes[c.predicted[i]], 30)), el('span', { class: 'quiet', text: decimal(c.confidence[i]) })), el('span', { class: 'id' }, name(told('query', i, c.id[i], c.row[i])))))))));
   }
   box.replaceChildren(...parts);
 }
@@ -88,8 +94,8 @@ function drawFound() {
   const line = (label, open) => el('button', { type: 'button', onclick: () => { box.hidden = true; open(); } }, name(clip(label, 70)));
   const some = (list, test) => { const hits = []; for (let i = 0; i < list.length && hits.length < 5; i += 1) if (test(i)) hits.push(i); return hits; };
   const classes = some(D.classes, (k) => says(words, D.classes[k])).map((k) => line(D.classes[k], () => pick(`class=${k}`)));
-  const suspects = some(D.suspects, (n) => suspectSays(words, D.suspects[n])).map((n) => line(`${rowName(D.suspects[n].id, D.suspects[n].row)}: ${D.classes[D.suspects[n].given]} → ${D.classes[D.suspects[n].suggested]}`, () => { openSuspect(n); goTo('labels'); }));
-  const cases = some(D.cases.row, (i) => says(words, D.cases.id[i], D.texts?.query[i])).map((i) => line(rowName(D.cases.id[i], D.cases.row[i]), () => openCase(i)));
+  const suspects = some(D.suspects, (n) => suspectSays(words, D.suspects[n])).map((n) => line(`${D.classes[D.suspects[n].given]} → ${D.classes[D.suspects[n].suggested]}: ${told('support', D.suspects[n].place, D.suspects[n].id, D.suspects[n].row)}`, () => { openSuspect(n); goTo('labels'); }));
+  const cases = some(D.cases.row, (i) => says(words, D.cases.id[i], D.texts?.query[i])).map((i) => line(told('query', i, D.cases.id[i], D.cases.row[i]), () => openCase(i)));
   const group = (title, list) => (list.length ? [el('h3', { text: title }), ...list] : []);
   box.replaceChildren(...group('Classes', classes), ...group('Suspects', suspects), ...group('Cases', cases),
     el('p', { class: 'quiet', text: `${whole(matched)} rows match; Enter shows them.` }));

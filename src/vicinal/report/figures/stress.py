@@ -33,7 +33,7 @@ def verdicts_under_stress(record: Stress) -> Figure:
         groups.setdefault(row.name, []).append(row)
     height = sum(HEADING * (len(rows) > 1) + (ROW + 3) * len(rows) + 6 for rows in groups.values())
     plot = Plot((0, 1), (0, 1), 540, height + 62, LEFT, RIGHT, 24, 38)
-    plot.text(540 - RIGHT + 8, 14, "wrong, yet", "label")
+    plot.text(540 - RIGHT + 8, 12, "wrong, yet", "label")
     plot.text(540 - RIGHT + 8, 25, "supported", "label")
     top = 30.0
     for rows in groups.values():
@@ -97,7 +97,7 @@ def stress_sentences(audit: Audit) -> list[str]:
     record = audit.stress
     if record is None:
         return []
-    clean, worst = record.results[0], record.results[record.worst]
+    clean, worst, rows = record.results[0], record.results[record.worst], plural(record.rows, "row")
     lines = [
         f"At worst ({name_of(worst)}) accuracy falls from {percent(clean.accuracy)} to "
         f"{percent(worst.accuracy)}, and supported rows from {percent(clean.verdicts['supported'])}"
@@ -106,13 +106,11 @@ def stress_sentences(audit: Audit) -> list[str]:
     most = max(record.results, key=lambda row: row.wrong_supported)
     if most.wrong_supported > 0:
         lines.append(
-            f"Most slips through under {name_of(most)}: {percent(most.wrong_supported)} of "
-            f"{plural(record.rows, 'row')} are wrong and called supported."
+            f"Most slips through under {name_of(most)}: {percent(most.wrong_supported)} of {rows} "
+            "are wrong and called supported."
         )
     else:
-        lines.append(
-            f"Of {plural(record.rows, 'row')} none is wrong and called supported anywhere."
-        )
+        lines.append(f"Of {rows} none is wrong and called supported anywhere.")
     if (found := record.attack) is not None:
         transfer = "" if found.transfer is None else f", {percent(found.transfer)} by transfer"
         lines.append(

@@ -28,7 +28,7 @@ def borders(record: Borders, classes: tuple[str, ...]) -> Figure | None:
     size = len(shown)
     longest = max((len(short(classes[label], 14)) for label in shown), default=1)
     edge = 14 + 7 * longest
-    cell = max(16, min(44, (470 - edge) // max(size, 1)))
+    cell = max(16, min(44, (380 - edge) // max(size, 1)))
     side = edge + 8 + cell * size
     plot = Plot((0, size), (0, size), side, side + 38, edge, 8, 8, edge + 38)
     most = max((pair.share for pair in record.pairs), default=1.0)

@@ -19,7 +19,7 @@ from vicinal.audits.sections import (
 )
 from vicinal.report.figures.reliability import accuracy_plot, bin_table, clickable_bins
 from vicinal.report.svg import Figure, Plot, ticks
-from vicinal.report.words import count, decimal, level, percent, points, sentence
+from vicinal.report.words import count, decimal, level, percent, points, sentence, short
 
 
 def risk_coverage(curve: RiskCoverage) -> Figure:
@@ -151,39 +151,35 @@ def credibility(record: Credibility) -> Figure:
     )
 
 
-OUTLINES = ("solid", "outlined", "dashed", "outlined in another color")
-
-
 def p_values(record: Credibility) -> Figure:
     """Shares per bin of each set's p-values; even bars mean the sets are alike."""
     sets = [h for h in record.histograms if sum(h.counts)]
     shares = [[c / sum(h.counts) for c in h.counts] for h in sets]
+    room = 16 * len(sets)  # for the legend, above the bars
     most = max([max(s) for s in shares], default=0.1) * 1.1
-    plot = Plot(y=(0, most), height=250)
+    plot = Plot(y=(0, most), height=250 + room, top=26 + room)
     plot.left_axis(ticks(0, most, 4), lambda v: points(v, 0), "share %")
     for place, (histogram, share) in enumerate(zip(sets, shares, strict=True)):
-        outline(plot, histogram, share, place)
+        for i, value in enumerate(share):
+            plot.bar((histogram.edges[i], histogram.edges[i + 1]), (0, value), outlined(place))
+        plot.swatch((plot.left, 16 * place + 1), (16, 9), f"bar {outlined(place)}")
+        plot.text(plot.left + 23, 16 * place + 10, short(histogram.name, 32), "label")
     if sets:
         even = 1 / len(sets[0].counts)
         plot.line([(0, even), (1, even)], "ideal")
     plot.bottom_axis(ticks(0, 1), lambda v: decimal(v, 1), "p-value")
-    legend = " · ".join(
-        f"{OUTLINES[min(i, len(OUTLINES) - 1)]}: {h.name}" for i, h in enumerate(sets)
-    )
     return Figure(
         "p-values",
         "Credibility as a p-value",
-        f"{sentence(legend)} Held-out rows like the calibration rows spread evenly (dotted line).",
+        "Held-out rows like the calibration rows spread evenly (dotted line).",
         plot.draw("Histogram of p-values"),
         ("from", "to", *(h.name for h in sets)),
         histogram_rows(sets),
     )
 
 
-def outline(plot: Plot, histogram: Histogram, share: Sequence[float], place: int) -> None:
-    for i, value in enumerate(share):
-        kind = "soft" if place == 0 else f"hollow h{min(place, 3)}"
-        plot.bar((histogram.edges[i], histogram.edges[i + 1]), (0, value), kind)
+def outlined(place: int) -> str:
+    return "soft" if place == 0 else f"hollow h{min(place, 3)}"
 
 
 def histogram_rows(sets: Sequence[Histogram]) -> list[list[str]]:
