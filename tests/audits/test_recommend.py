@@ -9,7 +9,7 @@ from sklearn.datasets import load_digits
 
 import vicinal
 from vicinal.audits.heads import Answer
-from vicinal.audits.linear_view import better_linear, fitted_linear, linear_view, sample
+from vicinal.audits.linear_view import linear_view, sample
 from vicinal.audits.recommend import KEEPABLE, choice_of
 from vicinal.audits.scoring import Scored
 from vicinal.confidence import LinearClassifier, NEDClassifier, NEDLinear
@@ -197,15 +197,6 @@ def test_a_sample_has_a_row_of_every_class_and_rows_outside_it_are_asked_of_the_
     assert view.notes == ("fitted on 40 of 200 support rows",)
 
 
-def test_a_linear_view_of_scaled_columns_speaks_of_the_rows_as_they_came():
-    rng = np.random.default_rng(0)
-    x, y = columns_of_unlike_units(120, rng)
-    scaled = (x - x.mean(0)) / x.std(0)
-    found = fitted_linear(torch.tensor(x), torch.tensor(y), columns=True)
-    want = LinearClassifier().fit(scaled, y).predict_log_proba(scaled)
-    assert np.allclose(found.predict_log_proba(x), want, atol=1e-8)
-
-
 def test_support_rows_left_out_fit_the_heads_unless_the_query_objects(sets):
     fair = audit(support=sets[0], query=sets[1])
     assert "240 support rows" in fair.data.split
@@ -245,20 +236,6 @@ def test_eq_3_without_a_background_is_not_recommended_beside_the_head_that_has_o
     loss = np.full(50, 0.5) + 0.2 * np.sin(np.arange(50))
     assert choice_of(answers({"ned": loss - 0.1, "ned_fitted": loss})).head == "ned_fitted"
     assert choice_of(answers({"ned": loss})).head == "ned"
-
-
-def test_the_linear_view_standardizes_columns_where_that_is_likelier_out_of_fold():
-    rng = np.random.default_rng(0)
-    x, y = blobs(120, rng)
-    x = np.column_stack([x, 1000 * rng.normal(size=(120, 30))])  # loud, and not to be listened to
-    found = better_linear(torch.tensor(x), torch.tensor(y), 0)
-    scaled = fitted_linear(torch.tensor(x), torch.tensor(y), columns=True)
-    assert np.allclose(found.coef_, scaled.coef_)
-    x, y = blobs(120, rng, d=60)
-    x[:, 3:] *= 1e-3  # says nothing, and should not be heard
-    found = better_linear(torch.tensor(x), torch.tensor(y), 0)
-    plain = fitted_linear(torch.tensor(x), torch.tensor(y), columns=False)
-    assert np.allclose(found.coef_, plain.coef_)
 
 
 def test_a_net_that_was_trained_on_the_support_is_noticed():

@@ -205,3 +205,35 @@ def test_columns_of_one_kind_keep_their_proportions(cloud):
     assert len(column_scales(torch.as_tensor(cloud[0]).double())) == 1
     constant = torch.tensor([[1.0, 5.0], [2.0, 5.0]]).double()
     assert len(column_scales(constant)) == 1
+
+
+def test_held_out_rows_choose_between_columns_in_proportion_and_of_unit_deviation():
+    rng = np.random.default_rng(0)
+    y = rng.integers(0, 3, 120)
+    x = np.eye(3)[y] * 4 + rng.normal(size=(120, 3))
+    loud = np.column_stack([x, 1000 * rng.normal(size=(120, 30))])  # not to be listened to
+    found = LinearClassifier().fit(loud, y).predict(loud)
+    assert (found == y).mean() > 0.95
+    quiet = np.column_stack([x, 1e-3 * rng.normal(size=(120, 30))])  # should not be heard
+    plain, other = (LinearClassifier().fit(rows, y).oof_log_proba_ for rows in (x, quiet))
+    assert np.abs(plain - other).max() < 0.02
+
+
+def test_of_many_rows_one_fold_chooses_the_l2_and_all_are_fitted_there(cloud, monkeypatch):
+    x, y = cloud
+    every = LinearClassifier().fit(x, y)
+    asked = []
+    descend = Problem.descend
+    monkeypatch.setattr("vicinal.confidence.linear.CHOOSING", 1)
+    monkeypatch.setattr(
+        Problem, "descend",
+        lambda self, start, l2, *rest: asked.append(self.shares.shape[1])
+        or descend(self, start, l2, *rest),
+    )  # fmt: skip
+    one = LinearClassifier().fit(x, y)
+    assert asked[-2:] == [5, 1]
+    assert max(asked[:-2]) < 5
+    own = np.arange(len(y)), y.numpy()
+    assert -one.oof_log_proba_[own].mean() < -every.oof_log_proba_[own].mean() + 0.02
+    at_same = LinearClassifier(l2=one.l2_).fit(x, y)  # every fold has walked there
+    assert np.abs(at_same.oof_log_proba_ - one.oof_log_proba_).mean() < 0.02

@@ -6,8 +6,8 @@ r"""Multinomial logistic regression with nothing left to choose: what a linear h
 
 Rows are centered and divided by one common scale, so that their mean squared length is 1 and λ
 means the same everywhere; columns keep their proportions, so a rotation changes nothing. Only where
-one column varies ten times as much as most do, as measurements in units of their own do, columns
-of unit deviation are tried as well, and held-out rows choose. λ is the
+one column varies ten times as much as most do, or as little, as measurements in units of their own
+do, columns of unit deviation are tried as well, and held-out rows choose. λ is the
 one with the lowest cross-validated log-loss, T calibrates the logits of rows that their own model
 has not seen (Guo et al. 2017; a normal prior on log T and half a pseudo-row of any class keep it
 finite where every row is right). One pseudo-row at the center, shared by all classes, keeps the
@@ -43,7 +43,8 @@ from vicinal.labels import Labels, labels_of, named
 PATH = tuple(10.0**-e for e in range(2, 9))  # λ, strong to weak
 LEAST_GAIN = 1e-3  # nats: less is not worth a weaker λ
 STEPS, LAST_STEPS = 12, 30  # of L-BFGS at each λ, and at the chosen one
-UNLIKE = 10.0  # times the usual spread of a column: units of their own, perhaps
+CHOOSING = 2_000  # held-out rows that choose λ, or 20 per class
+UNLIKE = 10.0  # times the usual spread of a column, or a tenth: units of their own, perhaps
 _ELEMENTS, _BLOCK = 1 << 20, 4096
 
 
@@ -58,14 +59,11 @@ class Coordinates(NamedTuple):
 
 
 def column_scales(x: Float[Tensor, "n d"]) -> list[Float[Tensor, " d"]]:
-    """What columns may be multiplied by: 1, and where their spreads are unlike one over those.
-
-    >>> column_scales(torch.tensor([[0.0, 0.0, 0.0], [2.0, 4.0, 64.0]]).double())[-1].tolist()
-    [1.0, 0.5, 0.03125]
-    """
+    """What columns may be multiplied by: 1, and where their spreads are unlike one over those."""
     spread, as_they_are = x.std(0, correction=0), torch.ones_like(x[0])
     varies = spread > 16 * torch.finfo(torch.float32).eps * x.abs().amax(0)  # not by rounding alone
-    if not bool((spread[varies] > UNLIKE * spread[varies].median()).any()):
+    unlike = (spread[varies] / spread[varies].median()).log().abs() > math.log(UNLIKE)
+    if not bool(unlike.any()):
         return [as_they_are]
     return [as_they_are, torch.where(varies, 1 / spread, 0.0)]
 
@@ -89,11 +87,7 @@ def principal_coordinates(
 
 
 def stratified_folds(codes: Int[Tensor, " n"], folds: int) -> Int[Tensor, " n"]:
-    """A fold for each row: every class is dealt out in turn, going on where the last one ended.
-
-    >>> stratified_folds(torch.tensor([0, 0, 0, 0, 1, 1]), 2)
-    tensor([0, 1, 0, 1, 0, 1])
-    """
+    """A fold for each row: every class is dealt out in turn, going on where the last one ended."""
     fold = torch.empty_like(codes)
     fold[codes.argsort(stable=True)] = torch.arange(len(codes)) % folds
     return fold
@@ -166,6 +160,7 @@ class PathFit(NamedTuple):
 
     l2: float
     temperature: float
+    loss: float  # calibrated, out of fold
     weights: Float[Tensor, "r1 mc"]
     log_probs: Float[Tensor, "n c"]  # out of fold, at T = 1
 
@@ -173,23 +168,29 @@ class PathFit(NamedTuple):
 def fit_path(problem: Problem, fold: Int[Tensor, " n"], given: float | None = None) -> PathFit:
     """Lower λ by decades until the calibrated out-of-fold loss has risen, then once in between.
 
-    With a ``given`` λ the path leads there.
+    With a ``given`` λ the path leads there. Of many rows some folds choose for all, and the others
+    start where those have ended.
     """
-    width = problem.classes * problem.shares.shape[1]
-    weights = problem.rows.new_zeros(problem.rows.shape[1] + 1, width)
-    ends, losses = [], []
+    rows, codes, count = problem.rows, problem.codes, problem.classes
+    folds = problem.shares.shape[1]
+    few = min(folds, math.ceil(folds * max(CHOOSING, 20 * count) / len(rows)))
+    some, asked = Problem(rows, codes, count, problem.shares[:, :few] == 0), fold < few
+    weights, ends, losses = rows.new_zeros(rows.shape[1] + 1, few * count), [], []
     for l2 in PATH if given is None else (v for v in PATH if v > given):
-        weights = problem.descend(weights, l2, STEPS)
+        weights = some.descend(weights, l2, STEPS)
         ends.append(weights)
-        losses.append(calibrated(_out_of_fold(problem, weights, fold), problem.codes)[1])
+        log_probs = _out_of_fold(some, weights, rows[asked], fold[asked])
+        losses.append(calibrated(log_probs, codes[asked])[1])
         if given is None and len(losses) > 2 and losses[-1] > min(losses[:-1]) - LEAST_GAIN:
             break
     if given is None:
         at = int(np.argmin(losses))
         given, weights = _vertex(at, losses), ends[at]
+    common = weights.unflatten(1, (few, count)).mean(1)
+    weights = torch.cat([weights, *[common] * (folds - few)], 1)
     weights = problem.descend(weights, given, LAST_STEPS)
-    log_probs = _out_of_fold(problem, weights, fold)
-    return PathFit(given, calibrated(log_probs, problem.codes)[0], weights, log_probs)
+    log_probs = _out_of_fold(problem, weights, rows, fold)
+    return PathFit(given, *calibrated(log_probs, codes), weights, log_probs)
 
 
 def calibrated(log_probs: Float[Tensor, "n c"], codes: Int[Tensor, " n"]) -> tuple[float, float]:
@@ -240,9 +241,7 @@ class LinearClassifier(ClassifierMixin, BaseEstimator):
         held = fold[:, None] == torch.arange(int(fold.max()) + 1)
         ways = [principal_coordinates(x.cpu(), columns) for columns in column_scales(x.cpu())]
         paths = [fit_path(Problem(z.float(), codes, count, held), fold, self.l2) for _, z in ways]
-        losses = [calibrated(path.log_probs, codes)[1] for path in paths]
-        best = int(np.argmin(losses))
-        (coordinates, z), path = ways[best], paths[best]
+        (coordinates, z), path = min(zip(ways, paths, strict=True), key=lambda way: way[1].loss)
         whole = Problem(z, codes, count, torch.zeros(len(x), 1, dtype=torch.bool))
         start = path.weights.double().unflatten(1, (-1, count)).mean(1)
         weights = whole.descend(start, path.l2, 2 * LAST_STEPS, 1e-7)
@@ -299,8 +298,8 @@ class LinearClassifier(ClassifierMixin, BaseEstimator):
         return labels
 
 
-def _out_of_fold(problem: Problem, weights: Tensor, fold: Tensor) -> Float[Tensor, "n c"]:
-    parts = zip(problem.rows.split(_BLOCK), fold.split(_BLOCK), strict=True)
+def _out_of_fold(problem: Problem, weights: Tensor, rows: Tensor, fold: Tensor) -> Tensor:
+    parts = zip(rows.split(_BLOCK), fold.split(_BLOCK), strict=True)
     return torch.cat(
         [problem.log_probs(weights, x)[torch.arange(len(x)), f] for x, f in parts]
     ).double()
