@@ -8,10 +8,10 @@ import vicinal
 from vicinal.audits import sampled, scale
 from vicinal.audits.inputs import AuditSettings
 from vicinal.capture.sources import ArrayRows
-from vicinal.neighbors.search import ExactSearch, choice, cost, sharded_lists
+from vicinal.checks import InputError
+from vicinal.neighbors.search import ExactSearch, choice, cost, lists, sharded_lists
 from vicinal.neighbors.search import faiss as search_faiss
 from vicinal.neighbors.search.faiss import FaissSearch
-from vicinal.neighbors.search.sharded import ShardedSearch
 from vicinal.neighbors.search.sharded_lists import ShardedLists
 
 pytest.importorskip("faiss")
@@ -77,7 +77,7 @@ def test_auto_is_exact_until_lists_pay_and_where_most_would_have_to_be_read(x, m
         found = choice.make_sharded("auto", "sqeuclidean", recall=0.98, memory=SMALL, shape=x.shape)
         return found.build(ArrayRows(x))
 
-    assert type(made()) is ShardedSearch
+    assert made().exact
     for place in (choice, sharded_lists):
         monkeypatch.setattr(place, "lists_may_pay", lambda rows, width: True)
     assert not made().exact
@@ -140,3 +140,40 @@ def test_a_streamed_audit_by_lists_says_what_they_moved_and_can_be_gone_on_with(
     again = audited(x, tmp_path / "b", monkeypatch)
     assert again.scale == whole.scale
     assert again.labels == whole.labels
+
+
+def test_lists_that_were_kept_come_back_as_they_were_and_damaged_ones_are_refused(
+    x, tmp_path, monkeypatch
+):
+    first = ShardedLists(kind="ivf", memory=SMALL, kept=tmp_path).build(ArrayRows(x))
+    monkeypatch.setattr(ShardedLists, "_reach", None)  # nothing is learned or measured again
+    again = ShardedLists(kind="ivf", memory=SMALL, kept=tmp_path).build(ArrayRows(x))
+    assert (again.title, again.recall_) == (first.title, first.recall_)
+    for mine, theirs in zip(first.query(x[:50], 9), again.query(x[:50], 9), strict=True):
+        assert torch.equal(mine, theirs)
+    raw = bytearray((tmp_path / "lists.faiss").read_bytes())
+    raw[len(raw) // 2] ^= 1
+    (tmp_path / "lists.faiss").write_bytes(raw)
+    with pytest.raises(InputError, match=r"checksum.* --fresh"):
+        ShardedLists(kind="ivf", memory=SMALL, kept=tmp_path).build(ArrayRows(x))
+
+
+@pytest.mark.parametrize("pays", [False, True])
+def test_what_auto_decided_holds_for_a_run_that_goes_on(x, tmp_path, monkeypatch, pays):
+    for now in (pays, not pays):  # the clock says otherwise the second time
+        monkeypatch.setattr(sharded_lists, "lists_may_pay", lambda rows, width, now=now: now)
+        search = ShardedLists(memory=SMALL, kept=tmp_path).build(ArrayRows(x))
+        assert search.exact is not pays
+
+
+def test_rows_are_coded_themselves_where_many_lists_are_read_and_by_differences_in_tight_groups(
+    monkeypatch,
+):
+    monkeypatch.setattr(lists, "_CODED_FROM", 2000)
+    draw = torch.Generator().manual_seed(0)
+    spread = torch.randn(6_000, 12, generator=draw)
+    tight = 9 * torch.randn(60, 12, generator=draw)[torch.arange(6_000) % 60] + 0.1 * spread
+    for rows, differences in ((spread, False), (tight, True)):
+        search = ShardedLists(kind="ivf", memory=1 << 24).build(ArrayRows(rows))
+        assert search._lists._index.by_residual is differences
+        assert search.recall_.share >= 0.98

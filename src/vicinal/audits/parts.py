@@ -60,12 +60,12 @@ def parquet() -> Any:
     return pyarrow
 
 
-_FOLDER = re.compile(r"(labels|samples)-[0-9a-f]{16}-[0-9]+")
-_PART = re.compile(r"part-[0-9]{5,}\.parquet")
+_FOLDER = re.compile(r"(labels|samples)-[0-9a-f]{16}-[0-9]+|search-[0-9a-f]{16}")
+_PART = re.compile(r"part-[0-9]{5,}\.parquet|lists\.(faiss|json)")
 
 
 def is_parts(folder: Path) -> bool:
-    """Whether a folder bears the name of such parts and holds nothing else."""
+    """Whether a folder bears the name of such parts, or of kept lists, and holds nothing else."""
     names = [path.name for path in folder.iterdir()]
     return _FOLDER.fullmatch(folder.name) is not None and all(
         _PART.fullmatch(name) or name.endswith(PARTIAL) for name in names

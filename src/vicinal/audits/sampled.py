@@ -42,7 +42,7 @@ from vicinal.labels import Labels
 from vicinal.neighbors.distances import unit_rows
 from vicinal.neighbors.neighborhood import Neighborhood, joined
 from vicinal.neighbors.search import Search
-from vicinal.neighbors.search.resumable import Progress
+from vicinal.neighbors.search.resumable import Progress, resumable_query
 from vicinal.neighbors.search.sharded import Mapped, Source, rows_at
 
 ANCHORS = 50_000  # rows that everything is fitted on
@@ -158,34 +158,12 @@ def ids_of(whole: Whole, rows: Int[Tensor, " m"]) -> tuple[str, ...]:
     return tuple(names[row] for row in rows.tolist())
 
 
-@dataclass(frozen=True, eq=False)
-class Normalized:
-    """Rows scaled to length 1 when they are read."""
-
-    rows: Rows
-
-    @property
-    def width(self) -> int:
-        return self.rows.width
-
-    @property
-    def dtype(self) -> torch.dtype:
-        return self.rows.dtype
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    def blocks(self, size: int, start: int = 0, stop: int | None = None) -> Any:
-        for at, block in self.rows.blocks(size, start, stop):
-            yield at, unit_rows(block)
-
-
 def compared(rows: Rows, settings: AuditSettings) -> Source:
     """The rows as they are given to heads, before the space."""
-    return Normalized(rows) if settings.normalize else rows
+    return Mapped(rows, unit_rows) if settings.normalize else rows
 
 
-Make = Callable[[Source], Search]
+Make = Callable[[Source, str], Search]  # of rows that bear this name
 
 
 def sampled_facts(
@@ -212,12 +190,15 @@ def sampled_facts(
             key = fingerprint(support.fingerprint, question, *settings.searched, *how, k)
             facts = {"layers": ["distances", "indices"], "rows": len(rows), "k": k}
             store = ShardStore.open_for_writing(Path(work) / key[:16], facts)
-        return searched(search, rows, k, out, store, progress).labeled(everyone)
+        return resumable_query(
+            search, rows, k, exclude=out, store=store, progress=progress, block=PASS
+        ).labeled(everyone)
 
     crossed = None
     if fit.crossed is not None:
         crossed = new_to_the_map(fit.crossed, support, sets.codes, given, engines[1], ask, k)
-    search = engines[0](Mapped(given, fit.space))
+    key = fingerprint(support.fingerprint, fit.space.name, settings.normalize, *settings.searched)
+    search = engines[0](Mapped(given, fit.space), key[:16])
     asked = Searching(sets.support, settings, work, progress, lambda rows: search)
 
     def nearest(some: LabeledRows | None) -> Neighborhood | None:
@@ -264,42 +245,13 @@ def new_to_the_map(
     """Anchors among all rows where the space has looked at labels: each fold in a map fitted to the
     others. Where every row is an anchor, as in memory: among the rows of the other folds."""
     if not support.sampled:
-        metric = exactly(given).metric
-        return cross.neighborhood(k, metric, codes).labeled(codes)
+        return cross.neighborhood(k, exactly(given, "").metric, codes).labeled(codes)
     parts, order = [], []
     for f in cross.fold.unique().tolist():
         mine, rest = ((cross.fold == f).nonzero()[:, 0], (cross.fold != f).nonzero()[:, 0])
         space = cross.form(cross.rows[rest], codes[rest])
-        search = exactly(Mapped(given, space))
+        search = exactly(Mapped(given, space), "")
         own = support.some[mine]
         parts.append(ask(search, space(cross.rows[mine]), f"fold {f} of {len(support.some)}", own))
         order.append(mine)
     return joined(parts).rows(torch.cat(order).argsort())
-
-
-def searched(
-    search: Search,
-    rows: Float[Tensor, "m d"],
-    k: int,
-    exclude: Int[Tensor, " m"] | None,
-    store: ShardStore | None,
-    progress: Progress | None,
-) -> Neighborhood:
-    """Neighbors of rows in memory, many rows for one reading of the support, resumable."""
-    if store is None or not store.complete:
-        parts = []
-        for start in range(0 if store is None else store.rows, len(rows), PASS):
-            some = slice(start, start + PASS)
-            part = search.query(rows[some], k, exclude=None if exclude is None else exclude[some])
-            if store is None:
-                parts.append(part)
-            else:
-                store.append({"distances": part.distances, "indices": part.indices}, None)
-            if progress is not None:
-                progress("neighbors", min(start + PASS, len(rows)), len(rows))
-        if store is None:
-            return Neighborhood(
-                torch.cat([p.distances for p in parts]), torch.cat([p.indices for p in parts])
-            )
-        store.finish()
-    return Neighborhood(store["distances"], store["indices"])

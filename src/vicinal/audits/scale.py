@@ -166,10 +166,9 @@ def streamed(
             rest["foreign"] = rows_at(rows["foreign"], slice(None), sampled.READ)
         sets, about = sampled_sets(support, query, settings, about, rest)
         block = room(memory, sets.support.rows.shape, support, settings)
-        make, run = engine(on, settings, block)
-        exactly, _ = engine(on, dataclasses.replace(settings, search="exact"), block)
-        engines = make, exactly
-        facts = sampled_facts(support, sets, settings, about, engines, work, progress)
+        make, run = engine(on, settings, block, work)
+        exactly, _ = engine(on, dataclasses.replace(settings, search="exact"), block, work)
+        facts = sampled_facts(support, sets, settings, about, (make, exactly), work, progress)
         labels, cases = all_rows(facts, support, query, work, run, progress, memory)
         record, suspects = streamed_labels(facts, support, labels)
         scale = scale_of(facts, support, query, suspects, labels, cases, memory)
@@ -210,20 +209,20 @@ def wholes(rows: dict[str, Rows], settings: AuditSettings) -> tuple[Whole, Whole
 
 
 def engine(
-    on: str | None, settings: AuditSettings, block: int
-) -> tuple[Callable[[Source], Search], Run]:
+    on: str | None, settings: AuditSettings, block: int, work: Path
+) -> tuple[sampled.Make, Run]:
     """Where neighbors are searched and rows judged: block by block here, or in Ray's processes."""
     if on is None:
 
-        def make(source: Source) -> Search:
+        def make(source: Source, key: str) -> Search:
             return make_sharded(
                 settings.search, settings.metric, recall=settings.recall, memory=block,
-                shape=(len(source), source.width),
+                shape=(len(source), source.width), kept=work / f"search-{key}",
             ).build(source)  # fmt: skip
 
         return make, in_turn
     spread = ray_search(on, settings)
-    return spread.build, spread.map
+    return lambda source, key: spread.build(source), spread.map
 
 
 def room(memory: int, anchors: tuple[int, ...], support: Whole, settings: AuditSettings) -> int:

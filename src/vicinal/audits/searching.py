@@ -23,7 +23,8 @@ from vicinal.evaluation.calibration import expected_calibration_error
 from vicinal.files import fingerprint
 from vicinal.neighbors.neighborhood import Neighborhood, joined
 from vicinal.neighbors.search import Search, make_search
-from vicinal.neighbors.search.cost import SAMPLE
+from vicinal.neighbors.search.cost import PATIENCE, SAMPLE, exact_seconds
+from vicinal.neighbors.search.lists import keep, kept
 from vicinal.neighbors.search.protocol import ApproximateSearch, EffortSearch
 from vicinal.neighbors.search.recall import Recall, drawn_rows, recall_of
 from vicinal.neighbors.search.resumable import Progress, resumable_query
@@ -128,9 +129,16 @@ class Searching:
     def _made(self, rows: Tensor) -> Search:
         if self.make is not None:
             return self.make(rows)
-        name, recall = self.settings.search, self.settings.recall
+        name, metric, recall = self.settings.search, self.settings.metric, self.settings.recall
         shape = (len(rows), rows.shape[1])
-        return make_search(name, self.settings.metric, recall=recall, shape=shape).build(rows)
+        if self.work is None or name != "auto" or exact_seconds(*shape) < PATIENCE / 8:
+            return make_search(name, metric, recall=recall, shape=shape).build(rows)
+        key = fingerprint(self.support.fingerprint, *self.settings.searched, len(rows))[:16]
+        decided = Path(self.work) / f"search-{key}"  # by the clock, so once for all runs
+        name = held[1]["search"] if (held := kept(decided)) else name
+        made = make_search(name, metric, recall=recall, shape=shape).build(rows)
+        keep(decided, None, {"search": "exact" if made.exact else "faiss"})
+        return made
 
     def _asked(
         self, engine: Search, rows: Tensor, k: int, question: str, exclude: Any = None
@@ -162,10 +170,8 @@ def search_facts(facts: Facts) -> SearchFacts:
     worse = (own_exact - own)[chance]  # NLL row by row: found less exact
     lost = int((own.isinf() & own_exact.isfinite()).sum())
     nll, error = float(worse.mean()), float(worse.std()) / max(len(worse), 1) ** 0.5
-    ece, moved = (
-        _ece(after, codes) - _ece(before, codes),
-        _suspects_moved(facts, rows, after, before),
-    )
+    ece = _ece(after, codes) - _ece(before, codes)
+    moved = _suspects_moved(facts, rows, after, before)
     others = facts.searching.recalls
     last = "".join(f"; {name}: {other}" for name, other in others.items())
     last += f"; {lost} lost the last neighbor of their class" if lost else ""

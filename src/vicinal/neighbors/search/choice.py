@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import warnings
 from importlib.util import find_spec
+from pathlib import Path
 from typing import Any, Self
 
 from vicinal.checks import InputError, check_choice, check_share
@@ -56,18 +57,24 @@ def make_search(
 
 
 def make_sharded(
-    search: str, metric: str, *, recall: float, memory: int, shape: tuple[int, int]
+    search: str,
+    metric: str,
+    *,
+    recall: float,
+    memory: int,
+    shape: tuple[int, int],
+    kept: Path | None = None,
 ) -> ShardedSearch:
-    """The same by name for rows that are read in blocks of so much memory."""
-    if search == "exact" or (search == "auto" and not lists_may_pay(*shape)):
-        return ShardedSearch(metric, memory=memory)
-    if search == "auto" and find_spec("faiss") is None:
+    """The same for rows read in blocks; what it decides and makes is ``kept`` in a folder."""
+    without = search == "auto" and find_spec("faiss") is None
+    if without and lists_may_pay(*shape):
         warn_of_minutes(*shape)
+    if search == "exact" or without:
         return ShardedSearch(metric, memory=memory)
     from vicinal.neighbors.search.sharded_lists import ShardedLists  # an extra, as above
 
     kind = "auto" if search == "auto" else "ivf"
-    return ShardedLists(metric, kind, recall=recall, memory=memory)
+    return ShardedLists(metric, kind, recall=recall, memory=memory, kept=kept)
 
 
 class _WithoutFaiss(ExactSearch):

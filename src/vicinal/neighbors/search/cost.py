@@ -48,8 +48,8 @@ def exact_seconds(rows: int, width: int, queries: int | None = None) -> float:
 
 
 def list_count(rows: int) -> int:
-    """About 4·√n lists: finding the nearest ones costs as much as reading some of them."""
-    return max(1, min(int(4 * rows**0.5), rows // 39))  # k-means wants 39 rows to a list
+    """About 2·√n lists: finding the nearest ones costs as much as reading some of them."""
+    return max(1, min(int(2 * rows**0.5), rows // 39))  # k-means wants 39 rows to a list
 
 
 def lists_seconds(rows: int, width: int) -> float:

@@ -84,8 +84,7 @@ class FaissSearch(ExactSearch):
     def title(self) -> str:  # type: ignore[override]
         if self._lists is None:
             return "exact (faiss)"
-        lists = self._lists
-        return f"IVF ({lists.probes:,} of {lists.count:,} lists read)"
+        return f"IVF ({self._lists.probes:,} of {self._lists.count:,} lists read)"
 
     def build(self, support: Any) -> Self:
         super().build(support)
@@ -101,7 +100,6 @@ class FaissSearch(ExactSearch):
         if self._wants_lists():
             some = self._rows[training_rows(len(self)).numpy()]
             self._lists = InvertedLists(self._faiss, len(self), some)
-            self._lists.add(self._rows)
             self._reach(min(_K, len(self) - 1))
         return self
 
@@ -147,30 +145,26 @@ class FaissSearch(ExactSearch):
     def _wants_lists(self) -> bool:
         if self.kind == "flat" or self.recall == 1 or self._has_zero:
             return False  # a zero row is at distance 1 from everything, which no point of space is
-        if self.nprobe is not None:
-            return self.kind == "ivf" or len(self) >= LISTS_FROM
-        if self.kind == "ivf":
-            return len(self) >= LISTS_FROM
-        return lists_may_pay(len(self), self.width)
+        if self.kind == "auto" and self.nprobe is None:
+            return lists_may_pay(len(self), self.width)
+        return len(self) >= LISTS_FROM or (self.kind == "ivf" and self.nprobe is not None)
 
     def _reach(self, k: int) -> None:
-        """Raise the effort until the recall of the k nearest is met, and measure it."""
-        assert self._lists is not None
-        rows = drawn_rows(len(self), 2 * SAMPLE)
-        for sample in (rows[::2], rows[1::2]):  # one to choose by, the other to state
-            start = clock()
-            true = self.exactly(self.rows(sample), k, exclude=sample)
-            exact = clock() - start
-            if self.nprobe is not None:
-                self._lists.probes = self.nprobe
-            elif sample[0] == rows[0]:
-                homes = self._lists.homes(self._rows[true.indices.flatten().numpy()])
-                asked, wanted = self._rows[sample.numpy()], (3 * self.recall + 1) / 4
-                self._lists.read_for(asked, homes.reshape(len(sample), -1), wanted)
-            self.recall_ = self._raise_effort(self.rows(sample), sample, true, exact)
-            if self._lists is None:
-                return
-        self._edited = 0
+        """Fill lists until the recall of the k nearest is met, and measure it."""
+        lists, rows, start = self._lists, drawn_rows(len(self), 2 * SAMPLE), clock()
+        assert lists is not None
+        true = self.exactly(self.rows(rows), k, exclude=rows)
+        exact, self._edited, lists.probes = (clock() - start) / 2, 0, self.nprobe or 0
+        if not lists.probes:
+            homes = lists.homes(self._rows[true.indices[::2].flatten().numpy()])
+            asked, wanted = self._rows[rows[::2].numpy()], (3 * self.recall + 1) / 4
+            lists.read_for(asked, homes.reshape(len(asked), -1), wanted)
+        for _ in lists.codings(self._rows[training_rows(len(self)).numpy()]):
+            lists.add(self._rows)
+            self._lists = lists
+            for some in (slice(0, None, 2), slice(1, None, 2)):  # to choose by, and to state
+                x, out = self.rows(rows[some]), rows[some]
+                self.recall_ = self._raise_effort(x, out, true.rows(some), exact)
 
     def _raise_effort(
         self, x: Tensor, out: Tensor | None, true: Neighborhood, exact: float
@@ -178,13 +172,11 @@ class FaissSearch(ExactSearch):
         """Until recall is met; where that is hardly faster than ``exact``, lists are given up."""
         if self._lists is None:
             return None
-        wanted, slowest = (0.0, math.inf) if self.nprobe is not None else (self.recall, exact / 2)
+        wanted, slowest = (self.recall, exact / 2) if self.nprobe is None else (0.0, math.inf)
         found = self._lists.reach(
             lambda: self._answered(x, true.k, out, self._listed),
-            true,
-            wanted,
-            slowest if self.kind == "auto" else math.inf,
-        )
+            true, wanted, slowest if self.kind == "auto" else math.inf,
+        )  # fmt: skip
         self._lists = None if found is None else self._lists
         return found
 

@@ -1,18 +1,27 @@
 r"""Inverted lists of faiss: candidates from the lists nearest to a query, none from the others.
 
-Rows go to the nearest of about 4·√n centers and are kept there as codes of four bits to two columns
+Rows go to the nearest of about 2·√n centers and are kept there as codes of four bits to two columns
 (faiss's fast scan), a sixteenth of their size; whoever asks computes the true
 distances of the candidates from the rows. Two numbers make the effort: ``probes``, lists that are
 read, and ``depth``, candidates for each neighbor wanted. The first need not be searched for: a true
 neighbor is found only if its list is among those read, so the ranks of the lists that true
-neighbors of a sample lie in say how many must be.
+neighbors of a sample lie in say how many must be, before any row is in them.
+
+A code is that of the row, or of its difference from the list's center. Differences are finer where
+rows lie in tight groups, but each list that is read then wants a table of its own, which takes ten
+times as long as its codes. So rows are coded by their differences where few lists are read, and
+themselves where many are, as long as that shows the neighbors (:meth:`InvertedLists.codings`).
 """
 
 from __future__ import annotations
 
+import hashlib
+import json
 import math
+import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -21,13 +30,16 @@ from jaxtyping import Float, Int
 from numpy.typing import NDArray
 from torch import Tensor
 
+from vicinal.files import PARTIAL, DiskError, reading, reason, write_atomically
 from vicinal.neighbors.neighborhood import Neighborhood
 from vicinal.neighbors.search.cost import ITERATIONS, TRAINING, list_count
 from vicinal.neighbors.search.recall import Recall, recall_of
 
 _CODED_FROM = 10_000  # rows below which there is nothing to learn codes from: they are kept whole
 _PARTS = 128  # of a code at most; the sums of more do not fit the registers of a fast scan
+_FEW = 32  # lists whose tables cost little beside the candidates' distances
 _DEEPEST = 16  # candidates for each neighbor; beyond, codes are not what hides the others
+_FACTS, _INDEX = "lists.json", "lists.faiss"
 _BLOCK = 1 << 14  # rows that are handed over at a time
 clock = time.process_time  # of all threads: others on the machine do not count
 
@@ -41,14 +53,27 @@ class InvertedLists:
         self.count, self.probes, self.depth = min(list_count(n), max(1, len(some) // 39)), 1, 2
         columns = 2 * -(-width // (2 * _PARTS))  # to a part of the code
         parts = -(-width // columns)
-        coded = n >= _CODED_FROM
+        self._coded = coded = n >= _CODED_FROM
         self._width = parts * columns if coded else width
         codes = f"PQ{parts}x4fs" if coded else "Flat"
         self._index = faiss.index_factory(self._width, f"IVF{self.count},{codes}")
         self._index.cp.niter = ITERATIONS
         self._index.cp.min_points_per_centroid = 1  # list_count sees to it; faiss would print
         self._index.train(self._wide(some))
-        self.ids = torch.empty(0, dtype=torch.long)
+
+    def codings(self, some: NDArray[np.float32]) -> Iterator[None]:
+        """Empty lists, to be filled: with rows coded themselves where many are read; with codes of
+        differences, learned on ``some``, where few are or the others were too coarse."""
+        probes = self.probes
+        for differences in (False, True) if self._coded and probes > _FEW else (True,):
+            self._index.reset()
+            self.ids, self.probes, self.depth = torch.empty(0, dtype=torch.long), probes, 2
+            if self._coded and self._index.by_residual != differences:
+                self._index.by_residual = differences
+                self._index.train(self._wide(some))  # the centers stay
+            yield
+            if self.depth < _DEEPEST:
+                return
 
     def add(self, rows: NDArray[np.float32]) -> None:
         first = int(self.ids[-1]) + 1 if len(self.ids) else 0
@@ -71,13 +96,7 @@ class InvertedLists:
         ids = torch.from_numpy(found)
         if int(self.ids[-1]) == len(self.ids) - 1:  # none has gone: an id is its place
             return ids
-        places = torch.searchsorted(self.ids, ids)  # ids ascend with the place
-        return torch.where(ids < 0, -1, places)
-
-    @property
-    def widest(self) -> bool:
-        """Whether every list is read: more effort than that is an exact search."""
-        return self.probes >= self.count
+        return torch.where(ids < 0, -1, torch.searchsorted(self.ids, ids))  # ids ascend
 
     def homes(self, rows: NDArray[np.float32]) -> NDArray[np.int64]:
         """The list that each row lies in."""
@@ -86,8 +105,7 @@ class InvertedLists:
         return np.concatenate([find(self._wide(part), 1)[1][:, 0] for part in parts])
 
     def read_for(self, asked: NDArray[np.float32], homes: NDArray[np.int64], share: float) -> None:
-        """Read as many lists as hold this share of the true neighbors of the rows asked, whose
-        lists are ``homes``."""
+        """Read as many lists as hold this share of the neighbors, that lie in ``homes``."""
         _, order = self._index.quantizer.search(self._wide(asked), self.count)
         rank = np.empty_like(order)
         np.put_along_axis(rank, order, np.arange(self.count)[None].repeat(len(order), 0), 1)
@@ -103,23 +121,21 @@ class InvertedLists:
     ) -> Recall | None:
         """Raise the effort until ``ask`` has the recall that is wanted, and measure it.
 
-        None where that cannot be, or where asking takes longer than ``slowest``: lists do not pay.
+        None where that cannot be, or where asking takes longer than ``slowest``.
         """
         while True:
             start = clock()
             recall = recall_of(ask(), true)
-            if clock() - start > slowest or (recall.share < wanted and self.widest):
+            if clock() - start > slowest:
                 return None
             if recall.share >= wanted:
                 return recall
-            self.try_harder()
-
-    def try_harder(self) -> None:
-        """Half as many candidates again: the lists hold enough. If that was not it, more lists."""
-        if self.depth < _DEEPEST and self.depth < len(self.ids):
-            self.depth += max(1, self.depth // 2)
-        else:
-            self.probes = min(self.probes + self.probes // 2 + 1, self.count)
+            if self.depth < min(_DEEPEST, len(self.ids)):  # the lists hold enough
+                self.depth += max(1, self.depth // 2)
+            elif self.probes < self.count:
+                self.probes = min(self.probes + self.probes // 2 + 1, self.count)
+            else:
+                return None  # all of them: more effort than that is an exact search
 
     def _wide(self, rows: NDArray[np.float32]) -> NDArray[np.float32]:
         """Zero columns make the width a multiple of a part's."""
@@ -131,3 +147,44 @@ def training_rows(n: int, most: int | None = None) -> Int[Tensor, " t"]:
     """Which of n rows the lists' centers are trained on, in order; at most so many."""
     order = np.random.default_rng(0).permutation(n)[: TRAINING * list_count(n)]
     return torch.from_numpy(np.sort(order[:most]))
+
+
+def keep(folder: Path, lists: InvertedLists | None, facts: dict[str, Any]) -> None:
+    """What was decided and made, for a run that goes on: lists, then facts with their checksum."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if lists is not None:
+            import faiss  # an extra
+
+            partial = folder / f".{_INDEX}{PARTIAL}"
+            faiss.write_index(lists._index, str(partial))
+            state = {"probes": lists.probes, "depth": lists.depth, "_coded": lists._coded}
+            facts = {**facts, "state": state, "sha256": _checksum(partial)}
+            os.replace(partial, folder / _INDEX)
+    except (OSError, RuntimeError) as error:  # faiss raises the latter
+        raise DiskError(f"cannot write to folder {folder}: {reason(error)}.") from error
+    write_atomically(folder / _FACTS, json.dumps(facts))
+
+
+def kept(folder: Path) -> tuple[InvertedLists | None, dict[str, Any]] | None:
+    """What was kept; None where nothing was."""
+    if not (folder / _FACTS).exists():
+        return None
+    with reading(folder, "Run the same command with --fresh."):
+        facts = json.loads((folder / _FACTS).read_text())
+        if "state" not in facts:
+            return None, facts
+        if _checksum(folder / _INDEX) != facts["sha256"]:
+            raise ValueError(f"{_INDEX} has another checksum")
+        import faiss
+
+        index: Any = faiss.read_index(str(folder / _INDEX))
+        lists = InvertedLists.__new__(InvertedLists)
+        lists._index, lists.ids = index, torch.arange(index.ntotal)
+        lists.__dict__ |= {"count": index.nlist, "_width": index.d, **facts["state"]}
+        return lists, facts
+
+
+def _checksum(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -20,18 +20,16 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from vicinal.checks import InputError, check_choice, check_k
+from vicinal.checks import check_k
 from vicinal.cluster import RESTARTS, asking, connect, places
-from vicinal.neighbors.distances import METRICS
 from vicinal.neighbors.neighborhood import Neighborhood, joined
 from vicinal.neighbors.search.choice import RECALL, make_search
 from vicinal.neighbors.search.exact import checked_exclude, checked_rows
 from vicinal.neighbors.search.protocol import ApproximateSearch, Search
 from vicinal.neighbors.search.recall import Recall
 from vicinal.neighbors.search.sharded import (
-    Asked,
+    ShardedSearch,
     Source,
-    fixed_support,
     merged_lists,
     nearest_in_block,
     nothing,
@@ -84,35 +82,19 @@ class Piece:
 
     def query(self, x: Any, k: int, exclude: Any, exactly: bool = False) -> tuple[Any, Any]:
         """``exactly``: whatever it costs, where the search is approximate."""
-        search: Asked = self.search
+        ask = self.search.query
         if exactly and not self.search.exact:
-            search = Exactly(cast(ApproximateSearch, self.search))
-        rows, out = (
-            torch.tensor(x),
-            torch.tensor(exclude),
-        )  # copied: what Ray hands out is read-only
-        near = nearest_in_block(search, self.start, rows, k, out)
+            ask = cast(ApproximateSearch, self.search).exactly
+        rows, out = torch.tensor(x), torch.tensor(exclude)  # copied: Ray's are read-only
+        near = nearest_in_block(ask, range(self.start, self.stop), rows, k, out)
         return near.distances.numpy(), near.indices.numpy()
-
-
-class Exactly:
-    """An approximate search, asked exactly."""
-
-    def __init__(self, search: ApproximateSearch) -> None:
-        self.search = search
-
-    def __len__(self) -> int:
-        return len(self.search)
-
-    def query(self, x: Tensor, k: int) -> Neighborhood:
-        return self.search.exactly(x, k)
 
 
 def _done(work: Any, start: int, stop: int) -> Any:
     return work(start, stop)
 
 
-class RaySearch:
+class RaySearch(ShardedSearch):
     """The k nearest rows of a source or of rows in memory, piece by piece in Ray's actors.
 
     Parameters
@@ -132,8 +114,7 @@ class RaySearch:
         recall: float = RECALL,
         workers: int | None = None,
     ) -> None:
-        check_choice(metric, "metric", METRICS)
-        self.metric = metric
+        super().__init__(metric)
         self.engine, self.recall = engine, recall
         self.exact = True  # until a piece says otherwise
         self.recall_: Recall | None = None  # of all pieces together, which nobody has measured here
@@ -141,29 +122,15 @@ class RaySearch:
         self.ray = connect(on)
         self.actors: list[Any] = []
         self._stored: list[Any] = []
-        self._source: Source | Tensor | None = None
 
     @property
-    def title(self) -> str:
+    def title(self) -> str:  # type: ignore[override]
         return f"{'exact' if self.exact else 'IVF'}, in {len(self.actors)} workers of Ray"
 
     @property
-    def source(self) -> Source | Tensor:
-        if self._source is None:
-            raise InputError("the search has no support yet. Call build(source) first.")
-        return self._source
-
-    @property
     def width(self) -> int:
-        source = self.source
-        return source.shape[1] if isinstance(source, Tensor) else source.width
-
-    @property
-    def dtype(self) -> torch.dtype:
-        return self.source.dtype
-
-    def __len__(self) -> int:
-        return 0 if self._source is None else len(self._source)
+        rows: Any = self.source
+        return rows.shape[1] if isinstance(rows, Tensor) else rows.width
 
     def build(self, support: Source | Tensor) -> Self:
         """Start the actors, one for each piece; returns when every piece is read."""
@@ -172,7 +139,8 @@ class RaySearch:
         count = max(1, min(count, rows))
         edges = [rows * at // count for at in range(count + 1)]
         remote = ray.remote(num_cpus=share, max_restarts=RESTARTS, max_task_retries=RESTARTS)(Piece)
-        self._source, self.actors, self._stored = support, [], []
+        self.actors, self._stored = [], []
+        self._source = support  # type: ignore[assignment]  # or the rows themselves
         how = self.metric, self.engine, self.recall
         for start, stop in itertools.pairwise(edges):
             piece: Any = support
@@ -241,9 +209,3 @@ class RaySearch:
                     yield ray.get(waiting.popleft())
             while waiting:
                 yield ray.get(waiting.popleft())
-
-    def add(self, rows: Any) -> None:
-        raise fixed_support()
-
-    def remove(self, indices: Any) -> None:
-        raise fixed_support()

@@ -44,6 +44,7 @@ def resumable_query(
     store: Store | None = None,
     progress: Progress | None = None,
     title: str = "neighbors",
+    block: int | None = None,
 ) -> Neighborhood:
     """``search.query(x, k, exclude=exclude)``, a block of rows at a time.
 
@@ -55,7 +56,7 @@ def resumable_query(
     exclude : for each row the index of a support row to leave out, -1 for none.
     store : keeps finished blocks; what it holds already is not searched again.
     progress : called as ``progress(title, done, total)`` after every block.
-    title : what the progress is of.
+    title : what the progress is of; block : queries between two reports.
 
     >>> import torch
     >>> from vicinal.neighbors.search import ExactSearch
@@ -66,10 +67,10 @@ def resumable_query(
     """
     x = as_matrix(x, "x", finite=False)  # the search looks at each block
 
-    def ask(block: slice) -> Neighborhood:
-        return search.query(x[block], k, exclude=None if exclude is None else exclude[block])
+    def ask(some: slice) -> Neighborhood:
+        return search.query(x[some], k, exclude=None if exclude is None else exclude[some])
 
-    return _in_blocks(ask, len(x), store, progress, title)
+    return _in_blocks(ask, len(x), block or BLOCK, store, progress, title)
 
 
 def leave_one_out(
@@ -94,21 +95,22 @@ def leave_one_out(
         own = torch.arange(block.start, min(block.stop, len(search)))
         return search.query(search.rows(block), k, exclude=own)
 
-    return _in_blocks(ask, len(search), store, progress, title)
+    return _in_blocks(ask, len(search), BLOCK, store, progress, title)
 
 
 def _in_blocks(
     ask: Callable[[slice], Neighborhood],
     total: int,
+    size: int,
     store: Store | None,
     progress: Progress | None,
     title: str,
 ) -> Neighborhood:
     def blocks(first: int) -> Iterator[Neighborhood]:
-        for start in range(first, total, BLOCK):
-            yield ask(slice(start, start + BLOCK))
+        for start in range(first, total, size):
+            yield ask(slice(start, start + size))
             if progress is not None:
-                progress(title, min(start + BLOCK, total), total)
+                progress(title, min(start + size, total), total)
 
     if store is None:
         return joined(list(blocks(0)))

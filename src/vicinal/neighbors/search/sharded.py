@@ -10,7 +10,7 @@ bit for bit, with ties and duplicates. ``on_ray.py`` asks blocks that live in ot
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol, Self
 
@@ -22,7 +22,7 @@ from vicinal.checks import InputError, check_choice, check_k
 from vicinal.neighbors.distances import METRICS
 from vicinal.neighbors.neighborhood import Neighborhood
 from vicinal.neighbors.search.exact import ExactSearch, checked_exclude, checked_rows, merged
-from vicinal.neighbors.spaces import RAW, Space
+from vicinal.neighbors.spaces import Space
 
 MEMORY = 1 << 29  # bytes that a block and its search may take
 _COPIES = 4  # of a block: as read, centered, compared, and one on the way
@@ -46,14 +46,14 @@ class Source(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class Mapped:
-    """The same rows in a space; each block is mapped when it is read."""
+    """The same rows in a space, or scaled; each block is mapped when it is read."""
 
     source: Source
-    space: Space = RAW
+    space: Space | Callable[[Tensor], Tensor]
 
     @property
     def width(self) -> int:
-        matrix = self.space.matrix
+        matrix = getattr(self.space, "matrix", None)
         return self.source.width if matrix is None or matrix.ndim == 1 else matrix.shape[1]
 
     @property
@@ -86,27 +86,21 @@ def rows_at(source: Source, indices: Tensor | slice, size: int) -> Float[Tensor,
     return found
 
 
-class Asked(Protocol):
-    """What a block is asked."""
-
-    def __len__(self) -> int: ...
-
-    def query(self, x: Any, k: int) -> Neighborhood: ...
-
-
 def nearest_in_block(
-    search: Asked, start: int, x: Float[Tensor, "m d"], k: int, exclude: Int[Tensor, " m"]
+    ask: Callable[[Tensor, int], Neighborhood],
+    block: range,
+    x: Float[Tensor, "m d"],
+    k: int,
+    exclude: Int[Tensor, " m"],
 ) -> Neighborhood:
-    """The k nearest of a block whose first row has number ``start``; infinity where it has fewer.
+    """The k nearest of the rows with these numbers, whom to ``ask``; infinity where it has fewer.
 
     ``exclude`` holds numbers in the whole support. A row that is left out is asked for as well and
     dropped after: in a block of one row the others still want it.
     """
-    size = len(search)
-    inside = (exclude >= start) & (exclude < start + size)
-    count = min(k + bool(inside.any()), size)
-    distances, indices = search.query(x, count)
-    indices = indices + start
+    inside = (exclude >= block.start) & (exclude < block.stop)
+    distances, indices = ask(x, min(k + bool(inside.any()), len(block)))
+    indices = indices + block.start
     if bool(inside.any()):
         out = indices == exclude[:, None]
         distances = distances.masked_fill(out, torch.inf)
@@ -193,9 +187,9 @@ class ShardedSearch:
         check_k(k, len(self) - bool((out >= 0).any()), "k", "the support")
         best = nothing(x, k, self.dtype)
         for start, rows in self.source.blocks(self.block):
-            block = ExactSearch(self.metric).build(rows)
-            best = merged_lists(best, nearest_in_block(block, start, x, k, out), k)
-            del block, rows  # before the next one is read
+            search, block = ExactSearch(self.metric).build(rows), range(start, start + len(rows))
+            best = merged_lists(best, nearest_in_block(search.query, block, x, k, out), k)
+            del search, rows  # before the next one is read
         return best
 
     def add(self, rows: Any) -> None:

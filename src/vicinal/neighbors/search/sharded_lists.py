@@ -10,6 +10,8 @@ searched exactly, and the effort is raised until the recall is met.
 
 from __future__ import annotations
 
+from dataclasses import asdict
+from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
@@ -23,7 +25,7 @@ from vicinal.neighbors.neighborhood import Neighborhood, joined
 from vicinal.neighbors.search.cost import SAMPLE, lists_may_pay
 from vicinal.neighbors.search.exact import SPARE, checked_exclude, checked_rows, squared_distances
 from vicinal.neighbors.search.faiss import LISTS_FROM, import_faiss
-from vicinal.neighbors.search.lists import InvertedLists, training_rows
+from vicinal.neighbors.search.lists import InvertedLists, keep, kept, training_rows
 from vicinal.neighbors.search.recall import Recall, drawn_rows
 from vicinal.neighbors.search.sharded import MEMORY, ShardedSearch, Source, rows_at
 from vicinal.neighbors.search.smallest import by_distance_then_index
@@ -43,6 +45,7 @@ class ShardedLists(ShardedSearch):
     kind : ``"ivf"``, lists from 5,000 rows on; ``"auto"``, lists where exact search would take more
         than a minute and lists at most half of that, and where at most half of them must be read.
     recall : raise the effort until so large a share of the true neighbors is found.
+    kept : a folder for these rows alone, that the lists are kept in and come back from.
 
     >>> from vicinal.capture.sources import ArrayRows
     >>> search = ShardedLists().build(ArrayRows(torch.tensor([[0.0], [1.0], [3.0]])))
@@ -57,14 +60,17 @@ class ShardedLists(ShardedSearch):
         *,
         recall: float = 0.98,
         memory: int = MEMORY,
+        kept: Path | None = None,
     ) -> None:
         super().__init__(metric, memory=memory)
+        self.kept = kept
         check_choice(kind, "kind", ("auto", "ivf"))
         if recall != 1:  # all of them: exact
             check_share(recall, "recall")
         self.kind, self.recall = kind, recall
         self.recall_: Recall | None = None
         self._lists: InvertedLists | None = None
+        self._shift = torch.zeros(0)
 
     @property
     def exact(self) -> bool:  # type: ignore[override]  # of this engine it depends on the rows
@@ -74,22 +80,30 @@ class ShardedLists(ShardedSearch):
     def title(self) -> str:  # type: ignore[override]
         if self._lists is None:
             return "exact, in blocks"
-        lists = self._lists
-        return f"IVF over blocks ({lists.probes:,} of {lists.count:,} lists read)"
+        return f"IVF over blocks ({self._lists.probes:,} of {self._lists.count:,} lists read)"
 
     def build(self, support: Source) -> Self:
         """Learn centers and codes on a sample, add the rows block by block, find the effort."""
         super().build(support)
         self._lists, self.recall_ = None, None
+        held = kept(self.kept) if self.kept is not None else None
+        if held is not None:
+            self._lists, facts = held
+            self.recall_ = facts["recall"] and Recall(**facts["recall"])
+            self._shift = torch.tensor(facts["shift"], dtype=support.dtype)
+            return self
         if self._wants_lists():
-            self._lists = self._filled()
+            self._lists = InvertedLists(import_faiss(), len(self), self._learned())
             self._reach(min(_K, len(self) - 1))
+        if self.kept is not None:
+            recall = None if self.recall_ is None else asdict(self.recall_)
+            keep(self.kept, self._lists, {"recall": recall, "shift": self._shift.tolist()})
         return self
 
     @torch.no_grad()
     def query(self, x: Any, k: int, *, exclude: Any = None) -> Neighborhood:
         """The k nearest rows to each row of x, or nearly so."""
-        if self.recall_ is not None and min(k, len(self) - 1) > self.recall_.k:
+        if not self.exact and self.recall_ is not None and min(k, len(self) - 1) > self.recall_.k:
             self._reach(min(k, len(self) - 1))
         return self.exactly(x, k, exclude=exclude) if self.exact else self._asked(x, k, exclude)
 
@@ -117,43 +131,45 @@ class ShardedLists(ShardedSearch):
             return len(self) >= LISTS_FROM
         return lists_may_pay(len(self), self.width)
 
-    def _filled(self) -> InvertedLists | None:
-        """The lists of all rows; None where a zero row has a distance that no point has."""
+    def _learned(self) -> np.ndarray:
+        """The rows that centers and codes are learned on; all are centered by their mean."""
         some = training_rows(len(self), max(1, self.memory // (16 * self.width)))
-        trained = compared_rows(rows_at(self.source, some, self.block), self.metric)
-        self._shift = trained.mean(0, dtype=torch.float64).to(trained.dtype)
-        lists = InvertedLists(import_faiss(), len(self), self._centered(trained))
-        del trained
+        rows = compared_rows(rows_at(self.source, some, self.block), self.metric)
+        self._shift = rows.mean(0, dtype=torch.float64).to(rows.dtype)
+        return self._centered(rows)
+
+    def _filled(self, lists: InvertedLists) -> bool:
+        """Add all rows; not where a zero row has a distance that no point has."""
         for _, block in self.source.blocks(self.block):
             rows = compared_rows(block, self.metric)
             if self.metric == "cosine" and bool(zero_rows(rows).any()):
-                return None
+                return False
             lists.add(self._centered(rows))
-        return lists
+        return True
 
     def _centered(self, rows: Float[Tensor, "n d"]) -> np.ndarray:
         return (rows - self._shift).float().contiguous().numpy()
 
     def _reach(self, k: int) -> None:
-        """Raise the effort until the recall of the k nearest is met, and measure it."""
-        if self._lists is None:
-            return
-        rows = drawn_rows(len(self), 2 * SAMPLE)
+        """Fill lists until the recall of the k nearest is met, and measure it."""
+        lists, rows = self._lists, drawn_rows(len(self), 2 * SAMPLE)
+        assert lists is not None
         x = self.rows(rows)
         true = self.exactly(x, k, exclude=rows)  # one reading for both samples
         choose, state = slice(0, None, 2), slice(1, None, 2)
         asked = self._centered(compared_rows(x[choose], self.metric))
-        homes = self._homes(true.indices[choose])
-        self._lists.read_for(asked, homes, (3 * self.recall + 1) / 4)
-        for some in (choose, state):
-            self.recall_ = self._raise_effort(x[some], rows[some], true.rows(some))
+        homes = self._homes(lists, true.indices[choose])
+        lists.read_for(asked, homes, (3 * self.recall + 1) / 4)
+        for _ in lists.codings(self._learned()):
+            self._lists = lists if self._filled(lists) else None
+            for some in (choose, state):
+                self.recall_ = self._raise_effort(x[some], rows[some], true.rows(some))
 
-    def _homes(self, neighbors: Int[Tensor, "m k"]) -> np.ndarray:
+    def _homes(self, lists: InvertedLists, neighbors: Int[Tensor, "m k"]) -> np.ndarray:
         """The list of each of these rows, each read once."""
-        assert self._lists is not None
         named, place = neighbors.unique(return_inverse=True)
         homes = [
-            self._lists.homes(self._centered(compared_rows(block[mine], self.metric)))
+            lists.homes(self._centered(compared_rows(block[mine], self.metric)))
             for start, block in self.source.blocks(self.block)
             if len(mine := named[(named >= start) & (named < start + len(block))] - start)
         ]
