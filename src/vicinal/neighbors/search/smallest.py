@@ -18,7 +18,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 TILE = 1 << 19  # scores per tile: with its operands it stays in the shared cache
-SMALL = 6144  # rows of support below which everything is selected from at once
+SMALL = 1 << 14  # rows of support below which groups of columns are enough, without a threshold
 SAMPLE = 8192  # rows that a threshold is estimated on
 GROUP = 8  # the larger, the smaller the groups: their minima are cheap, their members not
 DENSE = 1 << 22  # scores held at once where nothing is to be gained by a threshold
@@ -68,16 +68,30 @@ def by_distance_then_index(
 
 
 def _dense(q: Tensor, x: Tensor, bias: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    values, columns = [], []
-    for part in q.split(max(1, DENSE // len(x))):
-        scores = torch.addmm(bias, part, x.T, alpha=-2)
-        if count == len(x):
-            best, picked = scores, torch.arange(count, device=x.device).expand_as(scores)
-        else:
-            best, picked = scores.topk(count, dim=1, largest=False, sorted=False)
-        values.append(best)
-        columns.append(picked)
+    if count == len(x):
+        scores = torch.addmm(bias, q, x.T, alpha=-2)
+        return scores, torch.arange(count, device=x.device).expand_as(scores)
+    parts = q.split(max(1, DENSE // len(x)))
+    found = [_smallest_of(_tile(part, x, bias, 0, 1), count) for part in parts]
+    values, columns = zip(*found, strict=True)
     return torch.cat(values), torch.cat(columns)
+
+
+def _smallest_of(scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """They lie in the ``count`` groups of columns of smallest minima: two short selections."""
+    n, width = scores.shape
+    group = 1
+    while group < 32 and 4 * group * group * count <= width:
+        group *= 2
+    if group == 1:
+        return scores.topk(count, 1, largest=False, sorted=False)
+    stride = width // group
+    minima = scores.view(n, group, stride).amin(1)
+    groups = minima.topk(count, 1, largest=False, sorted=False).indices
+    steps = torch.arange(0, width, stride, device=scores.device)
+    columns = (groups[:, :, None] + steps).view(n, -1)
+    values, picked = scores.gather(1, columns).topk(count, 1, largest=False, sorted=False)
+    return values, columns.gather(1, picked)
 
 
 def _tile(
