@@ -1,13 +1,12 @@
 r"""Search with faiss: the flat kernels where exact is cheap enough, inverted lists beyond.
 
 ``flat`` is exact: faiss proposes candidates, and their distances, ties and rounding are then dealt
-with as in :class:`ExactSearch`, so the answers are the same. It is asked for the largest products
-of [q, 1] and [x, -|x|²/2], which spares it the squares of all rows at every call. Which of its two
-flat kernels is the faster (a matrix product, or a direct loop) depends on the machine, by a factor
-of ten either way; it is measured at build. ``ivf`` reads some lists only (``lists.py``): neighbors
-are missed. How much effort that takes is found on 1,000 exact rows, and what is still missed is
-measured on 1,000 others; where the lists must be read so widely that exact search is no slower, it
-is exact.
+with as in :class:`ExactSearch`. It is asked for the largest products of [q, 1] and [x, -|x|²/2],
+which spares it the rows' squares at every call. Which of its two flat kernels is the faster (a
+matrix product, or a direct loop) depends on the machine, by a factor of ten either way; it is
+measured at build. ``ivf`` reads some lists only (``lists.py``): neighbors are missed. How much
+effort that takes is found on 1,000 exact rows, and what is still missed is measured on 1,000
+others; where the lists must be read so widely that exact search is no slower, it is exact.
 """
 
 from __future__ import annotations
@@ -19,7 +18,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Self
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.nn.functional import pad
@@ -213,56 +211,47 @@ class FaissSearch(ExactSearch):
 
     def _refresh(self) -> None:
         """The rows as faiss reads them: float32, their squares beside them; in memory once."""
-        self._columns = np.empty((len(self._work), self.width + 1), dtype=np.float32)
+        self._columns = torch.cat([self._work, self._bias[:, None] / -2], 1).float().numpy()
         self._rows = self._columns[:, :-1]
-        self._rows[:], self._columns[:, -1] = self._work.numpy(), self._bias.numpy() / -2
         if self._work.dtype == torch.float32:
             self._work = torch.from_numpy(self._rows)
         self._has_zero = self.metric == "cosine" and bool(zero_rows(self._base).any())
 
     def _candidates(self, work: Tensor, count: int) -> tuple[Tensor, Tensor]:
         if not self._has_zero:  # at distance 1 from everything, which no point of the space is
-            products, found = self._flat(work.float(), count)
-            if found.min() >= 0:  # what overflows float32 is not found
+            asked = pad(work.float(), (0, 1), value=1.0).numpy()
+            blas = self._use_blas and len(asked) >= _FEW
+            products, found = self._flat(asked, self._columns, count, _BLAS if blas else _SIMPLE)
+            if (found >= 0).all():  # what overflows float32 is not found
                 return torch.from_numpy(products).to(work.dtype).mul_(-2), torch.from_numpy(found)
         return smallest_scores(work, self._work, self._bias, count)
 
-    def _flat(self, queries: Tensor, count: int) -> tuple[np.ndarray, np.ndarray]:
-        asked, product = pad(queries, (0, 1), value=1.0).numpy(), self._faiss.METRIC_INNER_PRODUCT
-        use_blas = self._use_blas and len(asked) >= _FEW
-        with _threshold(self._faiss, _BLAS if use_blas else _SIMPLE):
-            return self._faiss.knn(asked, self._columns, count, metric=product)
+    def _flat(self, asked: Any, rows: Any, count: int, threshold: int) -> tuple[Any, Any]:
+        with _chosen(self._faiss.cvar, threshold):
+            return self._faiss.knn(asked, rows, count, metric=self._faiss.METRIC_INNER_PRODUCT)
 
     def _blas_is_faster(self) -> bool:
         """Two short probes, the better of two runs each, on the rows themselves."""
         rows = self._columns[: max(1, (1 << 21) // self._columns.shape[1])]
-        queries, count = rows[:32], min(10, len(rows))
-        product = self._faiss.METRIC_INNER_PRODUCT
 
         def seconds(threshold: int) -> float:
-            with _threshold(self._faiss, threshold):
-                probe = timeit.Timer(lambda: self._faiss.knn(queries, rows, count, metric=product))
-                return min(probe.repeat(2, number=1))
+            probe = timeit.Timer(lambda: self._flat(rows[:32], rows, min(10, len(rows)), threshold))
+            return min(probe.repeat(2, number=1))
 
         return seconds(_BLAS) < seconds(_SIMPLE)
 
 
 @contextmanager
-def _threshold(faiss: Any, value: int) -> Iterator[None]:
-    """Set faiss's global choice of kernel for one call, and put it back for everyone else.
-
-    A reservoir beats a heap from a few neighbors on, not from 100 as faiss has it.
-    """
-    chosen = {"distance_compute_blas_threshold": value, "distance_compute_min_k_reservoir": _FEW}
+def _chosen(c: Any, kernel: int) -> Iterator[None]:
+    """Faiss's global thresholds for one call, of kernel and reservoir; then as others left them."""
     with _global_threshold:
-        before = {name: getattr(faiss.cvar, name) for name in chosen}
+        before = c.distance_compute_blas_threshold, c.distance_compute_min_k_reservoir
+        c.distance_compute_blas_threshold = min(kernel, (1 << 31) - 1)
+        c.distance_compute_min_k_reservoir = _FEW  # a heap is better for fewer alone, not for 100
         try:
-            for name, number in chosen.items():
-                setattr(faiss.cvar, name, min(number, (1 << 31) - 1))
             yield
         finally:
-            for name, number in before.items():
-                setattr(faiss.cvar, name, number)
+            c.distance_compute_blas_threshold, c.distance_compute_min_k_reservoir = before
 
 
 def import_faiss() -> Any:
