@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import argparse
 import importlib
+import os
 import sys
 from pathlib import Path
 
@@ -38,8 +39,16 @@ def main() -> int:
             print(f"\n== {question}: left out, it compares with {missing.name}, not installed")
             continue
         print(f"\n== {question}: {(module.__doc__ or '').splitlines()[0]}")
+        before = cpu_seconds()
         module.main(quick=args.quick, data=args.data)
+        print(f"-- {question}: {cpu_seconds() - before:.1f} s of CPU time")
+    print(f"\n== {cpu_seconds():.0f} s of CPU time in all, of processes that were started, too")
     return 0
+
+
+def cpu_seconds() -> float:
+    """Of this process and of those that it has waited for."""
+    return sum(os.times()[:4])
 
 
 if __name__ == "__main__":

@@ -194,7 +194,7 @@ def growth(
 
 
 def main(quick: bool = False, data: Path | None = None) -> None:
-    sizes = (1_500, 3_000) if quick else SIZES
+    sizes = (500, 1_000) if quick else SIZES
     path = RESULTS / f"{NAME}.json"
     found = {}
     if path.exists() and not quick:

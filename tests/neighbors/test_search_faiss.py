@@ -64,15 +64,23 @@ def test_a_graph_over_faiss_survives_edits(rng):
     assert torch.equal(graph.indices, anew.indices)
 
 
-def test_the_global_threshold_of_faiss_is_as_others_left_it(rng):
+@pytest.mark.parametrize(
+    "name", ["distance_compute_blas_threshold", "distance_compute_min_k_reservoir"]
+)
+def test_the_global_choices_of_faiss_are_as_others_left_them(name, rng):
     x = torch.randn(200, 4, generator=rng)
-    before = faiss.cvar.distance_compute_blas_threshold
-    faiss.cvar.distance_compute_blas_threshold = 77
+    before = getattr(faiss.cvar, name)
+    setattr(faiss.cvar, name, 77)
     try:
         FaissSearch().build(x).query(x, 3)
-        assert faiss.cvar.distance_compute_blas_threshold == 77
+        assert getattr(faiss.cvar, name) == 77
     finally:
-        faiss.cvar.distance_compute_blas_threshold = before
+        setattr(faiss.cvar, name, before)
+
+
+def test_rows_whose_squares_leave_float32_are_searched_beside_faiss(rng):
+    x = torch.randn(300, 5, generator=rng, dtype=torch.float64) * 1e30
+    assert_agree(FaissSearch().build(x).query(x[:40], 7), ExactSearch().build(x).query(x[:40], 7))
 
 
 @pytest.mark.parametrize("use_blas", [True, False])

@@ -177,10 +177,7 @@ class ExactSearch:
 
 
 def squared_distances(q: Tensor, base: Tensor, indices: Tensor, metric: str) -> Tensor:
-    """Squared distances of compared rows ``q`` to ``base[indices]``, from the differences.
-
-    Under the cosine a zero row is at 2 from everything, as if orthogonal to it.
-    """
+    """Of compared rows to ``base[indices]``, from differences; a zero row's cosine: 2 to all."""
     step = max(1, _GATHER // (indices.shape[1] * q.shape[1]))
     dtype = torch.promote_types(q.dtype, base.dtype)
     parts = []

@@ -1,11 +1,12 @@
 r"""Search with faiss: the flat kernels where exact is cheap enough, inverted lists beyond.
 
 ``flat`` is exact: faiss proposes candidates, and their distances, ties and rounding are then dealt
-with as in :class:`ExactSearch`, so the answers are the same. Which of faiss's two flat kernels is
-the faster (a matrix product, or a direct loop) depends on the machine, by a factor of ten either
-way; it is measured at build. ``ivf`` reads some lists only (``lists.py``): neighbors are missed.
-How much effort that takes is found on 1,000 exact rows, and what is still missed is measured on
-1,000 others; where the lists must be read so widely that exact search is no slower, it is exact.
+with as in :class:`ExactSearch`. It is asked for the largest products of [q, 1] and [x, -|x|²/2],
+which spares it the rows' squares at every call. Which of its two flat kernels is the faster (a
+matrix product, or a direct loop) depends on the machine, by a factor of ten either way; it is
+measured at build. ``ivf`` reads some lists only (``lists.py``): neighbors are missed. How much
+effort that takes is found on 1,000 exact rows, and what is still missed is measured on 1,000
+others; where the lists must be read so widely that exact search is no slower, it is exact.
 """
 
 from __future__ import annotations
@@ -17,9 +18,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, Self
 
-import numpy as np
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from vicinal.checks import InputError, check_choice, check_k, check_share
 from vicinal.neighbors.distances import compared_rows, in_unit, zero_rows
@@ -33,7 +34,7 @@ from vicinal.neighbors.search.smallest import by_distance_then_index, smallest_s
 LISTS_FROM = 5_000  # rows below which lists are never worth their making
 _K = 100  # neighbors that the effort is found for, until more are asked for
 _SIMPLE, _BLAS = 1 << 62, 1  # thresholds under which faiss uses its loop always, and never
-_FEW = 4  # queries below which there is no matrix to multiply by
+_FEW = 4  # queries below which there is no matrix to multiply by; neighbors, no reservoir to fill
 _global_threshold = threading.Lock()
 
 
@@ -201,45 +202,48 @@ class FaissSearch(ExactSearch):
         return Neighborhood(distances, indices)
 
     def _refresh(self) -> None:
-        """The rows as faiss reads them: float32, sharing memory where they are that already."""
-        self._rows = self._work.float().contiguous().numpy()
+        """The rows as faiss reads them: float32, their squares beside them; in memory once."""
+        self._columns = torch.cat([self._work, self._bias[:, None] / -2], 1).float().numpy()
+        self._rows = self._columns[:, :-1]
+        if self._work.dtype == torch.float32:
+            self._work = torch.from_numpy(self._rows)
         self._has_zero = self.metric == "cosine" and bool(zero_rows(self._base).any())
 
     def _candidates(self, work: Tensor, count: int) -> tuple[Tensor, Tensor]:
-        if self._has_zero:  # at distance 1 from everything, which no point of the space is
-            return smallest_scores(work, self._work, self._bias, count)
-        squared, found = self._flat(work.float().contiguous().numpy(), count)
-        scores = torch.from_numpy(squared).to(work.dtype) - work.square().sum(1)[:, None]
-        return scores, torch.from_numpy(found)
+        if not self._has_zero:  # at distance 1 from everything, which no point of the space is
+            asked = pad(work.float(), (0, 1), value=1.0).numpy()
+            blas = self._use_blas and len(asked) >= _FEW
+            products, found = self._flat(asked, self._columns, count, _BLAS if blas else _SIMPLE)
+            if (found >= 0).all():  # what overflows float32 is not found
+                return torch.from_numpy(products).to(work.dtype).mul_(-2), torch.from_numpy(found)
+        return smallest_scores(work, self._work, self._bias, count)
 
-    def _flat(self, queries: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
-        use_blas = self._use_blas and len(queries) >= _FEW
-        with _threshold(self._faiss, _BLAS if use_blas else _SIMPLE):
-            return self._faiss.knn(queries, self._rows, count)
+    def _flat(self, asked: Any, rows: Any, count: int, threshold: int) -> tuple[Any, Any]:
+        with _chosen(self._faiss.cvar, threshold):
+            return self._faiss.knn(asked, rows, count, metric=self._faiss.METRIC_INNER_PRODUCT)
 
     def _blas_is_faster(self) -> bool:
         """Two short probes, the better of two runs each, on the rows themselves."""
-        rows = self._rows[: max(1, (1 << 21) // self._rows.shape[1])]
-        queries = rows[:32]
+        rows = self._columns[: max(1, (1 << 21) // self._columns.shape[1])]
 
         def seconds(threshold: int) -> float:
-            with _threshold(self._faiss, threshold):
-                probe = timeit.Timer(lambda: self._faiss.knn(queries, rows, min(10, len(rows))))
-                return min(probe.repeat(2, number=1))
+            probe = timeit.Timer(lambda: self._flat(rows[:32], rows, min(10, len(rows)), threshold))
+            return min(probe.repeat(2, number=1))
 
         return seconds(_BLAS) < seconds(_SIMPLE)
 
 
 @contextmanager
-def _threshold(faiss: Any, value: int) -> Iterator[None]:
-    """Set faiss's global choice of kernel for one call, and put it back for everyone else."""
+def _chosen(c: Any, kernel: int) -> Iterator[None]:
+    """Faiss's global thresholds for one call, of kernel and reservoir; then as others left them."""
     with _global_threshold:
-        before = faiss.cvar.distance_compute_blas_threshold
-        faiss.cvar.distance_compute_blas_threshold = min(value, (1 << 31) - 1)
+        before = c.distance_compute_blas_threshold, c.distance_compute_min_k_reservoir
+        c.distance_compute_blas_threshold = min(kernel, (1 << 31) - 1)
+        c.distance_compute_min_k_reservoir = _FEW  # a heap is better for fewer alone, not for 100
         try:
             yield
         finally:
-            faiss.cvar.distance_compute_blas_threshold = before
+            c.distance_compute_blas_threshold, c.distance_compute_min_k_reservoir = before
 
 
 def import_faiss() -> Any:

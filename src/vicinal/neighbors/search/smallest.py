@@ -18,7 +18,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 TILE = 1 << 19  # scores per tile: with its operands it stays in the shared cache
-SMALL = 6144  # rows of support below which everything is selected from at once
+SMALL = 1 << 14  # rows of support below which groups of columns are enough, without a threshold
 SAMPLE = 8192  # rows that a threshold is estimated on
 GROUP = 8  # the larger, the smaller the groups: their minima are cheap, their members not
 DENSE = 1 << 22  # scores held at once where nothing is to be gained by a threshold
@@ -68,16 +68,24 @@ def by_distance_then_index(
 
 
 def _dense(q: Tensor, x: Tensor, bias: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    values, columns = [], []
-    for part in q.split(max(1, DENSE // len(x))):
-        scores = torch.addmm(bias, part, x.T, alpha=-2)
-        if count == len(x):
-            best, picked = scores, torch.arange(count, device=x.device).expand_as(scores)
-        else:
-            best, picked = scores.topk(count, dim=1, largest=False, sorted=False)
-        values.append(best)
-        columns.append(picked)
-    return torch.cat(values), torch.cat(columns)
+    parts = q.split(max(1, DENSE // len(x)))
+    found = [_smallest_of(_tile(part, x, bias, 0, 1), count) for part in parts]
+    return torch.cat([values for values, _ in found]), torch.cat([columns for _, columns in found])
+
+
+def _smallest_of(scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
+    """They lie in the ``count`` groups of columns of smallest minima: two short selections."""
+    n, width = scores.shape
+    group = _group_size(width, count)
+    minima = scores.view(n, group, width // group).amin(1)
+    groups = minima.topk(count, 1, largest=False, sorted=False).indices[:, :, None]
+    columns = (groups + _steps(group, scores)).flatten(1)
+    values, picked = scores.gather(1, columns).topk(count, 1, largest=False, sorted=False)
+    return values, columns.gather(1, picked)
+
+
+def _steps(group: int, scores: Tensor) -> Tensor:
+    return torch.arange(0, scores.shape[1], scores.shape[1] // group, device=scores.device)
 
 
 def _tile(
@@ -95,17 +103,14 @@ def _tile(
 def _estimated_threshold(scores: list[Tensor], count: int, m: int) -> Tensor:
     """A threshold with at least ``count`` of all m scores below it, almost surely.
 
-    In a sample of s scores count·s/m are expected among the smallest ``count``; four standard
-    deviations more are allowed for. Minima of groups stand in for the scores: fewer to sort, and
-    never lower.
+    In a sample of s, count·s/m are expected below it; four standard deviations more are allowed
+    for. Minima of groups stand in for the scores: fewer to sort, and never lower.
     """
     n, width = scores[0].shape
     s = width * len(scores)
     expected = count * s / m
     rank = math.ceil(expected + 4 * math.sqrt(expected) + 4)
-    group = 16
-    while group > 1 and s < 8 * rank * group:
-        group //= 2
+    group = 1 << min(max(math.floor(math.log2(s / (8 * rank))), 0), 4)
     minima = torch.cat([part.view(n, group, width // group).amin(1) for part in scores], 1)
     rank = min(rank, minima.shape[1])
     return minima.topk(rank, 1, largest=False, sorted=False).values.amax(1, keepdim=True)
@@ -116,18 +121,14 @@ def _below(scores: Tensor, threshold: Tensor, group: int) -> tuple[Tensor, Tenso
     n, width = scores.shape
     stride = width // group
     row, column = (scores.view(n, group, stride).amin(1) < threshold).nonzero(as_tuple=True)
-    steps = torch.arange(0, width, stride, device=scores.device)
-    members = scores.view(-1).take((row * width + column)[:, None] + steps)
+    members = scores.view(-1).take((row * width + column)[:, None] + _steps(group, scores))
     hit, member = (members < threshold[row]).nonzero(as_tuple=True)
     return row[hit], member * stride + column[hit], members[hit, member]
 
 
 def _group_size(m: int, count: int) -> int:
     """Balances reading every group's minimum against reading every member of the groups hit."""
-    size = 1
-    while size < 32 and GROUP * size * size * count < m:
-        size *= 2
-    return size
+    return 1 << min(max(math.ceil(math.log2(m / (GROUP * count)) / 2), 0), 5)
 
 
 class _Hits:
@@ -144,10 +145,9 @@ class _Hits:
         if self.total > 16 * self.count * len(self.threshold):  # estimated too high
             values, columns = self.smallest()
             self.threshold = torch.minimum(self.threshold, values.amax(1, keepdim=True))
-            rows = torch.arange(len(values), device=values.device)[:, None].expand_as(columns)
             found = values.isfinite()
-            self.found = [(rows[found], columns[found], values[found])]
-            self.total = len(values[found])
+            rows = found.nonzero()[:, 0]
+            self.found, self.total = [(rows, columns[found], values[found])], len(rows)
 
     def smallest(self) -> tuple[Tensor, Tensor]:
         """The smallest ``count`` of each row, padded with infinity where fewer were found."""

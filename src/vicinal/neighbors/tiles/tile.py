@@ -162,10 +162,7 @@ def agreement(left: Side, right: Side) -> Tensor:
 
 
 def equal_labels(left: Tensor, right: Tensor, dtype: torch.dtype) -> Tensor:
-    """1 where two hard labels are the same, else 0: written as floats, never through booleans.
-
-    A mask that other floats are multiplied with costs a tenth of a boolean one to fill by.
-    """
+    """1 where two hard labels are the same, else 0: floats, a tenth of a boolean mask's cost."""
     same = torch.empty(len(left), len(right), dtype=dtype, device=left.device)
     return torch.eq(left[:, None], right, out=same)
 
@@ -174,7 +171,6 @@ def tile_masses(pairs: Tile, left: Side, right: Side) -> Tensor:
     """Log-masses (3, n), all, own and other, exact whatever the scale; -inf if empty.
 
     They are float64: where a log-mass is large, float32 would round away what the masses differ by.
-    (Not three calls of ``log_sum_exp``: one exponential serves all three sums.)
     """
     s = pairs.log_weights
     top = s.amax(1, keepdim=True)
@@ -261,7 +257,9 @@ def add_sums(
 ) -> None:
     """Add what a tile's slopes ``m`` give to its rows and, unless it is its own mirror, columns."""
     if pairs.distances is not None:
-        m.div_(pairs.distances).masked_fill_(pairs.distances == 0, 0)
+        m.div_(pairs.distances)
+        if not float(pairs.distances.amin()) > 0:  # a mask costs as much as two exponentials
+            m.masked_fill_(pairs.distances == 0, 0)
     if len(pairs.near):
         steps = near_gradient(m, pairs.near, left.raw, right.raw)
         rows.products.sub_(steps[0])
