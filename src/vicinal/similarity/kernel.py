@@ -125,9 +125,7 @@ class GradientKernel:
         )
         self.memory_budget = memory_budget
         self.within_class = isinstance(self.outputs, Contrast) and self.outputs.within_class
-        self._bytes: dict[
-            tuple[torch.Size, ...], int
-        ] = {}  # of one sample's gradients, by its shape
+        self._bytes: dict[tuple[torch.Size, ...], int] = {}  # of a sample's gradients, by shape
         _warn(self.engine.model, self.outputs)
         self._store = None if cache is None else FactorStore(Path(cache), self.engine)
 

@@ -66,7 +66,8 @@ def _pieces(use: LayerUse, gradient: Callable[[slice], Tensor], each: int) -> li
     """The weight's gradients, of so few samples at a time that their patches, ``each`` numbers,
     stay in the cache; and the bias'.
     """
-    n, step, pieces = len(use.x), max(1, 2 * CACHE_BYTES // (each * use.x.element_size())), []
+    pieces: list[Piece] = []
+    n, step = len(use.x), max(1, 2 * CACHE_BYTES // (each * use.x.element_size()))
     if "weight" in use.wanted:
         if n <= step or use.x.requires_grad or use.grads[0].requires_grad:
             g = gradient(slice(None))
