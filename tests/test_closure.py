@@ -20,7 +20,7 @@ REACH = {  # name, methods that are called -> files, lines
     "kNN": (("vicinal.confidence", "KNNClassifier", ("fit", "predict_proba")), 17, 1587),
     "linear": (("vicinal.confidence", "LinearClassifier", ("fit", "predict_proba")), 5, 524),
     "DkNN": (("vicinal.confidence", "DeepKNN", ("fit", "calibrate", "credibility")), 13, 1378),
-    "k^C": (("vicinal.similarity", "GradientKernel", ("gram",)), 29, 3526),
+    "k^C": (("vicinal.similarity", "GradientKernel", ("gram",)), 29, 3523),
     "ECE": (("vicinal.evaluation", "expected_calibration_error"), 3, 246),
     "page": (("vicinal.report", "save_report"), 15, 1519),
     "audit": (("vicinal.audits", "audit"), 168, 20751),

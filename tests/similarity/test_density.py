@@ -31,7 +31,7 @@ def test_the_soft_count_in_linear_time_is_the_sum_over_all_pairs(name, budget):
 
 @pytest.mark.parametrize("name", ZOO)
 def test_a_stream_that_keeps_nothing_counts_the_same(name):
-    """The second pass starts from whitened outputs and forms no convolution's gradient."""
+    """The second pass starts from whitened outputs."""
     kernel, x = kernel_and_inputs(name, n=11)
     stream = Blocks(kernel, x, "sum", budget=0)
     stream.rows = 4

@@ -9,6 +9,7 @@ from torch import nn
 
 from similarity.zoo import ZOO, make, per_sample_gradients
 from vicinal.checks import InputError
+from vicinal.similarity import GradientKernel
 from vicinal.similarity.engine import Engine
 from vicinal.similarity.factors import (
     dot,
@@ -16,6 +17,7 @@ from vicinal.similarity.factors import (
     self_gram,
     trace_gram,
 )
+from vicinal.similarity.rules import conv
 from vicinal.similarity.rules.recurrence import gates, suffixes, unrolled
 
 
@@ -303,3 +305,23 @@ def test_bad_models_get_a_sentence_with_the_way_out(model, match):
 def test_a_parameter_name_that_matches_nothing_gets_the_closest():
     with pytest.raises(InputError, match=r"Closest: 0\.weight"):
         Engine(nn.Sequential(nn.Linear(2, 2)), params="0.wieght")
+
+
+@pytest.mark.parametrize("name", ["residual", "signals", "volumes"])
+def test_convolutions_of_a_few_samples_at_a_time_are_those_of_all(name, monkeypatch):
+    model, x = make(name)
+    whole = gradients(Engine(model).capture(x))
+    monkeypatch.setattr(conv, "CACHE_BYTES", 1)  # one sample at a time
+    torch.testing.assert_close(gradients(Engine(model).capture(x)), whole)
+
+
+def test_maps_whose_answers_are_added_are_multiplied_as_one(tmp_path):
+    model, x = make("lstm")
+    captured = (kernel := GradientKernel(model)).engine.capture(x)
+    expected = trace_gram(captured.factors, captured.factors) / captured.outputs.shape[1]
+    torch.testing.assert_close(kernel.gram(x, kind="inner"), expected)
+    block = next(iter(kernel.blocks(x, "raw")))
+    assert len(block.factors) == len(captured.parts) - 4  # two layers, both ways
+    for _ in range(2):  # written, then read: no longer one tensor
+        cached = GradientKernel(model, cache=tmp_path)
+        torch.testing.assert_close(cached.gram(x, kind="inner"), expected)

@@ -63,10 +63,8 @@ class Blocks:
                 yield self._block(number, batch)
 
     def again(self) -> Iterator[Block]:
-        """The blocks once more, to be multiplied with sums and for nothing else.
-
-        What was not kept is captured anew, with the whitening known by now: the backward passes
-        start from its rows, and no convolution's gradient is formed.
+        """The blocks once more: what was not kept is captured anew, with the whitening known by
+        now, from whose rows the backward passes start.
         """
         if not self._seen:
             yield from self
@@ -244,7 +242,7 @@ def all_pairs(left: Blocks, right: Blocks, tile: Callable[[Block, Block], Tensor
 
 def symmetric(block: Block, tile: Callable[[Block, Block], Tensor]) -> Tensor:
     """A block against itself: halved until little but a triangle is left to compute."""
-    if len(block) <= 256:
+    if len(block) <= 64:
         return tile(block, block)
     middle = len(block) // 2
     first, second = block.rows(slice(0, middle)), block.rows(slice(middle, len(block)))

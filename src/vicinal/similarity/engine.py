@@ -30,7 +30,7 @@ from torch import Tensor, nn
 from vicinal.capture.hooks import LayerCall
 from vicinal.checks import InputError
 from vicinal.similarity import routing
-from vicinal.similarity.factors import Factor
+from vicinal.similarity.factors import Factor, alike
 from vicinal.similarity.outputs import Contrast, OutputFunction, as_rows
 from vicinal.similarity.parts import Assembly, Part
 from vicinal.similarity.places import wide
@@ -117,6 +117,7 @@ class Engine:
         self.plan: Plan | None = None
         self.precision = next(iter(self.selected.values())).dtype
         self.known: dict[str, Part] = {}  # by first parameter: one sample of the first capture
+        self.alike: list[list[int]] = []  # which of these have the same gradients at their outputs
         self.reached: set[str] = set()  # parameters with a gradient somewhere so far
         self.seconds = math.inf  # of CPU time for one sample, in the quickest capture so far
         self._checked = False
@@ -147,6 +148,7 @@ class Engine:
             check_against_autograd(self, found, x, target, start)
             self._checked = True
         if not self.known:
+            self.alike = alike(found.factors)
             self.known = {
                 p.parameters[0]: replace(p, factor=p.factor.select(slice(0, 1)))
                 for p in found.parts
@@ -170,16 +172,13 @@ class Engine:
                 "fit. The engine knows now: ask again from the start."
             )
 
-    def capture_for_products(
+    def capture_mixed(
         self, x: Inputs, target: Tensor | None, start: int, seeds: Float[Tensor, "n c d"]
     ) -> list[Factor]:
-        """Factors of ``Σ_j seeds(x)_ij ∇f_j``, to be multiplied with totals and for nothing else.
-
-        For batches after the first: how each layer is treated must be known.
-        """
+        """Factors of ``Σ_j seeds(x)_ij ∇f_j``; for batches after the first."""
         if rows_of(x) == 1 and wants_company(self.model):
             both = None if target is None else target[[0, 0]]
-            pair = self.capture_for_products(take(x, [0, 0]), both, start, seeds[[0, 0]])
+            pair = self.capture_mixed(take(x, [0, 0]), both, start, seeds[[0, 0]])
             return [factor.select(slice(0, 1)) for factor in pair]
         try:
             return self._capture(x, target, start, seeds=seeds).factors
@@ -227,9 +226,8 @@ class Engine:
                 bare = astray & plan.copies.bare.keys()
                 raise Surprise(Lessons(gathered=frozenset(astray - bare), whole=frozenset(bare)))
             like = f.detach() if seeds is None else f.new_zeros(seeds.shape[:2])
-            assembly = Assembly(plan, layers, self.selected, self.known, calls, like)
-            assembly = replace(assembly, create_graph=create_graph, products=seeds is not None)
-            parts = assembly.parts()
+            found = Assembly(plan, layers, self.selected, self.known, calls, like, create_graph)
+            parts = found.parts()
         return Captured(f, parts, returned) if create_graph else Captured(wide(f.detach()), parts)
 
     def _watched(

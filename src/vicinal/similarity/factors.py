@@ -33,7 +33,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import prod
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import torch
 from jaxtyping import Float
@@ -161,6 +161,34 @@ def dot(factors: Sequence[Factor], totals: Sequence[Totals]) -> Float[Tensor, " 
 
 def select(factors: Sequence[Factor], index: slice | Tensor) -> list[Factor]:
     return [factor.select(index) for factor in factors]
+
+
+def alike(factors: Sequence[Factor]) -> list[list[int]]:
+    """The layers by the gradients at their outputs: those of two maps whose answers are added (of
+    the inputs and of the states of an LSTM) are the same tensor.
+    """
+    found: dict[Any, list[int]] = {}
+    for i, f in enumerate(factors):
+        plain = isinstance(f, Places) and f.weight and not f.vocabulary and not f.shape
+        at = (f.b.data_ptr(), f.b.shape) if isinstance(f, Places) and plain and f.b.numel() else i
+        found.setdefault(at, []).append(i)
+    return list(found.values())
+
+
+def merged(factors: Sequence[Factor], groups: Sequence[Sequence[int]]) -> list[Factor]:
+    """Maps with the same gradients at their outputs as one, of all their inputs and a 1 for each
+    bias: what is summed over the places is summed once.
+    """
+    found: list[Factor] = []
+    for group in groups:
+        maps = [f for f in (factors[i] for i in group) if isinstance(f, Places)]
+        if len(group) == 1:
+            found.append(factors[group[0]])
+        else:
+            ones = maps[0].a.new_ones(*maps[0].a.shape[:2], sum(f.bias for f in maps))
+            a = torch.cat([*(f.a for f in maps), ones], 2)
+            found.append(replace(maps[0], a=a, bias=False))
+    return found
 
 
 def together(parts: Sequence[Factor]) -> Factor:

@@ -33,7 +33,7 @@ from vicinal.similarity.blocks import Blocks, all_pairs
 from vicinal.similarity.density import SimilarityHistogram, TopK
 from vicinal.similarity.engine import Engine, Replanned
 from vicinal.similarity.explain import Explanation, explain
-from vicinal.similarity.factors import matrix_gram, self_gram, trace_gram
+from vicinal.similarity.factors import matrix_gram, merged, self_gram, trace_gram
 from vicinal.similarity.outputs import Contrast, OutputFunction, deficiency, make_outputs
 from vicinal.similarity.rescale import check_gradients, is_safe, rescaled
 from vicinal.similarity.store import FactorStore
@@ -125,9 +125,7 @@ class GradientKernel:
         )
         self.memory_budget = memory_budget
         self.within_class = isinstance(self.outputs, Contrast) and self.outputs.within_class
-        self._bytes: dict[
-            tuple[torch.Size, ...], int
-        ] = {}  # of one sample's gradients, by its shape
+        self._bytes: dict[tuple[torch.Size, ...], int] = {}  # of a sample's gradients, by shape
         _warn(self.engine.model, self.outputs)
         self._store = None if cache is None else FactorStore(Path(cache), self.engine)
 
@@ -235,6 +233,7 @@ class GradientKernel:
         else:
             captured = self.engine.capture(batch.x, batch.labels, start=batch.start)
             outputs, factors = captured.outputs, captured.factors
+        factors = merged(factors, self.engine.alike)
         gram, scale = self_gram(factors), None
         if not is_safe(gram, outputs.dtype):
             factors, scale = rescaled(factors)
@@ -246,12 +245,10 @@ class GradientKernel:
         return Block(batch.start, factors, gram, found, outputs, batch.labels, scale)
 
     def block_again(self, batch: Batch, seen: Block) -> Block:
-        """Unit gradients of a batch whose whitening is known, good for products with sums alone."""
+        """Unit gradients of a batch whose whitening is known."""
         batch = batch.to(device_of(self.engine.model))
-        factors = self.engine.capture_for_products(
-            batch.x, batch.labels, batch.start, seen.unit_root()
-        )
-        return replace(seen, factors=factors)
+        factors = self.engine.capture_mixed(batch.x, batch.labels, batch.start, seen.unit_root())
+        return replace(seen, factors=merged(factors, self.engine.alike))
 
     def forget(self) -> None:
         """What was learned of gradients whose plan is no more."""

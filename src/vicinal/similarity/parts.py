@@ -14,7 +14,6 @@ from vicinal.similarity.factors import Dense, Factor, stacked
 from vicinal.similarity.places import Places
 from vicinal.similarity.plan import WHOLE, Lessons, Plan, Surprise
 from vicinal.similarity.rules import LayerUse, Piece, rule_for
-from vicinal.similarity.rules.conv import can_convolve, for_products
 from vicinal.similarity.rules.parametrized import ORIGINAL, made_from, pulled_back
 from vicinal.similarity.rules.vjp import samplewise
 from vicinal.similarity.watch import WatchedCall
@@ -47,8 +46,8 @@ class Assembly:
         What the layers took in, and the gradients at their outputs.
     like
         A tensor ``(samples, gradients per sample)`` of the model's dtype.
-    create_graph, products
-        Whether the factors are to be differentiated; whether they are for products with sums only.
+    create_graph
+        Whether the factors are to be differentiated.
     """
 
     plan: Plan
@@ -58,7 +57,6 @@ class Assembly:
     calls: Sequence[WatchedCall]
     like: Tensor
     create_graph: bool = False
-    products: bool = False
 
     def parts(self) -> tuple[Part, ...]:
         """In the order of the parameters."""
@@ -108,7 +106,7 @@ class Assembly:
                 found += self._gathered(layer, wanted, calls)
             else:
                 uses = [self._use(layer, wanted, call) for call in calls]
-                found += [piece for use in uses for piece in self._ruled(use, names)]
+                found += [piece for use in uses for piece in _by_rule(use)]
         return [part for piece in found for part in self._originals(layer, computed, piece)]
 
     def _originals(self, layer: str, computed: set[str], piece: Piece) -> list[Piece]:
@@ -118,13 +116,6 @@ class Assembly:
             return [piece]
         wanted = frozenset(self.plan.ruled[layer])
         return pulled_back(self.layers[layer], first, factor, wanted)
-
-    def _ruled(self, use: LayerUse, names: Mapping[str, str]) -> list[Piece]:
-        shared = not self.plan.shared.isdisjoint(names.values())
-        plain = not shared and "weight" in names
-        if self.products and plain and use.ghost is False and can_convolve(use.module):
-            return for_products(use, self.known[names["weight"]].factor.shape)
-        return _by_rule(use)
 
     def _gathered(
         self, layer: str, wanted: frozenset[str], calls: Sequence[WatchedCall]

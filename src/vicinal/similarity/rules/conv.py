@@ -1,25 +1,24 @@
 r"""Convolutions: ``∂f/∂W = Σ_t b_t u_tᵀ`` with ``u_t`` the patch of the input under place t.
 
 Patches are taken channels-last (one strided copy, a third of the time of ``F.unfold`` for eight
-channels or more); the gradients stay in that layout, and ``shape`` says how to come back. Where
-only products with a total are asked for, no patches are taken at all (:func:`for_products`).
+channels or more), of a few samples at a time, so that they are used while they are in the cache;
+the gradients stay in that layout, and ``shape`` says how to come back.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator
 from itertools import product
 from math import prod
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float
-from torch import Tensor, nn
+from torch import Tensor
 
-from vicinal.similarity.factors import Dense, Factor, stacked
-from vicinal.similarity.places import Places, Totals, own_layout, wide
+from vicinal.similarity.factors import Dense, stacked
+from vicinal.similarity.places import CACHE_BYTES, Places
 
 if TYPE_CHECKING:
     from vicinal.similarity.rules import LayerUse, Piece
@@ -27,42 +26,58 @@ if TYPE_CHECKING:
 
 def convolution(use: LayerUse) -> list[Piece]:
     """``nn.Conv1d/2d/3d``: groups, stride, dilation, every padding and padding mode."""
-    module, groups = use.module, use.module.groups
-    b = stacked(use.grads, 1)  # (n, d, out, *places)
-    pieces: list[Piece] = []
-    if "weight" in use.wanted:
-        patches, shape = _patches(_by_group(_padded(use.x, module), groups), module)
-        (n, d, out), (t, width) = b.shape[:3], patches.shape[1:]
-        if groups == 1 and use.keeps_ghost(t, width, out):
-            at_places = b.flatten(3).permute(0, 3, 1, 2).contiguous()
-            return use.ghosts(Places(patches, at_places, bias="bias" in use.wanted, shape=shape))
-        split = b.reshape(n, d, groups, out // groups, t).transpose(1, 2)
-        g = split.reshape(n * groups, -1, t) @ patches  # each group's against its own patches
-        g = g.view(n, groups, d, -1).transpose(1, 2).reshape(n, d, -1)
-        pieces.append((("weight",), Dense(g, shape=shape)))
-    if "bias" in use.wanted:
-        pieces.append((("bias",), Dense(b.flatten(3).sum(3))))
-    return pieces
+    module, grads, groups = use.module, use.grads, use.module.groups
+    _, out, *places = grads[0].shape
+    t, width = prod(places), prod(module.weight.shape[1:])
+    if "weight" in use.wanted and groups == 1 and use.keeps_ghost(t, width, out):
+        patches, shape = _patches(_padded(use.x, module), module), layout(module)
+        b = stacked(grads, 1).flatten(3).permute(0, 3, 1, 2).contiguous()
+        return use.ghosts(Places(patches, b, bias="bias" in use.wanted, shape=shape))
+
+    def gradient(rows: slice) -> Tensor:
+        patches = _patches(_by_group(_padded(use.x[rows], module), groups), module)
+        b = stacked([g[rows] for g in grads], 1)
+        split = b.reshape(len(b), -1, groups, out // groups, t).transpose(1, 2)
+        g = split.reshape(len(patches), -1, t) @ patches  # each group's against its own patches
+        return g.view(len(b), groups, len(grads), -1).transpose(1, 2).flatten(2)
+
+    return _pieces(use, gradient, t * width * groups)
 
 
 def transposed_convolution(use: LayerUse) -> list[Piece]:
     r"""``nn.ConvTranspose*``: the roles change, ``∂f/∂W = Σ_s x_s ũ_sᵀ`` with patches ũ of the
     *gradient*.
     """
-    module, x = use.module, use.x
-    n, d, groups = len(x), len(use.grads), module.groups
-    b = stacked(use.grads, 1)
-    pieces: list[Piece] = []
-    if "weight" in use.wanted:
-        places = tuple(x.shape[2:])
+    module, d, groups = use.module, len(use.grads), use.module.groups
+    places, width = tuple(use.x.shape[2:]), prod(module.weight.shape[1:])
+
+    def gradient(rows: slice) -> Tensor:
+        b = stacked([g[rows] for g in use.grads], 1)
         taken = _cropped_to(_pad_by(b.flatten(0, 1), module.padding), module, places)
-        patches, shape = _patches(_by_group(taken, groups), module)
-        patches = patches.view(n, d, groups, prod(places), -1).transpose(1, 2)
-        inputs = x.reshape(n, groups, 1, -1, prod(places))
-        g = inputs @ patches  # (n, g, d, in, k out)
-        pieces.append((("weight",), Dense(g.transpose(1, 2).reshape(n, d, -1), shape=shape)))
+        patches = _patches(_by_group(taken, groups), module)
+        patches = patches.view(len(b), d, groups, prod(places), -1).transpose(1, 2)
+        inputs = use.x[rows].reshape(len(b), groups, 1, -1, prod(places))
+        return (inputs @ patches).transpose(1, 2).reshape(len(b), d, -1)  # of (n, g, d, in, k out)
+
+    return _pieces(use, gradient, d * prod(places) * width * groups)
+
+
+def _pieces(use: LayerUse, gradient: Callable[[slice], Tensor], each: int) -> list[Piece]:
+    """The weight's gradients, of so few samples at a time that their patches, ``each`` numbers,
+    stay in the cache; and the bias'.
+    """
+    pieces: list[Piece] = []
+    n, step = len(use.x), max(1, 2 * CACHE_BYTES // (each * use.x.element_size()))
+    if "weight" in use.wanted:
+        if n <= step or use.x.requires_grad or use.grads[0].requires_grad:
+            g = gradient(slice(None))
+        else:
+            g = use.x.new_empty(n, len(use.grads), use.module.weight.numel())
+            for rows in (slice(first, first + step) for first in range(0, n, step)):
+                g[rows] = gradient(rows)
+        pieces.append((("weight",), Dense(g, shape=layout(use.module))))
     if "bias" in use.wanted:
-        pieces.append((("bias",), Dense(b.flatten(3).sum(3))))
+        pieces.append((("bias",), Dense(stacked([b.flatten(2).sum(2) for b in use.grads], 1))))
     return pieces
 
 
@@ -90,69 +105,21 @@ def _cropped_to(x: Tensor, module: Any, places: tuple[int, ...]) -> Tensor:
     return F.pad(x, [p for m in reversed(missing) for p in (0, m)]) if any(missing) else x
 
 
-def _patches(x: Tensor, module: Any) -> tuple[Tensor, tuple[int, ...]]:
-    """im2col of a padded input, ``(n, t, features)``, and the layout ``(out, *kernel, in)`` of a
-    gradient made of it, if that is not the weight's.
-    """
-    channels, rank = x.shape[1], x.ndim - 2
-    if rank == 2 and channels < 8:
-        return F.unfold(x, module.kernel_size, module.dilation, 0, module.stride).mT, ()
+def _patches(x: Tensor, module: Any) -> Float[Tensor, "n t features"]:
+    """im2col of a padded input."""
+    if not layout(module):
+        return F.unfold(x, module.kernel_size, module.dilation, 0, module.stride).mT
     geometry = Geometry(module.kernel_size, module.stride, module.dilation)
     found = take_patches(x.movedim(1, -1).contiguous(), geometry)
-    shape = (module.weight.shape[0], *module.kernel_size, channels)
-    return found.view(len(x), prod(found.shape[1 : rank + 1]), -1), shape
+    return found.view(len(x), prod(found.shape[1 : x.ndim - 1]), -1)
 
 
-# ------------------------------------------------------- products with a total
-
-
-@dataclass(frozen=True)
-class Convolved:
-    r"""The gradients of a convolution's weight where only products with a total are asked for.
-
-    ``G(x, i) = Σ_t b_t(x, i) u_t(x)ᵀ`` need not be formed:
-    ``Σ_i ⟨G(x, i), g_i⟩ = Σ_i Σ_t b_t(x, i) · (g_i u_t(x)) = Σ_i ⟨b(x, i), conv(x, g_i)⟩``,
-    one convolution of the input with the totals (in the layout ``shape``) in the place of the
-    weights: no patches, and nothing as large as the weights for each sample.
+def layout(module: Any) -> tuple[int, ...]:
+    """``(out, *kernel, in)`` of gradients made of patches, if that is not the weight's own:
+    pictures of few channels are unfolded.
     """
-
-    module: Any
-    x: Float[Tensor, "n channels ..."]
-    grads: tuple[Float[Tensor, "n out ..."], ...]  # of each output; as they come, never stacked
-    shape: tuple[int, ...] = ()
-    kind = "convolved"
-
-    def __len__(self) -> int:
-        return len(self.x)
-
-    def dot(self, total: Totals) -> Float[Tensor, " n"]:
-        found = self.x.new_zeros(len(self))
-        kernels = own_layout(total[0][None], self.shape).view(-1, *self.module.weight.shape)
-        for b, kernel in zip(self.grads, kernels, strict=True):
-            found += (self.module._conv_forward(self.x, kernel, None) * b).flatten(1).sum(1)
-        return found
-
-    def widened(self) -> Convolved:
-        return self
-
-    def select(self, index: slice | Tensor) -> Convolved:
-        return replace(self, x=self.x[index], grads=tuple(b[index] for b in self.grads))
-
-
-def can_convolve(module: nn.Module) -> bool:
-    return isinstance(module, (nn.Conv1d, nn.Conv2d, nn.Conv3d))
-
-
-def for_products(use: LayerUse, shape: tuple[int, ...]) -> list[Piece]:
-    """The pieces of a convolution that is not a ghost, in the order of its rule."""
-    x, grads = wide(use.x), tuple(wide(b) for b in use.grads)
-    pieces: list[Piece] = []
-    if "weight" in use.wanted:
-        # Of a factor only the product is asked here, which is all that this one has.
-        pieces.append((("weight",), cast("Factor", Convolved(use.module, x, grads, shape))))
-    if "bias" in use.wanted:
-        pieces.append((("bias",), Dense(torch.stack([b.flatten(2).sum(2) for b in grads], 1))))
-    return pieces
+    (out, channels, *kernel) = module.weight.shape
+    return () if len(kernel) == 2 and channels < 8 else (out, *kernel, channels)
 
 
 # ------------------------------------------------------- patches and the way back
