@@ -19,6 +19,8 @@ from vicinal.cli.verbs import METRICS, CheckOptions
 from vicinal.confidence import load
 from vicinal.files import reading
 
+WORDS = {"True": "yes", "False": "none", "None": "none"}
+
 
 def run(options: CheckOptions) -> None:
     """Read every file as the other commands would, and print what it holds."""
@@ -37,7 +39,7 @@ def run(options: CheckOptions) -> None:
             rows = in_order(rows, first.features, first.name)
             check_same_dims(first, rows, first.source, rows.name)
     for fact in facts:
-        console.print("  ".join(f"{key} {value}" for key, value in fact.items()))
+        console.print("  ".join(f"{key} {WORDS.get(str(v), v)}" for key, v in fact.items()))
     console.result(facts)
 
 

@@ -20,6 +20,7 @@ from vicinal.audits.entangled_layers import compact
 from vicinal.audits.files import csv_text, number, word
 from vicinal.capture import capture
 from vicinal.checks import InputError
+from vicinal.cli.clock import Clock
 from vicinal.cli.console import Console, json_text
 from vicinal.cli.data_files import read_rows
 from vicinal.cli.image_rows import encoded_rows
@@ -30,6 +31,7 @@ from vicinal.cli.verbs import PredictOptions
 from vicinal.confidence import TrustHead, load
 from vicinal.confidence.head import Judgement
 from vicinal.confidence.made_from import MadeFrom
+from vicinal.confidence.verdicts import VERDICTS
 from vicinal.files import check_output, reading, reason, regular_file, write_together
 from vicinal.neighbors import unit_rows
 
@@ -59,10 +61,11 @@ def run(options: PredictOptions) -> None:
         table = Path("predictions.csv")
     elif table is not None and table.suffix == ".jsonl":
         table, jsonl = None, jsonl or str(table)
-    counts: Counter[str] = Counter()
+    clock, counts = Clock("reading"), Counter[str]()
     first: list[dict[str, Any]] = []
     with AnswerWriter(table, jsonl) as writer, console.library_warnings():
-        for rows in _blocks(options, head, console):
+        for rows in _blocks(options, head, console, clock):
+            clock.now("judging")
             for answer in answers(head, rows):
                 counts[answer["verdict"]] += 1
                 if len(first) < options.show:
@@ -72,8 +75,10 @@ def run(options: PredictOptions) -> None:
     total = sum(counts.values())
     if (path := options.out or table) is not None:
         console.print(f"wrote  {path} ({total:,} rows)")
-    console.print(" · ".join(f"{name} {n:,}" for name, n in counts.items()))
-    console.result({"rows": total, "verdicts": dict(counts), "predictions": first})
+    told = {name: counts[name] for name in VERDICTS if counts[name]}
+    console.print(" · ".join(f"{name} {n:,}" for name, n in told.items()))
+    console.print(str(clock))
+    console.result({"rows": total, "verdicts": told, "predictions": first})
 
 
 def answers(head: TrustHead, rows: RowSet) -> Iterator[dict[str, Any]]:
@@ -186,7 +191,9 @@ def trust_head_in(path: Path) -> TrustHead:
     return head
 
 
-def _blocks(options: PredictOptions, head: TrustHead, console: Console) -> Iterator[RowSet]:
+def _blocks(
+    options: PredictOptions, head: TrustHead, console: Console, clock: Clock
+) -> Iterator[RowSet]:
     """The rows to judge, some thousands at a time, or each as it comes from stdin."""
     if options.query == STANDARD:
         yield from _lines(sys.stdin)
@@ -194,6 +201,7 @@ def _blocks(options: PredictOptions, head: TrustHead, console: Console) -> Itera
     with reading(options.query):
         rows = read_rows(options.query, options)
         if rows.embeddings is None or options.model is not None:
+            clock.now("embed")
             rows = embedded(options, head.made_from, console)
         rows = vectors(rows, pool=options.pool, transpose=options.transpose)
         rows = in_order(rows, head.made_from.features, str(options.head))
