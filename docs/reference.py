@@ -116,5 +116,5 @@ def _plain(text: str) -> str:
 
 def _directive(path: str, value: Any) -> str:
     if inspect.isclass(value):
-        return f".. autoclass:: {path}\n   :members:\n"
+        return f".. autoclass:: {path}\n   :members:\n   :exclude-members: extra_repr\n"
     return f".. {'autofunction' if callable(value) else 'autodata'}:: {path}\n"
