@@ -7,14 +7,7 @@ from typing import Any
 from vicinal.checks import check_choice
 from vicinal.cli.console import Console
 from vicinal.cli.data_files import read_rows
-from vicinal.cli.row_set import (
-    RowSet,
-    check_same_dims,
-    checked_labels,
-    in_order,
-    usable,
-    vectors,
-)
+from vicinal.cli.row_set import RowSet, check_same_dims, checked_labels, in_order, usable, vectors
 from vicinal.cli.verbs import METRICS, CheckOptions
 from vicinal.confidence import load
 from vicinal.files import reading

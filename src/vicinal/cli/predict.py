@@ -37,16 +37,8 @@ from vicinal.neighbors import unit_rows
 
 STANDARD = "-"  # stdin or stdout
 BLOCK = 2048
-FIELDS = (
-    "id",
-    "label",
-    "confidence",
-    "credibility",
-    "near_percentile",
-    "familiarity",
-    "verdict",
-    "reason",
-)
+FIELDS = ("id", "label", "confidence", "credibility", "near_percentile", "familiarity", "verdict",
+          "reason")  # fmt: skip
 
 
 def run(options: PredictOptions) -> None:
@@ -244,9 +236,10 @@ def _how_to_embed(made: MadeFrom) -> str:
             "of the model they came from, or embed with `vicinal embed`."
         )
     weights = f" --weights {made.weights}" if made.weights else ""
+    layer = "the output" if made.embedding is None else f"layer {made.embedding!r}"
     return (
-        f"The head judges layer {made.embedding!r} of {made.model}. A model is code, which a file "
-        f"may name and not run: add --model {made.model}{weights}."
+        f"The head judges {layer} of {made.model}. A model is code, which a file may name and not "
+        f"run: add --model {made.model}{weights}."
     )
 
 
