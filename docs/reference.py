@@ -1,7 +1,7 @@
 """The pages that are made from the code when the site is built, so that they cannot grow stale.
 
-``api/ROOM``: what a room says of itself, a table of its public names, then each in full, under the
-name that users import. ``command_line``: every verb's own ``--help``.
+``api/ROOM``: what a room says of itself, a table of its public names, then file by file the formula
+and each name in full, under the name that users import. ``command_line``: every verb's ``--help``.
 """
 
 from __future__ import annotations
@@ -29,8 +29,21 @@ def room_page(name: str) -> str:
     names = public_names(room)
     table = ["| | |", "|---|---|"]
     table += [f"| [`{n}`](#vicinal.{name}.{n}) | {_first(getattr(room, n))} |" for n in names]
-    body = [_directive(f"vicinal.{name}.{n}", getattr(room, n)) for n in names]
-    return "\n".join([*table, "", "```{eval-rst}", *body, "```", ""])
+    homes = sorted({getattr(room, n).__module__ for n in names})
+    files = [
+        _file(home, [n for n in names if getattr(room, n).__module__ == home], room)
+        for home in homes
+    ]
+    return "\n".join([*table, "", *files])
+
+
+def _file(home: str, names: list[str], room: ModuleType) -> str:
+    """What a file says of its subject, the formula among it, then its public names."""
+    text = inspect.getdoc(importlib.import_module(home)) or home
+    paragraph = text.split("\n\n")[0].replace("\n", " ")
+    title = re.split(r": | \(|(?<=[.?]) ", _plain(paragraph))[0].rstrip(".")
+    body = [_directive(f"{room.__name__}.{n}", getattr(room, n)) for n in names]
+    return "\n".join([f"## {title}", "", "````{eval-rst}", text, "", *body, "````", ""])
 
 
 def verbs_page() -> str:
@@ -51,25 +64,24 @@ def verbs_page() -> str:
 def arguments(
     _app: Any, _what: str, _name: str, _value: Any, _options: Any, lines: list[str]
 ) -> None:
-    """Sphinx's ``autodoc-process-docstring``: ``name : text`` is a name and its text, no type.
+    """Sphinx's ``autodoc-process-docstring``: our lists of arguments as numpydoc has them.
 
-    Our lists of arguments put the text beside the name, where numpydoc has a type.
+    ``name : text`` is a name and its text, no type; what follows the list is no argument.
 
-    >>> lines = ["Parameters", "----------", "a, b : two rows,", "    of one width.", "k : count."]
+    >>> lines = ["Parameters", "----------", "a, b : two,", "    of one width.", "", ">>> f(1, 2)"]
     >>> arguments(None, "", "", None, None, lines)
-    >>> lines
-    ['Parameters', '----------', 'a, b', '    two rows,', '    of one width.', 'k', '    count.']
+    >>> lines[2:]
+    ['a, b', '    two,', '    of one width.', '', 'Examples', '--------', '>>> f(1, 2)']
     """
     inside, found = False, list[str]()
-    for at, line in enumerate(lines):
-        if line.strip() == "Parameters" and lines[at + 1 : at + 2] == ["-" * len("Parameters")]:
-            inside = True
-        elif (
-            inside and line and not line.startswith(" ") and " : " not in line and "--" not in line
-        ):
+    for line, after in zip(lines, [*lines[1:], ""], strict=False):
+        inside = inside or (line.strip() == "Parameters" and after.startswith("---"))
+        entry = re.fullmatch(r"([\w*, ]+?)(?: : (.+)|:)?", line)
+        if inside and line and line[0] not in " -" and not (entry or after.startswith("---")):
             inside = False
-        match = re.fullmatch(r"([\w*, ]+?) : (.+)", line) if inside else None
-        found += [match[1], f"    {match[2]}"] if match else [line]
+            title = "Examples" if line.startswith((">>>", "Example")) else "Notes"
+            found += [title, "-" * len(title)]
+        found += [entry[1], f"    {entry[2]}"] if inside and entry and entry[2] else [line]
     lines[:] = found
 
 
@@ -93,11 +105,16 @@ def _first(value: Any) -> str:
     if paragraph.startswith(f"{getattr(value, '__name__', '')}("):  # a dataclass's own signature
         return ""
     sentence = re.split(r"(?<! al)(?<! eq)\. ", paragraph)[0].rstrip(".")
-    named = re.sub(r":\w+:`~?([^`]+)`", r"`\1`", sentence)  # a role is for the full text
-    return named.replace("|", "\\|").replace("``", "`")
+    return _plain(sentence).replace("|", "\\|")
+
+
+def _plain(text: str) -> str:
+    """Roles as Markdown has them: a formula, or a name in quotes."""
+    text = text.replace(":math:`", "{math}`")
+    return re.sub(r":\w+:`~?([^`]+)`", r"`\1`", text).replace("``", "`")
 
 
 def _directive(path: str, value: Any) -> str:
     if inspect.isclass(value):
-        return f".. autoclass:: {path}\n   :members:\n"
+        return f".. autoclass:: {path}\n   :members:\n   :exclude-members: extra_repr\n"
     return f".. {'autofunction' if callable(value) else 'autodata'}:: {path}\n"

@@ -69,6 +69,20 @@ def test_the_reference_of_a_room_has_every_public_name_under_the_name_users_impo
             assert f":: vicinal.{page.stem}.{name}\n" in made, name
 
 
+def test_the_reference_shows_the_formula_of_a_file_above_its_names():
+    made = script("reference").room_page("losses")
+    of_file = made.split("## Soft nearest neighbor loss\n")[1].split("\n## ")[0]
+    assert ".. math::" in of_file
+    assert ".. autofunction:: vicinal.losses.soft_nearest_neighbor_loss\n" in of_file
+
+
+def test_what_follows_the_arguments_in_the_reference_is_no_argument():
+    lines = ["Parameters", "----------", "x:", "    Rows.", "k : count.", "", "After ``fit``: more"]
+    script("reference").arguments(None, "", "", None, None, lines)
+    assert lines[2:6] == ["x:", "    Rows.", "k", "    count."]
+    assert lines[7:] == ["Notes", "-----", "After ``fit``: more"]
+
+
 def test_the_page_of_the_command_line_has_every_verb_with_its_example():
     made = script("reference").verbs_page()
     for verb in VERBS:

@@ -22,18 +22,8 @@ from typing import Any
 
 __version__ = "0.1.0"
 
-_ROOMS = (
-    "capture",
-    "neighbors",
-    "losses",
-    "similarity",
-    "confidence",
-    "perturbations",
-    "evaluation",
-    "audits",
-    "studies",
-    "report",
-)
+_ROOMS = ("capture", "neighbors", "losses", "similarity", "confidence", "perturbations",
+          "evaluation", "audits", "studies", "report")  # fmt: skip
 # The main job, one import away: name -> the module that holds it.
 _NAMES = {
     "audit": "vicinal.audits",

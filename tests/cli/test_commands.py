@@ -19,6 +19,7 @@ from vicinal.cli.explore_server import application
 from vicinal.cli.folders import locked
 from vicinal.cli.run_folder import read_run
 from vicinal.cli.verbs import VERBS
+from vicinal.confidence.verdicts import VERDICTS
 
 
 def test_alone_it_prints_the_lines_a_newcomer_needs(vicinal):
@@ -50,6 +51,13 @@ def test_a_mistyped_verb_or_option_is_answered_with_the_nearest(vicinal):
     code, _, err = vicinal("check", "a.npz", "--metrc", "l2")
     assert code == 2
     assert "--metric" in err
+
+
+def test_a_missing_argument_is_answered_with_a_line_to_type(vicinal):
+    for verb in ("compare", "embed", "predict"):
+        code, _, err = vicinal(verb)
+        assert code == 2
+        assert f"For example: vicinal {verb} " in err
 
 
 def test_an_error_of_ours_is_exit_code_3_with_a_log(vicinal, tmp_path, monkeypatch):
@@ -100,6 +108,11 @@ def test_fit_then_predict_judges_new_rows(vicinal, files, tmp_path):
     truth = np.load(files / "test.npz")["y"]
     labels = np.array([int(line.split(",")[1]) for line in lines[1:]])
     assert (labels == truth).mean() > 0.85
+    counts, took = out.splitlines()[-2:]
+    said = [part.split()[0] for part in counts.split(" · ")]
+    assert said == [name for name in VERDICTS if name in said]  # in the order of every other page
+    assert took.startswith("took   ")
+    assert "judging" in took
 
 
 def test_predict_streams_json_lines(vicinal, files, run_folder, monkeypatch):

@@ -114,7 +114,10 @@ def _report(error: Exception) -> int:
 def _sentence(error: Exception) -> str | None:
     """What to say of an error that is not ours; None: it is."""
     if hasattr(error, "format_message"):  # the parser's own: an unknown option, a bad value
-        return str(error.format_message())
+        said = str(error.format_message())
+        verb = getattr(getattr(error, "ctx", None), "command", None)
+        missing = type(error).__name__ == "MissingParameter" and getattr(verb, "epilog", None)
+        return f"{said} For example: {missing}" if missing else said
     if isinstance(error, vicinal.InputError):
         return str(error)
     from vicinal.cli.user_code import described, is_theirs

@@ -7,17 +7,12 @@ from typing import Any
 from vicinal.checks import check_choice
 from vicinal.cli.console import Console
 from vicinal.cli.data_files import read_rows
-from vicinal.cli.row_set import (
-    RowSet,
-    check_same_dims,
-    checked_labels,
-    in_order,
-    usable,
-    vectors,
-)
+from vicinal.cli.row_set import RowSet, check_same_dims, checked_labels, in_order, usable, vectors
 from vicinal.cli.verbs import METRICS, CheckOptions
 from vicinal.confidence import load
 from vicinal.files import reading
+
+WORDS = {"True": "yes", "False": "none", "None": "none"}
 
 
 def run(options: CheckOptions) -> None:
@@ -37,7 +32,7 @@ def run(options: CheckOptions) -> None:
             rows = in_order(rows, first.features, first.name)
             check_same_dims(first, rows, first.source, rows.name)
     for fact in facts:
-        console.print("  ".join(f"{key} {value}" for key, value in fact.items()))
+        console.print("  ".join(f"{key} {WORDS.get(str(v), v)}" for key, v in fact.items()))
     console.result(facts)
 
 

@@ -14,6 +14,7 @@ from vicinal.capture import Activations, ShardStore, capture
 from vicinal.capture.hooks import POOLS
 from vicinal.capture.shards import is_capture
 from vicinal.checks import InputError, check_choice
+from vicinal.cli.clock import Clock
 from vicinal.cli.console import Console
 from vicinal.cli.folders import DESCRIBED, NEW, forget, locked, swap, write_json
 from vicinal.cli.model_inputs import ImageReading, ModelInputs, model_inputs, what_would_fit
@@ -27,10 +28,12 @@ def run(options: EmbedOptions) -> None:
     """Load the model, run it over the data, and describe the shards it left."""
     console = Console(options.as_json, options.quiet)
     check_choice(options.pool, "--pool", POOLS)
+    clock = Clock("model")
     loaded = model_of(options.model, options, console)
     how = ImageReading.of(options).filled(loaded.named)
     inputs = model_inputs(options.data, options, how, loaded.tokenize)
     folder = options.out or Path(f"{inputs.rows.name.split('.')[0]}-embeddings")
+    clock.now("embed")
     with locked(folder, "capture"):
         place = _place(folder, options.fresh)
         acts: Any = _captured(loaded.model, inputs.data, options, place, console)
@@ -41,7 +44,7 @@ def run(options: EmbedOptions) -> None:
     shapes = {name: list(acts[name].shape) for name in acts}
     for name, shape in shapes.items():
         console.print(f"{name}: {shape[0]} x {shape[1]}")
-    console.print(f"wrote  {folder}")
+    console.print(f"wrote  {folder}\n{clock}")
     console.result({"folder": str(folder), "layers": shapes})
 
 

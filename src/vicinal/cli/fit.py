@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from vicinal.checks import InputError, check_choice
+from vicinal.cli.clock import Clock
 from vicinal.cli.console import Console
 from vicinal.cli.data_files import read_vectors, without_labels
 from vicinal.cli.row_set import RowSet, in_order
@@ -27,6 +28,7 @@ def run(options: FitOptions) -> None:
     """Read, fit, save, and print what the threshold promises."""
     console, path = Console(options.as_json, options.quiet), _checked(options)
     target = options.target_accuracy
+    clock = Clock("reading")
     held = None if options.calib is None else _labeled(options.calib, options, console)
     ned = NEDClassifier(
         k=100 if options.k is None else options.k,
@@ -41,6 +43,7 @@ def run(options: FitOptions) -> None:
             support = _labeled(options.support, options, console)
             features = support.features
             held = held and in_order(held, features, support.name)
+            clock.now("fitting")
             ned.fit(support.embeddings, support.labels)
         else:
             ned.fit_support(stored_support(options, ned.metric, console))
@@ -56,7 +59,9 @@ def run(options: FitOptions) -> None:
         )
     print_threshold(head, calib is not None, console)
     size = path.stat().st_size / 1e6
-    console.print(f"wrote  {path} (support {head.ned.support_size_:,} rows, {size:.1f} MB)")
+    console.print(
+        f"wrote  {path} (support {head.ned.support_size_:,} rows, {size:.1f} MB)\n{clock}"
+    )
     console.result(
         {
             "path": str(path),

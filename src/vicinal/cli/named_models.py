@@ -142,7 +142,7 @@ def _image_facts(library: Any, name: str, local: dict[str, Any]) -> dict[str, An
     """What ``preprocessor_config.json`` says; nothing where there is none."""
     path = Path(name) / "preprocessor_config.json"
     if not Path(name).is_dir():
-        from transformers.utils import cached_file
+        from transformers.utils.hub import cached_file
 
         found = cached_file(name, path.name, _raise_exceptions_for_missing_entries=False, **local)
         path = Path(found or "")

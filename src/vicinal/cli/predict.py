@@ -20,6 +20,7 @@ from vicinal.audits.entangled_layers import compact
 from vicinal.audits.files import csv_text, number, word
 from vicinal.capture import capture
 from vicinal.checks import InputError
+from vicinal.cli.clock import Clock
 from vicinal.cli.console import Console, json_text
 from vicinal.cli.data_files import read_rows
 from vicinal.cli.image_rows import encoded_rows
@@ -30,21 +31,14 @@ from vicinal.cli.verbs import PredictOptions
 from vicinal.confidence import TrustHead, load
 from vicinal.confidence.head import Judgement
 from vicinal.confidence.made_from import MadeFrom
+from vicinal.confidence.verdicts import VERDICTS
 from vicinal.files import check_output, reading, reason, regular_file, write_together
 from vicinal.neighbors import unit_rows
 
 STANDARD = "-"  # stdin or stdout
 BLOCK = 2048
-FIELDS = (
-    "id",
-    "label",
-    "confidence",
-    "credibility",
-    "near_percentile",
-    "familiarity",
-    "verdict",
-    "reason",
-)
+FIELDS = ("id", "label", "confidence", "credibility", "near_percentile", "familiarity", "verdict",
+          "reason")  # fmt: skip
 
 
 def run(options: PredictOptions) -> None:
@@ -59,10 +53,11 @@ def run(options: PredictOptions) -> None:
         table = Path("predictions.csv")
     elif table is not None and table.suffix == ".jsonl":
         table, jsonl = None, jsonl or str(table)
-    counts: Counter[str] = Counter()
+    clock, counts = Clock("reading"), Counter[str]()
     first: list[dict[str, Any]] = []
     with AnswerWriter(table, jsonl) as writer, console.library_warnings():
-        for rows in _blocks(options, head, console):
+        for rows in _blocks(options, head, console, clock):
+            clock.now("judging")
             for answer in answers(head, rows):
                 counts[answer["verdict"]] += 1
                 if len(first) < options.show:
@@ -72,8 +67,10 @@ def run(options: PredictOptions) -> None:
     total = sum(counts.values())
     if (path := options.out or table) is not None:
         console.print(f"wrote  {path} ({total:,} rows)")
-    console.print(" · ".join(f"{name} {n:,}" for name, n in counts.items()))
-    console.result({"rows": total, "verdicts": dict(counts), "predictions": first})
+    told = {name: counts[name] for name in VERDICTS if counts[name]}
+    console.print(" · ".join(f"{name} {n:,}" for name, n in told.items()))
+    console.print(str(clock))
+    console.result({"rows": total, "verdicts": told, "predictions": first})
 
 
 def answers(head: TrustHead, rows: RowSet) -> Iterator[dict[str, Any]]:
@@ -186,7 +183,9 @@ def trust_head_in(path: Path) -> TrustHead:
     return head
 
 
-def _blocks(options: PredictOptions, head: TrustHead, console: Console) -> Iterator[RowSet]:
+def _blocks(
+    options: PredictOptions, head: TrustHead, console: Console, clock: Clock
+) -> Iterator[RowSet]:
     """The rows to judge, some thousands at a time, or each as it comes from stdin."""
     if options.query == STANDARD:
         yield from _lines(sys.stdin)
@@ -194,6 +193,7 @@ def _blocks(options: PredictOptions, head: TrustHead, console: Console) -> Itera
     with reading(options.query):
         rows = read_rows(options.query, options)
         if rows.embeddings is None or options.model is not None:
+            clock.now("embed")
             rows = embedded(options, head.made_from, console)
         rows = vectors(rows, pool=options.pool, transpose=options.transpose)
         rows = in_order(rows, head.made_from.features, str(options.head))
@@ -236,9 +236,10 @@ def _how_to_embed(made: MadeFrom) -> str:
             "of the model they came from, or embed with `vicinal embed`."
         )
     weights = f" --weights {made.weights}" if made.weights else ""
+    layer = "the output" if made.embedding is None else f"layer {made.embedding!r}"
     return (
-        f"The head judges layer {made.embedding!r} of {made.model}. A model is code, which a file "
-        f"may name and not run: add --model {made.model}{weights}."
+        f"The head judges {layer} of {made.model}. A model is code, which a file may name and not "
+        f"run: add --model {made.model}{weights}."
     )
 
 
