@@ -26,6 +26,7 @@ from vicinal.cli.image_rows import encoded_rows
 from vicinal.cli.model_inputs import ImageReading, check_fits, model_inputs
 from vicinal.cli.models import model_of
 from vicinal.cli.row_set import RowSet, in_order, usable, vectors
+from vicinal.cli.tables import vector_in
 from vicinal.cli.verbs import PredictOptions
 from vicinal.confidence import TrustHead, load
 from vicinal.confidence.head import Judgement
@@ -35,16 +36,8 @@ from vicinal.neighbors import unit_rows
 
 STANDARD = "-"  # stdin or stdout
 BLOCK = 2048
-FIELDS = (
-    "id",
-    "label",
-    "confidence",
-    "credibility",
-    "near_percentile",
-    "familiarity",
-    "verdict",
-    "reason",
-)
+FIELDS = ("id", "label", "confidence", "credibility", "near_percentile", "familiarity", "verdict",
+          "reason")  # fmt: skip
 
 
 def run(options: PredictOptions) -> None:
@@ -250,9 +243,7 @@ def _lines(stream: TextIO) -> Iterator[RowSet]:
         try:
             value = json.loads(line)
             vector = value["embedding"] if isinstance(value, dict) else value
-            x = np.asarray([vector])
-            if x.dtype.kind not in "iuf":
-                raise ValueError(f"{line.strip()[:40]!r} is no list of numbers")
+            x = vector_in(vector)[None]
         except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
             raise InputError(f"line {place + 1} of stdin is no row: {reason(error)}.") from None
         ident = str(value.get("id", place)) if isinstance(value, dict) else str(place)
@@ -260,7 +251,7 @@ def _lines(stream: TextIO) -> Iterator[RowSet]:
             raise InputError(f"line {place + 1} of stdin is no row: it has shape {x.shape[1:]}.")
         if not np.isfinite(x).all():
             raise InputError(f"line {place + 1} of stdin holds NaN or infinity.")
-        yield RowSet("stdin", x.astype(np.float64), ids=(ident,), source="stdin")
+        yield RowSet("stdin", x, ids=(ident,), source="stdin")
 
 
 def _text_of(stream: TextIO) -> Iterator[str]:
