@@ -12,7 +12,7 @@ from vicinal.checks import (
     check_share,
     check_whole,
 )
-from vicinal.confidence import ConformalSets, KNNClassifier, TrustScore
+from vicinal.confidence import ConformalSets, KNNClassifier, NEDClassifier, TrustHead, TrustScore
 
 ROWS = [[1.0, 2.0], [3.0, 4.0]]
 
@@ -78,6 +78,7 @@ def test_a_parameter_that_is_no_number_is_refused_where_it_is_used(value):
     for call in (
         lambda: check_positive(value, "temperature"),
         lambda: TrustScore(alpha=value).fit(x, y),
+        lambda: TrustHead.fit((x, y), ned=NEDClassifier(k=2), unfamiliar=value),
         lambda: KNNClassifier(k=1, smoothing=value).fit(x, y),
         lambda: ConformalSets(KNNClassifier(k=1).fit(x, y), alpha=value).calibrate(x, y),
         lambda: ConformalSets(KNNClassifier(k=1).fit(x, y), lam=value).calibrate(x, y),
