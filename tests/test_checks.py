@@ -4,7 +4,15 @@ import numpy as np
 import pytest
 import torch
 
-from vicinal.checks import InputError, as_matrix, as_tensor, check_share, check_whole
+from vicinal.checks import (
+    InputError,
+    as_matrix,
+    as_tensor,
+    check_positive,
+    check_share,
+    check_whole,
+)
+from vicinal.confidence import ConformalSets, KNNClassifier, NEDClassifier, TrustHead, TrustScore
 
 ROWS = [[1.0, 2.0], [3.0, 4.0]]
 
@@ -62,3 +70,19 @@ def test_only_whole_numbers_count(value):
 def test_a_share_lies_between_0_and_1(value):
     with pytest.raises(InputError, match="between 0 and 1"):
         check_share(value, "target")
+
+
+@pytest.mark.parametrize("value", ["0.5", None, [0.5], float("nan")])
+def test_a_parameter_that_is_no_number_is_refused_where_it_is_used(value):
+    x, y = np.eye(4), [0, 1, 0, 1]
+    for call in (
+        lambda: check_positive(value, "temperature"),
+        lambda: TrustScore(alpha=value).fit(x, y),
+        lambda: TrustHead.fit((x, y), ned=NEDClassifier(k=2), unfamiliar=value),
+        lambda: KNNClassifier(k=1, smoothing=value).fit(x, y),
+        lambda: ConformalSets(KNNClassifier(k=1).fit(x, y), alpha=value).calibrate(x, y),
+        lambda: ConformalSets(KNNClassifier(k=1).fit(x, y), lam=value).calibrate(x, y),
+        lambda: ConformalSets(KNNClassifier(k=1).fit(x, y), k_reg=value).calibrate(x, y),
+    ):
+        with pytest.raises(InputError):
+            call()

@@ -216,7 +216,7 @@ def check_positive(value: float, name: str, *, infinite: bool = False) -> None:
         if is_traced():
             return
         value = float(value.detach().min())
-    if math.isnan(value) or value <= 0 or (math.isinf(value) and not infinite):
+    if not (hasattr(value, "__float__") and value > 0 and (infinite or value < math.inf)):
         raise InputError(f"`{name}` must be a finite number above 0, got {value!r}.")
 
 

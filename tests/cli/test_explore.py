@@ -165,7 +165,7 @@ def test_bytes_are_counted_as_they_come_whatever_was_claimed(serving, monkeypatc
             yield bytes(1 << 16)
 
     kind = {"content-type": "multipart/form-data; boundary=x"}
-    answer = httpx.post(f"{base}/predict?token=t", content=endless(), headers=kind)
+    answer = httpx.post(f"{base}/predict?token=t", content=endless(), headers=kind, timeout=60)
     assert answer.status_code == 413
     assert "at most 1 MB" in answer.json()["error"]
 
@@ -213,7 +213,7 @@ def test_a_fault_of_the_judge_is_one_line_and_an_answer(serving, capfd):
     def judge(name, data):
         raise KeyError("a fault\x1b[31m")
 
-    answer = httpx.post(f"{serving(judge)}/predict?token=t", data={"rows": "1"})
+    answer = httpx.post(f"{serving(judge)}/predict?token=t", data={"rows": "1"}, timeout=60)
     assert answer.status_code == 500
     assert answer.json() == {"error": "vicinal failed on this one."}
     said = capfd.readouterr().err
@@ -231,8 +231,9 @@ def test_an_upload_that_breaks_off_leaves_no_words_on_the_terminal(serving, capf
             % port
         )
     kind = {"content-type": "multipart/form-data; boundary=x"}
-    assert httpx.post(f"{base}/predict?token=t", content=b"none", headers=kind).status_code == 400
-    assert httpx.get(f"{base}/?token=t").status_code == 200
+    asked = httpx.post(f"{base}/predict?token=t", content=b"none", headers=kind, timeout=60)
+    assert asked.status_code == 400
+    assert httpx.get(f"{base}/?token=t", timeout=60).status_code == 200
     assert capfd.readouterr().err == ""
 
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 
@@ -67,6 +68,8 @@ MODELS = {
     "stop": "raise StopIteration\n",
     "forward": "from torch import nn\n\nclass make(nn.Module):\n    def forward(self, x):\n"
                "        raise KeyError('mine')\n",
+    "quits": "from torch import nn\n\nclass make(nn.Module):\n    def forward(self, x):\n"
+             "        raise SystemExit(0)\n",
     "shape": "from torch import nn\n\nclass make(nn.Module):\n    def forward(self, x):\n"
              "        return {'a': x}\n",
     "assert": "from torch import nn\n\nclass make(nn.Module):\n    def forward(self, x):\n"
@@ -85,7 +88,7 @@ def test_errors_of_the_users_own_code_are_shown_as_theirs(world, tmp_path, verb)
         words = [verb, world / "t.npz", world / "q.npz", "--model", spec] if verb == "audit" else [
             verb, spec]  # fmt: skip
         answer = tally.attempt(tmp_path, name, *words, *extra)
-        if name in ("syntax", "import", "raises", "forward"):
+        if name in ("syntax", "import", "raises", "forward", "quits"):
             assert f"{name}_net.py, line " in answer.err, answer.err
     tally.check()
 
@@ -102,6 +105,29 @@ def test_a_data_set_of_the_users_that_fails_late_is_theirs_too(world, tmp_path):
     assert "KeyError: 12" in answer.err
     assert "mine.py, line 5" in answer.err
     tally.check()
+
+
+@pytest.mark.parametrize("how", ["raise KeyError(0)", "raise SystemExit(0)"])
+def test_a_model_that_fails_late_leaves_no_work_in_the_folder_of_the_old_run(world, tmp_path, how):
+    shutil.copytree(world / "run", tmp_path / "run")
+    (tmp_path / "late.py").write_text(
+        "from torch import nn\nclass make(nn.Module):\n    def __init__(self):\n"
+        "        super().__init__()\n        self.a, self.seen = nn.Linear(4, 3), 0\n"
+        "    def forward(self, x):\n        self.seen += len(x)\n"
+        f"        if self.seen > 30: {how}\n        return self.a(x)\n"
+    )
+    tally = Tally("late")
+    words = ["audit", world / "t.npz", world / "q.npz", "--model", "late.py:make", "-o", "run"]
+    answer = tally.attempt(tmp_path, how, *words)
+    assert answer.code == 2
+    assert "late.py, line 8" in answer.err
+    tally.check()
+
+
+def test_layers_of_unknown_size_are_listed_after_a_first_input(world, tmp_path):
+    (tmp_path / "lazy.py").write_text("from torch import nn\ndef make(): return nn.LazyLinear(3)\n")
+    assert "--input" in said(tmp_path, "layers", "lazy.py:make").sentence
+    assert said(tmp_path, "layers", "lazy.py:make", "--input", "4").code == 0
 
 
 FILES = {
@@ -138,7 +164,8 @@ def test_places_where_nothing_can_be_written_earn_a_sentence(world, tmp_path):
     (tmp_path / "folder" / "mine.txt").write_text("x")
     long = "n" * 300
     tally = Tally("outputs")
-    for out in ("file", "file/below", "file/a/b", long, f"folder/{long}", "folder"):
+    deep = "n/" * 2000  # as many folders as no recursion climbs
+    for out in ("file", "file/below", "file/a/b", long, deep, f"folder/{long}", "folder"):
         tally.attempt(tmp_path, out, "audit", world / "t.npz", "--k", "3", "-o", out)
         tally.attempt(tmp_path, out, "embed", f"{world}/net.py:make", world / "t.npz", "-o", out)
         if out != "folder":
@@ -161,7 +188,8 @@ def test_lines_on_stdin_that_are_no_rows_earn_a_sentence(world, tmp_path, monkey
 
     tally = Tally("stdin")
     for line in ("x", "{}", "[1, 2]", '["a"]', "3", "null", "[[1]]", "[]", '{"embedding": {}}',
-                 "[" * 99999, "[1e999, 1, 1, 1]", '{"embedding": "[1]"}'):  # fmt: skip
+                 "[" * 99999, "[1e999, 1, 1, 1]", '{"embedding": "[1]"}',
+                 "[true, 1, 1, 1]"):  # fmt: skip
         monkeypatch.setattr("sys.stdin", io.StringIO(line + "\n"))
         tally.attempt(tmp_path, line[:20], "predict", world / "trust.vic", "-")
     assert tally.counts["accepted"] == 0

@@ -5,11 +5,13 @@ import shutil
 
 import numpy as np
 import pytest
+import torch
 
 from doors import mutations
 from doors.attempts import Tally
 from vicinal.checks import InputError
 from vicinal.cli.run_folder import load_media, read_run
+from vicinal.confidence import LinearClassifier, bundle, load
 from vicinal.report import live_files
 
 READERS = {  # a file of the world, and the call that reads it
@@ -100,6 +102,38 @@ def test_a_head_that_was_forged_with_a_right_checksum_judges_or_is_refused(copy,
         tally.attempt(copy, at, *READERS["trust.vic"], written=WRITTEN)
     assert tally.counts["sentences"] > 30 * times
     tally.check()
+
+
+ODD_FACTS = [  # of a linear head, and of one with standards
+    ("linear", lambda facts, _: facts["classes"].update(names=[0, 0, 2])),
+    ("linear", lambda facts, _: facts["classes"].update(names=[2, 1, 0])),
+    ("linear", lambda facts, _: facts["classes"].update(names=[False, 1, 2])),
+    ("linear", lambda facts, _: facts["linear_options"].update(folds=[])),
+    ("linear", lambda facts, _: facts["linear_options"].update(l2="x")),
+    ("linear", lambda facts, _: facts.update(features=[[]])),
+    ("trust", lambda facts, _: facts["options"].update(k=0)),
+    ("trust", lambda facts, _: facts["space"].update(losses="x")),
+    ("trust", lambda facts, _: facts["space"].update(form=3)),
+    ("trust", lambda facts, _: facts["made_from"].update(features=["a", "a", "b", "c"])),
+    ("trust", lambda _, tensors: tensors["prior"].zero_()),
+    ("trust", lambda _, tensors: tensors.update(held_threshold=torch.ones(1, dtype=torch.bool))),
+    ("trust", lambda _, tensors: tensors.update(held_familiar=tensors["held_familiar"].long())),
+]
+
+
+@pytest.mark.parametrize(("name", "change"), ODD_FACTS)
+def test_facts_that_no_head_was_saved_with_are_refused(world, tmp_path, name, change):
+    path = tmp_path / "linear.vic" if name == "linear" else world / "trust.vic"
+    if name == "linear":
+        with np.load(world / "t.npz") as rows:
+            LinearClassifier(l2=1.0).fit(rows["Z"], rows["y"]).save(path)
+    kind, tensors, facts = bundle.read(path)
+    bundle.write(tmp_path / "same.vic", kind, tensors, facts)
+    load(tmp_path / "same.vic")
+    change(facts, tensors)
+    bundle.write(tmp_path / "odd.vic", kind, tensors, facts)
+    with pytest.raises(InputError, match=r"cannot read .*odd\.vic"):
+        load(tmp_path / "odd.vic")
 
 
 def test_json_lines_with_odd_values_are_read_or_refused(copy, times):

@@ -93,7 +93,7 @@ def _spoiled(x, defect):
 def _typed(x, dtype):
     """As an array, or as a tensor where numpy has no such kind."""
     if dtype in ("bfloat16", "float8_e5m2"):
-        return torch.from_numpy(x).to(getattr(torch, dtype))
+        return torch.from_numpy(np.asarray(x)).to(getattr(torch, dtype))  # a number times a scale
     if dtype == "object":
         return x.astype(object)
     if dtype == "void":

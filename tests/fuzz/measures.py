@@ -206,7 +206,7 @@ def conformal(drawn):
         if drawn["score"] != "lac":
             return None if (chosen >= (p > drawn["alpha"])).all() else "a label is missing"
         z, y = drawn["held"]
-        codes = np.searchsorted(sets.classes_, np.asarray(y))
+        codes = np.searchsorted(sets.classes_, np.asarray(y).reshape(-1))  # a column is taken too
         held = 1 - np.asarray(base.predict_proba(z))[np.arange(len(codes)), codes]
         asked = 1 - np.asarray(base.predict_proba(drawn["asked"]))
         right = [[reference.conformal_p_value(s, held.tolist()) for s in row] for row in asked]

@@ -81,14 +81,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     except BrokenPipeError:  # who read our output has seen enough
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115  # for what is still in the buffer
         return 0
-    except Exception as error:
+    except (Exception, SystemExit) as error:
         return _report(error)
     if code == 130:
         typer.echo("\ninterrupted. Run the same command again to continue.", err=True)
     return code
 
 
-def _report(error: Exception) -> int:
+def _report(error: BaseException) -> int:
     """Bad input is a sentence and exit code 2; anything else is ours, its traceback in a log."""
     from vicinal.cli.console import printable  # late: help needs none of this
 
@@ -111,7 +111,7 @@ def _report(error: Exception) -> int:
     return 3
 
 
-def _sentence(error: Exception) -> str | None:
+def _sentence(error: BaseException) -> str | None:
     """What to say of an error that is not ours; None: it is."""
     if hasattr(error, "format_message"):  # the parser's own: an unknown option, a bad value
         said = str(error.format_message())

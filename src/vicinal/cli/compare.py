@@ -45,7 +45,7 @@ def run(options: CompareOptions) -> int:
         folder.mkdir(parents=True, exist_ok=True)
         record = result.to_json(indent=1) + "\n"
         write_together(dict(zip((folder / name for name in FILES), (record, page), strict=True)))
-    except OSError as error:
+    except (OSError, RecursionError) as error:
         for path in made:
             with suppress(OSError):
                 path.rmdir()

@@ -19,14 +19,8 @@ from vicinal.checks import InputError, closest
 from vicinal.cli.flags import settings_in
 from vicinal.files import reading, regular_file
 
-EXPECTED = {
-    bool: "true or false",
-    int: "a whole number",
-    float: "a number",
-    str: "text",
-    Path: "a path",
-    list: "a list of texts",
-}
+EXPECTED = {bool: "true or false", int: "a whole number", float: "a number", str: "text",
+            Path: "a path", list: "a list of texts"}  # fmt: skip
 
 
 def as_config(options: Any) -> dict[str, Any]:

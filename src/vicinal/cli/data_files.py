@@ -117,12 +117,9 @@ def _npy(parts: Sequence[str], options: DataOptions) -> RowSet:
 
 def _from_arrays(path: Path, arrays: Mapping[str, NDArray[Any]], options: DataOptions) -> RowSet:
     name = path.name
-    vector = options.embedding_key or next((key for key in EMBEDDING_KEYS if key in arrays), None)
-    if vector is None or vector not in arrays:
-        wanted = vector or "embeddings"
-        near = closest(wanted, arrays)
-        hint = f" Did you mean --embedding-key {near[0]}?" if near else ""
-        raise InputError(f"{name} has no key {wanted!r} (keys: {', '.join(arrays)}).{hint}")
+    named = options.embedding_key or next((k for k in EMBEDDING_KEYS if k in arrays), "embeddings")
+    vector = pick(arrays, named, (), name, "--embedding-key")
+    assert vector is not None  # what is not there was refused
     label = pick(arrays, options.label_key, LABEL_KEYS, name, "--label-key")
     ident = pick(arrays, options.id_col, ID_KEYS, name, "--id-col")
     image = pick(arrays, options.image_col, IMAGE_KEYS, name, "--image-col")

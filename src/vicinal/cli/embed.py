@@ -69,20 +69,13 @@ def _captured(
         while True:
             try:
                 return capture(
-                    model,
-                    data,
-                    options.layer or ["output"],
-                    pool=options.pool,
-                    batch_size=batch_size,
-                    device=device,
-                    to=folder,
-                    progress=progress,
-                    on=options.on,
-                    load=partial(_model, options),
-                )
+                    model, data, options.layer or ["output"], pool=options.pool,
+                    batch_size=batch_size, device=device, to=folder, progress=progress,
+                    on=options.on, load=partial(_model, options),
+                )  # fmt: skip
             except InputError:
                 raise
-            except Exception as error:
+            except (Exception, SystemExit) as error:
                 short = isinstance(error, MemoryError) or "out of memory" in str(error).lower()
                 if not short or batch_size == 1:
                     raise _failed(error, what_would_fit(model, data)) from error
@@ -99,12 +92,11 @@ def _model(options: EmbedOptions) -> nn.Module:
     return model_of(options.model, options, Console(as_json=True, quiet=True)).model
 
 
-def _failed(error: Exception, hint: str) -> InputError:
+def _failed(error: BaseException, hint: str) -> InputError:
     """The model's answer, or the data set's, as theirs."""
     first = (str(error).strip().splitlines() or [type(error).__name__])[0]
     kind = "" if isinstance(error, RuntimeError) else f"{type(error).__name__}: "
-    place = place_of(error)
-    where = "" if place is None else f" ({place})"
+    where = f" ({place})" if (place := place_of(error)) else ""
     said = f"the model failed on its inputs: {kind}{first[:300]}{where}"
     return InputError(f"{said}. {hint}" if hint else said)
 

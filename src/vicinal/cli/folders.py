@@ -50,7 +50,7 @@ FILES_OF_0_1 = ("audit.json", "summary.json", "samples.csv", "suspects.csv", "dr
 
 @contextmanager
 def locked(folder: Path, kind: str | None = None) -> Iterator[Path]:
-    """The folder, made if need be, for this process alone; bad input leaves nothing written,
+    """The folder, made if need be, for this process alone; an error leaves nothing written,
     but for the finished shards of a long capture, which the same command goes on with.
 
     ``kind``: what it may hold already, a ``"run"`` or a ``"capture"``; None: either of them.
@@ -65,7 +65,7 @@ def locked(folder: Path, kind: str | None = None) -> Iterator[Path]:
     try:
         _tidy(folder)
         yield folder
-    except InputError:
+    except (Exception, SystemExit):  # a user's model may call exit
         for path in (folder / name for name in {WORK, NEW} - before):
             with suppress(OSError):
                 if not _is_long(path):
@@ -232,7 +232,7 @@ def _taken(folder: Path, made: list[Path]) -> FileLock:
         raise InputError(
             f"{folder} is in use by another process. Wait for it, or give another --out."
         ) from None
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:  # pathlib climbs by recursion
         _remove_empty(made)
         raise InputError(
             f"cannot write to --out {folder}: {reason(error)}. Give another folder."

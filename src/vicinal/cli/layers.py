@@ -7,6 +7,7 @@ import re
 
 import torch
 from torch import nn
+from torch.nn.parameter import is_lazy
 
 from vicinal.capture import evaluating, layer_names, tracing
 from vicinal.checks import InputError
@@ -26,6 +27,9 @@ def run(options: LayersOptions) -> None:
         )
     modules = dict(loaded.model.named_modules())
     shapes = {} if options.shape is None else _shapes(loaded.model, options.shape)
+    if any(map(is_lazy, loaded.model.parameters())):
+        why = f"{options.model} has lazy layers, which have no size before a first input"
+        raise InputError(f"{why}. Give its shape: --input 3,224,224.")
     rows = [
         {
             "name": name,
@@ -54,7 +58,7 @@ def _shapes(model: nn.Module, text: str) -> dict[str, list[int]]:
         try:
             with evaluating(model), torch.no_grad():
                 model(torch.zeros(1, *size))
-        except Exception as error:
+        except (Exception, SystemExit) as error:
             reached = ", ".join(list(ran)[-3:]) or "none"
             shape = f"(1, {', '.join(map(str, size))})"
             raise InputError(

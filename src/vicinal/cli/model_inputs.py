@@ -279,7 +279,7 @@ def what_would_fit(model: nn.Module, data: Any) -> str:
             x = how.as_input(read_image(data.paths[0], size=size, gray=gray))[None]
             with evaluating(model, None), torch.no_grad():
                 model(x)
-        except Exception:  # whatever the model says: it does not fit
+        except (Exception, SystemExit):  # whatever the model says: it does not fit
             continue
         flags = " ".join(
             [*(["--gray"] if gray else []), *([f"--size {size}"] if size != data.how.size else [])]

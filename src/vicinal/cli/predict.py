@@ -27,6 +27,7 @@ from vicinal.cli.image_rows import encoded_rows
 from vicinal.cli.model_inputs import ImageReading, check_fits, model_inputs
 from vicinal.cli.models import model_of
 from vicinal.cli.row_set import RowSet, in_order, usable, vectors
+from vicinal.cli.tables import vector_in
 from vicinal.cli.verbs import PredictOptions
 from vicinal.confidence import TrustHead, load
 from vicinal.confidence.head import Judgement
@@ -251,9 +252,7 @@ def _lines(stream: TextIO) -> Iterator[RowSet]:
         try:
             value = json.loads(line)
             vector = value["embedding"] if isinstance(value, dict) else value
-            x = np.asarray([vector])
-            if x.dtype.kind not in "iuf":
-                raise ValueError(f"{line.strip()[:40]!r} is no list of numbers")
+            x = vector_in(vector)[None]
         except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
             raise InputError(f"line {place + 1} of stdin is no row: {reason(error)}.") from None
         ident = str(value.get("id", place)) if isinstance(value, dict) else str(place)
@@ -261,7 +260,7 @@ def _lines(stream: TextIO) -> Iterator[RowSet]:
             raise InputError(f"line {place + 1} of stdin is no row: it has shape {x.shape[1:]}.")
         if not np.isfinite(x).all():
             raise InputError(f"line {place + 1} of stdin holds NaN or infinity.")
-        yield RowSet("stdin", x.astype(np.float64), ids=(ident,), source="stdin")
+        yield RowSet("stdin", x, ids=(ident,), source="stdin")
 
 
 def _text_of(stream: TextIO) -> Iterator[str]:

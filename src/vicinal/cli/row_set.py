@@ -145,13 +145,8 @@ def _pooled(x: np.ndarray, pool: str | None, source: object) -> np.ndarray:
 
 
 def _kind_of(array: NDArray[Any]) -> str:
-    kinds = {
-        "U": "text",
-        "S": "text",
-        "O": "Python objects",
-        "c": "complex numbers",
-        "V": "records",
-    }
+    kinds = {"U": "text", "S": "text", "O": "Python objects", "c": "complex numbers",
+             "V": "records"}  # fmt: skip
     return kinds.get(array.dtype.kind, f"values of dtype {array.dtype}")
 
 

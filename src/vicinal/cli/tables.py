@@ -49,12 +49,11 @@ def columns_of(path: Path) -> dict[str, bool]:
     """The names of a table's columns, and whether a column holds a few words again and again."""
     with reading(path.name):
         table = _table_in(path)
-    few = {
+    return {
         name: all(isinstance(v, str) and not _is_number(v) for v in column)
         and 1 < len(set(column)) <= len(column) / 2
         for name, column in table.items()
     }
-    return few
 
 
 def _table_in(path: Path) -> dict[str, list[Any]]:
@@ -212,18 +211,24 @@ def _stacked(values: list[Any], name: str) -> NDArray[Any]:
     rows: list[Any] = []
     for at, value in enumerate(values):
         with reading(f"row {at} of {name}", "Write a list of numbers like [0.1, 2]."):
-            given = json.loads(value) if isinstance(value, str) else value
-            row = np.asarray(given)
-            truth = isinstance(given, list) and bool in set(map(type, given))
-            if truth or row.dtype.kind not in "iuf" or row.ndim < 1:
-                raise ValueError(f"{str(value)[:40]!r} is no list of numbers")
+            row = vector_in(value)
             if rows and row.shape != rows[0].shape:
                 raise InputError(
                     f"{name}: embeddings have different lengths: row 0 has {rows[0].shape}, row "
                     f"{at} has {row.shape}."
                 )
-            rows.append(row.astype(np.float64))
+            rows.append(row)
     return np.stack(rows)
+
+
+def vector_in(value: Any) -> NDArray[np.float64]:
+    """A list of numbers, also as text; truth values are none."""
+    given = json.loads(value) if isinstance(value, str) else value
+    row = np.asarray(given)
+    truth = isinstance(given, list) and bool in set(map(type, given))
+    if truth or row.dtype.kind not in "iuf" or row.ndim < 1:
+        raise ValueError(f"{str(value)[:40]!r} is no list of numbers")
+    return row.astype(np.float64)
 
 
 def labels_in(values: list[Any]) -> NDArray[Any]:

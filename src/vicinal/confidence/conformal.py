@@ -50,7 +50,7 @@ class Calibration(NamedTuple):
 
 
 def check_alpha(alpha: float) -> None:
-    if not 0 < alpha < 1:
+    if not hasattr(alpha, "__float__") or not 0 < alpha < 1:
         raise InputError(f"`alpha` must lie strictly between 0 and 1, got {alpha!r}.")
 
 
@@ -183,7 +183,8 @@ class ConformalSets(BaseEstimator):
         check_choice(self.score, "score", SCORES)
         check_choice(self.empty, "empty", ("keep", "top"))
         check_alpha(self.alpha)
-        if self.k_reg < 0 or not 0 <= self.lam < math.inf:
+        numbers = hasattr(self.k_reg, "__float__") and hasattr(self.lam, "__float__")
+        if not numbers or not 0 <= self.k_reg < math.inf or not 0 <= self.lam < math.inf:
             raise InputError(
                 "`k_reg` and `lam` must be finite and not negative, "
                 f"got {self.k_reg!r} and {self.lam!r}."

@@ -32,7 +32,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from vicinal.checks import InputError, as_matrix, check_same_width, same_kind
+from vicinal.checks import InputError, as_matrix, check_same_width, check_share, same_kind
 from vicinal.confidence.ned.posterior import BLOCK, NEDParameters, log_density
 from vicinal.evaluation.gaussians import (
     ClassGaussians,
@@ -237,8 +237,7 @@ class Familiarity:
         cls, held_out: Float[Tensor, "m p"], rate: float, parts: tuple[str, ...] = COMBINED
     ) -> Familiarity:
         """From held-out rows' scores in every part."""
-        if not 0 < rate < 1:
-            raise InputError(f"`unfamiliar` must lie between 0 and 1, got {rate!r}.")
+        check_share(rate, "unfamiliar")
         return cls(Ranks.of(held_out[:, part_columns(parts)]), parts, rate)
 
     def p_values(self, scores: Float[Tensor, "n p"]) -> Float[Tensor, " n"]:

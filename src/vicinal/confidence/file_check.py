@@ -73,10 +73,7 @@ def _check_finite(tensors: Mapping[str, Tensor]) -> None:
 
 
 def _check_linear(tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
-    classes = facts.get("classes")
-    named = isinstance(classes, dict) and isinstance(classes.get("names"), list)
-    _need(named, "it has no classes")
-    count = len(facts["classes"]["names"])
+    count = _class_count(facts.get("classes"))
     for name in ("linear_coef", "linear_intercept", "linear_numbers"):
         _need(name in tensors, f"the tensor {name!r} is missing")
         _need(tensors[name].dtype in _FLOATS, f"the tensor {name!r} is of {tensors[name].dtype}")
@@ -89,8 +86,10 @@ def _check_linear(tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> No
     _need(float(numbers[-1]) > 0, "its temperature is 0")
     options = facts.get("linear_options")
     _need(isinstance(options, dict) and options.keys() == {"l2", "folds"}, "its options are odd")
-    listed = isinstance(facts.get("features"), list)
-    _need(listed, "the field 'features' is no list of texts")
+    penalty, folds = facts["linear_options"]["l2"], facts["linear_options"]["folds"]
+    _need(penalty is None or (_is_real(penalty) and penalty >= 0), f"its l2 is {penalty!r}")
+    _need(type(folds) is int and folds > 1, f"its folds are {folds!r}")
+    _check_texts(facts, "features")
 
 
 def _check_blend(tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> None:
@@ -115,7 +114,10 @@ def _check_space(tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> Non
     if space is None:
         return
     _need(isinstance(space, dict) and isinstance(space.get("name"), str), "its space has no name")
-    _need(type(space.get("unit")) is bool, "its space is odd")
+    losses, form = space.get("losses", {}), space.get("form")
+    told = isinstance(losses, dict) and all(map(_is_real, losses.values()))
+    told = told and isinstance(form, (dict, type(None)))
+    _need(told and type(space.get("unit")) is bool, "its space is odd")
     width, out = space.get("width"), _width(tensors, facts)
     _need(type(width) is int and width > 0, f"its rows have the width {width!r}")
     shift, matrix = tensors.get("space_shift"), tensors.get("space_matrix")
@@ -138,6 +140,7 @@ def _check_familiarity(tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) 
     _need(parts is not None and held is not None, "its familiar rows are missing")
     assert parts is not None
     assert held is not None
+    _need(parts.dtype in _FLOATS and held.dtype in _FLOATS, "its familiar rows are no numbers")
     fits = parts.ndim == 2 and len(parts) == len(said["parts"]) and held.shape == parts.shape[1:]
     _need(fits and held.numel() > 0, "its familiar rows are odd")
     ascending = bool((parts.diff(dim=1) >= 0).all()) and bool((held.diff() >= 0).all())
@@ -178,22 +181,37 @@ def _check_tensors(tensors: Mapping[str, Tensor], stored: bool) -> None:
 def _check_facts(facts: Mapping[str, Any]) -> None:
     for name in ("options", "classes", "k", "fitted_on", "torch", *_LISTS):
         _need(name in facts, f"the field {name!r} is missing")
-    options, classes = facts["options"], facts["classes"]
-    _need(isinstance(options, dict) and isinstance(classes, dict), "its fields are no objects")
+    options = facts["options"]
+    _need(isinstance(options, dict), "its options are no object")
     _need(isinstance(options.get("search"), str), "its search has no name")
     _need(options.get("metric") in ("sqeuclidean", "euclidean", "cosine"), "its metric is unknown")
-    _need(type(options.get("k")) is int, "its option k is no number")
+    _need(type(options.get("k")) is int and options["k"] > 0, "its option k is no number of rows")
     _need(isinstance(options.get("prior"), (str, type(None))), "its prior has no name")
-    names, dtype = classes.get("names"), classes.get("dtype")
-    _need(isinstance(names, list) and bool(names) and isinstance(dtype, str), "it has no classes")
-    kinds = {type(name) for name in names or ()}
-    _need(len(kinds) == 1 and kinds <= {str, int, float, bool}, "its classes are of odd kinds")
-    _need(names == sorted(set(names or ())), "its classes are not sorted, or named twice")
+    _class_count(facts["classes"])
     for name in _LISTS:
-        listed = isinstance(facts[name], list) and all(isinstance(v, str) for v in facts[name])
-        _need(listed, f"the field {name!r} is no list of texts")
+        _check_texts(facts, name)
     _need(facts["fitted_on"] in ("leave-one-out", "held-out"), "it was fitted on nothing known")
     _need(type(facts["torch"]) is bool, "the field 'torch' is not true or false")
+
+
+def _class_count(classes: Any) -> int:
+    _need(isinstance(classes, dict), "its classes are no JSON object")
+    names, dtype = classes.get("names"), classes.get("dtype")
+    _need(isinstance(names, list) and bool(names) and isinstance(dtype, str), "it has no classes")
+    kinds = set(map(type, names))
+    _need(len(kinds) == 1 and kinds <= {str, int, float, bool}, "its classes are of odd kinds")
+    _need(names == sorted(set(names)), "its classes are not sorted, or named twice")
+    return len(names)
+
+
+def _check_texts(facts: Mapping[str, Any], name: str) -> None:
+    found = facts.get(name)
+    listed = isinstance(found, list) and all(isinstance(v, str) for v in found)
+    _need(listed, f"the field {name!r} is no list of texts")
+
+
+def _is_real(value: Any) -> bool:
+    return type(value) in (int, float) and math.isfinite(value)
 
 
 def _check_labels(labels: Tensor, rows: int, count: int) -> None:
@@ -228,7 +246,8 @@ def _check_numbers(tensors: Mapping[str, Tensor], count: int) -> None:
             _need(value.dtype in _FLOATS, f"its {name} are of {value.dtype}")
     prior, widths = tensors.get("prior"), tensors.get("log_bandwidths")
     if prior is not None:
-        _need(bool((prior >= 0).all()) and bool((prior <= 1 + 1e-9).all()), "its prior is none")
+        shares = bool((prior >= 0).all()) and abs(float(prior.sum()) - 1) < 1e-3
+        _need(shares, "its prior is none")
     if widths is not None:
         _need(bool(widths.isfinite().all()), "its bandwidths are infinite")
 
@@ -246,7 +265,7 @@ def _check_standards(tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) ->
     doubts = tensors["held_disagreements"]
     _need(bool((doubts <= len(tensors["labels"])).all()), "its neighbors disagree too often")
     threshold = tensors.get("held_threshold", torch.empty(0))
-    _need(threshold.shape == (1,), "its threshold is no number")
+    _need(threshold.shape == (1,) and threshold.dtype in _FLOATS, "its threshold is no number")
     _need(0 <= float(threshold) <= 1 or float(threshold) == math.inf, "its threshold is no share")
     for name, value in (held or {}).items():
         plain = isinstance(value, (int, float, str, bool, type(None)))

@@ -22,7 +22,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from vicinal.checks import InputError, as_matrix, as_tensor, check_pair, same_kind
+from vicinal.checks import InputError, as_matrix, as_tensor, check_pair, check_share, same_kind
 from vicinal.confidence.bundle import write
 from vicinal.confidence.familiarity import Familiarity, Surroundings
 from vicinal.confidence.held_out_familiarity import held_out_scores
@@ -146,10 +146,9 @@ class TrustHead:
                 "a head gives verdicts about labels, so the support's must be hard. "
                 "Pass y.argmax(1)."
             )
-        if target_accuracy is not None and not 0 < target_accuracy < 1:
-            raise InputError(
-                f"`target_accuracy` must lie between 0 and 1, got {target_accuracy!r}."
-            )
+        if target_accuracy is not None:
+            check_share(target_accuracy, "target_accuracy")
+        check_share(unfamiliar, "unfamiliar")
         held = None if calib is None else check_pair(calib, "calib")
         return cls(ned, measure(ned, held, target_accuracy, unfamiliar))
 

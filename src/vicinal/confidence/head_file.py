@@ -57,6 +57,8 @@ def _head_of(kind: str, tensors: dict[str, Tensor], facts: dict[str, Any]) -> Sa
     if kind in ("ned", "ned_linear"):
         return model
     made_from = MadeFrom.from_dict(facts.get("made_from", {}))
+    if made_from.features and len(set(made_from.features)) != model.n_features_in_:
+        raise InputError("its columns are not one for each number of a row")
     head = TrustHead(model, _standards_of(tensors, facts), made_from)
     head._linear_stale = tuple(facts.get("linear_stale", ()))
     head.predict(torch.ones(1, model.n_features_in_))

@@ -229,7 +229,7 @@ class KNNClassifier(ClassifierMixin, BaseEstimator):
         if isinstance(self.smoothing, str):
             check_choice(self.smoothing, "smoothing", ("fit",))
             return None
-        if not 0 <= self.smoothing < math.inf:
+        if not hasattr(self.smoothing, "__float__") or not 0 <= self.smoothing < math.inf:
             raise InputError(
                 f"`smoothing` must be 'fit' or a number of at least 0, got {self.smoothing!r}."
             )

@@ -24,7 +24,7 @@ from sklearn.utils import Tags
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
-from vicinal.checks import InputError, check_choice, check_k, same_kind
+from vicinal.checks import InputError, check_choice, check_k, check_share, same_kind
 from vicinal.confidence.support import rows_of
 from vicinal.labels import Labels, codes_of, labels_of, named
 from vicinal.neighbors.distances import METRICS
@@ -73,8 +73,8 @@ class TrustScore(BaseEstimator):
     def fit(self, X: Any, y: Any) -> Self:
         """One search per class, after the density filter."""
         check_choice(self.metric, "metric", METRICS)
-        if not 0 <= self.alpha < 1:
-            raise InputError(f"`alpha` must lie in [0, 1), got {self.alpha!r}.")
+        if self.alpha != 0:
+            check_share(self.alpha, "alpha")
         x = rows_of(self, X, reset=True)
         labels = labels_of(y, len(x))
         if labels.soft:
