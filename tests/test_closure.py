@@ -17,13 +17,13 @@ REACH = {  # name, methods that are called -> files, lines
         29,
         3702,
     ),
-    "kNN": (("vicinal.confidence", "KNNClassifier", ("fit", "predict_proba")), 17, 1587),
+    "kNN": (("vicinal.confidence", "KNNClassifier", ("fit", "predict_proba")), 17, 1583),
     "linear": (("vicinal.confidence", "LinearClassifier", ("fit", "predict_proba")), 5, 524),
-    "DkNN": (("vicinal.confidence", "DeepKNN", ("fit", "calibrate", "credibility")), 13, 1378),
+    "DkNN": (("vicinal.confidence", "DeepKNN", ("fit", "calibrate", "credibility")), 13, 1373),
     "k^C": (("vicinal.similarity", "GradientKernel", ("gram",)), 29, 3523),
     "ECE": (("vicinal.evaluation", "expected_calibration_error"), 3, 246),
-    "page": (("vicinal.report", "save_report"), 15, 1519),
-    "audit": (("vicinal.audits", "audit"), 168, 20751),
+    "page": (("vicinal.report", "save_report"), 15, 1517),
+    "audit": (("vicinal.audits", "audit"), 168, 20734),
 }
 
 
@@ -38,4 +38,4 @@ def test_what_a_method_reaches_only_shrinks(method):
 def test_the_whole_library_stays_small_enough_to_know():
     from closure import SOURCE
 
-    assert sum(len(path.read_text().splitlines()) for path in SOURCE.rglob("*.py")) <= 48_690
+    assert sum(len(path.read_text().splitlines()) for path in SOURCE.rglob("*.py")) <= 48_663
