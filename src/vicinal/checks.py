@@ -210,7 +210,7 @@ def check_choice(value: object, name: str, choices: Sequence[str]) -> None:
         )
 
 
-def check_positive(value: float, name: str, *, infinite: bool = False) -> None:
+def check_positive(value: float | Tensor, name: str, *, infinite: bool = False) -> None:
     """A number above zero; a tensor is checked by its value unless it is being traced."""
     if isinstance(value, Tensor):
         if is_traced():
@@ -231,7 +231,7 @@ def check_share(value: object, name: str) -> None:
     """A number between 0 and 1, neither of them."""
     number = isinstance(value, (int, float, np.number)) and not isinstance(value, bool)
     if not number or not 0 < value < 1:  # type: ignore[operator]  # a number by now
-        raise InputError(f"`{name}` must be between 0 and 1, got {value!r}.")
+        raise InputError(f"`{name}` must be between 0 and 1 (0.99 for 99 %), got {value!r}.")
 
 
 def check_k(k: int, available: int, name: str, of: str) -> None:

@@ -34,6 +34,18 @@ def test_a_foreign_set_is_in_summary_terminal_and_page(files, capsys):
     assert json.loads((out / "config.json").read_text())["unfamiliar"] == 0.1
 
 
+def test_a_foreign_set_needs_no_labels_ids_or_pictures(files, tmp_path):
+    for name in ("support", "query"):
+        z, y = np.load(files / f"{name}.npz").values()
+        pictures = np.zeros((len(z), 4, 4), dtype=np.uint8)
+        np.savez(tmp_path / f"{name}.npz", Z=z, kind=y, name=np.arange(len(z)), seen=pictures)
+    sets = [str(tmp_path / "support.npz"), str(tmp_path / "query.npz")]
+    keys = ["--label-key", "kind", "--id-col", "name", "--image-col", "seen"]
+    foreign = ["--foreign", str(files / "foreign.npz"), "-o", str(tmp_path / "run"), "--quiet"]
+    assert main(["audit", *sets, *keys, *foreign]) == 0
+    assert json.loads((tmp_path / "run" / "summary.json").read_text())["unknowns"]["rows"] == 20
+
+
 def test_the_rate_goes_into_the_saved_head_and_predictions_carry_the_p_value(files):
     head, table = files / "trust.vic", files / "out.jsonl"
     support = str(files / "support.npz")

@@ -312,6 +312,7 @@ def test_wrong_inputs_are_named(rng):
     for arguments, words in [
         ({"temperature": 0.0}, "`temperature` must be a finite number above 0"),
         ({"temperature": -1.0}, "`temperature`"),
+        ({"temperature": "0.5"}, "`temperature` must be a finite number above 0"),
         ({"weight": torch.ones(3)}, "`weight` must hold one number for each of the 12 rows"),
         ({"weight": -torch.ones(12)}, "negative"),
         ({"reduction": "max"}, "`reduction` must be one of"),

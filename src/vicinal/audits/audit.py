@@ -232,7 +232,7 @@ def warn_of_duplicates(twins: Duplicates, rows: int) -> None:
             rest = f" Without them and near-duplicates accuracy is {kept:.1f} %."
         warn(
             f"{twins.exact} exact duplicate rows appear in both support and query "
-            f"({share:.2g} %).{rest}"
+            f"({share:.1f} %).{rest}"
         )
 
 

@@ -26,7 +26,7 @@ def costs(
         n, m = (min(settings.network_rows, s or settings.network_rows) for s in (support, query))
         lines.append(
             f"network view: {n + m:,} rows forward and, for each output, backward "
-            "(network_rows=0: none)"
+            "(from Python, AuditSettings(network_rows=0): none)"
         )
     if settings.stress != "none":
         extent, total = EXTENTS[settings.stress], (support or 0) + (query or 0)

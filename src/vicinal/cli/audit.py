@@ -218,10 +218,13 @@ def _with_rows(
     if Path(str(options.support)).is_dir() and (rows := read_rows(str(options.support))).unlabeled:
         raise without_labels(rows, options.support)
     zero_rows = options.metric == "cosine" or options.normalize
-    sets = {
-        role: read_vectors(spec, options, zero_rows=zero_rows, console=console, encode=encode)
-        for role, spec in given.items()
-    }
+    sets, how = dict[str, RowSet](), options
+    for role, spec in given.items():
+        if role == "foreign":  # of these only vectors are looked at: they need no other key
+            how = replace(how, label_key=None, id_col=None)
+            if encode is None and not sets["support"].source.endswith(f":{ENCODER}"):
+                how = replace(how, image_col=None, text_col=None)
+        sets[role] = read_vectors(spec, how, zero_rows=zero_rows, console=console, encode=encode)
     support = sets["support"]
     if support.labels is None:
         raise without_labels(support, options.support)

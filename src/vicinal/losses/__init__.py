@@ -26,11 +26,7 @@ from vicinal.losses.info_nce import (
 from vicinal.losses.layerwise import LayerwiseLoss, Maximize
 from vicinal.losses.memory_bank import MemoryBank
 from vicinal.losses.met import Triplets
-from vicinal.losses.miners import (
-    distance_weighted_triplets,
-    hard_triplets,
-    semihard_triplets,
-)
+from vicinal.losses.miners import distance_weighted_triplets, hard_triplets, semihard_triplets
 from vicinal.losses.momentum_queue import MoCoLoss, moco_loss, momentum_update
 from vicinal.losses.monitor import EntanglementCallback
 from vicinal.losses.multi_label import multi_label_targets

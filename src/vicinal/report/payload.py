@@ -235,8 +235,7 @@ class Builder:
         self, data: dict[str, Any], rows: list[int], used: list[int], entries: list[Entry]
     ) -> Sprites:
         """What the rows look like, into ``data``; the sprite sheets stand beside it."""
-        media = self.media
-        if media is None:
+        if (media := self.media) is None:
             return Sprites((), 0, {})
         if self.thumbnails is None:
             form: Callable[[Any], Any] = snippet if media.kind == "texts" else cells
@@ -267,6 +266,7 @@ def suspect_card(suspect: Suspect, used: NDArray[np.int64]) -> dict[str, Any]:
         "id": clean(suspect.id),
         "given": suspect.given,
         "suggested": suspect.suggested,
+        "score": rounded(suspect.score),
         "p_given": round(suspect.p_given, 4),
         "p_suggested": round(suspect.p_suggested, 4),
         "affected": suspect.affected,

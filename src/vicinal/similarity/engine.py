@@ -34,15 +34,7 @@ from vicinal.similarity.factors import Factor, alike
 from vicinal.similarity.outputs import Contrast, OutputFunction, as_rows
 from vicinal.similarity.parts import Assembly, Part
 from vicinal.similarity.places import wide
-from vicinal.similarity.plan import (
-    WHOLE,
-    Lessons,
-    Model,
-    Plan,
-    Surprise,
-    make_plan,
-    surprises,
-)
+from vicinal.similarity.plan import WHOLE, Lessons, Model, Plan, Surprise, make_plan, surprises
 from vicinal.similarity.rules import widths
 from vicinal.similarity.rules.vjp import twice_differentiable
 from vicinal.similarity.selection import select_parameters, unwrapped

@@ -158,8 +158,7 @@ def keep(folder: Path, lists: InvertedLists | None, facts: dict[str, Any]) -> No
 
             partial = folder / f".{_INDEX}{PARTIAL}"
             faiss.write_index(lists._index, str(partial))
-            state = {"probes": lists.probes, "depth": lists.depth, "_coded": lists._coded}
-            facts = {**facts, "state": state, "sha256": _checksum(partial)}
+            facts |= {"effort": (lists.probes, lists.depth), "sha256": _checksum(partial)}
             os.replace(partial, folder / _INDEX)
     except (OSError, RuntimeError) as error:  # faiss raises the latter
         raise DiskError(f"cannot write to folder {folder}: {reason(error)}.") from error
@@ -172,7 +171,7 @@ def kept(folder: Path) -> tuple[InvertedLists | None, dict[str, Any]] | None:
         return None
     with reading(folder, "Run the same command with --fresh."):
         facts = json.loads((folder / _FACTS).read_text())
-        if "state" not in facts:
+        if "effort" not in facts:
             return None, facts
         if _checksum(folder / _INDEX) != facts["sha256"]:
             raise ValueError(f"{_INDEX} has another checksum")
@@ -181,7 +180,8 @@ def kept(folder: Path) -> tuple[InvertedLists | None, dict[str, Any]] | None:
         index: Any = faiss.read_index(str(folder / _INDEX))
         lists = InvertedLists.__new__(InvertedLists)
         lists._index, lists.ids = index, torch.arange(index.ntotal)
-        lists.__dict__ |= {"count": index.nlist, "_width": index.d, **facts["state"]}
+        lists.count, lists._width, lists._coded = index.nlist, index.d, index.ntotal >= _CODED_FROM
+        lists.probes, lists.depth = map(int, facts["effort"])
         return lists, facts
 
 

@@ -143,11 +143,11 @@ def masses_by_tiles(
     Without a reference, ``reference_labels`` may hold the columns that soft labels are multiplied
     with, for an agreement other than their inner product.
     """
+    if not is_traced():
+        check_positive(temperature, "temperature")
     t = torch.as_tensor(temperature, dtype=torch.float64, device=x.device)
     if t.numel() != 1:
         raise InputError(f"`temperature` must be one number, got shape {tuple(t.shape)}.")
-    if not is_traced():
-        check_positive(float(t.detach()), "temperature")
     x, y = compared_rows(x, metric), None if reference is None else compared_rows(reference, metric)
     if tile is None:
         tile = 0 if max(len(x), len(x if y is None else y)) <= SMALL else TILE

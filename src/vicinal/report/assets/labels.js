@@ -81,7 +81,7 @@ function suspectRow(n) {
     onkeydown: (event) => { if (event.key === 'Enter') openSuspect(n); } },
   el('td', {}, el('span', { class: 'row-name' }, D.kind === 'images' ? thumb('support', s.place, 32) : null, name(clip(rowName(s.id, s.row), 60)))),
   el('td', {}, other(s.given), el('span', { class: 'arrow', text: '→' }), other(s.suggested)),
-  el('td', { text: decimal(s.p_given, 3) }), el('td', { text: decimal(s.p_suggested, 3) }), s.depth === null ? null : el('td', { text: percent(s.depth, 0) }),
+  el('td', { text: s.score === null ? '–' : decimal(s.score, 3) }), el('td', { text: decimal(s.p_given, 3) }), el('td', { text: decimal(s.p_suggested, 3) }), s.depth === null ? null : el('td', { text: percent(s.depth, 0) }),
   el('td', { text: whole(s.affected) }), el('td', { class: decisionOf(s) ? null : 'quiet' }, name(saidOf(s))));
 }
 

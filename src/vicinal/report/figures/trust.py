@@ -10,13 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vicinal.audits.record import Audit
-from vicinal.audits.sections import (
-    Credibility,
-    Histogram,
-    RiskCoverage,
-    Sweep,
-    Threshold,
-)
+from vicinal.audits.sections import Credibility, Histogram, RiskCoverage, Sweep, Threshold
 from vicinal.report.figures.reliability import accuracy_plot, bin_table, clickable_bins
 from vicinal.report.svg import Figure, Plot, ticks
 from vicinal.report.words import count, decimal, level, percent, points, sentence, short
