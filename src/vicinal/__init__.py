@@ -25,11 +25,7 @@ __version__ = "0.1.0"
 _ROOMS = ("capture", "neighbors", "losses", "similarity", "confidence", "perturbations",
           "evaluation", "audits", "studies", "report")  # fmt: skip
 # The main job, one import away: name -> the module that holds it.
-_NAMES = {
-    "audit": "vicinal.audits",
-    "load": "vicinal.confidence",
-    "InputError": "vicinal.checks",
-}
+_NAMES = {"audit": "vicinal.audits", "load": "vicinal.confidence", "InputError": "vicinal.checks"}
 
 __all__ = [*_NAMES, *_ROOMS, "__version__"]
 

@@ -206,6 +206,19 @@ def test_layers_are_listed_with_their_shapes(vicinal, photos):
     assert "Last layers reached: 0" in err
 
 
+def test_embed_says_which_layers_hold_rows_that_are_no_numbers(vicinal, photos):
+    (photos / "nan.py").write_text(
+        "import torch\n"
+        "def make():\n"
+        "    net = torch.nn.Sequential(torch.nn.Flatten(), torch.nn.Linear(64, 3))\n"
+        "    net[1].bias.data[0] = torch.nan\n"
+        "    return net\n"
+    )
+    code, _, err = vicinal("embed", "nan.py:make", "train", "--gray", "-o", "e")
+    assert code == 0
+    assert "60 of 60 rows of output are not finite numbers" in err
+
+
 def test_images_and_a_model_are_embedded_and_the_embeddings_audited(vicinal, photos):
     code, out, _ = vicinal("embed", "net.py:make", "train", "--gray", "--layer", "1", "-o", "e")
     assert code == 0

@@ -41,9 +41,15 @@ def run(options: EmbedOptions) -> None:
         if place != folder:
             swap(folder)
             acts = ShardStore(folder)
-    shapes = {name: list(acts[name].shape) for name in acts}
-    for name, shape in shapes.items():
-        console.print(f"{name}: {shape[0]} x {shape[1]}")
+    shapes = {}
+    for name in acts:
+        shapes[name] = list((rows := acts[name]).shape)
+        console.print(f"{name}: {len(rows)} x {rows.shape[1]}")
+        if bad := int((~rows.isfinite().flatten(1).all(1)).sum()):
+            console.warn(
+                f"{bad} of {len(rows)} rows of {name} are not finite numbers: an audit refuses "
+                "them, or leaves them out with --drop-bad."
+            )
     console.print(f"wrote  {folder}\n{clock}")
     console.result({"folder": str(folder), "layers": shapes})
 

@@ -23,10 +23,7 @@ IMPULSE_NOISE = {
     "imagenet": (0.03, 0.06, 0.09, 0.17, 0.27),
     "cifar": (0.01, 0.02, 0.03, 0.05, 0.07),
 }
-SPECKLE_NOISE = {
-    "imagenet": (0.15, 0.2, 0.35, 0.45, 0.6),
-    "cifar": (0.06, 0.1, 0.12, 0.16, 0.2),
-}
+SPECKLE_NOISE = {"imagenet": (0.15, 0.2, 0.35, 0.45, 0.6), "cifar": (0.06, 0.1, 0.12, 0.16, 0.2)}
 
 Images = Float[Tensor, "n c h w"]
 Generator = torch.Generator | None

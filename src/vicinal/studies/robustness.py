@@ -22,11 +22,7 @@ from vicinal.checks import InputError, as_tensor, check_choice, check_distributi
 from vicinal.evaluation import corruption_errors, expected_calibration_error, noise_floor
 from vicinal.labels import Labels, codes_of
 from vicinal.perturbations import ATTACKS, CORRUPTIONS, corrupt
-from vicinal.studies.perturbation_record import (
-    CorruptionFacts,
-    HeadUnder,
-    PerturbationReport,
-)
+from vicinal.studies.perturbation_record import CorruptionFacts, HeadUnder, PerturbationReport
 
 
 class _Perturbed(NamedTuple):
