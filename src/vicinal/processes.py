@@ -1,10 +1,10 @@
 """How processes of ``torch.distributed`` agree, and what is said when one of them is gone.
 
-What every process is about to do is told to all of them first (:func:`told`), so that a wrong input
-on one is the same :class:`~vicinal.checks.InputError` on all, and none waits for another. Each
-exchange after it is watched: a process that dies closes its line, one that hangs runs out of the
-group's time, and who notices first sounds an alarm in the group's store. The others look there
-while they wait; all call the roll, and whoever does not answer is named.
+What every process is about to do is told to all of them first (:func:`facts_of_all`), so that a
+wrong input on one is the same :class:`~vicinal.checks.InputError` on all, and none waits for
+another. Each exchange after it is watched: a process that dies closes its line, one that hangs runs
+out of the group's time, and who notices first sounds an alarm in the group's store. The others look
+there while they wait; all call the roll, and whoever does not answer is named.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def several(group: Any) -> bool:
     return ready and dist.get_world_size(group) > 1
 
 
-def told(
+def facts_of_all(
     look: Callable[[], dict[str, Any]], group: Any, device: torch.device, step: str
 ) -> list[dict[str, Any]]:
     """What ``look()`` says on every process, in the order of ranks; as JSON, never pickled.

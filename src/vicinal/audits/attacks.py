@@ -126,26 +126,26 @@ def attack_audit(
     surrogates = [_joined(net, module) for module in _surrogates(ned, smoothing)]
     routes = {"fitted": [_joined(net, ned.module())], "smoothed": surrogates}
     routes |= {} if proxy is None else {"transfer": [proxy]}
-    trial = _Trial(head, net, rows, codes, epsilon)
-    options = shared | _options(attack, steps, restarts, trial.misread, generator)
-    clean = ~trial.misread(rows, codes)
+    judge = _Judge(head, net, rows, codes, epsilon)
+    options = shared | _options(attack, steps, restarts, judge.misread, generator)
+    clean = ~judge.misread(rows, codes)
     right = {"clean": clean}
     for name, models in routes.items():
         right[name] = clean.clone()
         for model in models:
             for climbed in LOSSES[::-1] if loss == "both" else (loss,):
-                trial.run(ATTACKS[attack], model, right[name], options | {"loss": climbed})
+                judge.run(ATTACKS[attack], model, right[name], options | {"loss": climbed})
     worst = torch.stack(list(right.values())).all(0)
     left = int(worst.sum())
     if queries:
-        asked = shared | {"queries": queries, "misread": trial.misread, "generator": generator}
-        trial.run(square, surrogates[0], worst, asked)
+        asked = shared | {"queries": queries, "misread": judge.misread, "generator": generator}
+        judge.run(square, surrogates[0], worst, asked)
     only = left - int(worst.sum()) if queries else None
     return _audit(attack, norm, epsilon, right, worst, only)
 
 
 @dataclass(frozen=True)
-class _Trial:
+class _Judge:
     """The head as judge: an example is right while the head reads it rightly."""
 
     head: Any

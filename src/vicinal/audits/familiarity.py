@@ -173,13 +173,14 @@ def unknowns_of(facts: Facts) -> Unknowns | None:
     used = facts.combination
     assert standards.familiarity is not None
     own, theirs = facts.verdicts.familiarity[ordinary], standards.familiarity.p_values(outside)
-    told = (*_told(-own, -theirs), float((theirs <= rate).double().mean()))
-    lines = [UnknownPart("combination", "combination", *told, True)]
+    parts = (*_auroc_and_fpr(-own, -theirs), float((theirs <= rate).double().mean()))
+    lines = [UnknownPart("combination", "combination", *parts, True)]
     for name, title in PARTS.items():
         (at,) = part_columns((name,))
         alone = Familiarity.of(held, rate, (name,)).p_values(outside)
-        told = (*_told(inside[:, at], outside[:, at]), float((alone <= rate).double().mean()))
-        lines.append(UnknownPart(name, title, *told, name in used))
+        flagged = float((alone <= rate).double().mean())
+        parts = (*_auroc_and_fpr(inside[:, at], outside[:, at]), flagged)
+        lines.append(UnknownPart(name, title, *parts, name in used))
     lines += model_parts(facts, rows, ordinary)
     counts = torch.bincount(codes, minlength=len(VERDICTS)).tolist()
     return Unknowns(
@@ -217,7 +218,7 @@ def foreign_judged(facts: Facts, standards: Standards) -> Judged:
     return judge(near, best, sure, facts.ned.parameters_, standards, None, scores)
 
 
-def _told(inside: Tensor, outside: Tensor) -> tuple[float, float]:
+def _auroc_and_fpr(inside: Tensor, outside: Tensor) -> tuple[float, float]:
     return auroc(inside, outside), fpr_at_tpr(inside, outside)
 
 

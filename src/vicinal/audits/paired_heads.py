@@ -74,11 +74,7 @@ def _answers(audit: Audit, rows: list[int]) -> dict[str, tuple[Floats, Floats, F
     """Of each head and some rows: right or wrong, confidence and log loss."""
     n, at = len(audit.cases.id), np.array(rows, dtype=np.int64)
     return {
-        kept.name: (
-            kept.right(n)[at].astype(np.float64),
-            kept.confidence(n)[at],
-            kept.loss(n)[at],
-        )
+        kept.name: (kept.right(n)[at].astype(np.float64), kept.confidence(n)[at], kept.loss(n)[at])
         for kept in audit.head_rows
     }
 

@@ -51,7 +51,7 @@ def named_model(spec: str, online: bool) -> NamedModel:
     """The model behind ``timm:name``, ``hf:folder-or-name`` or ``sentence-transformers:name``."""
     kind, _, name = spec.partition(":")
     made = {"timm": _timm, "hf": _hugging_face, "sentence-transformers": _sentences}[kind]
-    with _cache_alone(online), _told(spec, online):
+    with _cache_alone(online), _explained(spec, online):
         return made(name, online)
 
 
@@ -71,7 +71,7 @@ def _cache_alone(online: bool) -> Iterator[None]:
 
 
 @contextmanager
-def _told(spec: str, online: bool) -> Iterator[None]:
+def _explained(spec: str, online: bool) -> Iterator[None]:
     """What a library says when it cannot make the model, with what to do."""
     try:
         yield

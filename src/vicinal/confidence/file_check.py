@@ -115,9 +115,9 @@ def _check_space(tensors: Mapping[str, Tensor], facts: Mapping[str, Any]) -> Non
         return
     _need(isinstance(space, dict) and isinstance(space.get("name"), str), "its space has no name")
     losses, form = space.get("losses", {}), space.get("form")
-    told = isinstance(losses, dict) and all(map(_is_real, losses.values()))
-    told = told and isinstance(form, (dict, type(None)))
-    _need(told and type(space.get("unit")) is bool, "its space is odd")
+    right = isinstance(losses, dict) and all(map(_is_real, losses.values()))
+    right = right and isinstance(form, (dict, type(None)))
+    _need(right and type(space.get("unit")) is bool, "its space is odd")
     width, out = space.get("width"), _width(tensors, facts)
     _need(type(width) is int and width > 0, f"its rows have the width {width!r}")
     shift, matrix = tensors.get("space_shift"), tensors.get("space_matrix")

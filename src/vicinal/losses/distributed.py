@@ -24,7 +24,7 @@ from torch import Tensor, nn
 
 from vicinal.checks import InputError, check_choice
 from vicinal.neighbors.tiles.masses import precise_log_masses
-from vicinal.processes import all_added, all_gathered, check_alike, several, told
+from vicinal.processes import all_added, all_gathered, check_alike, facts_of_all, several
 
 from .contrastive import NTXentLoss, SupervisedContrastiveLoss
 from .conventions import as_labels, as_rows, keep_valid, leaves_range
@@ -122,7 +122,7 @@ def _agreed(loss: Any, mode: str, x: Any, labels: Any, group: Any) -> _Batch:
         }
 
     device = x.device if isinstance(x, Tensor) else torch.device("cpu")
-    facts = told(look, group, device, "comparing the inputs of a loss")
+    facts = facts_of_all(look, group, device, "comparing the inputs of a loss")
     check_alike(facts, "loss", "the loss", "Build the same DistributedLoss everywhere.")
     check_alike(facts, "columns", "the columns of `x`", "Rows must come from one layer.")
     check_alike(facts, "dtype", "the dtype of `x`", "Convert it with x.float().")

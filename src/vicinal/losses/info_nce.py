@@ -73,7 +73,7 @@ def info_nce(
     (tensor(0.1269), tensor(0.1269))
     """
     logits = as_rows(logits, "logits")
-    check_positive(temperature, "temperature")  # type: ignore[arg-type]  # a tensor is checked too
+    check_positive(temperature, "temperature")
     targets = _as_targets(targets, logits, "targets", len(logits))
     eta = _as_eta(noise, targets, logits)
     _check_noise_covers(targets, eta, "targets")

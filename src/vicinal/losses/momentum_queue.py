@@ -48,7 +48,7 @@ def moco_loss(
     >>> moco_loss(q, q, -q, temperature=1.0)  # log(1 + (1 + 1/e)/e)
     tensor(0.4076)
     """
-    check_positive(temperature, "temperature")  # type: ignore[arg-type]  # a tensor is checked too
+    check_positive(temperature, "temperature")
     queries, keys = as_rows(queries, "queries"), as_rows(keys, "keys")
     if queries.shape != keys.shape:
         raise InputError(

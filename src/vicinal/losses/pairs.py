@@ -60,7 +60,7 @@ class Pairs:
         exclude_self: bool = False,
     ) -> Pairs:
         check_choice(metric, "metric", METRICS)
-        check_positive(temperature, "temperature")  # type: ignore[arg-type]  # tensors as well
+        check_positive(temperature, "temperature")
         x = as_rows(x, "x")
         labels = as_labels(labels, len(x))
         labels = labels.to(x.dtype) if labels.ndim == 2 else labels

@@ -63,7 +63,7 @@ def proxy_nca_loss(
     >>> proxy_nca_loss(x, torch.tensor([0]), p)  # log(1 + 1/e)
     tensor(0.3133)
     """
-    check_positive(temperature, "temperature")  # type: ignore[arg-type]  # a tensor is checked too
+    check_positive(temperature, "temperature")
     x = as_rows(x, "x")
     proxies, centers = class_rows(x, proxies, "proxies")
     labels = as_class_targets(labels, len(x), len(proxies) // centers, "labels")
@@ -113,7 +113,7 @@ def normalized_softmax_loss(
     >>> normalized_softmax_loss(x, torch.tensor([0, 1]), w, temperature=1.0)  # log(1 + 1/e)
     tensor(0.3133)
     """
-    check_positive(temperature, "temperature")  # type: ignore[arg-type]  # a tensor is checked too
+    check_positive(temperature, "temperature")
     x = as_rows(x, "x")
     weights, centers = class_rows(x, weights, "weights")
     labels = as_class_targets(labels, len(x), len(weights) // centers, "labels")

@@ -75,27 +75,27 @@ class ClassBalancedBatchSampler(Sampler[list[int]]):
         return self.batches
 
     def __iter__(self) -> Iterator[list[int]]:
-        classes = _Deck(torch.arange(len(self.members)), self.generator)
-        samples = [_Deck(rows, self.generator) for rows in self.members]
+        classes = _Reshuffled(torch.arange(len(self.members)), self.generator)
+        samples = [_Reshuffled(rows, self.generator) for rows in self.members]
         for _ in range(self.batches):
             chosen = classes.draw(self.classes_per_batch)
             yield [i for c in chosen for i in samples[c].draw(self.samples_per_class)]
 
 
-class _Deck:
-    """Cards drawn without replacement, and shuffled anew when they run short."""
+class _Reshuffled:
+    """Items drawn without replacement, and shuffled anew when they run short."""
 
-    def __init__(self, cards: Tensor, generator: torch.Generator | None) -> None:
-        self.cards = cards
+    def __init__(self, items: Tensor, generator: torch.Generator | None) -> None:
+        self.items = items
         self.generator = generator
         self.left: list[int] = []
 
     def draw(self, count: int) -> list[int]:
-        """``count`` different cards; what is left of the deck goes first."""
+        """``count`` different items; what is left of the last shuffle goes first."""
         drawn, self.left = self.left[:count], self.left[count:]
         if len(drawn) < count:
-            order = torch.randperm(len(self.cards), generator=self.generator)
-            fresh = [c for c in self.cards[order].tolist() if c not in drawn]
+            order = torch.randperm(len(self.items), generator=self.generator)
+            fresh = [c for c in self.items[order].tolist() if c not in drawn]
             missing = count - len(drawn)
             drawn, self.left = drawn + fresh[:missing], fresh[missing:] + drawn
         return drawn

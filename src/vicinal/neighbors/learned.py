@@ -139,7 +139,7 @@ def best_steps(x: Float[Tensor, "n d"], labels: Labels, whitening: Whitening) ->
 
 def set_aside(n: int) -> Bool[Tensor, " n"]:
     """One row in five, drawn: rows may come in an order that has to do with their class."""
-    return _deck(n) % SET_ASIDE == 0
+    return _shuffled(n) % SET_ASIDE == 0
 
 
 def start_of(x: Float[Tensor, "n d"], labels: Labels, whitening: Whitening) -> Start:
@@ -221,10 +221,10 @@ def _batch(n: int, step: int) -> Int[Tensor, " m"]:
     """All rows where they are few, else the next ones of a shuffled deck."""
     if n <= BATCH:
         return torch.arange(n)
-    return _deck(n)[(torch.arange(BATCH) + step * BATCH) % n]
+    return _shuffled(n)[(torch.arange(BATCH) + step * BATCH) % n]
 
 
-def _deck(n: int) -> Int[Tensor, " n"]:
+def _shuffled(n: int) -> Int[Tensor, " n"]:
     return torch.randperm(n, generator=torch.Generator().manual_seed(0))
 
 

@@ -22,7 +22,7 @@ from safetensors.torch import load, save
 from torch import Tensor
 
 from vicinal.checks import InputError
-from vicinal.processes import all_added, check_alike, passed_on, told
+from vicinal.processes import all_added, check_alike, facts_of_all, passed_on
 from vicinal.similarity.block import Block
 from vicinal.similarity.blocks import Blocks, count
 from vicinal.similarity.density import class_totals, times_totals
@@ -69,7 +69,7 @@ def distributed_neighbors(
         said = {"call": "neighbors", "labels": list(own), "shapes": shapes or None}
         return {**said, "plan": _plan(kernel)}
 
-    facts = _told(look, kernel, group)
+    facts = _facts(look, kernel, group)
     sums = _all_added(own, facts, kernel, group)
     parts = [_empty(kernel)]
     for block in shard or ():
@@ -99,7 +99,7 @@ def distributed_gram(
         said = {"call": "gram", "shapes": None, "rows": rows, "blocks": len(shard or ())}
         return {**said, "plan": _plan(kernel)}
 
-    sizes = _told(look, kernel, group)
+    sizes = _facts(look, kernel, group)
     offsets = [sum(size["rows"] for size in sizes[:r]) for r in range(len(sizes) + 1)]
     _check_memory(kernel, max(size["rows"] for size in sizes), offsets[-1])
     found = _empty(kernel).new_empty(sizes[dist.get_rank(group)]["rows"], offsets[-1])
@@ -117,9 +117,9 @@ def distributed_gram(
 # ------------------------------------------------------------------ sums
 
 
-def _told(look: Any, kernel: GradientKernel, group: Any) -> list[dict[str, Any]]:
+def _facts(look: Any, kernel: GradientKernel, group: Any) -> list[dict[str, Any]]:
     """What every process found in its shard; all have the same question and the same layers."""
-    facts = told(look, group, _empty(kernel).device, "reading the shards of a kernel")
+    facts = facts_of_all(look, group, _empty(kernel).device, "reading the shards of a kernel")
     check_alike(facts, "call", "the function", "Every process calls the same one.")
     plans = [each["plan"] for each in facts if each["plan"] is not None]
     if any(plan != plans[0] for plan in plans):
