@@ -31,7 +31,7 @@ PICTURES, STAGES, LAST = True, ("layer1", "layer2", "layer3"), len(NAMES) - 1
 @dataclass(frozen=True)
 class Settings(patches.Settings):
     generated: Recipe = field(default_factory=lambda: Recipe("generated", 300, 60, 180, rounds=4))
-    seeds: tuple[int, ...] = (0, 1, 2)
+    seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
 
 
 PAPER = patches.PRESETS["paper"]

@@ -39,7 +39,7 @@ from vicinal.perturbations import fgsm
 class Settings:
     data: str = "mnist"
     recipe: Recipe = field(default_factory=Recipe)
-    seeds: tuple[int, ...] = (0, 1, 2)
+    seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
 
 
 PRESETS = {

@@ -30,7 +30,7 @@ class Settings:
     epsilon: float = 0.1
     alpha: float = 0.8
     hidden: int = 256
-    seeds: tuple[int, ...] = (0, 1, 2)
+    seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
 
 
 QUICK = Settings(("digits",), 3, 64, (3e-3,), seeds=(0,))
