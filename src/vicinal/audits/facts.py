@@ -364,7 +364,7 @@ def split_of(
 
 def _evidence(neighborhood: Neighborhood, codes: Tensor, counts: Tensor) -> Evidence:
     """Of the rows whose class the support has."""
-    known = (codes >= 0).nonzero().flatten()
+    known = codes >= 0
     return Evidence(neighborhood.rows(known), codes[known], counts, leave_one_out=False)
 
 
