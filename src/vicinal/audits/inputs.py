@@ -50,16 +50,23 @@ def warn(sentence: str) -> None:
 class AuditSettings(Record):
     """Everything that decides the numbers, besides the data. The defaults are the command line's.
 
-    k: neighbors that vote; None is 100, or the whole of a smaller support.
-    space: the linear map before the distances; ``"fit"`` is what held-out support rows choose.
-    target_accuracy: what accepted rows keep; None is the highest of 0.90, 0.95, 0.97 and 0.99 that
+    Parameters
+    ----------
+    k : neighbors that vote; None is 100, or the whole of a smaller support.
+    metric, normalize : which distance, and whether rows are scaled to length 1 before it.
+    space : the linear map before the distances; ``"fit"`` is what held-out support rows choose.
+    target_accuracy : what accepted rows keep; None is the highest of 0.90, 0.95, 0.97 and 0.99 that
         at least half of the rows can be shown to meet, else the accuracy itself.
-    unknown: query rows of a class the support lacks count as ``"wrong"``, or as ``"unlabeled"``.
-    embedding, layers: which layers of a model to search in, and to tell the story of.
-    unfamiliar: the share of ordinary rows that may be called so; a promise.
-    stress: a model's inputs are corrupted and attacked a little, fully, or not (``"none"``).
-    map: ``"tsne"`` places rows near their neighbors, ``"linear"`` is quicker, ``"none"`` skips it.
-    search, recall: who finds neighbors: ``"exact"``, ``"faiss"``, or ``"auto"``, which is exact
+    prior : class shares that NED's background and sums stand on: ``"support"`` or ``"uniform"``.
+    unknown : query rows of a class the support lacks count as ``"wrong"``, or as ``"unlabeled"``.
+    force_ece : also of fewer rows than an ECE can be read from.
+    seed : of all that is drawn.
+    embedding, layers : which layers of a model to search in, and to tell the story of.
+    network_rows : how many rows the network's own view compares.
+    unfamiliar : the share of ordinary rows that may be called so; a promise.
+    stress : a model's inputs are corrupted and attacked a little, fully, or not (``"none"``).
+    map : ``"tsne"`` places rows near their neighbors, ``"linear"`` is quicker, ``"none"`` skips it.
+    search, recall : who finds neighbors: ``"exact"``, ``"faiss"``, or ``"auto"``, which is exact
         until lists cost less here; and the share of the true ones to find where that is not all.
     """
 
@@ -108,7 +115,18 @@ class AuditSettings(Record):
 
 @dataclass(frozen=True)
 class About:
-    """What the rows are called and look like; nothing here changes a number."""
+    """What the rows are called and look like; nothing here changes a number.
+
+    Parameters
+    ----------
+    name, support_name, query_name, calib_name, foreign_name : of the audit and of its sets.
+    support_ids, query_ids : of the rows; None: their numbers.
+    class_names : in the order of the logits, or ``{class: name}``.
+    features : what the columns of the rows are called.
+    model, command, reproduce, config, warnings : written into the record as they are.
+    media, show_images : what rows look like (:class:`~vicinal.audits.record.Media`); where none are
+        given, a model's inputs are shown unless this is False.
+    """
 
     name: str = "audit"
     support_name: str = "support"
@@ -117,13 +135,13 @@ class About:
     foreign_name: str = "foreign"
     support_ids: Sequence[str] | None = None
     query_ids: Sequence[str] | None = None
-    class_names: Sequence[str] | Mapping[Any, str] | None = None  # in the order of the logits
-    features: tuple[str, ...] = ()  # what the columns of the rows are called
+    class_names: Sequence[str] | Mapping[Any, str] | None = None
+    features: tuple[str, ...] = ()
     model: str | None = None
     command: str = ""
     reproduce: str = ""
     media: Any = None
-    show_images: bool = True  # take them from the model's inputs where no media are given
+    show_images: bool = True
     warnings: tuple[str, ...] = ()
     config: dict[str, Any] = field(default_factory=dict)
 
