@@ -9,7 +9,7 @@ import torch
 import vicinal
 from doors.mutations import bytes_of, json_of
 from vicinal.audits import sampled, scale
-from vicinal.audits.inputs import AuditSettings
+from vicinal.audits.settings import AuditSettings
 from vicinal.capture.sources import ArrayRows
 from vicinal.checks import InputError
 from vicinal.neighbors.search import ExactSearch, choice, cost, lists, sharded_lists

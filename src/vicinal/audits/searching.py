@@ -15,8 +15,9 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from vicinal.audits.inputs import AuditSettings, LabeledRows, warn
+from vicinal.audits.inputs import LabeledRows, warn
 from vicinal.audits.search_record import SearchFacts
+from vicinal.audits.settings import AuditSettings
 from vicinal.capture import ShardStore
 from vicinal.checks import check_choice
 from vicinal.confidence.support import CrossFit
