@@ -11,7 +11,7 @@ import torch
 
 import vicinal
 from vicinal.audits import sampled, scale
-from vicinal.audits.inputs import AuditSettings
+from vicinal.audits.settings import AuditSettings
 from vicinal.capture import ShardStore
 from vicinal.capture.sources import open_rows
 from vicinal.checks import InputError

@@ -26,12 +26,12 @@ from vicinal.audits.entangled_layers import (
     states_of,
     with_history,
 )
-from vicinal.audits.inputs import AuditSettings
 from vicinal.audits.model_unknowns import ModelScores, model_scores
 from vicinal.audits.network import NetworkFacts, network_facts
 from vicinal.audits.pictures import as_pixels
 from vicinal.audits.record import Media, ReadLater
 from vicinal.audits.sections import Layer
+from vicinal.audits.settings import AuditSettings
 from vicinal.capture import (
     Activations,
     LayerOutput,

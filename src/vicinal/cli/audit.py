@@ -23,10 +23,10 @@ from vicinal.audits.costs import costs
 from vicinal.audits.encoder import ENCODER
 from vicinal.audits.entangled_layers import states_of
 from vicinal.audits.files import word
-from vicinal.audits.inputs import About, AuditSettings
 from vicinal.audits.model import embedding_of
 from vicinal.audits.record import Audit
 from vicinal.audits.sections import Head
+from vicinal.audits.settings import About, AuditSettings
 from vicinal.capture import read_weights, row_count
 from vicinal.checks import InputError, check_choice
 from vicinal.cli.advice import repeat_command, what_was_written

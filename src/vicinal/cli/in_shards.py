@@ -7,8 +7,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from vicinal.audits.inputs import About
 from vicinal.audits.scale import as_rows
+from vicinal.audits.settings import About
 from vicinal.capture.row_files import KINDS, Names
 from vicinal.capture.shards import MANIFEST
 from vicinal.checks import InputError
