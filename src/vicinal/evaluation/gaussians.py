@@ -72,7 +72,9 @@ class ClassGaussians:
     @cached_property
     def _principal(self) -> Float[Tensor, "d r"]:
         """The fewest directions that carry the principal share of the variance."""
-        wide = len(self.total) > EXACTLY  # float32, twice as fast, then tells directions well enough
+        wide = (
+            len(self.total) > EXACTLY
+        )  # float32, twice as fast, then tells directions well enough
         try:
             values, vectors = torch.linalg.eigh(self.total.float() if wide else self.total)
         except torch.linalg.LinAlgError:  # of few rows it need not converge in so few digits

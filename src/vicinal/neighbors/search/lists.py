@@ -47,6 +47,7 @@ _FEW = 32  # lists whose tables cost little beside the candidates' distances
 _DEEPEST = 16  # candidates for each neighbor; beyond, codes are not what hides the others
 _WORDS = 16  # of a part of a code: four bits
 _FACTS = "lists.json"
+FARTHEST = 1e16  # whose squares float32 sums: faiss files what overflows nowhere, and ends with it
 AGAIN = "Run the same command with --fresh."
 _BLOCK = 1 << 14  # rows that are handed over at a time
 clock = time.process_time  # of all threads: others on the machine do not count
@@ -74,8 +75,8 @@ class InvertedLists:
         lists._make(faiss, n, width, count)
         raw = np.frombuffer(base64.b64decode(facts["learned"], validate=True), "<f4")
         learned = raw.reshape(count + _WORDS * lists._coded, lists._width).astype(np.float32)
-        if not np.isfinite(learned).all():
-            raise ValueError("a center is not finite")
+        if not (np.abs(learned) < FARTHEST).all():
+            raise ValueError("a center is too far away")
         lists._index.quantizer.add(learned[:count])
         if lists._coded:
             faiss.copy_array_to_vector(learned[count:].ravel(), lists._index.pq.centroids)
