@@ -49,7 +49,7 @@ def tell(**found):
 """
 AUDIT = """
 import vicinal
-from vicinal.audits.inputs import AuditSettings
+from vicinal.audits.settings import AuditSettings
 begun = time.process_time()
 seen = {}
 def progress(title, done, total):

@@ -24,7 +24,7 @@ import json, resource, sys, time, warnings
 warnings.simplefilter("ignore")
 import vicinal
 from vicinal.audits import scale
-from vicinal.audits.inputs import AuditSettings
+from vicinal.audits.settings import AuditSettings
 support, query, memory, k = sys.argv[1:5]
 if memory != "all":
     scale.needed = lambda rows, settings: 1 << 60

@@ -1,7 +1,9 @@
 """The public names and their parameters: what others call must not change unseen."""
 
+import dataclasses
 import importlib
 import inspect
+import re
 
 import pytest
 
@@ -188,3 +190,45 @@ def test_the_fifteen_corruptions_are_named():
     from vicinal.perturbations import CORRUPTIONS
 
     assert len(CORRUPTIONS) == 15
+
+
+ROOMS = (
+    "losses", "losses.targets", "neighbors", "capture", "similarity", "confidence", "evaluation",
+    "perturbations", "studies", "report",
+)  # fmt: skip
+WRITTEN_BY_USERS = ("AuditSettings", "About")  # the other records are only read
+
+
+def public_calls():
+    """Functions, methods and constructors that users call, with where their help is written."""
+    for room in ROOMS:
+        module = importlib.import_module(f"vicinal.{room}")
+        for name in getattr(module, "__all__", ()):
+            found = getattr(module, name)
+            if not inspect.isclass(found):
+                yield f"{room}.{name}", found, [found]
+            elif name in WRITTEN_BY_USERS or not dataclasses.is_dataclass(found):
+                yield f"{room}.{name}", found.__init__, [found, found.__init__]
+                for method, code in inspect.getmembers(found, inspect.isfunction):
+                    if not method.startswith("_") and code.__module__.startswith("vicinal"):
+                        yield f"{room}.{name}.{method}", code, [code]
+
+
+def unexplained(call, written_in):
+    """Parameters of a call of more than three that its help does not name."""
+    parameters = [name for name in inspect.signature(call).parameters if name != "self"]
+    text = "\n".join(inspect.getdoc(place) or "" for place in written_in)
+    if len(parameters) <= 3 or "arameters as in :func:" in text:
+        return []
+    return [name for name in parameters if not re.search(rf"\b{name}\b", text)]
+
+
+def test_help_names_every_parameter_of_a_public_call_that_has_more_than_three():
+    calls = {
+        name: (call, written_in)
+        for name, call, written_in in public_calls()
+        if inspect.isfunction(call)
+    }
+    assert len(calls) > 200
+    silent = {name: missing for name, call in calls.items() if (missing := unexplained(*call))}
+    assert not silent

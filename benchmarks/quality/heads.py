@@ -35,7 +35,8 @@ from sklearn.svm import SVC
 from benchmarks.quality.sets import Split, sets, split_of
 from benchmarks.runner import save
 from vicinal.audits.facts import Facts, gather
-from vicinal.audits.inputs import About, AuditSettings, ready_sets
+from vicinal.audits.inputs import ready_sets
+from vicinal.audits.settings import About, AuditSettings
 from vicinal.confidence import NEDClassifier, TemperatureScaling
 from vicinal.evaluation import expected_calibration_error, noise_floor
 

@@ -24,7 +24,8 @@ from sklearn.model_selection import cross_val_predict
 from benchmarks.quality.sets import sets
 from benchmarks.runner import save
 from vicinal.audits.facts import gather
-from vicinal.audits.inputs import About, AuditSettings, ready_sets
+from vicinal.audits.inputs import ready_sets
+from vicinal.audits.settings import About, AuditSettings
 
 SETS = ("digits", "FashionMNIST features", "birds 1-100 features", "CIFAR-10 features")
 SHARES = (0.05, 0.1, 0.2)

@@ -7,8 +7,8 @@ import pytest
 import torch
 
 import vicinal
-from vicinal.audits.inputs import AuditSettings
 from vicinal.audits.record import Audit
+from vicinal.audits.settings import AuditSettings
 from vicinal.checks import InputError
 from vicinal.neighbors.search import ExactSearch, choice, lists
 from vicinal.neighbors.search import faiss as search_faiss

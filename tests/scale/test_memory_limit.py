@@ -15,7 +15,7 @@ import json, sys, warnings
 warnings.simplefilter("ignore")
 import numpy as np, vicinal
 from vicinal.audits import sampled, scale
-from vicinal.audits.inputs import AuditSettings
+from vicinal.audits.settings import AuditSettings
 from sklearn import linear_model, neighbors  # what every audit loads
 def peak():  # getrusage's would count the parent's
     lines = open("/proc/self/status").read().splitlines()

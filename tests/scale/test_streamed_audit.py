@@ -9,7 +9,7 @@ import pytest
 
 import vicinal
 from vicinal.audits import sampled, scale
-from vicinal.audits.inputs import AuditSettings
+from vicinal.audits.settings import AuditSettings
 from vicinal.checks import InputError
 
 RAW = AuditSettings(space="raw", k=20)

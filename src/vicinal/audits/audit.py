@@ -28,7 +28,7 @@ from vicinal.audits.facts import Facts, gather
 from vicinal.audits.familiarity import unknowns_of, untested
 from vicinal.audits.frames import Columns
 from vicinal.audits.head_rows import head_rows
-from vicinal.audits.inputs import About, AuditSettings, AuditWarning, ready_sets, warn
+from vicinal.audits.inputs import AuditWarning, ready_sets, warn
 from vicinal.audits.keywords import asked_settings, check_model, from_frames, given_images
 from vicinal.audits.map import map_of
 from vicinal.audits.model import ModelFacts, images_of, listen
@@ -39,6 +39,7 @@ from vicinal.audits.scale import audit_at_scale, is_source, on_ray
 from vicinal.audits.scoring import MIN_ECE_ROWS, head_record, risk_coverage_of, sweep_over_k
 from vicinal.audits.searching import search_facts
 from vicinal.audits.sections import Data, Duplicates, Head, PriorShift
+from vicinal.audits.settings import About, AuditSettings
 from vicinal.audits.suspects import label_audit
 from vicinal.confidence.head import TrustHead
 from vicinal.neighbors.search.resumable import Progress
@@ -297,8 +298,8 @@ def not_checked(facts: Facts) -> dict[str, str]:
 SECTIONS: dict[str, Callable[[Facts], Any]] = {
     "name": lambda f: f.about.name,
     "classes": lambda f: f.sets.names,
-    "data": data_of,
     "heads": heads_of,
+    "data": data_of,
     "head_rows": head_rows,
     "recommended": lambda f: f.choice.head,
     "recommendation": recommendation_of,

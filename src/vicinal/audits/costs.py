@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from vicinal.audits.entangled_layers import HISTORY_ROWS
-from vicinal.audits.inputs import AuditSettings
+from vicinal.audits.settings import AuditSettings
 from vicinal.audits.stress import EXTENTS
 
 

@@ -21,9 +21,9 @@ from sklearn.datasets import load_digits
 from torch import Tensor, nn
 
 from vicinal.audits.audit import audit
-from vicinal.audits.inputs import About, AuditSettings
 from vicinal.audits.record import Audit
 from vicinal.audits.sections import Planted
+from vicinal.audits.settings import About, AuditSettings
 from vicinal.neighbors.search.resumable import Progress
 
 TRAIN, SUPPORT = 600, 700

@@ -24,13 +24,14 @@ from vicinal.audits.familiarity import combination_of, foreignness, kept_standar
 from vicinal.audits.fitted_space import most_neighbors, space_facts, space_of
 from vicinal.audits.fitting import fitting_of, left_out_losses
 from vicinal.audits.heads import HEADS, RECIPES, Answer, Fold, Task, best_vote_k, held_out_view
-from vicinal.audits.inputs import About, AuditSettings, LabeledRows, Sets, usable_k, warn
+from vicinal.audits.inputs import LabeledRows, Sets, usable_k, warn
 from vicinal.audits.linear_view import LinearView, linear_view
 from vicinal.audits.model import ModelFacts
 from vicinal.audits.recommend import Choice, choice_of, keepable, kept_blend
 from vicinal.audits.scoring import Scored
 from vicinal.audits.searching import Searching
 from vicinal.audits.sections import SpaceFacts
+from vicinal.audits.settings import About, AuditSettings
 from vicinal.audits.stress import stressed
 from vicinal.audits.suspects import ScoredLabels, class_log_probs, scored_labels
 from vicinal.checks import InputError
@@ -276,6 +277,8 @@ def gather(
     """
     k, codes = usable_k(settings, sets), sets.codes
     given = None if logits is None else aligned_logits(logits, sets, about.class_names)
+    if progress is not None:
+        progress("space", 0, None)
     fit = space_of(settings, sets, k)
     sets = sets.mapped(fit.space)
     if fit.crossed is not None and settings.k is None:
@@ -364,7 +367,7 @@ def split_of(
 
 def _evidence(neighborhood: Neighborhood, codes: Tensor, counts: Tensor) -> Evidence:
     """Of the rows whose class the support has."""
-    known = (codes >= 0).nonzero().flatten()
+    known = codes >= 0
     return Evidence(neighborhood.rows(known), codes[known], counts, leave_one_out=False)
 
 

@@ -6,8 +6,9 @@ support's own rows are searched fold by fold, each in a map fitted without them.
 
 from __future__ import annotations
 
-from vicinal.audits.inputs import AuditSettings, Sets
+from vicinal.audits.inputs import Sets
 from vicinal.audits.sections import SpaceFacts
+from vicinal.audits.settings import AuditSettings
 from vicinal.confidence.ned.space import SpaceFit, fit_space
 from vicinal.confidence.support import CrossFit
 from vicinal.labels import Labels

@@ -17,22 +17,18 @@ from torch import Tensor
 
 from vicinal.audits.class_order import stated_positions
 from vicinal.audits.sections import SetFacts
+from vicinal.audits.settings import About, AuditSettings
 from vicinal.checks import (
     InputError,
     as_matrix,
     as_tensor,
-    check_choice,
     check_k,
     check_same_width,
-    check_share,
-    check_whole,
 )
 from vicinal.files import fingerprint
 from vicinal.labels import UNKNOWN, UNLABELED, Labels, codes_of, labels_of
 from vicinal.neighbors.distances import unit_rows
-from vicinal.neighbors.search.choice import RECALL, SEARCHES
-from vicinal.neighbors.spaces import RAW, SPACES, Space
-from vicinal.records import Record
+from vicinal.neighbors.spaces import RAW, Space
 
 DEFAULT_K = 100
 
@@ -44,88 +40,6 @@ class AuditWarning(UserWarning):
 def warn(sentence: str) -> None:
     """Every sentence of an audit goes this way, and that of the heads it uses goes beside it."""
     warnings.warn(sentence, AuditWarning, stacklevel=2)
-
-
-@dataclass(frozen=True)
-class AuditSettings(Record):
-    """Everything that decides the numbers, besides the data. The defaults are the command line's.
-
-    k: neighbors that vote; None is 100, or the whole of a smaller support.
-    space: the linear map before the distances; ``"fit"`` is what held-out support rows choose.
-    target_accuracy: what accepted rows keep; None is the highest of 0.90, 0.95, 0.97 and 0.99 that
-        at least half of the rows can be shown to meet, else the accuracy itself.
-    unknown: query rows of a class the support lacks count as ``"wrong"``, or as ``"unlabeled"``.
-    embedding, layers: which layers of a model to search in, and to tell the story of.
-    unfamiliar: the share of ordinary rows that may be called so; a promise.
-    stress: a model's inputs are corrupted and attacked a little, fully, or not (``"none"``).
-    map: ``"tsne"`` places rows near their neighbors, ``"linear"`` is quicker, ``"none"`` skips it.
-    search, recall: who finds neighbors: ``"exact"``, ``"faiss"``, or ``"auto"``, which is exact
-        until lists cost less here; and the share of the true ones to find where that is not all.
-    """
-
-    k: int | None = None
-    metric: str = "sqeuclidean"
-    normalize: bool = False
-    target_accuracy: float | None = None
-    prior: str = "support"
-    unknown: str = "wrong"
-    force_ece: bool = False
-    seed: int = 0
-    search: str = "auto"
-    embedding: str | None = None
-    layers: tuple[str, ...] = ()
-    network_rows: int = 400
-    unfamiliar: float = 0.05
-    space: str = "fit"
-    stress: str = "small"
-    map: str = "tsne"
-    recall: float = RECALL
-
-    def __post_init__(self) -> None:
-        if self.k is not None:
-            check_whole(self.k, "k", 1)
-        if self.target_accuracy is not None:
-            check_share(self.target_accuracy, "target_accuracy")
-        check_share(self.unfamiliar, "unfamiliar")
-        check_whole(self.seed, "seed")
-        check_whole(self.network_rows, "network_rows")
-        super().__post_init__()
-        check_choice(self.metric, "metric", ("sqeuclidean", "euclidean", "cosine"))
-        check_choice(self.space, "space", (*SPACES, "fit"))
-        check_choice(self.map, "map", ("tsne", "linear", "none"))
-        check_choice(self.prior, "prior", ("support", "uniform"))
-        check_choice(self.stress, "stress", ("none", "small", "full"))
-        check_choice(self.unknown, "unknown", ("wrong", "unlabeled"))
-        check_choice(self.search, "search", SEARCHES)
-        if self.recall != 1:  # all of them: exact
-            check_share(self.recall, "recall")
-
-    @property
-    def searched(self) -> tuple[str, ...]:
-        """What decides who is near whom, besides rows and k."""
-        return (self.metric, self.search, self.space, str(self.recall))
-
-
-@dataclass(frozen=True)
-class About:
-    """What the rows are called and look like; nothing here changes a number."""
-
-    name: str = "audit"
-    support_name: str = "support"
-    query_name: str = "query"
-    calib_name: str = "calib"
-    foreign_name: str = "foreign"
-    support_ids: Sequence[str] | None = None
-    query_ids: Sequence[str] | None = None
-    class_names: Sequence[str] | Mapping[Any, str] | None = None  # in the order of the logits
-    features: tuple[str, ...] = ()  # what the columns of the rows are called
-    model: str | None = None
-    command: str = ""
-    reproduce: str = ""
-    media: Any = None
-    show_images: bool = True  # take them from the model's inputs where no media are given
-    warnings: tuple[str, ...] = ()
-    config: dict[str, Any] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, eq=False)
@@ -247,8 +161,8 @@ def ready_sets(
         check_same_width(first.rows, third.rows, "support", "calib")
     if second.codes is None:
         warn(
-            "query has no labels: running in predict-only mode (no accuracy, no ECE). To "
-            "calibrate, pass --calib with labels."
+            "query has no labels: running in predict-only mode (no accuracy, no ECE)."
+            + ("" if calib is not None else " To calibrate, pass --calib with labels.")
         )
     fourth = None
     if foreign is not None:

@@ -10,9 +10,9 @@ from typing import Any
 from torch import nn
 
 from vicinal.audits.frames import Columns, FrameRows, frame_rows, is_frame
-from vicinal.audits.inputs import About, AuditSettings
 from vicinal.audits.pictures import media_of_images
 from vicinal.audits.record import Media
+from vicinal.audits.settings import About, AuditSettings
 from vicinal.checks import InputError, check_choice
 
 METRICS = ("auto", "sqeuclidean", "euclidean", "cosine")

@@ -14,8 +14,8 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from vicinal.audits.inputs import AuditSettings
 from vicinal.audits.sections import FitPoint, Histogram, NetworkView
+from vicinal.audits.settings import AuditSettings
 from vicinal.capture import batches, some_rows
 from vicinal.checks import InputError
 from vicinal.neighbors.search.exact import ExactSearch

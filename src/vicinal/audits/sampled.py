@@ -21,17 +21,10 @@ from torch import Tensor
 
 from vicinal.audits.facts import Facts, split_of
 from vicinal.audits.fitted_space import most_neighbors, space_facts, space_of
-from vicinal.audits.inputs import (
-    DEFAULT_K,
-    About,
-    AuditSettings,
-    LabeledRows,
-    Sets,
-    ready_sets,
-    usable_k,
-)
+from vicinal.audits.inputs import DEFAULT_K, LabeledRows, Sets, ready_sets, usable_k
 from vicinal.audits.linear_view import sample
 from vicinal.audits.searching import Searching
+from vicinal.audits.settings import About, AuditSettings
 from vicinal.capture import ShardStore
 from vicinal.capture.sources import Rows
 from vicinal.checks import check_k

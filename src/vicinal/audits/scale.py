@@ -25,11 +25,11 @@ import torch
 
 from vicinal.audits import sampled
 from vicinal.audits.facts import Facts
-from vicinal.audits.inputs import About, AuditSettings
 from vicinal.audits.parts import Parts, Run, in_turn
 from vicinal.audits.record import Audit
 from vicinal.audits.sampled import Whole, sampled_facts, sampled_sets, whole_set
 from vicinal.audits.search_record import Scale
+from vicinal.audits.settings import About, AuditSettings
 from vicinal.audits.streamed_cases import CaseJudge, verdict_counts
 from vicinal.audits.streamed_labels import LabelJudge, streamed_labels
 from vicinal.audits.streamed_sections import sections_of_all

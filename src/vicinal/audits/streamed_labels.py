@@ -33,6 +33,7 @@ from vicinal.confidence.label_noise import AMBIGUOUS, true_label_log_posterior
 from vicinal.confidence.ned.effects import label_effects
 from vicinal.confidence.ned.posterior import neighbor_log_weights
 from vicinal.neighbors.neighborhood import Neighborhood
+from vicinal.neighbors.neighborhood import joined as joined_lists
 
 MOST_SUSPECTS = 10_000  # in the record, on the page and in suspects.csv
 MOST_ROWS = 200_000  # in the record and in labels.csv
@@ -54,12 +55,7 @@ class LabelJudge:
         source = compared(self.whole.rows, self.settings)
         rows = torch.cat([block for _, block in source.blocks(JUDGED, start, stop)])
         own = torch.arange(start, stop)
-        support = self.ned.support_
-        near = support.search.query(support.space(rows), self.k, exclude=own).cpu()
-        place, mine = self._anchors_among(own)  # found before, by a map that had not seen them
-        near.distances[mine] = self.graph.distances[place].to(near.distances)
-        near.indices[mine] = self.graph.indices[place]
-        near = near.labeled(support.voters)
+        near = self._neighbors(own, rows)
         parts = [
             self._judged(
                 own[at : at + JUDGED], rows[at : at + JUDGED], near.rows(slice(at, at + JUDGED))
@@ -67,6 +63,16 @@ class LabelJudge:
             for at in range(0, len(rows), JUDGED)
         ]
         return {"id": self.whole.rows.ids(start, stop), **joined(parts)}
+
+    def _neighbors(self, own: Int[Tensor, " m"], rows: Float[Tensor, "m d"]) -> Neighborhood:
+        """Of the anchors as they were found before, by a map that had not seen them."""
+        support, (place, mine) = self.ned.support_, self._anchors_among(own)
+        rest = torch.ones(len(own), dtype=torch.bool).index_fill_(0, mine, False).nonzero()[:, 0]
+        near, order = self.graph.rows(place), torch.cat([mine, rest])
+        if len(rest):
+            asked = support.search.query(support.space(rows[rest]), self.k, exclude=own[rest])
+            near = joined_lists([near, asked.cpu().labeled(support.voters)])
+        return near.rows(order.argsort())
 
     def log_probs(
         self, own: Int[Tensor, " m"], rows: Float[Tensor, "m d"], near: Neighborhood

@@ -20,7 +20,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vicinal.audits.files import word
-from vicinal.audits.inputs import About, class_names
+from vicinal.audits.inputs import class_names
+from vicinal.audits.settings import About
 from vicinal.checks import InputError, check_choice, closest
 from vicinal.cli.row_set import RowSet
 from vicinal.files import reading, regular_file

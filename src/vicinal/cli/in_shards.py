@@ -7,8 +7,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from vicinal.audits.inputs import About
 from vicinal.audits.scale import as_rows
+from vicinal.audits.settings import About
 from vicinal.capture.row_files import KINDS, Names
 from vicinal.capture.shards import MANIFEST
 from vicinal.checks import InputError
@@ -59,7 +59,6 @@ def sharded_sets(
         **{"query_name": titles["support_name"], **titles},  # type: ignore[arg-type]
         class_names=class_names,
         command=shlex.join(["vicinal", *sys.argv[1:]]),
-        reproduce="vicinal audit --config config.json",
         show_images=False,
         config=as_config(options),
     )

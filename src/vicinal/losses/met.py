@@ -93,6 +93,14 @@ class MeetingLoss(nn.Module):
         reference_labels: Tensor | None = None,
         exclude_self: bool = False,
     ) -> Tensor:
+        """The loss of one batch.
+
+        Parameters
+        ----------
+        x, labels : rows and their classes.
+        reference, reference_labels : rows that are met in place of the batch.
+        exclude_self : the reference begins with the batch, and no row meets itself.
+        """
         return type(self).loss(
             x,
             labels,

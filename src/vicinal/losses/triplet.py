@@ -275,6 +275,7 @@ class TripletLoss(MeetingLoss):
         exclude_self: bool = False,
         triplets: Triplets | None = None,
     ) -> Tensor:
+        """The loss of one batch; parameters as in :func:`triplet_loss`."""
         return triplet_loss(
             x,
             labels,

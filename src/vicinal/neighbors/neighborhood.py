@@ -72,7 +72,9 @@ class Neighborhood(_Pair):
         return Neighborhood(self.distances, self.indices, labels[self.indices.to(labels.device)])
 
     def rows(self, keep: Tensor | slice) -> Neighborhood:
-        """Of some rows only: positions, a mask or a slice."""
+        """Of some rows only: positions, a slice, or a mask; the same where a mask keeps all."""
+        if isinstance(keep, Tensor) and keep.dtype == torch.bool and bool(keep.all()):
+            return self
         return self._each(lambda column: _rows(column, keep))
 
     def first(self, k: int) -> Neighborhood:

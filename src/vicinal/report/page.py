@@ -93,7 +93,14 @@ def class_charts(audit: Audit) -> list[Figure]:
 def render(
     audit: Audit, media: Media | None = None, *, max_mb: float = 10.0, predict: str = ""
 ) -> str:
-    """The page as one HTML text of at most ``max_mb`` megabytes, data and thumbnails inside."""
+    """The page as one HTML text of at most ``max_mb`` megabytes, data and thumbnails inside.
+
+    Parameters
+    ----------
+    audit, media : the record, and what its rows look like.
+    max_mb : how large the text may be; cards are left out to keep to it.
+    predict : where a live page sends what is typed or dropped; empty: it is not live.
+    """
     view = view_of(audit, media, predict)
     shell = len(page(view, Payload("{}")).encode("utf-8", "replace")) + 4096
     payload = fill(audit, media, int(max_mb * MEGABYTE) - shell, MOST_CARDS)

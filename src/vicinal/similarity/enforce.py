@@ -71,19 +71,7 @@ def density_gap(k: Float[Tensor, "n n"], q: float) -> Float[Tensor, " n"]:
 
 
 class SimilarityLoss(nn.Module):
-    """What the losses below have in common: which gradients they read, and how they are reduced.
-
-    Parameters
-    ----------
-    outputs
-        What f is, as for :class:`~vicinal.similarity.GradientKernel`.
-    params
-        Names of parameters or layers, or regular expressions; None: all trainable ones.
-    strict
-        Compare two samples with plain autograd at first use; a difference is an error.
-    reduction
-        ``"mean"``, ``"sum"`` or ``"none"``.
-    """
+    """What the losses below have in common: which gradients they read, and how they are reduced."""
 
     def __init__(
         self,
@@ -93,6 +81,15 @@ class SimilarityLoss(nn.Module):
         strict: bool = True,
         reduction: str = "mean",
     ) -> None:
+        """Which gradients are compared.
+
+        Parameters
+        ----------
+        outputs : what f is, as for :class:`~vicinal.similarity.GradientKernel`.
+        params : names of parameters or layers, or regular expressions; None: all trainable ones.
+        strict : compare two samples with plain autograd at first use; a difference is an error.
+        reduction : ``"mean"``, ``"sum"`` or ``"none"``.
+        """
         super().__init__()
         check_choice(reduction, "reduction", REDUCTIONS)
         self.outputs, self.params, self.strict = outputs, params, strict
@@ -104,7 +101,7 @@ class SimilarityLoss(nn.Module):
             model, x, target, outputs=self.outputs, params=self.params, strict=self.strict
         )
 
-    def of_both(
+    def _of_both(
         self,
         model: nn.Module,
         x: Tensor,
@@ -127,9 +124,8 @@ class SimilarityLoss(nn.Module):
 class SetSimilarityLoss(SimilarityLoss):
     """``-`` :func:`set_similarity`: the samples of each group are to be treated alike, exactly.
 
-    The arguments are those of :class:`SimilarityLoss`. ``groups`` (n,) are integers, labels for
-    instance; None: the batch is one group. The mean is over groups of two or more; without any the
-    loss is 0.
+    ``groups`` (n,) are integers, labels for instance; None: the batch is one group. The mean is
+    over groups of two or more; without any the loss is 0.
 
     >>> model = nn.Sequential(nn.Linear(2, 4), nn.Tanh(), nn.Linear(4, 1))
     >>> loss = SetSimilarityLoss()(model, torch.randn(6, 2), torch.tensor([0, 0, 0, 1, 1, 1]))
@@ -198,7 +194,7 @@ class PairSimilarityLoss(SimilarityLoss):
                 f"`x` and `x2` must hold pairs row by row: x has shape {tuple(x.shape)}, x2 "
                 f"{tuple(x2.shape)}. Pad or cut them to one shape."
             )
-        g = self.of_both(model, x, x2, target, target2)
+        g = self._of_both(model, x, x2, target, target2)
         unit, n = g.unit(), len(x)
         k = paired(select(unit, slice(0, n)), select(unit, slice(n, 2 * n)))
         if g.within_class and g.target is not None:

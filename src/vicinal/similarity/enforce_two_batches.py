@@ -112,7 +112,7 @@ class TwoBatchSimilarityLoss(SimilarityLoss):
                 f"the samples of `x1` and `x2` must have one shape, got {tuple(x1.shape[1:])} and "
                 f"{tuple(x2.shape[1:])}."
             )
-        return self.of(self.of_both(model, x1, x2, target, target2), len(x1))
+        return self.of(self._of_both(model, x1, x2, target, target2), len(x1))
 
     def of(self, gradients: Gradients, first: int) -> Tensor:
         """The same from gradients of both batches, the ``first`` rows being the first's."""

@@ -83,6 +83,12 @@ def leave_one_out(
 ) -> Neighborhood:
     """The k nearest *other* rows of every row of the support, which is read a block at a time.
 
+    Parameters
+    ----------
+    search, k : who is asked, and for how many.
+    store : keeps finished blocks, so that a stopped call goes on.
+    progress, title : called as ``progress(title, done, total)``.
+
     >>> import torch
     >>> from vicinal.neighbors.search import ExactSearch
     >>> search = ExactSearch().build(torch.tensor([[0.0], [1.0], [3.0]]))

@@ -1,0 +1,112 @@
+"""What decides an audit's numbers besides the data, and what its rows are called."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from vicinal.checks import check_choice, check_share, check_whole
+from vicinal.neighbors.search.choice import RECALL, SEARCHES
+from vicinal.neighbors.spaces import SPACES
+from vicinal.records import Record
+
+
+@dataclass(frozen=True)
+class AuditSettings(Record):
+    """Everything that decides the numbers, besides the data. The defaults are the command line's.
+
+    Parameters
+    ----------
+    k : neighbors that vote; None is 100, or the whole of a smaller support.
+    metric, normalize : which distance, and whether rows are scaled to length 1 before it.
+    space : the linear map before the distances; ``"fit"`` is what held-out support rows choose.
+    target_accuracy : what accepted rows keep; None is the highest of 0.90, 0.95, 0.97 and 0.99 that
+        at least half of the rows can be shown to meet, else the accuracy itself.
+    prior : class shares that NED's background and sums stand on: ``"support"`` or ``"uniform"``.
+    unknown : query rows of a class the support lacks count as ``"wrong"``, or as ``"unlabeled"``.
+    force_ece : also of fewer rows than an ECE can be read from.
+    seed : of all that is drawn.
+    embedding, layers : which layers of a model to search in, and to tell the story of.
+    network_rows : how many rows the network's own view compares.
+    unfamiliar : the share of ordinary rows that may be called so; a promise.
+    stress : a model's inputs are corrupted and attacked a little, fully, or not (``"none"``).
+    map : ``"tsne"`` places rows near their neighbors, ``"linear"`` is quicker, ``"none"`` skips it.
+    search, recall : who finds neighbors: ``"exact"``, ``"faiss"``, or ``"auto"``, which is exact
+        until lists cost less here; and the share of the true ones to find where that is not all.
+    """
+
+    k: int | None = None
+    metric: str = "sqeuclidean"
+    normalize: bool = False
+    target_accuracy: float | None = None
+    prior: str = "support"
+    unknown: str = "wrong"
+    force_ece: bool = False
+    seed: int = 0
+    search: str = "auto"
+    embedding: str | None = None
+    layers: tuple[str, ...] = ()
+    network_rows: int = 400
+    unfamiliar: float = 0.05
+    space: str = "fit"
+    stress: str = "small"
+    map: str = "tsne"
+    recall: float = RECALL
+
+    def __post_init__(self) -> None:
+        if self.k is not None:
+            check_whole(self.k, "k", 1)
+        if self.target_accuracy is not None:
+            check_share(self.target_accuracy, "target_accuracy")
+        check_share(self.unfamiliar, "unfamiliar")
+        check_whole(self.seed, "seed")
+        check_whole(self.network_rows, "network_rows")
+        super().__post_init__()
+        check_choice(self.metric, "metric", ("sqeuclidean", "euclidean", "cosine"))
+        check_choice(self.space, "space", (*SPACES, "fit"))
+        check_choice(self.map, "map", ("tsne", "linear", "none"))
+        check_choice(self.prior, "prior", ("support", "uniform"))
+        check_choice(self.stress, "stress", ("none", "small", "full"))
+        check_choice(self.unknown, "unknown", ("wrong", "unlabeled"))
+        check_choice(self.search, "search", SEARCHES)
+        if self.recall != 1:  # all of them: exact
+            check_share(self.recall, "recall")
+
+    @property
+    def searched(self) -> tuple[str, ...]:
+        """What decides who is near whom, besides rows and k."""
+        return (self.metric, self.search, self.space, str(self.recall))
+
+
+@dataclass(frozen=True)
+class About:
+    """What the rows are called and look like; nothing here changes a number.
+
+    Parameters
+    ----------
+    name, support_name, query_name, calib_name, foreign_name : of the audit and of its sets.
+    support_ids, query_ids : of the rows; None: their numbers.
+    class_names : in the order of the logits, or ``{class: name}``.
+    features : what the columns of the rows are called.
+    model, command, reproduce, config, warnings : written into the record as they are.
+    media, show_images : what rows look like (:class:`~vicinal.audits.record.Media`); where none are
+        given, a model's inputs are shown unless this is False.
+    """
+
+    name: str = "audit"
+    support_name: str = "support"
+    query_name: str = "query"
+    calib_name: str = "calib"
+    foreign_name: str = "foreign"
+    support_ids: Sequence[str] | None = None
+    query_ids: Sequence[str] | None = None
+    class_names: Sequence[str] | Mapping[Any, str] | None = None
+    features: tuple[str, ...] = ()
+    model: str | None = None
+    command: str = ""
+    reproduce: str = ""
+    media: Any = None
+    show_images: bool = True
+    warnings: tuple[str, ...] = ()
+    config: dict[str, Any] = field(default_factory=dict)
