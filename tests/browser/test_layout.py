@@ -10,7 +10,14 @@ from pathlib import Path
 
 import pytest
 
-from report.synthetic import comparison, hostile_audit, image_audit, table_audit, text_audit
+from report.synthetic import (
+    comparison,
+    hostile_audit,
+    image_audit,
+    table_audit,
+    text_audit,
+    unlabeled,
+)
 from vicinal.report import save_compare, save_report
 
 pytestmark = pytest.mark.browser
@@ -30,6 +37,7 @@ PAGES = {
     "texts": text_audit,
     "tables": table_audit,
     "hostile": hostile_audit,
+    "unlabeled": lambda: (unlabeled(table_audit()[0]), table_audit()[1]),
 }
 
 

@@ -89,7 +89,9 @@ def test_a_config_alone_repeats_a_run_but_runs_no_model_by_itself(vicinal, files
     assert code == 0, err
     one, two = (json.loads((photos / n / "summary.json").read_text()) for n in ("one", "two"))
     assert one["heads"] == two["heads"]
-    assert one["provenance"]["reproduce"] == "vicinal audit --config config.json"
+    again = one["provenance"]["reproduce"]
+    assert again == "vicinal audit --config one/config.json"
+    assert vicinal(*again.split()[1:], "-q")[0] == 0
     code, _, err = vicinal("audit")
     assert code == 2
     assert "vicinal audit TRAIN TEST, or vicinal audit --config" in err
@@ -104,13 +106,13 @@ def test_a_config_alone_repeats_a_run_but_runs_no_model_by_itself(vicinal, files
 def test_explore_is_advised_where_it_can_run(vicinal, files, monkeypatch):
     words = ("audit", files / "train.npz", files / "test.npz", "--k", "20", "-o", "run")
     _, out, _ = vicinal(*words)
-    assert "next   vicinal explore run" in out
+    assert "next   open run/report.html\n       vicinal explore run" in out
     found = importlib.util.find_spec
     monkeypatch.setattr(
         importlib.util, "find_spec", lambda name: None if name == "uvicorn" else found(name)
     )
     _, out, _ = vicinal(*words)
-    assert "next   vicinal explore" not in out
+    assert "       vicinal explore" not in out
     assert "pip install 'vicinal[explore]'" in out
 
 
@@ -202,7 +204,7 @@ def test_explore_judges_a_picture_by_the_model_that_is_typed(vicinal, photos, mo
     monkeypatch.chdir(photos)
     code, out, err = vicinal(*AUDIT, "-o", "run")
     assert code == 0, err
-    assert "next   vicinal explore run --model net.py:make" in out
+    assert "       vicinal explore run --model net.py:make" in out
     audit, picture = read_run(photos / "run"), (photos / "new" / "owl0.png").read_bytes()
     with pytest.raises(InputError, match="type it: vicinal explore --model net.py:make"):
         judge_of(photos / "run", audit)("owl0.png", picture)

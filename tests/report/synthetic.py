@@ -294,6 +294,21 @@ def build(z, y, zq, yq, *, classes, name):
     )
 
 
+def unlabeled(audit):
+    """The same where the query has no labels, as an audit leaves it."""
+    none = dict.fromkeys(("accuracy", "accuracy_se", "ece", "noise_floor", "nll"))
+    blank = dict.fromkeys(("precision", "recall", "ece", "noise_floor"))
+    return dataclasses.replace(
+        audit,
+        heads=[dataclasses.replace(h, **none, bins=(), even_bins=()) for h in audit.heads],
+        cases=dataclasses.replace(audit.cases, label=(None,) * len(audit.cases.id)),
+        class_facts=[dataclasses.replace(c, **blank, query=0) for c in audit.class_facts],
+        credibility=dataclasses.replace(audit.credibility, bins=()),
+        not_checked={**audit.not_checked, "accuracy": "the query has no labels"},
+        **dict.fromkeys(("risk_coverage", "sweep", "prior_shift", "stress", "agreement")),
+    )
+
+
 def comparison():
     return Comparison(
         "base",

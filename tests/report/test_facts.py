@@ -7,12 +7,13 @@ import numpy as np
 import pytest
 import torch
 
-from report.synthetic import image_audit, table_audit, text_audit
+from report.synthetic import image_audit, table_audit, text_audit, unlabeled
 from vicinal.audits.record import Media
 from vicinal.audits.sections import Recommendation, ReliabilityBin
 from vicinal.report import appearance, facts, opening, payload, words
 from vicinal.report.figures import structure, trust
 from vicinal.report.figures.reliability import FEW, close_reliability, reliability
+from vicinal.report.page import render
 from vicinal.report.svg import Plot, ticks
 
 
@@ -47,6 +48,27 @@ def test_when_another_head_is_better_the_first_sentence_says_so(digits):
 def test_an_ece_of_too_few_rows_is_not_printed(digits):
     audit = with_head(digits[0], ece=None, noise_floor=None)
     assert "too few labeled rows" in facts.headline(audit)[0]
+
+
+def test_without_labels_nothing_is_called_safe_and_no_empty_table_is_shown(digits):
+    audit = unlabeled(digits[0])
+    said = facts.headline(audit)
+    assert said[0].startswith("The query has no labels")
+    assert "query rows with labels" in said[1]
+    assert opening.tiles(audit)[0].title == "Supported, accuracy not measured"
+    page = render(audit)
+    assert 'class="heads"' not in page
+    assert "Accuracy by credibility" not in page
+    assert "precision" not in page.split('id="classes"')[1].split("</thead>")[0]
+    assert "The query has no labels." in page.split('id="trust"')[1].split("<section")[0]
+
+
+def test_where_the_head_is_offered_it_is_said_that_it_may_judge_the_same_rows_otherwise(digits):
+    audit = digits[0]
+    assert opening.actions(audit)[-1].effect.endswith(facts.SAVED_HEAD)
+    data = dataclasses.replace(audit.data, calib=audit.data.query)  # then the two are one
+    held = dataclasses.replace(audit, data=data)
+    assert facts.SAVED_HEAD not in opening.actions(held)[-1].effect
 
 
 def test_a_target_out_of_reach_is_said_to_be_out_of_reach(digits):

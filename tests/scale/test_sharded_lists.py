@@ -1,10 +1,13 @@
 """Lists over rows that are not in memory find what lists in memory find, and say what they miss."""
 
+import base64
+
 import numpy as np
 import pytest
 import torch
 
 import vicinal
+from doors.mutations import bytes_of, json_of
 from vicinal.audits import sampled, scale
 from vicinal.audits.settings import AuditSettings
 from vicinal.capture.sources import ArrayRows
@@ -151,11 +154,40 @@ def test_lists_that_were_kept_come_back_as_they_were_and_damaged_ones_are_refuse
     assert (again.title, again.recall_) == (first.title, first.recall_)
     for mine, theirs in zip(first.query(x[:50], 9), again.query(x[:50], 9), strict=True):
         assert torch.equal(mine, theirs)
-    raw = bytearray((tmp_path / "lists.faiss").read_bytes())
+    raw = bytearray((tmp_path / "lists.json").read_bytes())
     raw[len(raw) // 2] ^= 1
-    (tmp_path / "lists.faiss").write_bytes(raw)
+    (tmp_path / "lists.json").write_bytes(raw)
     with pytest.raises(InputError, match=r"checksum.* --fresh"):
         ShardedLists(kind="ivf", memory=SMALL, kept=tmp_path).build(ArrayRows(x))
+
+
+def forged_facts(facts, rng):
+    """A value of another kind, or other bytes for what was learned."""
+    if rng.random() < 0.6:
+        forged = json_of(facts, rng)
+        return forged if isinstance(forged, dict) else {"odd": forged}
+    raw = bytes_of(base64.b64decode(facts["learned"]), rng)
+    return facts | {"learned": base64.b64encode(raw).decode()}
+
+
+@pytest.mark.parametrize("coded_from", [2000, 10_000])
+def test_lists_that_somebody_else_made_are_refused_or_find_rows(
+    x, tmp_path, monkeypatch, coded_from
+):
+    monkeypatch.setattr(lists, "_CODED_FROM", coded_from)
+    make = lambda: ShardedLists(kind="ivf", memory=SMALL, kept=tmp_path).build(ArrayRows(x))
+    assert not make().exact
+    facts, rng, refused = lists.kept(tmp_path), np.random.default_rng(coded_from), 0
+    for _ in range(60):
+        lists.keep(tmp_path, forged_facts(facts, rng))  # with a checksum that is right
+        try:
+            found = make().query(x[:5], 3)
+        except InputError:
+            refused += 1
+        else:
+            assert bool(((found.indices >= 0) & (found.indices < len(x))).all())
+            assert bool(found.distances.isfinite().all())
+    assert 20 < refused < 60
 
 
 @pytest.mark.parametrize("pays", [False, True])

@@ -298,8 +298,8 @@ def not_checked(facts: Facts) -> dict[str, str]:
 SECTIONS: dict[str, Callable[[Facts], Any]] = {
     "name": lambda f: f.about.name,
     "classes": lambda f: f.sets.names,
-    "data": data_of,
     "heads": heads_of,
+    "data": data_of,
     "head_rows": head_rows,
     "recommended": lambda f: f.choice.head,
     "recommendation": recommendation_of,

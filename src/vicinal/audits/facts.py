@@ -277,6 +277,8 @@ def gather(
     """
     k, codes = usable_k(settings, sets), sets.codes
     given = None if logits is None else aligned_logits(logits, sets, about.class_names)
+    if progress is not None:
+        progress("space", 0, None)
     fit = space_of(settings, sets, k)
     sets = sets.mapped(fit.space)
     if fit.crossed is not None and settings.k is None:

@@ -161,8 +161,8 @@ def ready_sets(
         check_same_width(first.rows, third.rows, "support", "calib")
     if second.codes is None:
         warn(
-            "query has no labels: running in predict-only mode (no accuracy, no ECE). To "
-            "calibrate, pass --calib with labels."
+            "query has no labels: running in predict-only mode (no accuracy, no ECE)."
+            + ("" if calib is not None else " To calibrate, pass --calib with labels.")
         )
     fourth = None
     if foreign is not None:

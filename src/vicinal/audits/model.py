@@ -141,6 +141,8 @@ def listen(
     if support.labels is None:
         raise InputError("`train` has no labels. Pass (x, y), or a Dataset of pairs.")
     embedded = support[embedding], query[embedding]
+    tell = progress or (lambda title, done, total: None)
+    tell("layers", 0, None)
     votes, shares, neighborhoods = _layer_votes(support, query, story, settings.seed)
     some = sampled(len(support.labels), STORY_ROWS, settings.seed)
     unknowns = None if unknown is None else model_scores(support, query, unknown, story, some)
@@ -149,6 +151,7 @@ def listen(
         same = sampled(len(support.labels), HISTORY_ROWS, settings.seed)
         read = some_rows(train, same, "train")
         layers = with_history(layers, states, model, read, settings.seed, progress)
+    tell("network", 0, None)
     network, missing = network_facts(model, train, test, embedded, support.labels, settings)
     return ModelFacts(
         source=Source(model, train, test, embedding, progress),

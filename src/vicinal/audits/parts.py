@@ -61,7 +61,7 @@ def parquet() -> Any:
 
 
 _FOLDER = re.compile(r"(labels|samples)-[0-9a-f]{16}-[0-9]+|search-[0-9a-f]{16}")
-_PART = re.compile(r"part-[0-9]{5,}\.parquet|lists\.(faiss|json)")
+_PART = re.compile(r"part-[0-9]{5,}\.parquet|lists\.json")
 
 
 def is_parts(folder: Path) -> bool:

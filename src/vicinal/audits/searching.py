@@ -19,13 +19,14 @@ from vicinal.audits.inputs import LabeledRows, warn
 from vicinal.audits.search_record import SearchFacts
 from vicinal.audits.settings import AuditSettings
 from vicinal.capture import ShardStore
+from vicinal.checks import check_choice
 from vicinal.confidence.support import CrossFit
 from vicinal.evaluation.calibration import expected_calibration_error
-from vicinal.files import fingerprint
+from vicinal.files import fingerprint, reading
 from vicinal.neighbors.neighborhood import Neighborhood, joined
 from vicinal.neighbors.search import Search, make_search
 from vicinal.neighbors.search.cost import PATIENCE, SAMPLE, exact_seconds
-from vicinal.neighbors.search.lists import keep, kept
+from vicinal.neighbors.search.lists import AGAIN, keep, kept
 from vicinal.neighbors.search.protocol import ApproximateSearch, EffortSearch
 from vicinal.neighbors.search.recall import Recall, drawn_rows, recall_of
 from vicinal.neighbors.search.resumable import Progress, resumable_query
@@ -136,9 +137,12 @@ class Searching:
             return make_search(name, metric, recall=recall, shape=shape).build(rows)
         key = fingerprint(self.support.fingerprint, *self.settings.searched, len(rows))[:16]
         decided = Path(self.work) / f"search-{key}"  # by the clock, so once for all runs
-        name = held[1]["search"] if (held := kept(decided)) else name
+        if (held := kept(decided)) is not None:
+            with reading(decided, AGAIN):
+                name = held["search"]
+                check_choice(name, "search", ("exact", "faiss"))
         made = make_search(name, metric, recall=recall, shape=shape).build(rows)
-        keep(decided, None, {"search": "exact" if made.exact else "faiss"})
+        keep(decided, {"search": "exact" if made.exact else "faiss"})
         return made
 
     def _asked(

@@ -34,20 +34,30 @@ def what_was_written(folder: Path) -> Iterator[str]:
     cleaned = f" · {CLEANED}" if (folder / CLEANED).exists() else ""
     parts = " · every row in labels-*.parquet" if any(folder.glob("labels-*.parquet")) else ""
     yield f"wrote  {page} ({size}) · {files}{kept}{cleaned}{parts}"
+    yield f"next   open {page}"
     if all(importlib.util.find_spec(name) for name in SERVER):
-        yield f"next   {explore_command(config, folder)}"
+        yield f"       {explore_command(config, folder)}"
     else:
-        yield f"next   open {page}"
         yield "       (vicinal explore judges new inputs live: pip install 'vicinal[explore]')"
     if kept:
         yield f"       {predict_command(config, head)}"
 
 
 def explore_command(config: Mapping[str, Any], folder: Path) -> str:
-    """A model of the user's has to be typed: the folder only names it."""
-    model = config.get("model")
-    typed = [] if model in (None, OWN_MODEL) else ["--model", str(model)]
-    return shlex.join(["vicinal", "explore", str(folder), *typed])
+    return shlex.join(["vicinal", "explore", str(folder), *typed(config.get("model"))])
+
+
+def repeat_command(model: str | None, folder: Path) -> str:
+    """
+    >>> repeat_command("net.py:make", Path("runs/one"))
+    'vicinal audit --config runs/one/config.json --model net.py:make'
+    """
+    return shlex.join(["vicinal", "audit", "--config", str(folder / CONFIG), *typed(model)])
+
+
+def typed(model: Any) -> list[str]:
+    """A model of the user's has to be typed: a folder only names it."""
+    return [] if model in (None, OWN_MODEL) else ["--model", str(model)]
 
 
 def predict_command(config: Mapping[str, Any], head: Path) -> str:

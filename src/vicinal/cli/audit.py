@@ -29,7 +29,7 @@ from vicinal.audits.sections import Head
 from vicinal.audits.settings import About, AuditSettings
 from vicinal.capture import read_weights, row_count
 from vicinal.checks import InputError, check_choice
-from vicinal.cli.advice import what_was_written
+from vicinal.cli.advice import repeat_command, what_was_written
 from vicinal.cli.classes import order_for, stated_order
 from vicinal.cli.clock import Clock
 from vicinal.cli.config import as_config
@@ -53,6 +53,7 @@ from vicinal.cli.verbs import METRICS, AuditOptions
 from vicinal.files import remove_tree
 from vicinal.report.facts import (
     label_sentences,
+    scored,
     stress_sentences,
     target_sentence,
     threshold_sentence,
@@ -72,7 +73,7 @@ def run(options: AuditOptions) -> None:
         raise InputError(
             "nothing to audit: vicinal audit TRAIN TEST, or vicinal audit --config run/config.json."
         )
-    clock = Clock("reading")
+    clock = console.clock = Clock("reading")
     prepared = prepare(options, console)
     folder = options.out or next_folder(Path("runs"), "audit")
     with locked(folder, "run"):
@@ -83,7 +84,7 @@ def run(options: AuditOptions) -> None:
                 **prepared.arguments,
                 settings=settings_of(prepared.options),
                 on=options.on,
-                about=prepared.about,
+                about=replace(prepared.about, reproduce=repeat_command(options.model, folder)),
                 work=folder / WORK,
                 progress=step,
             )
@@ -128,8 +129,10 @@ def _data(audit: Audit) -> Iterator[str]:
 def _heads(audit: Audit) -> Iterator[str]:
     chosen = audit.risk_coverage.chosen if audit.risk_coverage else None
     cover = f"cover@{level(chosen.target if chosen else 0.99)}"
-    yield f"  {'':<34}{'accuracy':>14}{'ECE (floor)':>16}{'NLL':>9}{cover:>12}"
-    for head in audit.heads:
+    shown = audit.heads if scored(audit) else ()
+    if shown:
+        yield f"  {'':<34}{'accuracy':>14}{'ECE (floor)':>16}{'NLL':>9}{cover:>12}"
+    for head in shown:
         mark = "  ← recommended" if head.name == audit.recommended else ""
         yield f"  {head.title:<34}{_cells(head)}{mark}"
     if audit.recommendation is not None:
@@ -179,8 +182,9 @@ def _findings(audit: Audit) -> Iterator[str]:
         top = audit.borders.pairs[0]
         a, b = audit.classes[top.a], audit.classes[top.b]
         yield f"  classes    {a} ↔ {b} share {percent(top.share, 0)} of between-class weight"
-    for section, why in audit.not_checked.items():
-        yield f"  not checked: {section} ({why})"
+    for why in dict.fromkeys(audit.not_checked.values()):
+        sections = [section for section, reason in audit.not_checked.items() if reason == why]
+        yield f"  not checked: {', '.join(sections)} ({why})"
     yield ""
 
 
@@ -349,7 +353,6 @@ def _about(options: AuditOptions, sets: dict[str, Any], names: list[str] | None 
         features=support.features,
         model=options.model,
         command=shlex.join(["vicinal", *sys.argv[1:]]),
-        reproduce="vicinal audit --config config.json",
         media=media,
         warnings=notes,
         show_images=not options.no_images,

@@ -65,6 +65,8 @@ class Console:
     quiet: bool = False
     aside: bool = False  # words to stderr, because stdout carries rows
     warned: list[str] = field(default_factory=list)
+    noted: set[str] = field(default_factory=set)
+    clock: Clock | None = None  # of the command, where it tells its time
 
     def __post_init__(self) -> None:
         self.out = Terminal(stderr=self.as_json or self.aside, highlight=False, soft_wrap=True)
@@ -73,6 +75,12 @@ class Console:
     def print(self, text: str = "") -> None:
         if not self.quiet:
             self.out.print(printable(text), markup=False)
+
+    def note(self, text: str) -> None:
+        """Once each, however many sets it is true of."""
+        if text not in self.noted:
+            self.noted.add(text)
+            self.print(text)
 
     def warn(self, text: str) -> None:
         """Once each, even under ``--quiet``: a warning is never hidden."""
@@ -87,8 +95,12 @@ class Console:
     @contextmanager
     def progress(self, title: str) -> Iterator[Callable[[int, int | None], None]]:
         """A bar with an estimate of the time left; called with (done, total)."""
-        with self.steps(Clock(title)) as step:
+        clock = self.clock or Clock(title)
+        around = clock.phase
+        clock.now(title)
+        with self.steps(clock) as step:
             yield lambda done, total: step(title, done, total)
+        clock.now(around)
 
     @contextmanager
     def steps(self, clock: Clock) -> Iterator[Callable[[str, int, int | None], None]]:

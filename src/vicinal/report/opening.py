@@ -9,6 +9,7 @@ from collections import Counter
 from dataclasses import dataclass
 
 from vicinal.audits.record import Audit
+from vicinal.report.facts import SAVED_HEAD
 from vicinal.report.words import count, level, percent, plural, threshold
 
 SAFE = 0.9  # the least accuracy that is called so: the lowest target an audit proposes
@@ -76,7 +77,9 @@ def accept_tile(audit: Audit) -> Tile:
 def accept_title(audit: Audit) -> str:
     """Nothing is called safe without a promise, or at one below the targets a run would choose."""
     pick = audit.risk_coverage.chosen if audit.risk_coverage else None
-    if pick is None or (pick.value is not None and pick.target >= SAFE):
+    if pick is None:
+        return "Supported, accuracy not measured"
+    if pick.value is not None and pick.target >= SAFE:
         return "Safe to accept"
     return f"Supported, {level(pick.target)} {'at least' if pick.value else 'not promised'}"
 
@@ -179,6 +182,8 @@ def ship_action(audit: Audit, predict: str) -> Action | None:
         f"{level(pick.target)} ({percent(1 - pick.delta, 0)} bound, n = {count(pick.rows)}). "
         f"{beyond_confidence(audit, pick.value)}"
     )
+    if audit.data.calib is None:
+        effect += f" {SAVED_HEAD}"
     title = f"Ship with confidence ≥ {threshold(pick.value)}"
     title += "" if pick.target >= SAFE else f", if {level(pick.target)} will do"
     from_python = audit.provenance.command.startswith("vicinal.audit")
@@ -194,4 +199,5 @@ def beyond_confidence(audit: Audit, least: float) -> str:
            "isolated": "isolated"}  # fmt: skip
     others = [f"{count(found[key])} {words}" for key, words in why.items() if found[key]]
     kept = f"Of {plural(len(sure), 'row')} this confident {count(found['supported'])} are supported"
-    return f"{kept}; {' and '.join(others)} go to people." if others else f"{kept}."
+    go = "goes" if len(sure) - found["supported"] == 1 else "go"
+    return f"{kept}; {' and '.join(others)} {go} to people." if others else f"{kept}."

@@ -15,14 +15,13 @@ themselves where many are, as long as that shows the neighbors (:meth:`InvertedL
 
 from __future__ import annotations
 
-import hashlib
+import base64
 import json
 import math
-import os
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import numpy as np
 import torch
@@ -30,7 +29,14 @@ from jaxtyping import Float, Int
 from numpy.typing import NDArray
 from torch import Tensor
 
-from vicinal.files import PARTIAL, DiskError, reading, reason, write_atomically
+from vicinal.files import (
+    DiskError,
+    fingerprint,
+    reading,
+    reason,
+    regular_file,
+    write_atomically,
+)
 from vicinal.neighbors.neighborhood import Neighborhood
 from vicinal.neighbors.search.cost import ITERATIONS, TRAINING, list_count
 from vicinal.neighbors.search.recall import Recall, recall_of
@@ -39,7 +45,9 @@ _CODED_FROM = 10_000  # rows below which there is nothing to learn codes from: t
 _PARTS = 128  # of a code at most; the sums of more do not fit the registers of a fast scan
 _FEW = 32  # lists whose tables cost little beside the candidates' distances
 _DEEPEST = 16  # candidates for each neighbor; beyond, codes are not what hides the others
-_FACTS, _INDEX = "lists.json", "lists.faiss"
+_WORDS = 16  # of a part of a code: four bits
+_FACTS = "lists.json"
+AGAIN = "Run the same command with --fresh."
 _BLOCK = 1 << 14  # rows that are handed over at a time
 clock = time.process_time  # of all threads: others on the machine do not count
 
@@ -49,17 +57,52 @@ class InvertedLists:
 
     def __init__(self, faiss: Any, n: int, some: NDArray[np.float32]) -> None:
         """For n rows to come, trained on ``some`` of them (:func:`training_rows`)."""
-        width = some.shape[1]
-        self.count, self.probes, self.depth = min(list_count(n), max(1, len(some) // 39)), 1, 2
-        columns = 2 * -(-width // (2 * _PARTS))  # to a part of the code
-        parts = -(-width // columns)
-        self._coded = coded = n >= _CODED_FROM
-        self._width = parts * columns if coded else width
-        codes = f"PQ{parts}x4fs" if coded else "Flat"
-        self._index = faiss.index_factory(self._width, f"IVF{self.count},{codes}")
+        self._make(faiss, n, some.shape[1], min(list_count(n), max(1, len(some) // 39)))
         self._index.cp.niter = ITERATIONS
         self._index.cp.min_points_per_centroid = 1  # list_count sees to it; faiss would print
         self._index.train(self._wide(some))
+
+    @classmethod
+    def of(cls, faiss: Any, n: int, width: int, facts: dict[str, Any]) -> Self:
+        """Empty lists for the same n rows, as :meth:`facts` tells of them; of values that such
+        facts cannot have a ValueError. faiss reads no file for it: its reader trusts what it reads.
+        """
+        lists, (probes, depth) = cls.__new__(cls), facts["effort"]
+        words = _WORDS if n >= _CODED_FROM else 0
+        raw = np.frombuffer(base64.b64decode(facts["learned"], validate=True), "<f4")
+        count = len(raw) // _wide_as(n, width)[0] - words
+        lists._make(faiss, n, width, count)
+        learned = raw.reshape(count + words, lists._width).astype(np.float32)
+        efforts = type(probes) is int and type(depth) is int and 1 <= depth <= 2 * _DEEPEST
+        if not (efforts and 1 <= probes <= count <= n and np.isfinite(learned).all()):
+            raise ValueError("these are no lists of so many rows")
+        lists._index.quantizer.add(learned[:count])
+        if lists._coded:
+            faiss.copy_array_to_vector(learned[count:].ravel(), lists._index.pq.centroids)
+            lists._index.by_residual = bool(facts["differences"])
+            lists._index.precompute_table()
+        lists._index.is_trained, lists.probes, lists.depth = True, probes, depth
+        return lists
+
+    def facts(self) -> dict[str, Any]:
+        """What was learned, as plain values: centers, below them the words of codes; effort."""
+        learned = [self._index.quantizer.reconstruct_n(0, self.count).ravel()]
+        if self._coded:
+            learned.append(self._vector(self._index.pq.centroids))
+        raw = np.concatenate(learned).astype("<f4").tobytes()
+        return {
+            "effort": [self.probes, self.depth],
+            "differences": bool(self._index.by_residual),
+            "learned": base64.b64encode(raw).decode(),
+        }
+
+    def _make(self, faiss: Any, n: int, width: int, count: int) -> None:
+        self.count, self.probes, self.depth, self._coded = count, 1, 2, n >= _CODED_FROM
+        self._width, parts = _wide_as(n, width)
+        codes = f"PQ{parts}x4fs" if self._coded else "Flat"
+        self._index = faiss.index_factory(self._width, f"IVF{count},{codes}")
+        self._vector = faiss.vector_to_array
+        self.ids = torch.empty(0, dtype=torch.long)
 
     def codings(self, some: NDArray[np.float32]) -> Iterator[None]:
         """Empty lists, to be filled: with rows coded themselves where many are read; with codes of
@@ -149,42 +192,32 @@ def training_rows(n: int, most: int | None = None) -> Int[Tensor, " t"]:
     return torch.from_numpy(np.sort(order[:most]))
 
 
-def keep(folder: Path, lists: InvertedLists | None, facts: dict[str, Any]) -> None:
-    """What was decided and made, for a run that goes on: lists, then facts with their checksum."""
+def _wide_as(n: int, width: int) -> tuple[int, int]:
+    """Columns that lists of n rows have, zeros included, and the parts of a code."""
+    columns = 2 * -(-width // (2 * _PARTS))  # to a part of the code
+    parts = -(-width // columns)
+    return (parts * columns if n >= _CODED_FROM else width), parts
+
+
+def keep(folder: Path, facts: dict[str, Any]) -> None:
+    """What was decided and learned, for a run that goes on, with its checksum."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        if lists is not None:
-            import faiss  # an extra
-
-            partial = folder / f".{_INDEX}{PARTIAL}"
-            faiss.write_index(lists._index, str(partial))
-            facts |= {"effort": (lists.probes, lists.depth), "sha256": _checksum(partial)}
-            os.replace(partial, folder / _INDEX)
-    except (OSError, RuntimeError) as error:  # faiss raises the latter
+    except OSError as error:
         raise DiskError(f"cannot write to folder {folder}: {reason(error)}.") from error
-    write_atomically(folder / _FACTS, json.dumps(facts))
+    write_atomically(
+        folder / _FACTS, json.dumps(facts | {"sha256": fingerprint(json.dumps(facts))})
+    )
 
 
-def kept(folder: Path) -> tuple[InvertedLists | None, dict[str, Any]] | None:
-    """What was kept; None where nothing was."""
+def kept(folder: Path) -> dict[str, Any] | None:
+    """What was kept; None where nothing was. It is whole, but anyone can have made it."""
     if not (folder / _FACTS).exists():
         return None
-    with reading(folder, "Run the same command with --fresh."):
-        facts = json.loads((folder / _FACTS).read_text())
-        if "effort" not in facts:
-            return None, facts
-        if _checksum(folder / _INDEX) != facts["sha256"]:
-            raise ValueError(f"{_INDEX} has another checksum")
-        import faiss
-
-        index: Any = faiss.read_index(str(folder / _INDEX))
-        lists = InvertedLists.__new__(InvertedLists)
-        lists._index, lists.ids = index, torch.arange(index.ntotal)
-        lists.count, lists._width, lists._coded = index.nlist, index.d, index.ntotal >= _CODED_FROM
-        lists.probes, lists.depth = map(int, facts["effort"])
-        return lists, facts
-
-
-def _checksum(path: Path) -> str:
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+    with reading(folder, AGAIN):
+        facts: dict[str, Any] = json.loads(
+            regular_file(folder / _FACTS, within=folder).read_bytes()
+        )
+        if facts.pop("sha256") != fingerprint(json.dumps(facts)):
+            raise ValueError(f"{_FACTS} has another checksum")
+        return facts

@@ -20,12 +20,13 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from vicinal.checks import check_choice, check_k, check_share
+from vicinal.files import reading
 from vicinal.neighbors.distances import compared_rows, in_unit, zero_rows
 from vicinal.neighbors.neighborhood import Neighborhood, joined
 from vicinal.neighbors.search.cost import SAMPLE, lists_may_pay
 from vicinal.neighbors.search.exact import SPARE, checked_exclude, checked_rows, squared_distances
 from vicinal.neighbors.search.faiss import LISTS_FROM, import_faiss
-from vicinal.neighbors.search.lists import InvertedLists, keep, kept, training_rows
+from vicinal.neighbors.search.lists import AGAIN, InvertedLists, keep, kept, training_rows
 from vicinal.neighbors.search.recall import Recall, drawn_rows
 from vicinal.neighbors.search.sharded import MEMORY, ShardedSearch, Source, rows_at
 from vicinal.neighbors.search.smallest import by_distance_then_index
@@ -45,7 +46,7 @@ class ShardedLists(ShardedSearch):
     kind : ``"ivf"``, lists from 5,000 rows on; ``"auto"``, lists where exact search would take more
         than a minute and lists at most half of that, and where at most half of them must be read.
     recall : raise the effort until so large a share of the true neighbors is found.
-    kept : a folder for these rows alone, that the lists are kept in and come back from.
+    kept : a folder for these rows alone, that what was learned is kept in and comes back from.
 
     >>> from vicinal.capture.sources import ArrayRows
     >>> search = ShardedLists().build(ArrayRows(torch.tensor([[0.0], [1.0], [3.0]])))
@@ -86,18 +87,33 @@ class ShardedLists(ShardedSearch):
         """Learn centers and codes on a sample, add the rows block by block, find the effort."""
         super().build(support)
         self._lists, self.recall_ = None, None
-        held = kept(self.kept) if self.kept is not None else None
-        if held is not None:
-            self._lists, facts = held
-            self.recall_ = facts["recall"] and Recall(**facts["recall"])
-            self._shift = torch.tensor(facts["shift"], dtype=support.dtype)
-            return self
+        if self.kept is not None and (held := kept(self.kept)) is not None:
+            return self._as_before(held, self.kept)
         if self._wants_lists():
             self._lists = InvertedLists(import_faiss(), len(self), self._learned())
             self._reach(min(_K, len(self) - 1))
         if self.kept is not None:
-            recall = None if self.recall_ is None else asdict(self.recall_)
-            keep(self.kept, self._lists, {"recall": recall, "shift": self._shift.tolist()})
+            facts: dict[str, Any] = {"search": "exact"}
+            if self._lists is not None and self.recall_ is not None:
+                facts = {"search": "lists", "shift": self._shift.tolist(), **self._lists.facts()}
+                facts["recall"] = asdict(self.recall_)
+            keep(self.kept, facts)
+        return self
+
+    def _as_before(self, facts: dict[str, Any], folder: Path) -> Self:
+        """What was decided and learned holds; the rows are added anew."""
+        with reading(folder, AGAIN):
+            if facts["search"] == "exact":
+                return self
+            shift, recall = np.array(facts["shift"], np.float64), Recall(**facts["recall"])
+            counts = type(recall.k) is int and type(recall.rows) is int
+            shares = 0 <= recall.error <= 1 and 0 < recall.share <= 1
+            if not (counts and shares and recall.k > 0 and np.isfinite(shift).all()):
+                raise ValueError("these are no lists of such rows")
+            lists = InvertedLists.of(import_faiss(), len(self), self.width, facts)
+            self._shift = torch.from_numpy(shift).to(self.dtype).reshape(self.width)
+            self.recall_ = recall
+        self._lists = lists if self._filled(lists) else None
         return self
 
     @torch.no_grad()

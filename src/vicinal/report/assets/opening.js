@@ -19,8 +19,8 @@ function drawCounts() {
   const labeled = rows.filter(hasLabel);
   const wrong = labeled.filter(isWrong).length;
   const now = targetOf(state.target) ?? D.curve?.targets?.find((t) => t.target === D.curve.target);
-  const safe = !now || (now.value !== null && now.target >= 0.9);
-  $('.t-accept .title').textContent = safe ? 'Safe to accept' : `Supported, ${level(now.target)} ${now.value === null ? 'not promised' : 'at least'}`;
+  const safe = now && now.value !== null && now.target >= 0.9;
+  if (now) $('.t-accept .title').textContent = safe ? 'Safe to accept' : `Supported, ${level(now.target)} ${now.value === null ? 'not promised' : 'at least'}`;
   $('[data-tile=accept]').textContent = whole(rows.length);
   $('[data-of=accept]').textContent = `${percent(rows.length / Math.max(total, 1), 0)} of ${whole(total)} inputs`;
   if (labeled.length) $('[data-detail=accept]').textContent = `${whole(wrong)} of the ${whole(labeled.length)} with a label ${wrong === 1 ? 'is' : 'are'} wrong (${percent(wrong / labeled.length)}).`;

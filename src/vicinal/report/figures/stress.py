@@ -99,7 +99,7 @@ def stress_sentences(audit: Audit) -> list[str]:
         return []
     clean, worst, rows = record.results[0], record.results[record.worst], plural(record.rows, "row")
     lines = [
-        f"At worst ({name_of(worst)}) accuracy falls from {percent(clean.accuracy)} to "
+        f"At worst ({name_of(worst)}) accuracy on {rows} falls from {percent(clean.accuracy)} to "
         f"{percent(worst.accuracy)}, and supported rows from {percent(clean.verdicts['supported'])}"
         f" to {percent(worst.verdicts['supported'])}."
     ]

@@ -131,8 +131,10 @@ def sweep(record: Sweep) -> Figure | None:
     )
 
 
-def credibility(record: Credibility) -> Figure:
+def credibility(record: Credibility) -> Figure | None:
     """Accuracy by credibility: low credibility should mean more errors."""
+    if not any(cell.count for cell in record.bins):
+        return None
     plot = accuracy_plot(record.bins, "credibility")
     clickable_bins(plot, record.bins, "cred")
     return Figure(
