@@ -22,9 +22,13 @@ demo: $(VENV)/.core
 test: $(VENV)/.test browser
 	$(TEST_ENV) $(BIN)/python -m pytest -n 2 --dist worksteal -q $(ARGS)
 
-# The lower bounds of pyproject.toml, held once: a second environment with the oldest versions.
+# The lower bounds of pyproject.toml, held once: a second environment with the oldest versions, and what
+# they can break: every import, every file format and command, estimators, engines, cluster, server, ONNX.
+# `make test-oldest OLDEST=tests`: everything but the browser.
+OLDEST ?= tests/test_public_names.py tests/test_contracts.py tests/test_golden.py tests/test_checks.py \
+  tests/test_labels.py tests/doors tests/cli tests/capture tests/confidence tests/neighbors tests/scale
 test-oldest: .venv-oldest/.test
-	$(TEST_ENV) .venv-oldest/bin/python -m pytest -n 2 --dist worksteal -q -m "not browser" tests $(ARGS)
+	$(TEST_ENV) .venv-oldest/bin/python -m pytest -n 2 --dist worksteal -q -m "not browser" $(OLDEST) $(ARGS)
 
 .venv-oldest/.test: pyproject.toml constraints-oldest.txt
 	$(PYTHON) -m venv .venv-oldest

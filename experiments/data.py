@@ -121,7 +121,7 @@ def bird_features(source: Source, part: str, trunk: str = "lite0") -> tuple[Tens
 
 
 def bird_trunk(source: Source) -> Callable[[Tensor], Tensor]:
-    """From images to the features of :func:`bird_features`; 30 CPU ms an image."""
+    """From images to the features of :func:`bird_features`; 4 CPU ms an image."""
     from vicinal.audits.encoder import SIZE, image_encoder
     from vicinal.checks import InputError
 

@@ -63,6 +63,21 @@ def bars(ax: Axes, groups: Mapping[str, Mapping[str, Sequence[float]]]) -> None:
     ax.set_xticks(range(len(groups)), list(groups))
 
 
+def across(
+    ax: Axes, rows: Mapping[str, Sequence[float]], theirs: Mapping[str, float], line: float
+) -> None:
+    """As :func:`dots`, lying bars from ``line``, which is "alike"."""
+    for at, (name, values) in enumerate(rows.items()):
+        mean, error = over_seeds([[v] for v in values])
+        ax.barh([at], mean - line, 0.7, line, xerr=error, error_kw={"linewidth": 0.8},
+                color=COLORS[int(mean[0] > line)])  # fmt: skip
+        if name in theirs:
+            ax.plot([theirs[name]], [at], **THEIRS)
+    ax.axvline(line, color="#999999", linewidth=0.7)
+    ax.set_yticks(range(len(rows)), [name.replace("_", " ") for name in rows])
+    ax.set_ylim(len(rows) - 0.5, -0.5)
+
+
 def dots(
     ax: Axes,
     rows: Mapping[str, Sequence[float]],

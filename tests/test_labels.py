@@ -8,7 +8,16 @@ import pytest
 import torch
 
 from vicinal.checks import InputError
-from vicinal.labels import UNKNOWN, UNLABELED, Labels, codes_of, joined, labels_of, named
+from vicinal.labels import (
+    UNKNOWN,
+    UNLABELED,
+    Labels,
+    codes_of,
+    folds_of,
+    joined,
+    labels_of,
+    named,
+)
 
 
 class Size(enum.Enum):
@@ -137,3 +146,12 @@ def test_what_is_no_list_of_labels_is_a_sentence(y, said):
 def test_soft_labels_in_half_precision_with_a_gradient_are_read():
     soft = torch.eye(2, dtype=torch.bfloat16).requires_grad_()
     assert labels_of(soft, 2).codes.tolist() == [[1, 0], [0, 1]]
+
+
+def test_every_fold_gets_its_share_of_every_class():
+    codes = torch.tensor([0] * 7 + [1] * 5 + [2] * 8)[torch.randperm(20)]
+    fold = folds_of(codes, 4)
+    for c in range(3):
+        counts = torch.bincount(fold[codes == c], minlength=4)
+        assert int(counts.max() - counts.min()) <= 1
+    assert torch.equal(folds_of(torch.eye(3)[codes], 4), fold)  # soft labels: of the top class

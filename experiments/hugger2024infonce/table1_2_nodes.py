@@ -32,7 +32,7 @@ class Settings:
     epochs: int = 100
     hidden: int = 16
     epsilon: float = 0.1
-    seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
+    seeds: tuple[int, ...] = tuple(range(10))
 
 
 PRESETS = {

@@ -4,7 +4,7 @@ Claim (Karpusha 2020, section 5), CUB-200: as in table2_corruptions.py. Theirs: 
 Dudani 62.1 / 25.6, NED 64.8 / 3.0 (accuracy / ECE %).
 
 Here: unseen birds at 64 px, EfficientNet-Lite0 and a linear map, with the constants of CIFAR-10-C.
-The trunk takes 30 ms an image, hence one severity of five and few queries.
+The trunk takes 4 ms an image, hence three severities of five and 500 queries.
 """
 
 from __future__ import annotations
@@ -25,21 +25,21 @@ from vicinal.studies import robustness_report
 @dataclass(frozen=True)
 class Settings:
     data: str = "birds"
-    queries: int = 120
+    queries: int = 500
     corruptions: tuple[str, ...] = CORRUPTIONS
-    severities: tuple[int, ...] = (3,)
+    severities: tuple[int, ...] = (1, 3, 5)
     k: int = 50
     steps: int = 300
-    seeds: tuple[int, ...] = (0, 1, 2)
+    seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
 
 
 PRESETS = {
-    "quick": Settings("digits", 100, ("contrast",), k=20, steps=30, seeds=(0,)),
+    "quick": Settings("digits", 100, ("contrast",), (3,), k=20, steps=30, seeds=(0,)),
     "cpu": Settings(),
     "paper": Settings(queries=3000, severities=(1, 2, 3, 4, 5), steps=6000),
 }
-SMALLER = "64 px, a frozen trunk and a linear map; one severity of five, 120 queries"
-WHY = "of 120 queries an accuracy has a standard error of 3 points, more than tells the heads apart"
+SMALLER = "64 px, a frozen trunk and a linear map; three severities of five, 500 queries"
+WHY = "Dudani and Gou are as accurate, as on clean birds (Table 1), where NED is 0.3 points behind"
 
 
 def run(settings: Settings, seed: int, source: Source) -> dict:
@@ -53,10 +53,10 @@ def run(settings: Settings, seed: int, source: Source) -> dict:
         embed = lambda rows: last(trunk(rows))  # noqa: E731
     report = robustness_report(
         fitted(support, settings.k), *query, embed=embed, corruptions=settings.corruptions,
-        severities=settings.severities, constants="cifar",
+        severities=settings.severities, constants="cifar", batch_size=16,
         generator=torch.Generator().manual_seed(seed),
     )  # fmt: skip
-    return {"sets": {settings.data: means(report)}}
+    return {"sets": {settings.data: means(report)}, "names": settings.corruptions}
 
 
 __all__ = ["THEIRS", "claims", "draw"]

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import logging
 import os
+import re
+import socket
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -15,6 +17,7 @@ from vicinal.checks import InputError
 from vicinal.files import reason
 
 RESTARTS = 3  # of a worker that dies
+KNOCK = 10.0  # seconds until somebody must answer at an address; Ray would wait for minutes
 # A loaded machine may take its time to start a cluster; Ray's own patience is 30 seconds. Its
 # workers would give way to everything else on the machine (niceness 15), this process among it.
 _LOCAL = {
@@ -39,6 +42,7 @@ def connect(on: str) -> Any:
     quiet: dict[str, Any] = {"logging_level": logging.ERROR, "log_to_driver": False}
     try:
         if address:
+            _knock(address)
             ray.init(address=address, **quiet)
         else:
             for name, value in _LOCAL.items():
@@ -51,6 +55,13 @@ def connect(on: str) -> Any:
             "--on out to work in one process."
         ) from None
     return ray
+
+
+def _knock(address: str) -> None:
+    """Refused at once where nobody listens; "auto" and "local" name no place to knock at."""
+    place = re.fullmatch(r"(?:ray://)?\[?([^/]+?)\]?:([0-9]{1,5})", address)
+    if place is not None:
+        socket.create_connection((place[1], int(place[2])), timeout=KNOCK).close()
 
 
 def places(ray: Any, wanted: int | None = None) -> tuple[int, int]:

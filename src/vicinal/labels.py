@@ -157,6 +157,16 @@ def named(classes: NDArray[Any], codes: Tensor, like: Any) -> Any:
     return names
 
 
+def folds_of(codes: Int[Tensor, " n"] | Float[Tensor, "n c"], count: int) -> Int[Tensor, " n"]:
+    """Each class dealt over the folds, in an order that does not depend on that of the rows."""
+    codes = codes.argmax(1) if codes.ndim == 2 else codes
+    shuffled = torch.randperm(len(codes), generator=torch.Generator().manual_seed(0))
+    by_class = shuffled[codes[shuffled].argsort(stable=True)]
+    fold = torch.empty(len(codes), dtype=torch.long)
+    fold[by_class] = torch.arange(len(codes)) % count
+    return fold
+
+
 def _array(y: Any, rows: int, name: str) -> NDArray[Any]:
     """``(rows,)`` labels, or ``(rows, c)`` soft ones; lists keep the kinds of what they hold."""
     if y is None:

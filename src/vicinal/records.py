@@ -4,7 +4,7 @@ What a study returns is a fact sheet: numbers, words and tuples of them, nothing
 numpy to be read. :class:`Record` holds the two rules that make it so. On the way in, arrays, lists
 and numpy scalars become tuples and Python numbers, and NaN is refused: a missing value is ``None``,
 with a sentence elsewhere that says why. On the way back from JSON, the annotations say what each
-list was.
+list was, and between which numbers a value lies.
 """
 
 from __future__ import annotations
@@ -17,12 +17,18 @@ import types
 import typing
 from collections.abc import Callable, Collection
 from itertools import chain
-from typing import Any, Self
+from typing import Annotated, Any, ClassVar, Self
 
 from vicinal.checks import InputError
 
+Span = tuple[float, float]  # the lowest and the highest number that is allowed
+UNIONS = (types.UnionType, typing.Union)
 Reader = Callable[[Any, str], Any]  # a JSON value and what it is called -> the field's value
 LARGEST = 2**63 - 1  # what an array of numpy holds
+FARTHEST = 1e302  # a distance of the widest rows is 1e301; a page may take a hundred times that
+Share = Annotated[float, (0.0, 1.0)]
+Percentile = Annotated[float, (0.0, 100.0)]
+Signed = Annotated[float, (-1.0, 1.0)]
 PLAIN = {str, int, bool, type(None)}  # kinds that are taken as they are; floats must be finite
 
 
@@ -38,6 +44,8 @@ class Record:
     True
     """
 
+    TOGETHER: ClassVar[tuple[tuple[str, ...], ...]] = ()  # columns of one length; None is missing
+
     def __init_subclass__(cls) -> None:
         """Records may hold a value for each row: they show what is inside, not all of it."""
         if "__repr__" not in cls.__dict__:
@@ -48,6 +56,15 @@ class Record:
             if field.metadata.get("json", True):
                 where = f"{type(self).__name__}.{field.name}"
                 object.__setattr__(self, field.name, plain(getattr(self, field.name), where))
+        for first, *others in self.TOGETHER:
+            rows = len(getattr(self, first))
+            for name in others:
+                column = getattr(self, name)
+                if column is not None and len(column) != rows:
+                    raise InputError(
+                        f"`{type(self).__name__}.{name}` must hold one entry for each of the "
+                        f"{rows} in `{first}`, got {len(column)}."
+                    )
 
     def to_dict(self, without: Collection[str] = ()) -> dict[str, Any]:
         """Nested dictionaries, tuples and numbers, in the order of the fields."""
@@ -142,7 +159,7 @@ def _open(value: Any) -> Any:
 
 @functools.cache
 def _readers(cls: type[Record]) -> dict[str, Reader]:
-    hints = typing.get_type_hints(cls)
+    hints = typing.get_type_hints(cls, include_extras=True)
     return {
         field.name: _reader(hints[field.name])
         for field in dataclasses.fields(cls)
@@ -155,7 +172,11 @@ def _reader(hint: Any) -> Reader:
     if isinstance(hint, type) and issubclass(hint, Record):
         return lambda value, _: hint.from_dict(value)
     origin, parts = typing.get_origin(hint), typing.get_args(hint)
-    if isinstance(hint, types.UnionType):
+    kinds = _kinds(hint)
+    if kinds is not None:
+        span = _span(hint)
+        return lambda value, where: _within(_of_kind(value, kinds, where), (value,), span, where)
+    if origin in UNIONS:
         inner = [_reader(part) for part in parts if part is not type(None)]
         if len(inner) == 1:
             return lambda value, where: None if value is None else inner[0](value, where)
@@ -168,52 +189,71 @@ def _reader(hint: Any) -> Reader:
             key: reader(item, f"{where}[{key!r}]")
             for key, item in _of_kind(value, {dict}, where).items()
         }
-    kinds = _kinds(hint)
-    return _as_is if kinds is None else lambda value, where: _of_kind(value, kinds, where)
+    return _as_is
 
 
 def _list_reader(parts: tuple[Any, ...]) -> Reader:
     """Lists of one kind, of any length or as long as the annotation says."""
-    inner, kinds = _reader(parts[0]), _kinds(parts[0])
+    inner, kinds, span = _reader(parts[0]), _kinds(parts[0]), _span(parts[0])
     length = None if parts[-1] is Ellipsis else len(parts)
 
     def read(value: Any, where: str) -> Any:
         _of_kind(value, {list, tuple}, where)
         if length is not None and len(value) != length:
             raise InputError(f"`{where}` must hold {length} values, got {len(value)}.")
-        if kinds is not None:  # a column of a million numbers is checked at C's speed
-            found = set(map(type, value))
-            if not found <= kinds or (int in found and _has_large(value)):
-                for item in value:
-                    _of_kind(item, kinds, where)
-            return value
-        return [inner(item, where) for item in value]
+        if kinds is None:
+            return [inner(item, where) for item in value]
+        if not set(map(type, value)) <= kinds:  # a column of a million is checked at C's speed
+            for item in value:
+                _of_kind(item, kinds, where)
+        return _within(value, value, span, where)
 
     return read
 
 
 def _kinds(hint: Any) -> set[type] | None:
     """The kinds of plain values an annotation allows; None: it is not about plain values."""
-    if isinstance(hint, types.UnionType):
-        found = [_kinds(part) for part in hint.__args__]
+    origin, parts = typing.get_origin(hint), typing.get_args(hint)
+    if origin in UNIONS:
+        found = [_kinds(part) for part in parts]
         return None if None in found else set[type]().union(*(f for f in found if f is not None))
+    hint = parts[0] if origin is Annotated else hint
     if hint is float:
         return {float, int}
     return {hint} if hint in PLAIN else None
+
+
+def _span(hint: Any) -> Span:
+    """Between which numbers values of an annotation lie; without a word of it all that we hold."""
+    for part in (hint, *typing.get_args(hint)):
+        if typing.get_origin(part) is Annotated:
+            low, high = part.__metadata__[0]
+            return low, high
+    kinds = _kinds(hint) or set()
+    return (-FARTHEST, FARTHEST) if float in kinds else (-LARGEST, LARGEST)
+
+
+def _within(result: Any, values: Any, span: Span, where: str) -> Any:
+    """The result, if the numbers among the values lie in the span, but for what is rounded."""
+    kinds = set(map(type, values))
+    if not kinds <= {int, float}:
+        values = [value for value in values if type(value) in (int, float)]
+    low, high = span[0] - 1e-3, span[1] + 1e-3
+    if int in kinds:  # of them an array holds no more
+        low, high = max(low, -LARGEST), min(high, LARGEST)
+    if len(values) and not (low <= min(values) and max(values) <= high):
+        wrong = next(value for value in values if not low <= value <= high)
+        raise InputError(
+            f"`{where}` must lie between {low:.3g} and {high:.3g}, got {_short(wrong)}."
+        )
+    return result
 
 
 def _of_kind(value: Any, kinds: set[type], where: str) -> Any:
     if type(value) not in kinds:
         names = " or ".join(sorted(_WORDS[kind] for kind in kinds))
         raise InputError(f"`{where}` must be {names}, got {_short(value)}.")
-    if type(value) is int and abs(value) > LARGEST:
-        raise InputError(f"`{where}` is {_short(value)}, too large for a number of ours.")
     return value
-
-
-def _has_large(values: Any) -> bool:
-    whole = [value for value in values if type(value) is int]
-    return max(whole) > LARGEST or min(whole) < -LARGEST
 
 
 _WORDS: dict[type, str] = {

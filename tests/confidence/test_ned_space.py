@@ -13,8 +13,7 @@ from vicinal.checks import InputError
 from vicinal.confidence import bundle
 from vicinal.confidence.ned import space as choosing
 from vicinal.confidence.ned.classifier import NEDClassifier
-from vicinal.confidence.ned.space import folds_of, in_reach
-from vicinal.labels import labels_of
+from vicinal.confidence.ned.space import in_reach
 from vicinal.neighbors.spaces import SPACES
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
@@ -83,13 +82,6 @@ def test_cross_fitted_neighbors_are_never_of_the_same_fold(loud):
     ned = NEDClassifier(k=20, space="whitened").fit(x, y)
     fold, found = ned.support_.crossed.fold, ned.loo_neighborhood()
     assert bool((fold[found.indices] != fold[:, None]).all())
-
-
-def test_folds_hold_every_class_alike():
-    labels = labels_of(np.arange(100) % 5, 100)
-    fold = folds_of(labels, 5)
-    for f in range(5):
-        assert torch.bincount(labels.codes[fold == f]).tolist() == [4] * 5
 
 
 def test_a_simpler_space_within_a_standard_error_is_taken():

@@ -15,6 +15,8 @@ from doors.mutations import npy_bytes
 OPTIONS = [
     "audit t.npz --seed -1", "audit t.npz --seed 99999999999", "audit t.npz --k ²",
     "audit t.npz --k 0", "audit t.npz --k -1", "audit t.npz --k 1e3", "audit t.npz --k 99999999999",
+    "audit t.npz --seed 1_0", "audit t.npz --seed ٣", "audit t.npz --max-mb 1_0",
+    "audit t.npz --recall 0.9_8", "audit t.npz --recall", "compare run run --out=",
     "audit t.npz --max-mb 0", "audit t.npz --max-mb nan", "audit t.npz --max-mb -3",
     "audit t.npz --max-mb inf", "audit t.npz --target-accuracy nan",
     "audit t.npz --target-accuracy 1", "audit t.npz --prior x", "audit t.npz --metric x",
@@ -189,7 +191,7 @@ def test_lines_on_stdin_that_are_no_rows_earn_a_sentence(world, tmp_path, monkey
     tally = Tally("stdin")
     for line in ("x", "{}", "[1, 2]", '["a"]', "3", "null", "[[1]]", "[]", '{"embedding": {}}',
                  "[" * 99999, "[1e999, 1, 1, 1]", '{"embedding": "[1]"}',
-                 "[true, 1, 1, 1]"):  # fmt: skip
+                 "[true, 1, 1, 1]", "", "\n\n"):  # fmt: skip
         monkeypatch.setattr("sys.stdin", io.StringIO(line + "\n"))
         tally.attempt(tmp_path, line[:20], "predict", world / "trust.vic", "-")
     assert tally.counts["accepted"] == 0
@@ -224,6 +226,18 @@ def test_a_run_whose_pictures_are_missing_leaves_the_old_run_as_it_was(world, tm
     os.mkfifo(tmp_path / "1.png")
     tally.attempt(tmp_path, "pipe", "audit", "t.csv", "--k", "4", "-o", "run")
     assert tally.counts["sentences"] == 3
+    tally.check()
+
+
+def test_a_check_opens_the_pictures_too(world, tmp_path):
+    shutil.copytree(world / "photos", tmp_path / "photos")
+    assert said(tmp_path, "check", "photos").code == 0
+    whole = (tmp_path / "photos" / "dog" / "1.png").read_bytes()
+    tally = Tally("pictures, check")
+    for wrong in (b"", b"none", whole[:50], whole[:40]):
+        (tmp_path / "photos" / "dog" / "1.png").write_bytes(wrong)
+        tally.attempt(tmp_path, wrong[:8], "check", "photos")
+    assert tally.counts["sentences"] == 4
     tally.check()
 
 

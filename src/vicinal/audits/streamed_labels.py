@@ -21,6 +21,7 @@ from vicinal.audits.label_records import Ambiguous, LabelAudit, LabelRows, Suspe
 from vicinal.audits.parts import JUDGED, Columns, Parts, joined
 from vicinal.audits.record import significant
 from vicinal.audits.sampled import Whole, compared
+from vicinal.audits.streamed_cases import CaseJudge
 from vicinal.audits.suspects import (
     SHOWN_NEIGHBORS,
     alike_of,
@@ -33,16 +34,21 @@ from vicinal.confidence.label_noise import AMBIGUOUS, true_label_log_posterior
 from vicinal.confidence.ned.effects import label_effects
 from vicinal.confidence.ned.posterior import neighbor_log_weights
 from vicinal.neighbors.neighborhood import Neighborhood
+from vicinal.neighbors.neighborhood import joined as joined_lists
 
 MOST_SUSPECTS = 10_000  # in the record, on the page and in suspects.csv
 MOST_ROWS = 200_000  # in the record and in labels.csv
 
 
 class LabelJudge:
-    """What is said of the labels of rows ``start`` to ``stop`` of the support."""
+    """What is said of the labels of rows ``start`` to ``stop`` of the support.
+
+    Of a support without a query every row has its verdict beside, by the same neighbors.
+    """
 
     def __init__(self, facts: Facts, whole: Whole) -> None:
         assert whole.codes is not None
+        self.cases = CaseJudge(facts, whole) if facts.sets.leave_one_out else None
         self.ned, self.k, self.settings = facts.ned, facts.graph.k, facts.settings
         self.whole, self.anchors, self.graph = whole, whole.some, facts.graph
         self.own, self.matrix = facts.support_classes, facts.labels.noise.matrix
@@ -54,19 +60,26 @@ class LabelJudge:
         source = compared(self.whole.rows, self.settings)
         rows = torch.cat([block for _, block in source.blocks(JUDGED, start, stop)])
         own = torch.arange(start, stop)
-        support = self.ned.support_
-        near = support.search.query(support.space(rows), self.k, exclude=own).cpu()
-        place, mine = self._anchors_among(own)  # found before, by a map that had not seen them
-        near.distances[mine] = self.graph.distances[place].to(near.distances)
-        near.indices[mine] = self.graph.indices[place]
-        near = near.labeled(support.voters)
+        near = self._neighbors(own, rows)
         parts = [
             self._judged(
                 own[at : at + JUDGED], rows[at : at + JUDGED], near.rows(slice(at, at + JUDGED))
             )
             for at in range(0, len(rows), JUDGED)
         ]
-        return {"id": self.whole.rows.ids(start, stop), **joined(parts)}
+        columns = {"id": self.whole.rows.ids(start, stop), **joined(parts)}
+        verdicts = self.cases.columns(start, rows, near) if self.cases is not None else {}
+        return {**verdicts, **columns}  # neighbors where a label is contradicted, as everywhere
+
+    def _neighbors(self, own: Int[Tensor, " m"], rows: Float[Tensor, "m d"]) -> Neighborhood:
+        """Of the anchors as they were found before, by a map that had not seen them."""
+        support, (place, mine) = self.ned.support_, self._anchors_among(own)
+        rest = torch.ones(len(own), dtype=torch.bool).index_fill_(0, mine, False).nonzero()[:, 0]
+        near, order = self.graph.rows(place), torch.cat([mine, rest])
+        if len(rest):
+            asked = support.search.query(support.space(rows[rest]), self.k, exclude=own[rest])
+            near = joined_lists([near, asked.cpu().labeled(support.voters)])
+        return near.rows(order.argsort())
 
     def log_probs(
         self, own: Int[Tensor, " m"], rows: Float[Tensor, "m d"], near: Neighborhood

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from vicinal.checks import InputError, check_choice
 from vicinal.confidence.verdicts import VERDICTS
-from vicinal.records import Record
+from vicinal.records import Record, Share
 
 _PICTURE = re.compile(r"data:image/png;base64,[A-Za-z0-9+/]+={0,2}")
 
@@ -22,16 +22,16 @@ class StressRow(Record):
     name: str  # "clean", "fog", "fgsm"
     kind: str  # "clean", "corruption", "attack"
     level: float | None
-    accuracy: float
-    accuracy_se: float
-    ece: float | None  # None: too few rows
-    noise_floor: float | None
-    confidence: float  # the mean
-    credibility: float  # the mean
-    verdicts: dict[str, float]  # shares
-    wrong_supported: float  # share of all rows that are wrong and called supported
-    softmax_accuracy: float | None = None  # the model's own output, where it has a class a column
-    softmax_ece: float | None = None
+    accuracy: Share
+    accuracy_se: Share
+    ece: Share | None  # None: too few rows
+    noise_floor: Share | None
+    confidence: Share  # the mean
+    credibility: Share  # the mean
+    verdicts: dict[str, Share]  # shares
+    wrong_supported: Share  # share of all rows that are wrong and called supported
+    softmax_accuracy: Share | None = None  # the model's own output, where it has a class a column
+    softmax_ece: Share | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -49,7 +49,7 @@ class StressExample(Record):
     row: int  # of the query
     label: int
     predicted: int
-    confidence: float
+    confidence: Share
     verdict: str
     before: str | None = None
     after: str | None = None
@@ -68,11 +68,11 @@ class WorstCase(Record):
 
     epsilon: float
     rows: int
-    clean: float
-    fitted: float
-    smoothed: float
-    transfer: float | None
-    worst: float
+    clean: Share
+    fitted: Share
+    smoothed: Share
+    transfer: Share | None
+    worst: Share
     masked_gradients: bool | None
     note: str
 

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from vicinal.audits.pictures import read_image
 from vicinal.checks import check_choice
 from vicinal.cli.console import Console
 from vicinal.cli.data_files import read_rows
+from vicinal.cli.model_inputs import pictures
 from vicinal.cli.row_set import RowSet, check_same_dims, checked_labels, in_order, usable, vectors
 from vicinal.cli.verbs import METRICS, CheckOptions
 from vicinal.confidence import load
@@ -40,6 +42,9 @@ def _checked(spec: str, options: CheckOptions) -> RowSet:
     rows = read_rows(spec, options)
     with reading(spec):
         rows = checked_labels(rows)
+        for picture in pictures(rows, options.media_root)[0] or ():
+            if isinstance(picture, (str, bytes)):  # a file, or what one holds
+                read_image(picture)
         if rows.embeddings is None:
             return rows
         rows = vectors(rows, pool=options.pool, transpose=options.transpose)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import dataclasses
 import importlib
 import inspect
+import re
 import sys
 import typing
 from collections.abc import Callable, Iterator, Mapping
@@ -16,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import typer
+from typer.models import OptionInfo
 
 import vicinal
 
@@ -49,6 +51,7 @@ def command(verb: str, kind: type) -> Callable[..., int | None]:
     keyword, required = inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.empty
     parameters = [inspect.Parameter("context", keyword, annotation=typer.Context)]
     for field, hint in _fields(kind):
+        _read_as_written(hint)
         default = required if field.default is dataclasses.MISSING else field.default
         parameters.append(inspect.Parameter(field.name, keyword, annotation=hint, default=default))
     call.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
@@ -61,11 +64,36 @@ def _typed(context: typer.Context, name: str, value: Any) -> bool:
     return source is not None and source.name == "COMMANDLINE" and value != FROM_CONFIG
 
 
+WRITTEN = {  # what counts as one; Python would read 1_0 as ten, and nothing as the current folder
+    int: ("[+-]?[0-9]{1,20}", "a whole number"),
+    float: (r"[+-]?([0-9]+\.?[0-9]*|\.[0-9]+)([eE][+-]?[0-9]{1,3})?", "a number"),
+    Path: ("(?s:.+)", "a path"),
+}
+
+
+def _read_as_written(hint: Any) -> None:
+    """Give a flag that takes a number or a path a parser of its own."""
+    asked, option = typing.get_args(hint)
+    kind = next((part for part in (asked, *typing.get_args(asked)) if part in WRITTEN), None)
+    if kind is None:
+        return
+    pattern, name = WRITTEN[kind]
+
+    def read(value: Any) -> Any:
+        if isinstance(value, str) and not re.fullmatch(pattern, value):
+            raise typer.BadParameter(f"{value!r} is not {name}.")
+        return kind(value)
+
+    option.parser = read
+    if isinstance(option, OptionInfo):
+        option.metavar = f"<{kind.__name__.lower()}>"
+
+
 def check_ranges(kind: type, values: Mapping[str, Any]) -> None:
     """Every number within the range that its flag names, wherever it comes from."""
     for field, hint in _fields(kind):
         value, option = values.get(field.name, field.default), typing.get_args(hint)[-1]
-        name = option.param_decls[0] if option.param_decls else field.name
+        name = option.default if isinstance(option, OptionInfo) else field.name  # "--port"
         if isinstance(value, (str, Path)) and "\0" in str(value):
             raise vicinal.InputError(f"{name} holds a null character.")
         if value == "" or (isinstance(value, list) and "" in value):  # a variable that is not set
@@ -74,7 +102,7 @@ def check_ranges(kind: type, values: Mapping[str, Any]) -> None:
             continue
         low, high = option.min, option.max
         if not (low is None or value >= low) or not (high is None or value <= high):
-            most = "" if high is None else f" and at most {high:g}"
+            most = "" if high is None else f" and at most {high:.10g}"
             raise vicinal.InputError(f"{name} must be at least {low:g}{most}, got {value!r}.")
 
 

@@ -246,9 +246,11 @@ def _how_to_embed(made: MadeFrom) -> str:
 
 def _lines(stream: TextIO) -> Iterator[RowSet]:
     """A row per line: a JSON list, or an object with ``embedding`` and maybe ``id``."""
+    empty = True
     for place, line in enumerate(_text_of(stream)):
         if not line.strip():
             continue
+        empty = False
         try:
             value = json.loads(line)
             vector = value["embedding"] if isinstance(value, dict) else value
@@ -261,6 +263,8 @@ def _lines(stream: TextIO) -> Iterator[RowSet]:
         if not np.isfinite(x).all():
             raise InputError(f"line {place + 1} of stdin holds NaN or infinity.")
         yield RowSet("stdin", x, ids=(ident,), source="stdin")
+    if empty:
+        raise InputError("stdin is empty. Write a row per line: a list of numbers, as JSON.")
 
 
 def _text_of(stream: TextIO) -> Iterator[str]:

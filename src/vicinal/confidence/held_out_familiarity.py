@@ -19,8 +19,8 @@ from torch import Tensor
 
 from vicinal.confidence.familiarity import ANCHORS, Surroundings, enough
 from vicinal.confidence.ned.posterior import NEDParameters
-from vicinal.confidence.ned.space import folds_of
 from vicinal.confidence.support import Evidence, LabeledSupport
+from vicinal.labels import folds_of
 from vicinal.neighbors.search import ExactSearch
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def cross_fitted_scores(
     crossed, codes = support.crossed, support.labels.codes
     assert crossed is not None
     n = len(codes)
-    fold = folds_of(support.labels, min(PARTS_OF_SUPPORT, n))
+    fold = folds_of(codes, min(PARTS_OF_SUPPORT, n))
     rounds = min(max(math.ceil(RANKED * PARTS_OF_SUPPORT / n), 2), int(fold.max()) + 1)
     found = []
     for f in range(rounds):

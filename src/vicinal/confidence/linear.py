@@ -38,12 +38,13 @@ from vicinal.checks import InputError, as_tensor, check_positive, same_kind
 from vicinal.confidence.bundle import write
 from vicinal.confidence.minimum import Vector, minimum
 from vicinal.confidence.support import rows_of
-from vicinal.labels import Labels, labels_of, named
+from vicinal.labels import Labels, folds_of, labels_of, named
 
 PATH = tuple(10.0**-e for e in range(2, 9))  # λ, strong to weak
 LEAST_GAIN = 1e-3  # nats: less is not worth a weaker λ
-STEPS, LAST_STEPS = 12, 30  # of L-BFGS at each λ, and at the chosen one
+STEPS, LAST_STEPS = 8, 16  # of L-BFGS at each λ, and at the chosen one
 CHOOSING = 2_000  # held-out rows that choose λ, or 20 per class
+MAX_ROWS = 3_000  # one number needs no more (20 per class at least)
 UNLIKE = 10.0  # times the usual spread of a column, or a tenth: units of their own, perhaps
 _ELEMENTS, _BLOCK = 1 << 20, 4096
 
@@ -53,9 +54,6 @@ class Coordinates(NamedTuple):
 
     center: Float[Tensor, " d"]
     basis: Float[Tensor, "d r"]
-
-    def of(self, x: Tensor) -> Float[Tensor, "n r"]:
-        return (x.to(self.center) - self.center) @ self.basis
 
 
 def column_scales(x: Float[Tensor, "n d"]) -> list[Float[Tensor, " d"]]:
@@ -84,13 +82,6 @@ def principal_coordinates(
     if wide:
         vectors = z.T @ (vectors / (len(z) * values[kept]).sqrt())
     return Coordinates(center, vectors * columns[:, None] / (scale or 1.0)), z @ vectors
-
-
-def stratified_folds(codes: Int[Tensor, " n"], folds: int) -> Int[Tensor, " n"]:
-    """A fold for each row: every class is dealt out in turn, going on where the last one ended."""
-    fold = torch.empty_like(codes)
-    fold[codes.argsort(stable=True)] = torch.arange(len(codes)) % folds
-    return fold
 
 
 class Problem:
@@ -168,26 +159,28 @@ class PathFit(NamedTuple):
 def fit_path(problem: Problem, fold: Int[Tensor, " n"], given: float | None = None) -> PathFit:
     """Lower λ by decades until the calibrated out-of-fold loss has risen, then once in between.
 
-    With a ``given`` λ the path leads there. Of many rows some folds choose for all, and the others
-    start where those have ended.
+    With a ``given`` λ the path leads there. Of many rows some folds choose for all, which then
+    start at W = 0: a model that has seen a row does not unlearn it in a few steps where λ is small.
     """
     rows, codes, count = problem.rows, problem.codes, problem.classes
-    folds = problem.shares.shape[1]
-    few = min(folds, math.ceil(folds * max(CHOOSING, 20 * count) / len(rows)))
+    folds = few = problem.shares.shape[1]
+    if given is None:
+        few = min(folds, math.ceil(folds * max(CHOOSING, 20 * count) / len(rows)))
     some, asked = Problem(rows, codes, count, problem.shares[:, :few] == 0), fold < few
     weights, ends, losses = rows.new_zeros(rows.shape[1] + 1, few * count), [], []
     for l2 in PATH if given is None else (v for v in PATH if v > given):
         weights = some.descend(weights, l2, STEPS)
-        ends.append(weights)
-        log_probs = _out_of_fold(some, weights, rows[asked], fold[asked])
-        losses.append(calibrated(log_probs, codes[asked])[1])
-        if given is None and len(losses) > 2 and losses[-1] > min(losses[:-1]) - LEAST_GAIN:
-            break
+        if given is None:
+            ends.append(weights)
+            log_probs = _out_of_fold(some, weights, rows[asked], fold[asked])
+            losses.append(calibrated(log_probs, codes[asked])[1])
+            if len(losses) > 2 and losses[-1] > min(losses[:-1]) - LEAST_GAIN:
+                break
     if given is None:
         at = int(np.argmin(losses))
         given, weights = _vertex(at, losses), ends[at]
-    common = weights.unflatten(1, (few, count)).mean(1)
-    weights = torch.cat([weights, *[common] * (folds - few)], 1)
+    if few < folds:
+        weights = rows.new_zeros(rows.shape[1] + 1, folds * count)
     weights = problem.descend(weights, given, LAST_STEPS)
     log_probs = _out_of_fold(problem, weights, rows, fold)
     return PathFit(given, *calibrated(log_probs, codes), weights, log_probs)
@@ -199,7 +192,9 @@ def calibrated(log_probs: Float[Tensor, "n c"], codes: Int[Tensor, " n"]) -> tup
     Half a pseudo-row is as the others but of any class: n rows that were all right do not show that
     the next one will be.
     """
-    n = len(codes)
+    n, enough = len(codes), max(MAX_ROWS, 20 * log_probs.shape[1])
+    rows = torch.linspace(0, n - 1, min(n, enough)).long()
+    log_probs, codes = log_probs[rows], codes[rows]
 
     def loss(u: float) -> float:
         scaled = (log_probs * math.exp(-u)).log_softmax(1)
@@ -237,14 +232,14 @@ class LinearClassifier(ClassifierMixin, BaseEstimator):
         x = rows_of(self, X, reset=True).double()
         labels = self._checked(labels_of(y, len(x)))
         codes, count = labels.codes, len(labels.classes)
-        fold = stratified_folds(codes, min(self.folds, len(x)))
+        fold = folds_of(codes, min(self.folds, len(x)))
         held = fold[:, None] == torch.arange(int(fold.max()) + 1)
         ways = [principal_coordinates(x.cpu(), columns) for columns in column_scales(x.cpu())]
         paths = [fit_path(Problem(z.float(), codes, count, held), fold, self.l2) for _, z in ways]
         (coordinates, z), path = min(zip(ways, paths, strict=True), key=lambda way: way[1].loss)
-        whole = Problem(z, codes, count, torch.zeros(len(x), 1, dtype=torch.bool))
-        start = path.weights.double().unflatten(1, (-1, count)).mean(1)
-        weights = whole.descend(start, path.l2, 2 * LAST_STEPS, 1e-7)
+        whole = Problem(z.float(), codes, count, torch.zeros(len(x), 1, dtype=torch.bool))
+        start = path.weights.unflatten(1, (-1, count)).mean(1)
+        weights = whole.descend(start, path.l2, 2 * LAST_STEPS, 1e-6).double()
         coef = coordinates.basis @ weights[:-1]
         self.classes_: NDArray[Any] = labels.classes
         self.l2_, self.temperature_, self.folds_ = path.l2, path.temperature, fold.numpy()

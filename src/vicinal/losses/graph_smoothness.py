@@ -22,11 +22,11 @@ from torch import Tensor, nn
 
 from vicinal.checks import InputError, check_choice, check_positive, is_traced
 from vicinal.neighbors.derivatives import one_by_one
-from vicinal.neighbors.distances import neighbor_distances, unit_rows
+from vicinal.neighbors.distances import unit_rows
 from vicinal.neighbors.search.exact import ExactSearch
-from vicinal.neighbors.tiles.masses import Labels, masses_by_tiles
 
 from .conventions import REDUCTIONS, any_scale, as_labels, as_rows, full_precision
+from .graph_flow import edge_lengths, graph_flow
 
 SYMMETRIES = ("union", "mutual", "directed")
 
@@ -35,7 +35,7 @@ SYMMETRIES = ("union", "mutual", "directed")
 @any_scale
 def graph_smoothness_loss(
     x: Float[Tensor, "n d"],
-    labels: Labels,
+    labels: Int[Tensor, " n"] | Float[Tensor, "n c"],
     *,
     alpha: float = 2.0,
     k: int | None = None,
@@ -75,26 +75,28 @@ def graph_smoothness_loss(
     labels = as_labels(labels, len(x))
     if labels.ndim == 2:
         labels = labels.detach().to(x.dtype)
-    x = unit_rows(x) if normalize else _as_they_are(x)
-    if _is_full(k, len(x)):
-        nodes, edges = _full(x, labels, alpha)
+    if not normalize:
+        _warn_of_scattering()
+    full, total = _is_full(k, len(x)), reduction != "none"
+    if full:
+        found = graph_flow(x, labels, alpha, normalize, total)
     else:
         assert k is not None
-        nodes, edges = _nearest(x, labels, alpha, k, symmetry)
-    if reduction == "none":
-        return nodes
-    total = nodes.sum()
-    return total if reduction == "sum" else total / edges.masked_fill(edges == 0, 1)
+        nodes, edges = _nearest(unit_rows(x) if normalize else x, labels, alpha, k, symmetry)
+        found = nodes.sum() if total else nodes
+    if reduction != "mean":
+        return found
+    edges = _all_edges(labels).to(x.dtype) if full else edges
+    return found / edges.masked_fill(edges == 0, 1)
 
 
-def _as_they_are(x: Tensor) -> Tensor:
+def _warn_of_scattering() -> None:
     if not is_traced():
         warnings.warn(
             "graph smoothness without normalize=True is lowest with all outputs scattered to "
             "infinity. Bound the outputs yourself, or leave normalize=True.",
-            stacklevel=4,
+            stacklevel=5,
         )
-    return x
 
 
 def _is_full(k: int | None, n: int) -> bool:
@@ -105,22 +107,13 @@ def _is_full(k: int | None, n: int) -> bool:
     return k >= n - 1
 
 
-def _full(x: Tensor, labels: Tensor, alpha: float) -> tuple[Tensor, Tensor]:
-    """Per node Σ_ν W_µν apart(µ, ν) by tiles, and Σ apart over ordered pairs."""
-    if labels.ndim == 1:
-        masses = masses_by_tiles(x, labels, None, None, 1.0 / alpha, "euclidean")
-        ordered = labels.sort().values
-        same = torch.searchsorted(ordered, labels, right=True) - torch.searchsorted(ordered, labels)
-        edges = (len(x) - same).sum()
-    else:
-        # apart = ½‖y - z‖² = 1 - ⟨y, z⟩ - p - q with p = ½(1 - ‖y‖²): [y, p, 1] meets [z, 1, q].
-        squares = labels.square().sum(1)
-        p, one = 0.5 * (1 - squares)[:, None], torch.ones_like(labels[:, :1])
-        left, right = torch.cat([labels, p, one], 1), torch.cat([labels, one, p], 1)
-        masses = masses_by_tiles(x, left, None, right, 1.0 / alpha, "euclidean")
-        edges = len(x) * squares.sum() - labels.sum(0).square().sum()
-    # attached to x even where no class has another to meet: 0 with gradient 0
-    return masses.other.exp().to(x.dtype) + x.sum(1) * 0, edges.to(x.dtype)
+def _all_edges(labels: Tensor) -> Tensor:
+    """Σ ½‖y_µ - y_ν‖² over ordered pairs: those of two classes, for hard labels."""
+    if labels.ndim == 2:
+        return len(labels) * labels.square().sum() - labels.sum(0).square().sum()
+    ordered = labels.sort().values
+    same = torch.searchsorted(ordered, labels, right=True) - torch.searchsorted(ordered, labels)
+    return (len(labels) - same).sum()
 
 
 def _nearest(
@@ -130,9 +123,7 @@ def _nearest(
     indices = _nearest_others(x.detach(), k)
     apart = _apart(labels, indices)
     both = _is_chosen_back(indices)
-    # index_select, not x[…]: its backward adds rows, where indexing's scatters numbers.
-    near = x.index_select(0, indices.flatten()).view(*indices.shape, -1)
-    flow = torch.exp(-alpha * neighbor_distances(x, near, "euclidean")) * apart
+    flow = torch.exp(-alpha * edge_lengths(x, indices)) * apart
     if symmetry == "mutual":
         flow, apart = flow * both, apart * both
     nodes, edges = flow.sum(1), apart.sum()

@@ -28,7 +28,7 @@ from torch import Tensor
 from vicinal.checks import InputError, check_choice, check_k
 from vicinal.confidence.ned.fit import coarse, descend, fit_mask, reachable, row_losses
 from vicinal.confidence.support import CrossFit, Evidence, LabeledSupport
-from vicinal.labels import Labels
+from vicinal.labels import Labels, folds_of
 from vicinal.neighbors.learned import Form, best_steps
 from vicinal.neighbors.neighborhood import Neighborhood
 from vicinal.neighbors.search import ExactSearch, make_search
@@ -96,7 +96,7 @@ def fit_space(
     if name == "raw" or (name == "fit" and few):
         return SpaceFit()
     form, losses = Form(name), dict[str, Losses]()
-    fold = folds_of(labels, min(FOLDS, len(x)))
+    fold = folds_of(labels.codes, min(FOLDS, len(x)))
     if name in (*LABELED, "fit") and few:
         form = Form("whitened")
     elif name in (*LABELED, "fit"):
@@ -190,16 +190,6 @@ def in_reach(losses: dict[str, Losses], errors: float = 1.0) -> list[str]:
         for name, gap in gaps.items()
         if float(gap.mean()) <= errors * float(gap.std()) / math.sqrt(len(gap))
     ]
-
-
-def folds_of(labels: Labels, count: int) -> Int[Tensor, " n"]:
-    """Each class dealt over the folds, in an order that does not depend on that of the rows."""
-    codes = labels.codes.argmax(1) if labels.soft else labels.codes
-    shuffled = torch.randperm(len(codes), generator=torch.Generator().manual_seed(0))
-    by_class = shuffled[codes[shuffled].argsort(stable=True)]
-    fold = torch.empty(len(codes), dtype=torch.long)
-    fold[by_class] = torch.arange(len(codes)) % count
-    return fold
 
 
 def _learned(whitened: Form, task: Task) -> Form:

@@ -55,12 +55,15 @@ def by_distance_then_index(
 ) -> tuple[Float[Tensor, "n c"], Int[Tensor, "n c"]]:
     """Each row sorted by distance, equal distances by index.
 
-    Non-negative float32 order as their bits do, so distance and index make one integer to sort by;
-    float64 takes two sorts.
+    Non-negative float32 order as their bits do, so distance and index make one integer to sort by
+    (numpy's sort of integers is ten times as fast as torch's); float64 takes two sorts.
     """
     if distances.dtype == torch.float32:
         keys = (distances + 0.0).view(torch.int32).long().bitwise_left_shift_(32).add_(indices)
-        keys = keys.sort(1).values
+        if keys.is_cpu:
+            keys.numpy().sort(axis=1)
+        else:
+            keys = keys.sort(1).values
         return (keys >> 32).int().view(torch.float32), keys & 0xFFFFFFFF
     indices, order = indices.sort(1)
     distances, again = distances.gather(1, order).sort(dim=1, stable=True)

@@ -138,11 +138,7 @@ def masses_by_tiles(
     metric: str,
     tile: int | None = None,
 ) -> LogMasses:
-    """:func:`precise_log_masses` of checked inputs, by tiles of so many rows; 0: all at once.
-
-    Without a reference, ``reference_labels`` may hold the columns that soft labels are multiplied
-    with, for an agreement other than their inner product.
-    """
+    """:func:`precise_log_masses` of checked inputs, by tiles of so many rows; 0: all at once."""
     if not is_traced():
         check_positive(temperature, "temperature")
     t = torch.as_tensor(temperature, dtype=torch.float64, device=x.device)

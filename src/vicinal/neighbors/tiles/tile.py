@@ -34,12 +34,10 @@ class Side(NamedTuple):
     squares: Tensor  # (n,) ‖row‖², plus 1 for a zero row under the cosine
     labels: Tensor  # (n,) integers or (n, c) soft
     longest: float  # an upper bound of the squares, of the whole side
-    mirror: Tensor | None = None  # (n, c) what labels meet on the other side, if not labels
 
     def part(self, index: Index) -> Side:
-        mirror = None if self.mirror is None else self.mirror[index]
         raw, rows, squares, labels = (field[index] for field in self[:4])
-        return Side(raw, rows, squares, labels, self.longest, mirror)
+        return Side(raw, rows, squares, labels, self.longest)
 
     @property
     def soft(self) -> bool:
@@ -80,14 +78,10 @@ class Problem(NamedTuple):
         t: Tensor,
         metric: str,
     ) -> Problem:
-        """Rows as they are compared (unit ones for the cosine), both sides centered together.
-
-        Without ``y``, ``y_labels`` may hold what the labels are multiplied with, for agreements
-        beyond ⟨α, α⟩.
-        """
+        """Rows as they are compared (unit ones for the cosine), both sides centered together."""
         a, b = center(x, y)
         kernel, squares = Kernel(metric, float(t)), squared_lengths(a, x, metric)
-        left = Side(x, a, squares, x_labels, float(squares.max()), y_labels if y is None else None)
+        left = Side(x, a, squares, x_labels, float(squares.max()))
         if y is None or y_labels is None:
             return cls(left, left, kernel)
         squares = squared_lengths(b, y, metric)
@@ -156,8 +150,7 @@ def _repair(s: Tensor, left: Side, right: Side, kernel: Kernel) -> Tensor:
 def agreement(left: Side, right: Side) -> Tensor:
     """How far two labels agree: 1 or 0 for hard ones, ⟨α_i, α_j⟩ for soft ones."""
     if left.soft:
-        met = right.labels if right.mirror is None else right.mirror
-        return (left.labels @ met.T).clamp_(0, 1)
+        return (left.labels @ right.labels.T).clamp_(0, 1)
     return equal_labels(left.labels, right.labels, left.rows.dtype)
 
 
