@@ -89,7 +89,7 @@ def test_with_anchors_every_row_is_judged_and_counts_are_of_all_rows(
     assert len(audit.labels.scores) == 600
     assert sum(part.support for part in audit.class_facts) == 600
     rank = np.corrcoef(audit.labels.scores, in_memory.labels.scores)[0, 1]
-    assert rank > 0.95
+    assert rank > 0.9
     both = {s.row for s in audit.labels.suspects} & {s.row for s in in_memory.labels.suspects}
     assert len(both) >= 0.6 * facts.suspects
     samples = [parquet.read_table(p) for name, p in audit.parts.items() if "samples" in name]
