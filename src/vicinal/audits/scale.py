@@ -36,6 +36,7 @@ from vicinal.audits.streamed_sections import sections_of_all
 from vicinal.capture.row_files import Names
 from vicinal.capture.sources import ArrayRows, Rows, open_rows
 from vicinal.checks import InputError
+from vicinal.confidence.verdicts import VERDICTS
 from vicinal.files import fingerprint
 from vicinal.labels import codes_of, labels_of
 from vicinal.neighbors.search import Search
@@ -310,10 +311,12 @@ def scale_of(
             f"; heads are compared on {len(query.some):,} of {len(query):,} query rows, and every "
             "row has its verdict from the head that is kept"
         )
+    if query is None and support.sampled:
+        how += ", and has its verdict leave-one-out from the head that is kept"
     if support.sampled:
         how += f"; trust.vic stands on the {anchors:,} rows alone, and is fitted anew to them"
     counts = torch.bincount(facts.verdicts.codes, minlength=4).tolist()
-    few = dict(zip(("supported", "contested", "unfamiliar", "isolated"), counts, strict=True))
+    judged = labels if query is None else cases
     return Scale(
         how=how + ".",
         search=str(facts.support.search.title),
@@ -321,7 +324,7 @@ def scale_of(
         anchors=anchors,
         query_rows=len(asked),
         query_sample=len(asked.some),
-        verdicts=few if cases is None else verdict_counts(cases),
+        verdicts=verdict_counts(judged) if judged else dict(zip(VERDICTS, counts, strict=True)),
         suspects=suspects,
         ambiguous=sum(int(part["ambiguous"].sum()) for part in labels.read("ambiguous")),
         memory=memory,
