@@ -78,9 +78,7 @@ class Cases(Record):
     predicted: tuple[int, ...]
     confidence: tuple[Share, ...]
     credibility: tuple[Share | None, ...]
-    near_percentile: tuple[
-        Percentile, ...
-    ]  # farther from its neighbors than this % of held-out rows
+    near_percentile: tuple[Percentile, ...]  # farther off than this % of held-out rows
     verdict: tuple[str, ...]
     reason: tuple[str, ...]
     neighbors: tuple[tuple[int, ...], ...]  # support rows, nearest first

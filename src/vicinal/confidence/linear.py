@@ -55,9 +55,6 @@ class Coordinates(NamedTuple):
     center: Float[Tensor, " d"]
     basis: Float[Tensor, "d r"]
 
-    def of(self, x: Tensor) -> Float[Tensor, "n r"]:
-        return (x.to(self.center) - self.center) @ self.basis
-
 
 def column_scales(x: Float[Tensor, "n d"]) -> list[Float[Tensor, " d"]]:
     """What columns may be multiplied by: 1, and where their spreads are unlike one over those."""

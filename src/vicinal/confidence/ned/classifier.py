@@ -337,7 +337,7 @@ class NEDClassifier(ClassifierMixin, BaseEstimator):
         self.stale_: tuple[str, ...] = ()
         self.support_, self._torch = support, as_torch
         self.k_ = self._usable_k(before=0)
-        if self.space != "raw" and (sentence := flatness(support)):
+        if {self.space, support.space.name} != {"raw"} and (sentence := flatness(support)):
             self._warn(sentence)
         return self._learn(recipe, None)
 
