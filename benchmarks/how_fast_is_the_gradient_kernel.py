@@ -300,8 +300,8 @@ def main(quick: bool = False, data: Path | None = None, name: str = "") -> None:
     if asked and path.exists():
         results = json.loads(path.read_text())["results"]
     for name, make, sizes in (
-        ("perceptron", perceptron, (24, 8, 64) if quick else (512, 128, 2000)),
-        ("convolutional", convolutional, (16, 4, 32) if quick else (256, 32, 2000)),
+        ("perceptron", perceptron, (16, 2, 32) if quick else (512, 128, 2000)),
+        ("convolutional", convolutional, (8, 2, 16) if quick else (256, 32, 2000)),
     ):
         if asked not in name:
             continue
@@ -326,8 +326,8 @@ def main(quick: bool = False, data: Path | None = None, name: str = "") -> None:
         title = f"{name}, 1 output, {sizes[2]} x {sizes[2]}"
         results[title] = against_one_step(model, sizes[2], rate, 2 if quick else 3)
         print(title, {k: v if isinstance(v, float) else v.cpu for k, v in results[title].items()})  # type: ignore[attr-defined]
-    for outputs in (1, 10) if asked in "transformer" else ():
-        for n in (6,) if quick else (24, 64):
+    for outputs in (2,) if quick else (1, 10) if asked in "transformer" else ():
+        for n in (3,) if quick else (24, 64):
             title = f"transformer, {outputs} outputs, n={n}"
             results[title] = transformer(n, outputs, 1 if quick else 2)
     if not quick:
