@@ -72,12 +72,10 @@ class ClassGaussians:
     @cached_property
     def _principal(self) -> Float[Tensor, "d r"]:
         """The fewest directions that carry the principal share of the variance."""
-        wide = (
-            len(self.total) > EXACTLY
-        )  # float32, twice as fast, then tells directions well enough
+        wide = len(self.total) > EXACTLY  # float32, twice as fast, tells directions well enough
         try:
             values, vectors = torch.linalg.eigh(self.total.float() if wide else self.total)
-        except torch.linalg.LinAlgError:  # of few rows it need not converge in so few digits
+        except RuntimeError:  # of few rows it need not converge in so few digits
             values, vectors = torch.linalg.eigh(self.total)
         values, vectors = values.clamp_min(0).flip(0), vectors.flip(1)
         needed = int((values.cumsum(0) < PRINCIPAL * values.sum()).sum()) + 1
