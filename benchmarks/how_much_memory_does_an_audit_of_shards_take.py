@@ -62,7 +62,7 @@ def one(n: int, m: int, memory: str) -> dict[str, float]:
 
 
 def main(quick: bool = False, data: Path | None = None) -> None:
-    sizes = (2_000, 4_000) if quick else (100_000, 200_000, 300_000)
+    sizes = (1_000,) if quick else (100_000, 200_000, 300_000)
     results = {}
     for n in sizes:
         results[f"{n}x{DIMS} streamed"] = one(n, 2_000, MEMORY)

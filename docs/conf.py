@@ -19,6 +19,8 @@ exclude_patterns = ["_build"]
 napoleon_use_param = False  # names that share a text stand together
 autodoc_typehints = "none"
 autodoc_member_order = "bysource"
+autodoc_inherit_docstrings = False  # torch says of every forward that it should be overridden
+html_show_copyright = False
 myst_heading_anchors = 3
 # The gallery's cards and autodoc's names have anchors that myst does not know of.
 suppress_warnings = ["docutils", "ref", "app.add_directive", "myst.xref_missing"]

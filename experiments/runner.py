@@ -27,7 +27,7 @@ from experiments.data import CACHE, NoDataError, Source
 from experiments.record import ROOT, Row, judged, load, path_of, plain, save
 
 import vicinal
-from vicinal.files import write_atomically
+from vicinal.files import fingerprint, write_atomically
 
 KINDS = ("fig", "table", "sec", "beyond/")  # how the file of an experiment begins
 
@@ -70,8 +70,10 @@ def one_seed(name: str, preset: str, seed: int, root: Path | None, device: str) 
 
 
 def picture_file(name: str, preset: str, seed: int) -> Path:
-    """Images made by a run: too large for its record, kept to draw again."""
-    return CACHE / "pictures" / f"{name.replace('/', '.')}.{preset}.{seed}.npz"
+    """Images made by a run of these settings: too large for its record, kept to draw again."""
+    settings = plain(asdict(module_of(name).PRESETS[preset])) | {"seeds": 0}
+    key = fingerprint(repr(settings))[:12]
+    return CACHE / "pictures" / f"{name.replace('/', '.')}.{preset}.{seed}.{key}.npz"
 
 
 def perform(

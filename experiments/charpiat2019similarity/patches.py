@@ -38,8 +38,8 @@ class Settings:
     """Of all these figures."""
 
     recipe: Recipe = field(default_factory=Recipe)
-    patches: int = 160  # of the training photographs
-    held: int = 60  # of others
+    patches: int = 1200  # of the training photographs
+    held: int = 250  # of others
     seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
 
 
@@ -65,10 +65,15 @@ class View:
     shift: list[Tensor]  # per round (n,): px between y and its average over similar patches
     wrong: list[Tensor]  # per round (n,): px between what the net says and the truth
 
-    def nearest(self, round_: int, k: int = 10) -> Tensor:
-        """The k most similar others (n, k)."""
-        others = self.similar[round_].clone().fill_diagonal_(-torch.inf)
-        return others.topk(k, 1).indices
+    def nearest(self, similar: Tensor, k: int = 10) -> Tensor:
+        """The k most similar of other photographs (n, k): patches of one overlap."""
+        return similar.masked_fill(self.tile[:, None] == self.tile, -torch.inf).topk(k, 1).indices
+
+    def at_home(self, similar: Tensor, rows: Tensor, k: int = 10) -> float:
+        """Of the k most similar patches, how many more than of any are of the same photograph."""
+        same = (self.tile[:, None] == self.tile).double().fill_diagonal_(0)[rows]
+        others = similar.clone().fill_diagonal_(-torch.inf)[rows]
+        return float(same.gather(1, others.topk(k, 1).indices).mean() - same.mean())
 
 
 def view(settings: Settings, seed: int, source: Source) -> View:
@@ -113,15 +118,13 @@ def directions(maps: Tensor) -> Tensor:
 
 
 def closer(held: View, near: Tensor, rows: Tensor) -> dict[str, float]:
-    """How much nearer than any others the neighbors are: share and directions of road, tile."""
-    gap = (held.road[near] - held.road[rows, None]).abs().mean()
-    anyone = (held.road[None] - held.road[rows, None]).abs().mean()
-    turned = (held.turn[near] - held.turn[rows, None]).norm(dim=2).mean()
-    anyway = (held.turn[None] - held.turn[rows, None]).norm(dim=2).mean()
-    same = (held.tile[near] == held.tile[rows, None]).double().mean()
-    chance = (held.tile[None] == held.tile[rows, None]).double().mean()
-    return {"road": float(anyone - gap), "turn": float(anyway - turned),
-            "tile": float(same - chance)}  # fmt: skip
+    """How much nearer than any of other photographs: in share and in directions of road."""
+    others = held.tile[rows, None] != held.tile
+    found = {}
+    for name, what in (("road", held.road[:, None]), ("turn", held.turn)):
+        anyone = (what - what[rows, None]).norm(dim=2)[others].mean()
+        found[name] = float(anyone - (what[near] - what[rows, None]).norm(dim=2).mean())
+    return found
 
 
 def ten_and_nearest(

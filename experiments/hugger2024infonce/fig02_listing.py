@@ -97,7 +97,7 @@ def draw(rows: list[dict], figure) -> None:
     at = rows[0]["at"]
     bars(ax, {n: {"times": [row["at"][n]["times"] for row in rows]} for n in at})
     ax.set_yscale("log")
-    tidy(ax, "CPU time of the listing / of info_nce, forward and backward, float64")
+    tidy(ax, "CPU time of the listing / of the library, forward and backward, float64")
 
 
 if __name__ == "__main__":

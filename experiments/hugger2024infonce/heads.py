@@ -7,7 +7,9 @@ on others. Digits stand in where there are no data.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -15,9 +17,10 @@ import torch.nn.functional as F
 from experiments import nets
 from experiments.data import Source, bird_features, cifar10_features, images, parts
 from experiments.fit import batches, fit, outputs
+from scipy.optimize import minimize_scalar
 from torch import Tensor, nn
 
-from vicinal.evaluation import expected_calibration_error
+from vicinal.evaluation import expected_calibration_error, noise_floor, reliability
 from vicinal.losses import (
     info_nce,
     mixup,
@@ -29,6 +32,7 @@ from vicinal.losses import (
 
 HARD = ("NLL", "InfoNCE")
 SOFT = ("soft CE", "soft distribution", "soft target")
+SHOWN = {"fig4": ("soft CE", "soft target"), "fig6": ("soft CE + MixUp", "soft target + MixUp")}
 Pair = tuple[Tensor, Tensor]
 
 
@@ -103,6 +107,23 @@ def trained(loss: str, recipe: Recipe, train: Pair, classes: int, seed: int) -> 
     return fit(net, step, batches(len(x), recipe.batch, steps, seed), optimizer, schedule)
 
 
+def compared(
+    source: Source, data: str, ways: Sequence[Recipe], alpha: float, seed: int
+) -> dict[str, dict]:
+    """Of each loss, soft ones also with MixUp: the way that is best on held-out rows, tested."""
+    train, held, test = feature_parts(source, data, seed)
+    classes, found = int(train[1].max()) + 1, {}
+    for name in (*HARD, *SOFT, *(f"{loss} + MixUp" for loss in SOFT)):
+        loss = name.removesuffix(" + MixUp")
+        recipes = [replace(way, alpha=alpha if loss != name else 0.0) for way in ways]
+        made = [trained(loss, recipe, train, classes, seed) for recipe in recipes]
+        best = int(np.argmax([scores(net, *held)["top1"] for net in made]))
+        found[name] = {**scores(made[best], *test), "rate": ways[best].rate}
+        if name in SHOWN["fig4"] + SHOWN["fig6"]:
+            found[name] |= calibration(made[best], held, test)
+    return found
+
+
 def scores(net: nn.Module, x: Tensor, y: Tensor) -> dict[str, float]:
     """Top-1, top-5 and expected calibration error, %."""
     p = outputs(net, x).softmax(1)
@@ -110,3 +131,25 @@ def scores(net: nn.Module, x: Tensor, y: Tensor) -> dict[str, float]:
     ece = expected_calibration_error(p.max(1).values, best[:, 0])
     return {"top1": 100 * float(best[:, 0].double().mean()), "ece": 100 * ece,
             "top5": 100 * float(best.any(1).double().mean())}  # fmt: skip
+
+
+def calibration(net: nn.Module, held: Pair, test: Pair) -> dict:
+    """Log loss, noise floor of the ECE, ECE at the T of least log loss on ``held``, its bins."""
+    (z, y), (z_test, y_test) = ((outputs(net, x).double(), y) for x, y in (held, test))
+    found = minimize_scalar(lambda t: float(F.cross_entropy(z / math.exp(t), y)), bounds=(-3, 3))
+    wide, sharp = (
+        softmax.max(1) for softmax in (z_test.softmax(1), (z_test / math.exp(found.x)).softmax(1))
+    )
+    right = wide.indices == y_test
+    bins = reliability(wide.values, right)
+    filled = bins.count > 0
+    return {
+        "nll": float(F.cross_entropy(z_test, y_test)),
+        "floor": 100 * float(noise_floor(wide.values)),
+        "scaled": 100 * expected_calibration_error(sharp.values, right),
+        "bins": [
+            np.where(filled, bins.confidence, 0),
+            np.where(filled, bins.accuracy, 0),
+            bins.count,
+        ],
+    }

@@ -3,6 +3,7 @@
 import http.server
 import json
 import threading
+from pathlib import Path
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
@@ -80,3 +81,13 @@ def test_a_refused_row_shows_the_servers_sentence(visit, server):
     page.click("form.ask button")
     page.wait_for_selector("#answers .absent")
     assert page.inner_text("#answers") == "3 dims, not 6"
+
+
+@pytest.mark.parametrize("width", [1280, 1920, 390])
+def test_nothing_overflows_and_nothing_overlaps_on_the_live_page(visit, server, width):
+    page = visit(server[0], size=(width, 1000)).page
+    faults = (Path(__file__).parent / "layout.js").read_text()
+    for scheme in ("light", "dark"):
+        page.emulate_media(color_scheme=scheme)
+        assert page.evaluate(faults) == []
+        assert page.evaluate("document.documentElement.scrollWidth") <= width

@@ -170,6 +170,28 @@ def test_bytes_are_counted_as_they_come_whatever_was_claimed(serving, monkeypatc
     assert "at most 1 MB" in answer.json()["error"]
 
 
+@pytest.mark.parametrize(
+    ("start", "status"),
+    [
+        (b'--x\r\nContent-Disposition: form-data; name="file"; filename="a"\r\n\r\n', b"413"),
+        (b"--x\r\n", b"400"),  # no form
+    ],
+)
+def test_who_sends_too_much_hears_why(serving, monkeypatch, start, status):
+    """A client that reads nothing before it has sent all of it; else the line would be reset."""
+    monkeypatch.setattr(explore_server, "LIMIT", 1 << 20)
+    host = serving(lambda name, data: pytest.fail("judged")).removeprefix("http://")
+    size = 24 << 20
+    head = (
+        f"POST /predict?token=t HTTP/1.1\r\nHost: {host}\r\nContent-Length: {size}\r\n"
+        "Content-Type: multipart/form-data; boundary=x\r\nConnection: close\r\n\r\n"
+    )
+    name, port = host.split(":")
+    with socket.create_connection((name, int(port)), timeout=60) as line:
+        line.sendall(head.encode() + start + bytes(size - len(start)))
+        assert line.recv(4096).startswith(b"HTTP/1.1 " + status)
+
+
 def test_the_page_answers_while_an_upload_is_judged(serving):
     begun, go_on = threading.Event(), threading.Event()
 

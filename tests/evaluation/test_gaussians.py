@@ -8,7 +8,7 @@ import torch
 from sklearn.covariance import OAS
 
 from vicinal.evaluation import outlier_scores
-from vicinal.evaluation.gaussians import PRINCIPAL, class_gaussians, gaussians_of, moments
+from vicinal.evaluation.gaussians import EXACTLY, PRINCIPAL, class_gaussians, gaussians_of, moments
 
 
 @pytest.fixture
@@ -101,3 +101,19 @@ def test_the_scores_do_not_depend_on_the_order_of_rows(labeled):
     again = outlier_scores(x[order], query[other], labels=y[order], k=5)
     for name in ("relative_mahalanobis", "vim", "trust_score"):
         assert torch.equal(first[name][other], again[name])
+
+
+def test_directions_are_found_where_float32_does_not_converge(monkeypatch):
+    draw = torch.Generator().manual_seed(0)
+    rows, codes = torch.randn(8, EXACTLY + 8, generator=draw), torch.arange(8) % 2
+    expected = class_gaussians(rows, codes, 2).residual(rows)
+    whole = torch.linalg.eigh
+
+    def eigh(matrix):
+        if matrix.dtype == torch.float32:  # as LAPACK's does of some covariances of few rows
+            raise torch.linalg.LinAlgError("failed to converge")
+        return whole(matrix)
+
+    monkeypatch.setattr(torch.linalg, "eigh", eigh)
+    found = class_gaussians(rows, codes, 2).residual(rows)
+    torch.testing.assert_close(found, expected, atol=1e-3, rtol=1e-3)

@@ -3,6 +3,7 @@
 from dataclasses import dataclass
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
 from experiments import runner
 from experiments.__main__ import run, told
@@ -73,6 +74,29 @@ def test_a_second_run_does_nothing_and_leaves_who_made_it(perform, monkeypatch, 
     perform(again := experiment())
     assert again.ran == []
     assert (tmp_path / "fig01_toy.cpu.json").read_bytes() == before
+
+
+def test_a_picture_is_drawn_from_the_images_of_its_own_settings_alone(
+    perform, monkeypatch, tmp_path
+):
+    monkeypatch.setattr(runner, "CACHE", tmp_path / "cache")
+    drawn = []
+
+    def painter(size):
+        made = experiment()
+        made.PICTURES, made.PRESETS = True, {"cpu": Settings(size)}
+        made.run = lambda settings, seed, source: {"pictures": {"at": np.array(settings.size)}}
+        made.claims = lambda rows: []
+        made.draw = lambda rows, figure: drawn.append(int(rows[0]["pictures"]["at"]))
+        return made
+
+    for size in (1, 2, 1):
+        perform(painter(size))
+    assert drawn == [1, 2, 1]
+    monkeypatch.setattr(runner, "module_of", lambda name: painter(3))
+    runner.picture("toy/fig01_toy", "cpu", [{"seed": 0}], tmp_path / "none.png")
+    assert drawn == [1, 2, 1], "images of other settings were drawn"
+    assert not (tmp_path / "none.png").exists()
 
 
 def test_the_estimate_counts_the_seeds_that_are_missing(perform, monkeypatch, tmp_path):

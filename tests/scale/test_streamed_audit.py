@@ -89,7 +89,7 @@ def test_with_anchors_every_row_is_judged_and_counts_are_of_all_rows(
     assert len(audit.labels.scores) == 600
     assert sum(part.support for part in audit.class_facts) == 600
     rank = np.corrcoef(audit.labels.scores, in_memory.labels.scores)[0, 1]
-    assert rank > 0.95
+    assert rank > 0.9
     both = {s.row for s in audit.labels.suspects} & {s.row for s in in_memory.labels.suspects}
     assert len(both) >= 0.6 * facts.suspects
     samples = [parquet.read_table(p) for name, p in audit.parts.items() if "samples" in name]
@@ -112,6 +112,26 @@ def test_more_neighbors_than_anchors_are_found_among_all_rows(shards, few_anchor
     assert audit.data.k == 250
     with pytest.raises(InputError, match="k"):
         vicinal.audit(**shards, settings=AuditSettings(space="raw", k=600))
+
+
+@pytest.mark.parametrize("all_fits", [True, False])
+def test_logits_in_the_shards_of_a_query_make_a_softmax_head(
+    shards, tmp_path, monkeypatch, all_fits
+):
+    (z, y), rng = QUERY, np.random.default_rng(2)
+    logits = rng.normal(size=(240, 3)).astype(np.float32) + 2 * np.eye(3, dtype=np.float32)[y]
+    for a, b in ((0, 50), (50, 240)):
+        np.savez(tmp_path / f"q-{a:03d}.npz", Z=z[a:b], y=y[a:b], logits=logits[a:b])
+    if not all_fits:
+        monkeypatch.setattr(scale, "needed", lambda rows, settings: 1 << 60)
+    arrays = vicinal.audit(support=SUPPORT, query=QUERY, logits=logits, settings=RAW)
+    assert "softmax" in {head.name for head in arrays.heads}
+    assert found(vicinal.audit(**shards, settings=RAW)) == found(arrays)
+    with pytest.raises(InputError, match="one row per query row: 239 for 240 rows"):
+        vicinal.audit(**shards, logits=logits[1:], settings=RAW)
+    np.savez(tmp_path / "q-050.npz", Z=z[50:], y=y[50:])
+    with pytest.raises(InputError, match="q-050.npz has no logits, other shards have"):
+        vicinal.audit(**shards, settings=RAW)
 
 
 class Stopped(BaseException):
@@ -154,7 +174,39 @@ def test_a_support_alone_is_judged_leave_one_out(shards, too_many):
     arrays = vicinal.audit(support=SUPPORT, settings=RAW)
     streamed = vicinal.audit(support=shards["support"], settings=RAW)
     assert found(streamed) == found(arrays)
-    assert "only the sampled rows" in streamed.not_checked["verdicts"]
+    assert streamed.verdict_counts() == arrays.verdict_counts()
+
+
+def test_every_row_of_a_support_alone_has_its_verdict_leave_one_out(shards, few_anchors, tmp_path):
+    arrays = vicinal.audit(support=SUPPORT, settings=RAW)
+    audit = vicinal.audit(support=shards["support"], settings=RAW, work=tmp_path / "work")
+    parts = [parquet.read_table(path).to_pandas() for path in audit.parts.values()]
+    verdicts = [verdict for part in parts for verdict in part["verdict"]]
+    assert {v: verdicts.count(v) for v in audit.verdict_counts()} == audit.verdict_counts()
+    assert len(verdicts) == 600
+    predicted = np.array([int(name) for part in parts for name in part["predicted"]])
+    assert np.mean(predicted == arrays.cases.predicted) > 0.95
+    for name, close in (("confidence", 0.98), ("familiarity", 0.9)):
+        column = [value for part in parts for value in part[name]]
+        assert np.corrcoef(column, getattr(arrays.cases, name))[0, 1] > close
+    assert "verdict leave-one-out" in audit.scale.how
+    assert "verdicts" not in audit.not_checked
+
+
+def test_rows_beyond_the_sample_are_as_familiar_as_they_are_in_memory(
+    in_memory, few_anchors, tmp_path
+):
+    """The classes' Gaussians are of the anchors, and no others of the rows that come first."""
+    z, y = (part[SUPPORT[1].argsort(kind="stable")] for part in SUPPORT)
+    audit = vicinal.audit(
+        support=(z, y), query=QUERY, settings=RAW, work=tmp_path / "work", memory="16GB"
+    )
+    samples = [parquet.read_table(p) for name, p in audit.parts.items() if "samples" in name]
+    familiar = np.array([v.as_py() for table in samples for v in table["familiarity"]])
+    new = ~np.isin(in_memory.cases.id, audit.cases.id)
+    assert new.sum() == 40
+    gap = familiar[new] - np.array(in_memory.cases.familiarity)[new]
+    assert np.abs(gap).mean() < 0.13  # 0.10; 0.17 with rows of one class alone
 
 
 def test_the_space_is_chosen_by_the_anchors_among_all_there_are(shards, few_anchors):
@@ -167,9 +219,8 @@ def test_a_space_that_looks_at_labels_is_that_of_memory_where_every_row_is_an_an
 ):
     settings = AuditSettings(space="whitened", k=20, map="none")
     arrays = vicinal.audit(support=SUPPORT, query=QUERY, settings=settings)
-    a, b = found(arrays), found(vicinal.audit(**shards, settings=settings))
-    b["duplicates"]["within_support"] = a["duplicates"]["within_support"]  # counted of raw rows
-    assert a == b
+    assert arrays.duplicates.within_support == len(SUPPORT[0][::50]) + len(SUPPORT[0][1::50])
+    assert found(arrays) == found(vicinal.audit(**shards, settings=settings))
 
 
 def test_no_anchor_is_judged_in_a_map_that_saw_its_label(tmp_path, few_anchors):

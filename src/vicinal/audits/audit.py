@@ -140,7 +140,8 @@ def audit(
         about = dataclasses.replace(about, media=given_images(images))
     sets_given = {"support": support, "query": query, "calib": calib, "foreign": foreign}
     if model is None and (memory is not None or any(map(is_source, sets_given.values()))):
-        return audit_at_scale(sets_given, settings, about, work, progress, on, memory)
+        given = {**sets_given, "logits": logits}
+        return audit_at_scale(given, settings, about, work, progress, on, memory)
     seen: ModelFacts | None = None
     check_model(model)
     if model is not None:

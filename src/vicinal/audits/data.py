@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -23,13 +24,13 @@ NEAR = 1e-6  # a squared distance below this share of the mean squared norm is a
 
 def duplicates(
     neighborhood: Neighborhood,
-    graph: Neighborhood,
+    within: int,
     scored: tuple[NDArray[np.bool_], NDArray[np.bool_]] | None,
 ) -> Duplicates:
     """Query rows that are support rows too, exactly or nearly; accuracy without them.
 
-    A distance is small against the mean distance to the k-th neighbor. ``scored``: which rows have
-    a label, and which of those are right.
+    A distance is small against the mean distance to the k-th neighbor. ``within``: support rows
+    that another one equals. ``scored``: which rows have a label, and which of those are right.
     """
     nearest = neighborhood.distances[:, 0]
     scale = float(neighborhood.distances[:, -1].double().mean())
@@ -45,25 +46,33 @@ def duplicates(
         near=int(near.sum()),
         pairs=tuple(pairs),
         accuracy_without=without,
-        within_support=int((graph.distances[:, 0] == 0).sum()),
+        within_support=within,
     )
 
 
-def as_given(facts: Facts) -> tuple[Neighborhood, Neighborhood]:
-    """First and last neighbors of query and support rows, at their distances before any map.
+def as_given(facts: Facts) -> tuple[Neighborhood, int]:
+    """First and last neighbors of query rows, at their distances before any map, and how many
+    support rows equal another.
 
     A map may make rows equal that are not (unit rows), and rounding may part equal ones.
     """
     if facts.space.name == "raw":
-        return facts.neighborhood, facts.graph
-    own, query = facts.sets.support.as_given, facts.sets.query.as_given
+        return facts.neighborhood, int((facts.graph.distances[:, 0] == 0).sum())
+    own, indices = facts.sets.support.as_given, facts.neighborhood.indices[:, [0, -1]]
+    gaps = [(facts.sets.query.as_given - own[column]).square().sum(1) for column in indices.T]
+    return Neighborhood(torch.stack(gaps, 1), indices), equal_rows([own])
 
-    def ends(near: Neighborhood, rows: Tensor) -> Neighborhood:
-        indices = near.indices[:, [0, -1]]
-        gaps = [(rows - own[column]).square().sum(1) for column in indices.T]
-        return Neighborhood(torch.stack(gaps, 1), indices)
 
-    return ends(facts.neighborhood, query), ends(facts.graph, own)
+def equal_rows(blocks: Iterable[Float[Tensor, "n d"]]) -> int:
+    """How many rows another one equals; 64 bits of its bytes tell a row from others.
+
+    >>> equal_rows([torch.tensor([[0.0], [1.0]]), torch.tensor([[-0.0], [2.0]])])
+    2
+    """
+    rows = (row for block in blocks for row in (block + 0.0).cpu().numpy())  # -0 is 0
+    keys = np.fromiter((hash(row.tobytes()) for row in rows), np.int64)
+    _, counts = np.unique(keys, return_counts=True)
+    return int(counts[counts > 1].sum())
 
 
 def hubs(

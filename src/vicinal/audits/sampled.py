@@ -86,6 +86,9 @@ class SampledSupport(LabeledSupport):
     def rows(self) -> Float[Tensor, "a d"]:
         return self.anchors
 
+    def labeled_rows(self, places: Int[Tensor, " m"]) -> Float[Tensor, "m d"]:
+        return self.anchors[places]
+
     @property
     def voters(self) -> Int[Tensor, " n"]:
         return self.everyone

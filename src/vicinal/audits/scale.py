@@ -24,7 +24,7 @@ import numpy as np
 import torch
 
 from vicinal.audits import sampled
-from vicinal.audits.facts import Facts
+from vicinal.audits.facts import Facts, aligned_logits
 from vicinal.audits.parts import Parts, Run, in_turn
 from vicinal.audits.record import Audit
 from vicinal.audits.sampled import Whole, sampled_facts, sampled_sets, whole_set
@@ -34,8 +34,9 @@ from vicinal.audits.streamed_cases import CaseJudge, verdict_counts
 from vicinal.audits.streamed_labels import LabelJudge, streamed_labels
 from vicinal.audits.streamed_sections import sections_of_all
 from vicinal.capture.row_files import Names
-from vicinal.capture.sources import ArrayRows, Rows, open_rows
+from vicinal.capture.sources import ArrayRows, Rows, ShardedRows, open_rows
 from vicinal.checks import InputError
+from vicinal.confidence.verdicts import VERDICTS
 from vicinal.files import fingerprint
 from vicinal.labels import codes_of, labels_of
 from vicinal.neighbors.search import Search
@@ -107,20 +108,39 @@ def audit_at_scale(
     from vicinal.audits.audit import audit  # it calls this function
 
     allowed = as_bytes(memory) or DEFAULT_MEMORY
-    rows = {role: as_rows(value) for role, value in sets.items()}
+    rows = {role: as_rows(value) for role, value in sets.items() if role != "logits"}
     given = {role: value for role, value in rows.items() if value is not None}
-    if needed(given, settings) <= allowed:
+    fits, logits = needed(given, settings) <= allowed, logits_of(sets.get("logits"), rows)
+    if fits:
         arrays = {role: in_memory(value) for role, value in given.items()}
+        if logits is not None:
+            arrays["logits"] = rows_at(logits, slice(None), sampled.READ)
         about = with_ids(given, about)
         return audit(
             **arrays, settings=settings, about=about, work=work, progress=progress, on=on
         )  # fmt: skip
+    if logits is not None:
+        given["logits"] = logits
     with TemporaryDirectory() as folder:
         place = Path(work) if work is not None else Path(folder)
         result = streamed(given, settings, about, place, progress, on, allowed)
         if work is None:  # nobody asked for the parts
             return dataclasses.replace(result, parts={})
         return result
+
+
+def logits_of(given: Any, rows: dict[str, Rows | None]) -> Rows | None:
+    """As they were given, or as they lie in the shards of the rows that are judged."""
+    asked = rows["query"] or rows["support"]
+    found = as_rows(given, Names(embedding="logits")) if is_source(given) else given
+    if found is None:
+        return asked.logits() if isinstance(asked, ShardedRows) else None
+    found = found if hasattr(found, "blocks") else ArrayRows(np.asarray(found))
+    if asked is not None and len(found) != len(asked):
+        raise InputError(
+            f"`logits` must have one row per query row: {len(found)} for {len(asked)} rows."
+        )
+    return found
 
 
 def needed(rows: dict[str, Rows], settings: AuditSettings) -> int:
@@ -169,6 +189,11 @@ def streamed(
         make, run = engine(on, settings, block, work)
         exactly, _ = engine(on, dataclasses.replace(settings, search="exact"), block, work)
         facts = sampled_facts(support, sets, settings, about, (make, exactly), work, progress)
+        if "logits" in rows:
+            given = rows_at(rows["logits"], (query or support).some, sampled.READ)
+            facts = dataclasses.replace(
+                facts, logits=aligned_logits(given, sets, about.class_names)
+            )
         labels, cases = all_rows(facts, support, query, work, run, progress, memory)
         record, suspects = streamed_labels(facts, support, labels)
         scale = scale_of(facts, support, query, suspects, labels, cases, memory)
@@ -310,10 +335,12 @@ def scale_of(
             f"; heads are compared on {len(query.some):,} of {len(query):,} query rows, and every "
             "row has its verdict from the head that is kept"
         )
+    if query is None and support.sampled:
+        how += ", and has its verdict leave-one-out from the head that is kept"
     if support.sampled:
         how += f"; trust.vic stands on the {anchors:,} rows alone, and is fitted anew to them"
     counts = torch.bincount(facts.verdicts.codes, minlength=4).tolist()
-    few = dict(zip(("supported", "contested", "unfamiliar", "isolated"), counts, strict=True))
+    judged = labels if query is None else cases
     return Scale(
         how=how + ".",
         search=str(facts.support.search.title),
@@ -321,7 +348,7 @@ def scale_of(
         anchors=anchors,
         query_rows=len(asked),
         query_sample=len(asked.some),
-        verdicts=few if cases is None else verdict_counts(cases),
+        verdicts=verdict_counts(judged) if judged else dict(zip(VERDICTS, counts, strict=True)),
         suspects=suspects,
         ambiguous=sum(int(part["ambiguous"].sum()) for part in labels.read("ambiguous")),
         memory=memory,

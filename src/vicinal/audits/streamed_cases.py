@@ -1,6 +1,7 @@
-"""Every row of a query that is not in memory: judged block by block by the head that is kept.
+"""Every row of a set that is not in memory: judged block by block by the head that is kept.
 
 Rows of the sample that the heads were compared on were judged out of fold, and stay as they were.
+A support without a query is judged leave-one-out, by the neighbors that its labels are judged by.
 """
 
 from __future__ import annotations
@@ -34,8 +35,7 @@ class CaseJudge:
         source = compared(self.whole.rows, self.settings)
         rows = torch.cat([block for _, block in source.blocks(READ, start, stop)])
         near = self.head.ned.neighborhood_of(rows)  # all at once: the support is read once for them
-        columns = joined(list(map(self._judged, rows.split(JUDGED), near.blocks(JUDGED))))
-        self._keep_sampled(columns, start, stop)
+        columns = self.columns(start, rows, near)
         codes = self.whole.codes
         given = [-1] * (stop - start) if codes is None else codes[start:stop].tolist()
         return {
@@ -43,8 +43,14 @@ class CaseJudge:
             "id": self.whole.rows.ids(start, stop),
             "label": [self.names[code] if code >= 0 else None for code in given],
             **columns,
-            "predicted": [self.names[code] for code in columns["predicted"]],
         }
+
+    def columns(self, start: int, rows: Tensor, near: Neighborhood) -> dict[str, list[Any]]:
+        """The verdicts of rows from ``start`` on, whose neighbors were found."""
+        columns = joined(list(map(self._judged, rows.split(JUDGED), near.blocks(JUDGED))))
+        self._keep_sampled(columns, start, start + len(rows))
+        columns["predicted"] = [self.names[code] for code in columns["predicted"]]
+        return columns
 
     def _judged(self, rows: Tensor, near: Neighborhood) -> dict[str, list[Any]]:
         out = self.head.judgement_of(near, rows)

@@ -21,6 +21,7 @@ from vicinal.audits.label_records import Ambiguous, LabelAudit, LabelRows, Suspe
 from vicinal.audits.parts import JUDGED, Columns, Parts, joined
 from vicinal.audits.record import significant
 from vicinal.audits.sampled import Whole, compared
+from vicinal.audits.streamed_cases import CaseJudge
 from vicinal.audits.suspects import (
     SHOWN_NEIGHBORS,
     alike_of,
@@ -40,10 +41,14 @@ MOST_ROWS = 200_000  # in the record and in labels.csv
 
 
 class LabelJudge:
-    """What is said of the labels of rows ``start`` to ``stop`` of the support."""
+    """What is said of the labels of rows ``start`` to ``stop`` of the support.
+
+    Of a support without a query every row has its verdict beside, by the same neighbors.
+    """
 
     def __init__(self, facts: Facts, whole: Whole) -> None:
         assert whole.codes is not None
+        self.cases = CaseJudge(facts, whole) if facts.sets.leave_one_out else None
         self.ned, self.k, self.settings = facts.ned, facts.graph.k, facts.settings
         self.whole, self.anchors, self.graph = whole, whole.some, facts.graph
         self.own, self.matrix = facts.support_classes, facts.labels.noise.matrix
@@ -62,7 +67,9 @@ class LabelJudge:
             )
             for at in range(0, len(rows), JUDGED)
         ]
-        return {"id": self.whole.rows.ids(start, stop), **joined(parts)}
+        columns = {"id": self.whole.rows.ids(start, stop), **joined(parts)}
+        verdicts = self.cases.columns(start, rows, near) if self.cases is not None else {}
+        return {**verdicts, **columns}  # neighbors where a label is contradicted, as everywhere
 
     def _neighbors(self, own: Int[Tensor, " m"], rows: Float[Tensor, "m d"]) -> Neighborhood:
         """Of the anchors as they were found before, by a map that had not seen them."""

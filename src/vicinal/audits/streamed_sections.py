@@ -20,11 +20,11 @@ from vicinal.audits.label_records import LabelAudit
 from vicinal.audits.map import map_of
 from vicinal.audits.parts import Parts
 from vicinal.audits.record import SupportRows
-from vicinal.audits.sampled import READ, Whole, ids_of
+from vicinal.audits.sampled import READ, Whole, compared, ids_of
 from vicinal.audits.sections import ClassFacts, Data, Duplicates, Map, PriorShift, SetFacts
 from vicinal.audits.streamed_head import anchors_head
 from vicinal.neighbors.neighborhood import Neighborhood
-from vicinal.neighbors.search.sharded import rows_at
+from vicinal.neighbors.search.sharded import Source, rows_at
 
 
 def sections_of_all(
@@ -41,7 +41,6 @@ def sections_of_all(
         "duplicates": lambda f: duplicates_of_all(f, support, parts),
         "hubs": lambda f: data.hubs(f.neighborhood.indices, f.weights, len(support)),
         "prior_shift": lambda f: prior_shift_of_all(f, support, query),
-        "not_checked": not_checked_of_all,
         "head": lambda f: anchors_head(f, support),
         "support": lambda f: None,
     }
@@ -120,23 +119,23 @@ def duplicates_of_all(facts: Facts, support: Whole, parts: Parts) -> Duplicates:
 
     near = facts.neighborhood
     scored = None if facts.score is None else (facts.score.rows, facts.score.right)
-    if facts.space.name != "raw":
-        near = _as_given(near, facts.sets.query.as_given, support)
-    found = data.duplicates(near, facts.graph, scored)
-    within = None
     if facts.space.name == "raw":
         within = sum(int(part["duplicate"].sum()) for part in parts.read("duplicate"))
-    found = dataclasses.replace(found, within_support=within)
+    else:
+        rows = compared(support.rows, facts.settings)
+        near = _as_given(near, facts.sets.query.as_given, rows)
+        within = data.equal_rows(block for _, block in rows.blocks(READ))
+    found = data.duplicates(near, within, scored)
     if not facts.sets.leave_one_out:
         warn_of_duplicates(found, near.size)
     return found
 
 
-def _as_given(near: Neighborhood, rows: Tensor, support: Whole) -> Neighborhood:
+def _as_given(near: Neighborhood, rows: Tensor, support: Source) -> Neighborhood:
     """First and last neighbors at their distances before any map; their rows are read once more."""
     indices = near.indices[:, [0, -1]]
     named, place = indices.unique(return_inverse=True)
-    own = rows_at(support.rows, named, READ)
+    own = rows_at(support, named, READ)
     gaps = [(rows - own[column]).square().sum(1) for column in place.T]
     return Neighborhood(torch.stack(gaps, 1), indices)
 
@@ -151,12 +150,3 @@ def prior_shift_of_all(facts: Facts, support: Whole, query: Whole | None) -> Pri
     shift = data.prior_shift(support.codes, codes, len(facts.sets.classes), facts.settings.seed)
     warn_of_shift(shift)
     return shift
-
-
-def not_checked_of_all(facts: Facts) -> dict[str, str]:
-    from vicinal.audits.audit import not_checked
-
-    found = not_checked(facts)
-    if facts.sets.leave_one_out:
-        found["verdicts"] = "of a support alone only the sampled rows have one; give a query"
-    return found

@@ -23,10 +23,11 @@ from safetensors import safe_open
 from vicinal.checks import InputError, closest
 from vicinal.files import reading, regular_file, utf8_name
 
-# The names under which people keep embeddings, labels and ids.
+# The names under which people keep embeddings, labels, ids and a softmax head's logits.
 EMBEDDING_KEYS = ("embeddings", "embedding", "Z", "z", "X", "x", "features", "feat", "data")
 LABEL_KEYS = ("y", "labels", "label", "targets", "target", "class")
 ID_KEYS = ("ids", "id", "names", "name")
+LOGIT_KEYS = ("logits", "scores")
 LAYER = "layer:"  # how a capture names the tensor of a layer
 _PICKLE = "it holds Python objects (pickle), which is refused for safety"
 
@@ -37,6 +38,7 @@ class Names(NamedTuple):
     embedding: str | None = None
     label: str | None = None
     id: str | None = None
+    logits: str | None = None
 
 
 @dataclass(frozen=True)
@@ -113,13 +115,15 @@ def _stamp(path: Path) -> tuple[int, int]:
 def _keys(path: Path, shapes: Mapping[str, Any], names: Names) -> Names:
     """The keys the user named, or the first usual ones."""
     if set(shapes) == {""}:  # a file of one array
-        return Names("", None, None)
+        return Names("")
     layers = [key for key in shapes if key.startswith(LAYER)]
     vector = _pick(path, shapes, names.embedding, (*EMBEDDING_KEYS, *layers))
     if vector is None:
         raise InputError(f"{path} has no 'embeddings' (it has: {', '.join(shapes)}). Name it.")
     label = _pick(path, shapes, names.label, LABEL_KEYS)
-    return Names(vector, label, _pick(path, shapes, names.id, ID_KEYS))
+    wide = [key for key in LOGIT_KEYS if key != vector and len(shapes.get(key, ((),))[0]) == 2]
+    id_ = _pick(path, shapes, names.id, ID_KEYS)
+    return Names(vector, label, id_, _pick(path, shapes, names.logits, wide))
 
 
 def _pick(

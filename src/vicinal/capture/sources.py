@@ -173,6 +173,17 @@ class ShardedRows:
         whole = np.concatenate([part for part in parts if part is not None])
         return whole if self.classes is None else _named(whole, self.classes, self.name)
 
+    def logits(self) -> ShardedRows | None:
+        """A softmax head's, as rows of their own, where every shard holds some."""
+        keys = [file.keys.logits for file in self.files]
+        if None in keys:
+            if any(keys):
+                lacking = self.files[keys.index(None)].path
+                raise InputError(f"{lacking} has no logits, other shards have. Give all, or none.")
+            return None
+        files = [open_file(file.path, Names(embedding=file.keys.logits)) for file in self.files]
+        return ShardedRows(f"logits of {self.name}", _of_one_width(files))
+
     def ids(self, start: int, stop: int) -> list[str]:
         if self.names is not None:
             return list(self.names[start:stop])
@@ -231,13 +242,17 @@ def _of(
 ) -> ShardedRows:
     beside = labels or [None] * len(paths)
     files = [open_file(p, names, other) for p, other in zip(paths, beside, strict=True)]
+    return ShardedRows(name, _of_one_width(files))
+
+
+def _of_one_width(files: list[RowFile]) -> tuple[RowFile, ...]:
     for file in files:
         if file.width != files[0].width:
             raise InputError(
                 f"the shards differ in width: {files[0].path} has {files[0].width} columns, "
                 f"{file.path} has {file.width}. They must come from the same model and layer."
             )
-    return ShardedRows(name, tuple(files))
+    return tuple(files)
 
 
 def _captured(folder: Path, names: Names) -> ShardedRows:

@@ -178,7 +178,7 @@ def _findings(audit: Audit) -> Iterator[str]:
             f"  planted    {planted.what}: found {planted.found} of {planted.planted}, missed "
             f"{missed} ({planted.flagged} flagged in all)"
         )
-    if audit.borders is not None and audit.borders.pairs:
+    if audit.borders is not None and audit.borders.pairs and len(audit.classes) > 2:
         top = audit.borders.pairs[0]
         a, b = audit.classes[top.a], audit.classes[top.b]
         yield f"  classes    {a} ↔ {b} share {percent(top.share, 0)} of between-class weight"

@@ -14,6 +14,7 @@ import secrets
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,7 @@ from vicinal.cli.run_folder import MEDIA, load_media
 from vicinal.report import live_files
 
 LIMIT = 32 << 20  # bytes of one upload
+HEARD = 8 * LIMIT  # of one that is too large, before the line is cut
 PATIENCE = 60  # seconds until the whole of it must be here
 AT_ONCE = 2  # uploads judged at the same time; the others wait
 UPLOADS = 64  # that may be on their way
@@ -50,6 +52,32 @@ Judge = Callable[[str, bytes], list[dict[str, Any]]]
 
 class _TooLarge(Exception):
     """More bytes have come in than one upload may have."""
+
+
+class _Body:
+    """What comes in of one request, counted."""
+
+    def __init__(self, receive: Receive) -> None:
+        self.receive, self.read, self.ended = receive, 0, False
+
+    async def __call__(self) -> Message:
+        message = await self.receive()
+        self.read += len(message.get("body", b""))
+        self.ended = not message.get("more_body")
+        return message
+
+    async def limited(self) -> Message:
+        message = await self()
+        if self.read > LIMIT:
+            raise _TooLarge
+        return message
+
+    async def heard_out(self) -> None:
+        """Read on and keep nothing: who is cut off while sending never hears why."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(PATIENCE):
+                while not self.ended and self.read < HEARD:
+                    await self()
 
 
 def application(
@@ -77,13 +105,16 @@ def application(
     async def predict(request: Request) -> Response:
         if not coming.available_tokens:
             return _refused(f"{UPLOADS} uploads are on their way. Wait for them.", 503)
+        body = _Body(request.receive)
         try:
             async with coming:
-                name, data = await asyncio.wait_for(_upload(request), PATIENCE)
+                name, data = await asyncio.wait_for(_upload(request.scope, body), PATIENCE)
                 rows = await to_thread.run_sync(judge, name, data, limiter=judging)
         except InputError as error:
+            await body.heard_out()
             return _refused(str(error), 400)
         except _TooLarge:
+            await body.heard_out()
             return _refused(f"at most {LIMIT >> 20} MB at once.", 413)
         except TimeoutError:
             return _refused(f"the upload took more than {PATIENCE} s.", 408)
@@ -182,20 +213,10 @@ def _refused(why: str, status: int) -> Response:
     return JSONResponse({"error": said}, status, HEADERS)
 
 
-async def _upload(request: Request) -> tuple[str, bytes]:
+async def _upload(scope: Scope, body: _Body) -> tuple[str, bytes]:
     """The name and the bytes of a file, or of the rows that were typed."""
-    read = 0
-
-    async def counted() -> Message:
-        nonlocal read
-        message = await request.receive()
-        read += len(message.get("body", b""))
-        if read > LIMIT:
-            raise _TooLarge
-        return message
-
     try:
-        async with Request(request.scope, counted).form(max_files=1, max_fields=4) as form:
+        async with Request(scope, body.limited).form(max_files=1, max_fields=4) as form:
             upload = form.get("file")
             if upload is not None and not isinstance(upload, str):
                 return upload.filename or "", await upload.read()

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from vicinal.capture.row_files import EMBEDDING_KEYS as EMBEDDING_KEYS
 from vicinal.capture.row_files import ID_KEYS as ID_KEYS
 from vicinal.capture.row_files import LABEL_KEYS as LABEL_KEYS
+from vicinal.capture.row_files import LOGIT_KEYS as LOGIT_KEYS
 from vicinal.checks import InputError, check_choice, closest
 from vicinal.files import fingerprint
 
@@ -20,7 +21,6 @@ from vicinal.files import fingerprint
 IMAGE_KEYS = ("images", "image", "thumbnails")
 TEXT_KEYS = ("text", "texts", "sentence", "sentences")
 PATH_KEYS = ("paths", "path", "filepath", "file", "filename", "file_name")
-LOGIT_KEYS = ("logits", "scores")
 POOLS = ("mean", "max", "flatten")
 
 

@@ -216,9 +216,10 @@ class TrustHead:
     @property
     def surroundings(self) -> Surroundings:
         """The parts of familiarity, fitted on the support as it is now."""
-        search, codes = self.ned.support_.search, self.ned.support_.labels.codes
+        support = self.ned.support_
+        search, codes = support.search, support.labels.codes
         if self._seen is None or self._seen[0] is not search or self._seen[1] is not codes:
-            self._seen = (search, codes, Surroundings.fit(search.rows, codes))
+            self._seen = (search, codes, Surroundings.fit(support.labeled_rows, codes))
         return self._seen[2]
 
     def predict_proba(self, X: Any) -> Any:

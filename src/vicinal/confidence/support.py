@@ -179,6 +179,10 @@ class LabeledSupport:
         """All of them, read into memory where they are not in it: not for a large support."""
         return self.search.rows(slice(None))
 
+    def labeled_rows(self, places: Int[Tensor, " m"]) -> Float[Tensor, "m d"]:
+        """Some of the rows that ``labels`` are of."""
+        return self.search.rows(places)
+
     @property
     def dtype(self) -> torch.dtype:
         return self.search.dtype

@@ -74,8 +74,11 @@ class ClassGaussians:
         """The fewest directions that carry the principal share of the variance."""
         wide = (
             len(self.total) > EXACTLY
-        )  # then float32, twice as fast, tells directions well enough
-        values, vectors = torch.linalg.eigh(self.total.float() if wide else self.total)
+        )  # float32, twice as fast, then tells directions well enough
+        try:
+            values, vectors = torch.linalg.eigh(self.total.float() if wide else self.total)
+        except torch.linalg.LinAlgError:  # of few rows it need not converge in so few digits
+            values, vectors = torch.linalg.eigh(self.total)
         values, vectors = values.clamp_min(0).flip(0), vectors.flip(1)
         needed = int((values.cumsum(0) < PRINCIPAL * values.sum()).sum()) + 1
         return vectors[:, : min(needed, len(values) - 1)].double().contiguous()

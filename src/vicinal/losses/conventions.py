@@ -40,7 +40,9 @@ def full_precision(loss: Callable[P, Tensor]) -> Callable[P, Tensor]:
     @functools.wraps(loss)
     def call(*args: P.args, **kwargs: P.kwargs) -> Tensor:
         device = args[0].device.type if args and isinstance(args[0], Tensor) else "cpu"
-        with torch.autocast("cpu" if device == "meta" else device, enabled=False):
+        if device == "meta" or not torch.is_autocast_enabled(device):  # it is slow to switch off
+            return loss(*args, **kwargs)
+        with torch.autocast(device, enabled=False):
             return loss(*args, **kwargs)
 
     return call
@@ -158,10 +160,9 @@ def check_class_range(labels: Int[Tensor, " n"], classes: int, name: str) -> Non
         return
     low, high = (int(v) for v in labels.aminmax())
     if low < 0 or high >= classes:
-        wrong = low if low < 0 else high
         raise InputError(
-            f"`{name}` must lie between 0 and {classes - 1}, one for each class, got {wrong}. "
-            "Re-index the labels, or give the model more outputs."
+            f"`{name}` must lie between 0 and {classes - 1}, one for each class, got "
+            f"{low if low < 0 else high}. Re-index the labels, or give the model more outputs."
         )
 
 
@@ -180,9 +181,7 @@ def reduce_rows(
         return losses
     if reduction == "sum":
         return losses.sum()
-    if valid is None:
-        return losses.mean()
-    return losses.sum() / valid.sum().clamp_min(1)
+    return losses.mean() if valid is None else losses.sum() / valid.sum().clamp_min(1)
 
 
 def keep_valid(

@@ -22,7 +22,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 
-from vicinal.checks import InputError, check_choice
+from vicinal.checks import InputError, as_tensor, check_choice
 from vicinal.neighbors.tiles.masses import precise_log_masses
 from vicinal.processes import all_added, all_gathered, check_alike, facts_of_all, several
 
@@ -121,7 +121,7 @@ def _agreed(loss: Any, mode: str, x: Any, labels: Any, group: Any) -> _Batch:
             "far": far,
         }
 
-    device = x.device if isinstance(x, Tensor) else torch.device("cpu")
+    device = x.device if isinstance(x, Tensor) and not x.is_meta else torch.device("cpu")
     facts = facts_of_all(look, group, device, "comparing the inputs of a loss")
     check_alike(facts, "loss", "the loss", "Build the same DistributedLoss everywhere.")
     check_alike(facts, "columns", "the columns of `x`", "Rows must come from one layer.")
@@ -139,6 +139,9 @@ def _checked(mode: str, x: Any, labels: Any) -> bool:
     if not isinstance(x, Tensor) or not isinstance(labels, (Tensor, MixedTargets)):
         kinds = f"{type(x).__name__} and {type(labels).__name__}"
         raise InputError(f"`x` and `labels` must be tensors, got {kinds}.")
+    as_tensor(x, "x")  # sparse, complex, without values: refused before the exchange
+    if isinstance(labels, Tensor):
+        as_tensor(labels, "labels")
     if len(labels) != len(x):
         raise InputError(
             f"`labels` must hold one label for each row on every process: it has {len(labels)} for "

@@ -3,9 +3,8 @@
 Written from the paper's descriptions and its two published sets of severity constants: those of
 ImageNet-C, made for 224 x 224, and of CIFAR-10-C, milder and made for 32 x 32. One file per family:
 ``noise``, ``blur``, ``weather``, ``digital``, and ``spatter``. At those sizes constants, order and
-mean change are the published ones (a table of them is in the tests). What still differs is said
-where it does: frost is drawn, not photographed, as bright as the photographs; and the water of
-spatter (severities 1 to 3) is a variant whose strength does not compare with published tables.
+mean change are the published ones (a table of them is in the tests). Frost is drawn, not
+photographed, as bright as the photographs.
 
 A severity is a row of the published constants, not a promise: elastic transform and glass blur have
 published severities that lie nearer to the original than the one before.

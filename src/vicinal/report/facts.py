@@ -29,8 +29,8 @@ MEANING = {
 
 
 SAVED_HEAD = (
-    "The saved head is fitted on all rows, these verdicts each without its own: given these rows "
-    "again, it may judge some near a border otherwise."
+    "The saved head is fitted on all rows, each verdict here without its row: near a border the "
+    "two may differ."
 )
 
 

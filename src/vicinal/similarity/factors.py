@@ -68,7 +68,7 @@ class Dense(Tensors):
     def self_gram(self) -> Float[Tensor, "n d d"]:
         g = self._whole()
         if self.outputs == 1:  # a matrix product of one row leaves the cores idle
-            return g.square().sum(2, keepdim=True)
+            return torch.linalg.vecdot(g, g)[..., None]
         return g @ g.mT
 
     def trace_gram(self, other: Dense, into: Tensor | None = None) -> Float[Tensor, "n m"]:

@@ -47,6 +47,7 @@ _FEW = 32  # lists whose tables cost little beside the candidates' distances
 _DEEPEST = 16  # candidates for each neighbor; beyond, codes are not what hides the others
 _WORDS = 16  # of a part of a code: four bits
 _FACTS = "lists.json"
+FARTHEST = 1e16  # whose squares float32 sums: faiss files what overflows nowhere, and ends with it
 AGAIN = "Run the same command with --fresh."
 _BLOCK = 1 << 14  # rows that are handed over at a time
 clock = time.process_time  # of all threads: others on the machine do not count
@@ -67,15 +68,15 @@ class InvertedLists:
         """Empty lists for the same n rows, as :meth:`facts` tells of them; of values that such
         facts cannot have a ValueError. faiss reads no file for it: its reader trusts what it reads.
         """
-        lists, (probes, depth) = cls.__new__(cls), facts["effort"]
-        words = _WORDS if n >= _CODED_FROM else 0
-        raw = np.frombuffer(base64.b64decode(facts["learned"], validate=True), "<f4")
-        count = len(raw) // _wide_as(n, width)[0] - words
-        lists._make(faiss, n, width, count)
-        learned = raw.reshape(count + words, lists._width).astype(np.float32)
-        efforts = type(probes) is int and type(depth) is int and 1 <= depth <= 2 * _DEEPEST
-        if not (efforts and 1 <= probes <= count <= n and np.isfinite(learned).all()):
+        lists, (count, probes, depth) = cls.__new__(cls), facts["effort"]
+        whole = all(type(number) is int for number in (count, probes, depth))
+        if not (whole and 1 <= probes <= count <= n and 1 <= depth <= 2 * _DEEPEST):
             raise ValueError("these are no lists of so many rows")
+        lists._make(faiss, n, width, count)
+        raw = np.frombuffer(base64.b64decode(facts["learned"], validate=True), "<f4")
+        learned = raw.reshape(count + _WORDS * lists._coded, lists._width).astype(np.float32)
+        if not (np.abs(learned) < FARTHEST).all():
+            raise ValueError("a center is too far away")
         lists._index.quantizer.add(learned[:count])
         if lists._coded:
             faiss.copy_array_to_vector(learned[count:].ravel(), lists._index.pq.centroids)
@@ -91,14 +92,16 @@ class InvertedLists:
             learned.append(self._vector(self._index.pq.centroids))
         raw = np.concatenate(learned).astype("<f4").tobytes()
         return {
-            "effort": [self.probes, self.depth],
+            "effort": [self.count, self.probes, self.depth],
             "differences": bool(self._index.by_residual),
             "learned": base64.b64encode(raw).decode(),
         }
 
     def _make(self, faiss: Any, n: int, width: int, count: int) -> None:
         self.count, self.probes, self.depth, self._coded = count, 1, 2, n >= _CODED_FROM
-        self._width, parts = _wide_as(n, width)
+        columns = 2 * -(-width // (2 * _PARTS))  # to a part of the code
+        parts = -(-width // columns)
+        self._width = parts * columns if self._coded else width
         codes = f"PQ{parts}x4fs" if self._coded else "Flat"
         self._index = faiss.index_factory(self._width, f"IVF{count},{codes}")
         self._vector = faiss.vector_to_array
@@ -190,13 +193,6 @@ def training_rows(n: int, most: int | None = None) -> Int[Tensor, " t"]:
     """Which of n rows the lists' centers are trained on, in order; at most so many."""
     order = np.random.default_rng(0).permutation(n)[: TRAINING * list_count(n)]
     return torch.from_numpy(np.sort(order[:most]))
-
-
-def _wide_as(n: int, width: int) -> tuple[int, int]:
-    """Columns that lists of n rows have, zeros included, and the parts of a code."""
-    columns = 2 * -(-width // (2 * _PARTS))  # to a part of the code
-    parts = -(-width // columns)
-    return (parts * columns if n >= _CODED_FROM else width), parts
 
 
 def keep(folder: Path, facts: dict[str, Any]) -> None:

@@ -26,7 +26,7 @@ from vicinal.neighbors.neighborhood import Neighborhood, joined
 from vicinal.neighbors.search.cost import SAMPLE, lists_may_pay
 from vicinal.neighbors.search.exact import SPARE, checked_exclude, checked_rows, squared_distances
 from vicinal.neighbors.search.faiss import LISTS_FROM, import_faiss
-from vicinal.neighbors.search.lists import AGAIN, InvertedLists, keep, kept, training_rows
+from vicinal.neighbors.search.lists import AGAIN, FARTHEST, InvertedLists, keep, kept, training_rows
 from vicinal.neighbors.search.recall import Recall, drawn_rows
 from vicinal.neighbors.search.sharded import MEMORY, ShardedSearch, Source, rows_at
 from vicinal.neighbors.search.smallest import by_distance_then_index
@@ -108,7 +108,7 @@ class ShardedLists(ShardedSearch):
             shift, recall = np.array(facts["shift"], np.float64), Recall(**facts["recall"])
             counts = type(recall.k) is int and type(recall.rows) is int
             shares = 0 <= recall.error <= 1 and 0 < recall.share <= 1
-            if not (counts and shares and recall.k > 0 and np.isfinite(shift).all()):
+            if not (counts and shares and recall.k > 0 and (np.abs(shift) < FARTHEST).all()):
                 raise ValueError("these are no lists of such rows")
             lists = InvertedLists.of(import_faiss(), len(self), self.width, facts)
             self._shift = torch.from_numpy(shift).to(self.dtype).reshape(self.width)
