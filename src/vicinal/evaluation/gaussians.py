@@ -77,7 +77,7 @@ class ClassGaussians:
         )  # float32, twice as fast, then tells directions well enough
         try:
             values, vectors = torch.linalg.eigh(self.total.float() if wide else self.total)
-        except torch.linalg.LinAlgError:  # of few rows it need not converge in so few digits
+        except RuntimeError:  # of few rows it need not converge in so few digits
             values, vectors = torch.linalg.eigh(self.total)
         values, vectors = values.clamp_min(0).flip(0), vectors.flip(1)
         needed = int((values.cumsum(0) < PRINCIPAL * values.sum()).sum()) + 1
