@@ -21,7 +21,7 @@ import math
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import torch
@@ -58,53 +58,18 @@ class InvertedLists:
 
     def __init__(self, faiss: Any, n: int, some: NDArray[np.float32]) -> None:
         """For n rows to come, trained on ``some`` of them (:func:`training_rows`)."""
-        self._make(faiss, n, some.shape[1], min(list_count(n), max(1, len(some) // 39)))
+        self._empty(faiss, n, some.shape[1], min(list_count(n), max(1, len(some) // 39)))
         self._index.cp.niter = ITERATIONS
         self._index.cp.min_points_per_centroid = 1  # list_count sees to it; faiss would print
         self._index.train(self._wide(some))
 
-    @classmethod
-    def of(cls, faiss: Any, n: int, width: int, facts: dict[str, Any]) -> Self:
-        """Empty lists for the same n rows, as :meth:`facts` tells of them; of values that such
-        facts cannot have a ValueError. faiss reads no file for it: its reader trusts what it reads.
-        """
-        lists, (count, probes, depth) = cls.__new__(cls), facts["effort"]
-        whole = all(type(number) is int for number in (count, probes, depth))
-        if not (whole and 1 <= probes <= count <= n and 1 <= depth <= 2 * _DEEPEST):
-            raise ValueError("these are no lists of so many rows")
-        lists._make(faiss, n, width, count)
-        raw = np.frombuffer(base64.b64decode(facts["learned"], validate=True), "<f4")
-        learned = raw.reshape(count + _WORDS * lists._coded, lists._width).astype(np.float32)
-        if not (np.abs(learned) < FARTHEST).all():
-            raise ValueError("a center is too far away")
-        lists._index.quantizer.add(learned[:count])
-        if lists._coded:
-            faiss.copy_array_to_vector(learned[count:].ravel(), lists._index.pq.centroids)
-            lists._index.by_residual = bool(facts["differences"])
-            lists._index.precompute_table()
-        lists._index.is_trained, lists.probes, lists.depth = True, probes, depth
-        return lists
-
-    def facts(self) -> dict[str, Any]:
-        """What was learned, as plain values: centers, below them the words of codes; effort."""
-        learned = [self._index.quantizer.reconstruct_n(0, self.count).ravel()]
-        if self._coded:
-            learned.append(self._vector(self._index.pq.centroids))
-        raw = np.concatenate(learned).astype("<f4").tobytes()
-        return {
-            "effort": [self.count, self.probes, self.depth],
-            "differences": bool(self._index.by_residual),
-            "learned": base64.b64encode(raw).decode(),
-        }
-
-    def _make(self, faiss: Any, n: int, width: int, count: int) -> None:
+    def _empty(self, faiss: Any, n: int, width: int, count: int) -> None:
         self.count, self.probes, self.depth, self._coded = count, 1, 2, n >= _CODED_FROM
         columns = 2 * -(-width // (2 * _PARTS))  # to a part of the code
         parts = -(-width // columns)
         self._width = parts * columns if self._coded else width
         codes = f"PQ{parts}x4fs" if self._coded else "Flat"
         self._index = faiss.index_factory(self._width, f"IVF{count},{codes}")
-        self._vector = faiss.vector_to_array
         self.ids = torch.empty(0, dtype=torch.long)
 
     def codings(self, some: NDArray[np.float32]) -> Iterator[None]:
@@ -193,6 +158,41 @@ def training_rows(n: int, most: int | None = None) -> Int[Tensor, " t"]:
     """Which of n rows the lists' centers are trained on, in order; at most so many."""
     order = np.random.default_rng(0).permutation(n)[: TRAINING * list_count(n)]
     return torch.from_numpy(np.sort(order[:most]))
+
+
+def facts_of(faiss: Any, lists: InvertedLists) -> dict[str, Any]:
+    """What was learned, as plain values: centers, below them the words of codes; effort."""
+    learned = [lists._index.quantizer.reconstruct_n(0, lists.count).ravel()]
+    if lists._coded:
+        learned.append(faiss.vector_to_array(lists._index.pq.centroids))
+    raw = np.concatenate(learned).astype("<f4").tobytes()
+    return {
+        "effort": [lists.count, lists.probes, lists.depth],
+        "differences": bool(lists._index.by_residual),
+        "learned": base64.b64encode(raw).decode(),
+    }
+
+
+def lists_from(faiss: Any, n: int, width: int, facts: dict[str, Any]) -> InvertedLists:
+    """Empty lists for the same n rows, as :func:`facts_of` tells of them; of values that such
+    facts cannot have a ValueError. faiss reads no file for it: its reader trusts what it reads.
+    """
+    lists, (count, probes, depth) = InvertedLists.__new__(InvertedLists), facts["effort"]
+    whole = all(type(number) is int for number in (count, probes, depth))
+    if not (whole and 1 <= probes <= count <= n and 1 <= depth <= 2 * _DEEPEST):
+        raise ValueError("these are no lists of so many rows")
+    lists._empty(faiss, n, width, count)
+    raw = np.frombuffer(base64.b64decode(facts["learned"], validate=True), "<f4")
+    learned = raw.reshape(count + _WORDS * lists._coded, lists._width).astype(np.float32)
+    if not (np.abs(learned) < FARTHEST).all():
+        raise ValueError("a center is too far away")
+    lists._index.quantizer.add(learned[:count])
+    if lists._coded:
+        faiss.copy_array_to_vector(learned[count:].ravel(), lists._index.pq.centroids)
+        lists._index.by_residual = bool(facts["differences"])
+        lists._index.precompute_table()
+    lists._index.is_trained, lists.probes, lists.depth = True, probes, depth
+    return lists
 
 
 def keep(folder: Path, facts: dict[str, Any]) -> None:

@@ -26,7 +26,16 @@ from vicinal.neighbors.neighborhood import Neighborhood, joined
 from vicinal.neighbors.search.cost import SAMPLE, lists_may_pay
 from vicinal.neighbors.search.exact import SPARE, checked_exclude, checked_rows, squared_distances
 from vicinal.neighbors.search.faiss import LISTS_FROM, import_faiss
-from vicinal.neighbors.search.lists import AGAIN, FARTHEST, InvertedLists, keep, kept, training_rows
+from vicinal.neighbors.search.lists import (
+    AGAIN,
+    FARTHEST,
+    InvertedLists,
+    facts_of,
+    keep,
+    kept,
+    lists_from,
+    training_rows,
+)
 from vicinal.neighbors.search.recall import Recall, drawn_rows
 from vicinal.neighbors.search.sharded import MEMORY, ShardedSearch, Source, rows_at
 from vicinal.neighbors.search.smallest import by_distance_then_index
@@ -95,8 +104,12 @@ class ShardedLists(ShardedSearch):
         if self.kept is not None:
             facts: dict[str, Any] = {"search": "exact"}
             if self._lists is not None and self.recall_ is not None:
-                facts = {"search": "lists", "shift": self._shift.tolist(), **self._lists.facts()}
-                facts["recall"] = asdict(self.recall_)
+                facts = {
+                    "search": "lists",
+                    "shift": self._shift.tolist(),
+                    "recall": asdict(self.recall_),
+                    **facts_of(import_faiss(), self._lists),
+                }
             keep(self.kept, facts)
         return self
 
@@ -110,7 +123,7 @@ class ShardedLists(ShardedSearch):
             shares = 0 <= recall.error <= 1 and 0 < recall.share <= 1
             if not (counts and shares and recall.k > 0 and (np.abs(shift) < FARTHEST).all()):
                 raise ValueError("these are no lists of such rows")
-            lists = InvertedLists.of(import_faiss(), len(self), self.width, facts)
+            lists = lists_from(import_faiss(), len(self), self.width, facts)
             self._shift = torch.from_numpy(shift).to(self.dtype).reshape(self.width)
             self.recall_ = recall
         self._lists = lists if self._filled(lists) else None
