@@ -4,13 +4,15 @@ Claims (Hugger 2024, section 4.2): (a) small batches cost soft-target InfoNCE mo
 cross-entropy (4.21 points at the smallest), at large ones they are on par (+0.19); (b) over the
 smoothing ε its accuracy varies less (standard deviation 0.12 against 0.34).
 
-Here: heads on frozen features of 200 kinds of birds, at equal epochs; beside them our remedy, noise
-targets drawn apart from the batch, so that absent classes are repelled too.
+Here: heads on frozen features of 200 kinds of birds, at equal epochs, each at the rate that is best
+on held-out rows; beside them our remedy, noise targets drawn apart from the batch, so that absent
+classes are repelled too.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cache
 
 import numpy as np
 from experiments.data import Source
@@ -24,31 +26,31 @@ from experiments.runner import main
 @dataclass(frozen=True)
 class Settings:
     data: str = "birds"
-    epochs: int = 8
-    rate: float = 1e-3
-    batches: tuple[int, ...] = (32, 128, 512)
+    epochs: int = 10
+    rates: tuple[float, ...] = (1e-3, 3e-3)
+    batches: tuple[int, ...] = (32, 128, 512, 1024)
     epsilons: tuple[float, ...] = (0.0, 0.1, 0.3, 0.5)
     bank: int = 1024
-    seeds: tuple[int, ...] = (0, 1, 2)
+    seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
 
 
 PRESETS = {
-    "quick": Settings("digits", 2, 3e-3, (16, 64), (0.0, 0.3), 64, (0,)),
+    "quick": Settings("digits", 2, (3e-3,), (16, 64), (0.0, 0.3), 64, (0,)),
     "cpu": Settings(),
-    "paper": Settings("tiny_imagenet_vitb16", epochs=100, batches=(32, 128, 512, 1024), bank=4096),
+    "paper": Settings("tiny_imagenet_vitb16", epochs=100, rates=(3e-4,), bank=4096),
 }
 THEIRS = {"smallest batch": 4.21, "largest batch": -0.19, "sd InfoNCE": 0.12, "sd CE": 0.34}
 WHY = (
     "smoothing shrinks what tells two targets apart by 1 − ε, which slows InfoNCE: it loses 3 "
     "points from ε = 0 to 0.5"
 )
-SMALLER = "a head on frozen features of CUB-200 instead of a ViT on Tiny ImageNet, 8 epochs"
+SMALLER = "a head on frozen features of CUB-200 instead of a ViT on Tiny ImageNet, 10 epochs"
 LINES = {"soft CE": ("soft CE", False), "InfoNCE": ("soft target", False),
          "InfoNCE + bank": ("soft target", True)}  # fmt: skip
 
 
 def run(settings: Settings, seed: int, source: Source) -> dict:
-    train, _, test = feature_parts(source, settings.data, seed)
+    train, held, test = feature_parts(source, settings.data, seed)
     classes = int(train[1].max()) + 1
     found: dict = {
         "batches": settings.batches,
@@ -57,11 +59,14 @@ def run(settings: Settings, seed: int, source: Source) -> dict:
         "eps": {},
     }
     for name, (loss, bank) in LINES.items():
-        base = Recipe(settings.epochs, max(settings.batches), settings.rate,
-                      bank=settings.bank if bank else 0)  # fmt: skip
+        base = Recipe(settings.epochs, max(settings.batches), 0, bank=settings.bank if bank else 0)
 
+        @cache
         def right(recipe: Recipe, loss: str = loss) -> float:
-            return 100 * accuracy(trained(loss, recipe, train, classes, seed), *test)
+            """At the rate that is best on held-out rows."""
+            ways = (replace(recipe, rate=rate) for rate in settings.rates)
+            made = [trained(loss, way, train, classes, seed) for way in ways]
+            return 100 * accuracy(max(made, key=lambda net: accuracy(net, *held)), *test)
 
         found["batch"][name] = [right(replace(base, batch=b)) for b in settings.batches]
         if not bank:
