@@ -43,25 +43,56 @@ def connect(on: str) -> Any:
     try:
         if address:
             _knock(address)
+            _show_token()
             ray.init(address=address, **quiet)
         else:
             for name, value in _LOCAL.items():
                 os.environ.setdefault(name, value)
-            ray.init(include_dashboard=False, **quiet)
+            ray.init(address="local", include_dashboard=False, **quiet)  # no stranger's
     except Exception as error:  # Ray has no one kind for it
         where = f"the Ray cluster at {address}" if address else "a Ray cluster on this machine"
         raise InputError(
-            f"cannot reach {where}: {reason(error)}. Check that it runs (ray status), or leave "
+            f"cannot reach {where}: {reason(error)}. Check that it runs (ray status) and that its "
+            "token, if it asks for one, is in RAY_AUTH_TOKEN or ~/.ray/auth_token here; or leave "
             "--on out to work in one process."
         ) from None
     return ray
 
 
 def _knock(address: str) -> None:
-    """Refused at once where nobody listens; "auto" and "local" name no place to knock at."""
+    """Refused at once where nobody listens, or in ten seconds where it is somebody else.
+
+    "auto" and "local" name no place to knock at; behind TLS only Ray has the keys.
+    """
     place = re.fullmatch(r"(?:ray://)?\[?([^/]+?)\]?:([0-9]{1,5})", address)
-    if place is not None:
-        socket.create_connection((place[1], int(place[2])), timeout=KNOCK).close()
+    if place is None:
+        return
+    socket.create_connection((place[1], int(place[2])), timeout=KNOCK).close()
+    if os.environ.get("RAY_USE_TLS", "0").lower() in ("1", "true"):
+        return
+    import grpc  # comes with Ray's client
+
+    with grpc.insecure_channel(address.removeprefix("ray://")) as channel:
+        try:
+            grpc.channel_ready_future(channel).result(KNOCK)
+        except grpc.FutureTimeoutError:
+            raise ConnectionError("what answers there does not speak as Ray does") from None
+
+
+def _show_token() -> None:
+    """Ray's client, alone of its doors, would not show a token that is at hand.
+
+    ``ray start`` asks for the token in ~/.ray where there is one, and any local cluster before left
+    one there; its client then waits half a minute and says that the connection timed out.
+    """
+    try:
+        from ray._private.authentication import authentication_token_setup as tokens
+
+        show = tokens.maybe_enable_token_auth_if_token_available
+    except (ImportError, AttributeError):  # an older Ray asks for a token only where it is told to
+        return
+    logging.getLogger("ray").setLevel(logging.ERROR)
+    show()
 
 
 def places(ray: Any, wanted: int | None = None) -> tuple[int, int]:

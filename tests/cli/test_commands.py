@@ -81,6 +81,28 @@ def test_an_interrupt_is_exit_code_130(vicinal, monkeypatch):
     assert "Run the same command again to continue" in err
 
 
+@pytest.mark.parametrize("ending", ["os.kill(os.getpid(), signal.SIGTERM)", "sys.exit(15)"])
+def test_who_is_asked_to_end_says_one_sentence(tmp_path, ending):
+    """By the system, or by the handler that Ray puts in its place."""
+    script = f"""
+import os, signal, sys
+import vicinal.cli.__main__ as cli
+def stop(*_): {ending}
+import vicinal.cli.check
+vicinal.cli.check.read_rows = stop
+sys.argv = ["vicinal", "check", "a.npz"]
+cli.entry()
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 143
+    assert done.stderr.split("\n") == [
+        "", "interrupted. Run the same command again to continue.", ""
+    ]  # fmt: skip
+    assert not list(tmp_path.iterdir())
+
+
 def test_check_tells_what_files_hold_and_whether_they_fit(vicinal, files, tmp_path):
     code, out, _ = vicinal("check", files / "train.npz", files / "test.npz", "--json")
     assert code == 0

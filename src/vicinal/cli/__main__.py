@@ -1,12 +1,14 @@
 """``vicinal``: the table of commands, and what becomes of an error.
 
 Exit codes: 0 fine, 1 a gate failed, 2 bad input, a disk that refuses or an error in the user's own
-code, and nothing written, 3 an error of ours, 130 interrupted (the same command goes on).
+code, and nothing written, 3 an error of ours, 130 interrupted, 143 ended from outside (the same
+command goes on).
 """
 
 from __future__ import annotations
 
 import os
+import signal
 import sys
 import traceback
 import warnings
@@ -82,8 +84,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115  # for what is still in the buffer
         return 0
     except (Exception, SystemExit) as error:
-        return _report(error)
-    if code == 130:
+        if not (isinstance(error, SystemExit) and error.code == signal.SIGTERM):
+            return _report(error)
+        code = 143  # as without Ray, which makes this exit of the signal
+    if code in (130, 143):
         typer.echo("\ninterrupted. Run the same command again to continue.", err=True)
     return code
 
@@ -134,7 +138,15 @@ def _sentence(error: BaseException) -> str | None:
 
 
 def entry() -> None:
-    sys.exit(main())
+    asked: list[int] = []
+
+    def end(number: int, _: object) -> None:
+        asked.append(number)
+        raise KeyboardInterrupt  # not SystemExit, which the user's own code may raise
+
+    signal.signal(signal.SIGTERM, end)
+    code = main()
+    sys.exit(143 if asked and code == 130 else code)
 
 
 if __name__ == "__main__":
