@@ -5,6 +5,10 @@ flagged where 95 % of the foreign ones are), and for the head that is saved what
 rows it calls unfamiliar and supported, and of fresh rows unfamiliar, at promises of 1, 5 and 10 %.
 Nothing is fitted on foreign rows. Three splits; means and standard errors over the splits.
 
+Where a network is audited its layers, DkNN and the energy of its logits are parts as well:
+``models`` has the verdicts of an audit of small networks beside those of their embeddings alone,
+foreign rows among the query under a class that the support lacks.
+
 ``--data`` has the folders of :func:`pairs`; ``features`` in it may hold 1280-d features of pictures
 by one pretrained network (``cifar_train.npz``, ``cifar_test.npz``, ``fashion.npz``,
 ``notmnist.npz``, keys ``f`` and ``y``). Without it only scikit-learn's digits are asked.
@@ -26,6 +30,7 @@ from torch import nn
 
 from benchmarks.quality.sets import idx
 from benchmarks.runner import save
+from vicinal.audits import AuditSettings, audit
 from vicinal.confidence import NEDClassifier, TrustHead
 from vicinal.confidence.familiarity import PARTS
 from vicinal.evaluation import auroc, fpr_at_tpr
@@ -87,25 +92,87 @@ def grouped(name: str, x: Rows, y: Rows, foreign: dict[str, Rows], rng: Any) -> 
     return name, x[support], np.unique(y[support], return_inverse=True)[1], x[fresh], far
 
 
-def trained(x: Rows, y: Rows, seed: int) -> Callable[[Rows], Rows]:
-    """A small convolutional classifier's last layer but one."""
+def network(x: Rows, y: Rows, seed: int) -> nn.Sequential:
+    """A small classifier of pictures, convolutional where they have 28 x 28 pixels."""
     torch.manual_seed(seed)
-    net = nn.Sequential(nn.Conv2d(1, 16, 3, 2, 1), nn.ReLU(), nn.Conv2d(16, 32, 3, 2, 1), nn.ReLU(),
-                        nn.Flatten(), nn.Linear(32 * 49, 64))  # fmt: skip
-    head, codes = nn.Linear(64, 10), torch.from_numpy(y.astype(np.int64))
-    inputs = torch.from_numpy(x).view(-1, 1, 28, 28)
-    optimizer = torch.optim.Adam([*net.parameters(), *head.parameters()], 1e-3)
-    for _ in range(6):
+    count, codes = int(y.max()) + 1, torch.from_numpy(y.astype(np.int64))
+    body = [nn.Conv2d(1, 16, 3, 2, 1), nn.ReLU(), nn.Conv2d(16, 32, 3, 2, 1), nn.ReLU(),
+            nn.Flatten(), nn.Linear(32 * 49, 64)]  # fmt: skip
+    if x.shape[1] != 784:
+        body = [nn.Flatten(), nn.Linear(x.shape[1], 64), nn.ReLU(), nn.Linear(64, 64)]
+    net, inputs = nn.Sequential(*body, nn.ReLU(), nn.Linear(64, count)), pictures(x)
+    optimizer = torch.optim.Adam(net.parameters(), 1e-3)
+    for _ in range(6 if x.shape[1] == 784 else 30):
         for rows in torch.randperm(len(x)).split(64):
             optimizer.zero_grad()
-            nn.functional.cross_entropy(head(net(inputs[rows]).relu()), codes[rows]).backward()
+            nn.functional.cross_entropy(net(inputs[rows]), codes[rows]).backward()
             optimizer.step()
+    return net.eval()
+
+
+def pictures(x: Rows) -> torch.Tensor:
+    side = round(x.shape[1] ** 0.5)
+    return torch.from_numpy(np.ascontiguousarray(x)).view(-1, 1, side, side)
+
+
+def trained(x: Rows, y: Rows, seed: int) -> Callable[[Rows], Rows]:
+    """A small convolutional classifier's last layer but one."""
+    net = network(x, y, seed)[:-2]
 
     @torch.no_grad()
     def embed(z: Rows) -> Rows:
-        return net(torch.from_numpy(np.asarray(z)).view(-1, 1, 28, 28)).numpy()
+        return net(pictures(np.asarray(z))).numpy()
 
     return embed
+
+
+def models(data: Path | None, seed: int) -> Iterator[tuple[str, dict[str, float]]]:
+    """Networks audited on the rows they were trained on: all classes, and six of ten."""
+    rng = np.random.default_rng(seed)
+    digits = load_digits()
+    sets = {"digits": ((digits.data / 16).astype(np.float32), digits.target)}
+    if data is not None:
+        sets |= {name: idx(data / name, split) for name, split in IMAGES.items()}
+    for name, (x, y) in sets.items():
+        known = np.isin(y, rng.permutation(10)[:6])
+        codes = np.unique(y[known], return_inverse=True)[1]
+        foreign = {"the other four": x[~known]}
+        yield from model_asked(f"six of {name}", x[known], codes, foreign, rng)
+        if name != "digits":
+            foreign = {n: z for n, (z, _) in sets.items() if n not in (name, "digits")}
+            yield from model_asked(name, x, y, foreign, rng)
+
+
+def model_asked(
+    name: str, x: Rows, y: Rows, foreign: dict[str, Rows], rng: np.random.Generator
+) -> Iterator[tuple[str, dict[str, float]]]:
+    """What an audit of the network and one of its embeddings say of fresh and foreign rows."""
+    order = rng.permutation(len(x))[: SUPPORT + FRESH]
+    cut = min(SUPPORT, int(0.7 * len(order)))
+    mine, fresh = order[:cut], order[cut:]
+    net = network(x[mine], y[mine], int(rng.integers(1000)))
+    settings = AuditSettings(network_rows=0, map="none")
+    train, body = (pictures(x[mine]), torch.from_numpy(y[mine].astype(np.int64))), net[:-1]
+    for other, z in foreign.items():
+        far = z[rng.permutation(len(z))[:FOREIGN]]
+        rows, known = pictures(np.concatenate([x[fresh], far])), np.arange(len(fresh) + len(far))
+        known = known < len(fresh)
+        labels = np.concatenate([y[fresh].astype(np.int64), np.full(len(far), 99)])
+        with torch.no_grad():
+            seen = body(train[0]).numpy(), body(rows).numpy()
+        test, found = (rows, torch.from_numpy(labels)), dict[str, float]()
+        audits = {
+            "model": audit(net, train, test, settings=settings, stress=False),
+            "embeddings": audit(support=(seen[0], train[1].numpy()), query=(seen[1], labels),
+                                settings=settings),
+        }  # fmt: skip
+        for how, record in audits.items():
+            p, said = np.array(record.cases.familiarity), np.array(record.cases.verdict)
+            found[f"AUROC, {how}"] = auroc(-p[known], -p[~known])
+            found[f"fresh flagged, {how}"] = share(p[known] <= settings.unfamiliar)
+            found[f"unfamiliar, {how}"] = share(p[~known] <= settings.unfamiliar)
+            found[f"supported, {how}"] = share(said[~known] == "supported")
+        yield f"{name} / {other}", found
 
 
 def asked(group: Group) -> Iterator[tuple[str, dict[str, float]]]:
@@ -151,6 +218,7 @@ def share(flags: Any) -> float:
 
 def main(quick: bool = False, data: Path | None = None) -> None:
     splits: dict[str, list[dict[str, float]]] = {}
+    networks: dict[str, list[dict[str, float]]] = {}
     for seed in range(1 if quick else 3):
         for group in pairs(None if quick else data, seed):
             with warnings.catch_warnings():
@@ -158,15 +226,27 @@ def main(quick: bool = False, data: Path | None = None) -> None:
                 for pair, found in asked(group):
                     splits.setdefault(pair, []).append(found)
                     print(f"{seed} {pair:<40} {found['AUROC combined']:.3f}", flush=True)
-            table = {pair: summed(found) for pair, found in splits.items()}
-            if not quick:  # after every support: a run that is stopped leaves what it measured
-                counts = {pair: len(found) for pair, found in splits.items()}
-                found = {"pairs": table, "summary": slipped(table)}
-                save("are_unknowns_found", found, splits=counts)
+            keep(splits, networks, quick)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            for pair, found in models(None if quick else data, seed):
+                networks.setdefault(pair, []).append(found)
+                print(f"{seed} {pair:<40} {found['AUROC, model']:.3f}", flush=True)
+        keep(splits, networks, quick)
+    table = {pair: summed(found) for pair, found in splits.items()}
     for column in next(iter(table.values())):
         values = [row[column][0] for row in table.values()]
         ends = f"least {min(values):.3f}  most {max(values):.3f}"
         print(f"{column:<32} mean {mean(values):.3f}  {ends}")
+
+
+def keep(splits: dict[str, Any], networks: dict[str, Any], quick: bool) -> None:
+    """After every support: a run that is stopped leaves what it measured."""
+    if not quick:
+        counts = {pair: len(found) for pair, found in splits.items()}
+        table, models = ({n: summed(v) for n, v in part.items()} for part in (splits, networks))
+        found = {"pairs": table, "summary": slipped(table), "models": models}
+        save("are_unknowns_found", found, splits=counts)
 
 
 def slipped(table: dict[str, dict[str, list[Any]]]) -> dict[str, float]:

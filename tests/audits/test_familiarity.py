@@ -156,9 +156,41 @@ def test_a_models_foreign_inputs_go_through_the_model(sets):
     assert found.unknowns.foreign.dims == 8
     assert found.unknowns.rows == 40
     own = {part.name: part for part in found.unknowns.parts if part.name not in PARTS}
-    assert list(own) == ["combination", "with_model", "energy", "dknn", "layer:0", "layer:2"]
-    assert not own["energy"].combined, "a saved head has no logits: its verdict goes without them"
+    assert list(own) == ["combination", "energy", "dknn", "layer:0", "layer:2"]
     assert "energy of the logits" in render(found)
+    assert set(found.head.standards.familiarity.parts) <= set(PARTS), "it sees embeddings alone"
+
+
+def model_of(sets):
+    torch.manual_seed(0)
+    (x, y), (query, yq), _ = sets
+    net = torch.nn.Sequential(torch.nn.Linear(12, 8), torch.nn.Tanh(), torch.nn.Linear(8, 3)).eval()
+    return net, (torch.from_numpy(x), torch.from_numpy(y)), torch.from_numpy(query), yq
+
+
+def test_layers_and_logits_of_a_model_have_a_say_in_unfamiliar_and_the_record_says_so(sets):
+    net, train, query, yq = model_of(sets)
+    settings = AuditSettings(k=15, network_rows=0, space="raw")
+    labeled = query, torch.from_numpy(yq)
+    found = audit(net, train, labeled, settings=settings)
+    assert (
+        "4 of them the model's: energy of the logits; DkNN; distances in 0, 2."
+        in found.recommendation.why
+    )
+    assert "The saved head sees embeddings alone" in found.recommendation.why
+    assert found.head.standards.familiarity.parts == COMBINED
+    far = np.mean(np.array(found.cases.familiarity) <= 0.05)
+    assert far < 0.05 + 3 * (0.05 * 0.95 * (1 / 120 + 1 / 240)) ** 0.5
+    torch.nn.init.zeros_(net[2].weight)  # logits that are the same for every row
+    other = audit(net, train, labeled, settings=settings)
+    assert other.cases.distances == found.cases.distances
+    assert other.cases.familiarity != found.cases.familiarity
+
+
+def test_where_the_networks_own_training_rows_rank_its_layers_and_logits_have_no_say(sets):
+    net, train, query, _ = model_of(sets)
+    found = audit(net, train, query, settings=AuditSettings(k=15, network_rows=0))
+    assert "the model's" not in found.recommendation.why
 
 
 def test_what_layers_and_logits_say_of_foreign_rows_is_what_plain_loops_say(sets):
@@ -166,10 +198,12 @@ def test_what_layers_and_logits_say_of_foreign_rows_is_what_plain_loops_say(sets
     kept = lambda z: Activations({"a": torch.from_numpy(z), "output": torch.from_numpy(z[:, :3])})
     support = Activations({"a": torch.from_numpy(x)}, torch.from_numpy(y))
     some = torch.arange(0, 300, 2)
-    found = model_scores(support, kept(query), kept(foreign), ("a",), some)
-    assert found.names == ("energy", "dknn", "layer:a")
+    given = {"query": kept(query), "calib": None, "foreign": kept(foreign)}
+    found = model_scores(support, given, ("a",), some)
+    assert list(found.titles) == ["energy", "dknn", "layer:a"]
+    assert list(found.rows) == ["query", "foreign"]
     unit = x[::2] / np.linalg.norm(x[::2], axis=1, keepdims=True)
-    for z, row in zip(foreign[:20], found.foreign[:20].numpy(), strict=True):
+    for z, row in zip(foreign[:20], found.rows["foreign"][:20].numpy(), strict=True):
         far = 1 - unit @ (z / np.linalg.norm(z))
         near = np.argsort(far, kind="stable")[:25]
         assert row[0] == pytest.approx(-np.log(np.exp(z[:3].astype(float)).sum()), abs=1e-5)

@@ -37,6 +37,16 @@ def test_every_head_of_both_runs_has_a_paired_interval(runs, compared):
             assert delta.a == getattr(head, field)
 
 
+def test_a_head_is_named_by_what_both_runs_call_it(runs):
+    a, b = runs
+    ours = next(head for head in a.heads if head.name == "knn")
+    other = dataclasses.replace(ours, title="kNN, k=77, raw votes")
+    heads = tuple(other if head is ours else head for head in a.heads)
+    found = compare_audits(dataclasses.replace(a, heads=heads), b, a.provenance)
+    titles = {delta.name: delta.title for delta in found.deltas}
+    assert titles["accuracy_knn"] == "accuracy of kNN, raw votes"
+
+
 def test_the_interval_of_a_head_is_that_of_resampling_the_same_rows_by_a_plain_loop(runs, compared):
     n = len(runs[0].cases.id)
     p, q = (next(h for h in r.head_rows if h.name == "ned").loss(n) for r in runs)

@@ -71,8 +71,10 @@ def audit_runs():
     from vicinal.cli.__main__ import main
 
     support, query, calib = arrays()
-    with warnings.catch_warnings(), tempfile.TemporaryDirectory() as folder:
+    with warnings.catch_warnings(), tempfile.TemporaryDirectory() as parent:
         warnings.simplefilter("ignore")
+        folder = f"{parent}/golden"  # runs are named by it
+        Path(folder).mkdir()
         assert main(["demo", "-o", f"{folder}/demo", "--quiet"]) == 0
         files = {}
         for name, (x, y) in (("support", support), ("query", query), ("calib", calib)):

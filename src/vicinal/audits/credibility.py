@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from vicinal.audits.familiarity import foreign_judged, halves, ordinary_rows
+from vicinal.audits.familiarity import by_saved_head, foreign_judged, halves, ordinary_rows
 from vicinal.audits.scoring import reliability_bins
 from vicinal.audits.sections import Credibility, Detection, Histogram
 
@@ -43,7 +43,7 @@ def unlike(facts: Facts) -> dict[str, Pair]:
     """Rows that are not like the support, by what they are: foreign, corrupted, attacked."""
     found: dict[str, Pair] = {}
     if facts.sets.foreign is not None:
-        rows, judged = halves(facts)[1], foreign_judged(facts, facts.standards)
+        rows, judged = halves(facts)[1], foreign_judged(facts)
         assert judged.familiarity is not None
         found[facts.sets.foreign.name] = judged.credibility[rows], judged.familiarity[rows]
     for name, judgements in facts.stressed.strongest.items():
@@ -62,6 +62,7 @@ def _detections(facts: Facts, others: dict[str, Pair]) -> tuple[Detection, ...]:
     """Each detector on each set; its false alarms are of ordinary query rows, out of fold."""
     ordinary, rate = ordinary_rows(facts), facts.settings.unfamiliar
     own: Pair = (facts.verdicts.credibility[ordinary], facts.verdicts.familiarity[ordinary])
+    head: Pair = (own[0], by_saved_head(facts)[ordinary])  # it judged the stressed rows
     low = facts.standards.low_credibility
     detectors = ((f"credibility ≤ {low:g}", 0, low), (f"familiarity ≤ {rate:g}", 1, rate))
     return tuple(
@@ -70,7 +71,9 @@ def _detections(facts: Facts, others: dict[str, Pair]) -> tuple[Detection, ...]:
             detector=title,
             rows=len(pair[at]),
             flagged=int((pair[at] <= level).sum()),
-            false_alarms=float((own[at] <= level).double().mean()),
+            false_alarms=float(
+                ((head if name in facts.stressed.strongest else own)[at] <= level).double().mean()
+            ),
         )
         for name, pair in others.items()
         for title, at, level in detectors

@@ -7,7 +7,7 @@ another combination of the parts, and everything that is reported is measured on
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -16,7 +16,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from vicinal.audits.heads import Fold
-from vicinal.audits.model_unknowns import model_parts
+from vicinal.audits.model_unknowns import TITLES, ModelScores
 from vicinal.audits.sections import UnknownPart, Unknowns
 from vicinal.confidence.familiarity import (
     ANCHORS,
@@ -25,7 +25,6 @@ from vicinal.confidence.familiarity import (
     Familiarity,
     Surroundings,
     enough,
-    part_columns,
 )
 from vicinal.confidence.held_out_familiarity import cross_fitted_scores
 from vicinal.confidence.ned.posterior import best_class
@@ -35,6 +34,7 @@ from vicinal.evaluation import auroc, fpr_at_tpr
 
 if TYPE_CHECKING:
     from vicinal.audits.facts import Facts
+    from vicinal.audits.inputs import Sets
     from vicinal.confidence.verdicts import Judged, Standards
 
 SURELY = 2.0  # standard errors by which another combination must be better
@@ -50,7 +50,7 @@ class Reference(NamedTuple):
     source: str = "benchmarks/results/are_unknowns_found.json"
 
 
-REFERENCE = Reference(26, 0.051, 0.231, 0.914)
+REFERENCE = Reference(26, 0.051, 0.227, 0.94)
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,6 +60,7 @@ class Foreignness:
     query: Float[Tensor, "m p"]
     held: Float[Tensor, "h p"] | None  # calibration rows, or support rows left out in turn
     foreign: Float[Tensor, "f p"] | None
+    titles: dict[str, str]  # of the columns by name; those of a model after those of the head
     kept: Float[Tensor, "h p"] | None = None  # for the head to keep, where its map saw ``held``
 
 
@@ -72,7 +73,8 @@ def foreignness(facts: Facts) -> Foreignness:
         foreign = parts.scores(sets.foreign.rows, facts.foreign, parameters)
     if sets.leave_one_out:
         query = parts.left_out(torch.arange(len(sets.codes)), facts.graph, parameters)
-        return Foreignness(query, query[parts.held_out(ANCHORS)], foreign, _new_to_the_map(facts))
+        held = query[parts.held_out(ANCHORS)]
+        return Foreignness(query, held, foreign, PARTS, _new_to_the_map(facts))
     query = parts.scores(sets.query.rows, facts.neighborhood, parameters)
     held_out, rate = facts.split.held_out, facts.settings.unfamiliar
     fewest = min(len(fold.evidence) for fold in facts.split.folds)
@@ -82,7 +84,28 @@ def foreignness(facts: Facts) -> Foreignness:
         held = _new_to_the_map(facts)
         if held is None:
             held = parts.left_out(parts.held_out(ANCHORS), facts.graph, parameters)
-    return Foreignness(query, held, foreign)
+        return Foreignness(query, held, foreign, PARTS)  # no held-out rows to rank layers among
+    found = Foreignness(query, held, foreign, PARTS)
+    return found if facts.model is None else _with_model(found, facts.model.unknowns, sets)
+
+
+def _with_model(scores: Foreignness, model: ModelScores | None, sets: Sets) -> Foreignness:
+    """The same with the columns of a model's layers and logits, where there are any."""
+    if model is None or not model.titles:
+        return scores
+
+    def both(own: Tensor | None, name: str) -> Tensor | None:
+        if own is None:
+            return None
+        rows = model.rows[name]
+        if name == "calib" and sets.calib is not None and sets.calib.codes is not None:
+            rows = rows[sets.calib.codes >= 0]
+        return torch.cat([own, rows], 1)
+
+    held, foreign = both(scores.held, "calib"), both(scores.foreign, "foreign")
+    query = both(scores.query, "query")
+    assert query is not None
+    return Foreignness(query, held, foreign, PARTS | model.titles)
 
 
 def _new_to_the_map(facts: Facts) -> Float[Tensor, "h p"] | None:
@@ -109,10 +132,45 @@ def held_out_scores(facts: Facts, fold: Fold | None = None) -> Float[Tensor, "h 
     return scores.query[ordinary_rows(facts, None if fold is None else fold.fitted_on)]
 
 
-def familiarity_of(facts: Facts, fold: Fold | None = None) -> Familiarity:
-    """The ranks of a fold, or of the head to keep."""
-    held = held_out_scores(facts, fold)
-    return Familiarity.of(held, facts.settings.unfamiliar, facts.combination)
+def familiarity_of(facts: Facts, fold: Fold | None = None, saved: bool = False) -> Familiarity:
+    """The ranks of a fold, or (None) of all held-out rows; ``saved``: as a saved head can tell.
+
+    A saved head sees embeddings alone: of the parts of the combination those that it can compute,
+    and the usual ones where it can compute none.
+    """
+    rate, columns = facts.settings.unfamiliar, tuple(facts.foreignness.titles)
+    parts = kept_parts(facts.combination) if saved else facts.combination
+    return Familiarity.of(held_out_scores(facts, fold), rate, parts, columns)
+
+
+def by_saved_head(facts: Facts) -> Float[Tensor, " m"]:
+    """What query rows get, out of fold, by the parts that a saved head can compute."""
+    found = facts.verdicts.familiarity.clone()
+    for fold in facts.split.folds:
+        ranked = familiarity_of(facts, fold, saved=True)
+        found[fold.scored] = ranked.p_values(facts.foreignness.query[fold.scored])
+    return found
+
+
+def kept_parts(combination: tuple[str, ...]) -> tuple[str, ...]:
+    """Those that a saved head goes by."""
+    return tuple(name for name in combination if name in PARTS) or COMBINED
+
+
+def familiar_by(facts: Facts) -> str:
+    """What *unfamiliar* goes by in an audit of a model, and in the head that it saves."""
+    used = facts.combination
+    own = [name for name in used if name not in PARTS]
+    if not own:
+        return ""
+    layers = [name.removeprefix("layer:") for name in own if name not in TITLES]
+    said = [TITLES[name].split(":")[0] for name in own if name in TITLES]
+    said += [f"distances in {', '.join(layers)}"] if layers else []
+    head = len(kept_parts(used))
+    return (
+        f"Unfamiliar goes by {len(used)} parts here, {len(own)} of them the model's: "
+        f"{'; '.join(said)}. The saved head sees embeddings alone and goes by {head} parts."
+    )
 
 
 def halves(facts: Facts) -> tuple[Tensor, Tensor]:
@@ -127,14 +185,15 @@ def halves(facts: Facts) -> tuple[Tensor, Tensor]:
 def combination_of(facts: Facts) -> tuple[str, ...]:
     """The parts that are combined: the usual ones, unless half of a foreign set says otherwise."""
     scores = facts.foreignness
+    every = tuple(scores.titles)
+    best = usual_parts(every)
     if scores.foreign is None or len(scores.foreign) < 4:
-        return COMBINED
+        return best
     inside, outside = held_out_scores(facts), scores.foreign[halves(facts)[0]]
-    best: tuple[str, ...] = COMBINED
-    usual, gain = _separation(inside, outside, COMBINED), 0.0
-    for parts in (tuple(PARTS), *((name,) for name in PARTS)):
+    usual, gain = _separation(inside, outside, best, every), 0.0
+    for parts in (every, *((name,) for name in every)):
         more = [mine - theirs for mine, theirs in zip(
-            _separation(inside, outside, parts), usual, strict=True
+            _separation(inside, outside, parts, every), usual, strict=True
         )]  # fmt: skip
         error = sum(float(part.var()) / len(part) for part in more) ** 0.5
         better = float(more[1].mean())
@@ -143,11 +202,19 @@ def combination_of(facts: Facts) -> tuple[str, ...]:
     return best
 
 
+def usual_parts(every: tuple[str, ...]) -> tuple[str, ...]:
+    """Where nothing foreign was seen: a head's usual parts, and all that a model has."""
+    return (*COMBINED, *(name for name in every if name not in PARTS))
+
+
 def _separation(
-    inside: Float[Tensor, "i p"], outside: Float[Tensor, "o p"], parts: tuple[str, ...]
+    inside: Float[Tensor, "i p"],
+    outside: Float[Tensor, "o p"],
+    parts: tuple[str, ...],
+    columns: tuple[str, ...],
 ) -> tuple[Float[Tensor, " i"], Float[Tensor, " o"]]:
     """For each row the share of the other side that it is rightly told from; the mean is AUROC."""
-    ranks = Familiarity.of(inside, 0.05, parts)
+    ranks = Familiarity.of(inside, 0.05, parts, columns)
     low, high = ranks.p_values(outside), ranks.p_values(inside)
     return _above(low, high), 1 - _above(high, low)
 
@@ -168,21 +235,17 @@ def unknowns_of(facts: Facts) -> Unknowns | None:
     rows, ordinary = halves(facts)[1], ordinary_rows(facts)
     held, rate = held_out_scores(facts), facts.settings.unfamiliar
     inside, outside = scores.query[ordinary], scores.foreign[rows]
-    standards = facts.standards
-    codes = foreign_judged(facts, standards).codes[rows]
-    used = facts.combination
-    assert standards.familiarity is not None
-    own, theirs = facts.verdicts.familiarity[ordinary], standards.familiarity.p_values(outside)
+    judged, used, every = foreign_judged(facts), facts.combination, tuple(scores.titles)
+    assert judged.familiarity is not None
+    own, theirs = facts.verdicts.familiarity[ordinary], judged.familiarity[rows]
     parts = (*_auroc_and_fpr(-own, -theirs), float((theirs <= rate).double().mean()))
     lines = [UnknownPart("combination", "combination", *parts, True)]
-    for name, title in PARTS.items():
-        (at,) = part_columns((name,))
-        alone = Familiarity.of(held, rate, (name,)).p_values(outside)
+    for at, (name, title) in enumerate(scores.titles.items()):
+        alone = Familiarity.of(held, rate, (name,), every).p_values(outside)
         flagged = float((alone <= rate).double().mean())
         parts = (*_auroc_and_fpr(inside[:, at], outside[:, at]), flagged)
         lines.append(UnknownPart(name, title, *parts, name in used))
-    lines += model_parts(facts, rows, ordinary)
-    counts = torch.bincount(codes, minlength=len(VERDICTS)).tolist()
+    counts = torch.bincount(judged.codes[rows], minlength=len(VERDICTS)).tolist()
     return Unknowns(
         rate=rate,
         flagged=float((own <= rate).double().mean()),
@@ -191,7 +254,7 @@ def unknowns_of(facts: Facts) -> Unknowns | None:
         rows=len(rows),
         parts=tuple(lines),
         combination=used,
-        how=_how(used, len(scores.foreign) - len(rows), len(rows)),
+        how=_how(used, scores.titles, len(scores.foreign) - len(rows), len(rows)),
         verdicts=dict(zip(VERDICTS, counts, strict=True)),
         supported=counts[SUPPORTED] / len(rows),
     )
@@ -199,13 +262,14 @@ def unknowns_of(facts: Facts) -> Unknowns | None:
 
 def kept_standards(facts: Facts) -> Standards:
     """Those of the head to keep: all held-out rows, the audit's own threshold."""
-    promise = facts.threshold, facts.promise.target, familiarity_of(facts)
+    promise = facts.threshold, facts.promise.target, familiarity_of(facts, saved=True)
     return standards_of(facts.split.held_out, facts.ned.parameters_, *promise)
 
 
-def foreign_judged(facts: Facts, standards: Standards) -> Judged:
-    """What the head to keep says of the foreign rows."""
+def foreign_judged(facts: Facts) -> Judged:
+    """What the head to keep says of the foreign rows, with a model's own parts of familiarity."""
     assert facts.foreign is not None
+    standards = replace(facts.standards, familiarity=familiarity_of(facts))
     near = facts.foreign.double()
     if isinstance(facts.kept, NEDLinear):
         assert facts.sets.foreign is not None
@@ -222,11 +286,11 @@ def _auroc_and_fpr(inside: Tensor, outside: Tensor) -> tuple[float, float]:
     return auroc(inside, outside), fpr_at_tpr(inside, outside)
 
 
-def _how(used: tuple[str, ...], chosen_on: int, reported_on: int) -> str:
+def _how(used: tuple[str, ...], titles: dict[str, str], chosen_on: int, reported_on: int) -> str:
     where = f"reported on the {reported_on:,} foreign rows that chose nothing"
-    if used == COMBINED:
+    if used == usual_parts(tuple(titles)):
         return f"the usual combination; nothing was surely better on {chosen_on:,} rows; {where}"
-    names = "all parts" if used == tuple(PARTS) else PARTS[used[0]]
+    names = "all parts" if used == tuple(titles) else titles[used[0]]
     return f"{names}, surely better than the usual combination on {chosen_on:,} rows; {where}"
 
 

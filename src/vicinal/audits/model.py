@@ -145,7 +145,8 @@ def listen(
     tell("layers", 0, None)
     votes, shares, neighborhoods = _layer_votes(support, query, story, settings.seed)
     some = sampled(len(support.labels), STORY_ROWS, settings.seed)
-    unknowns = None if unknown is None else model_scores(support, query, unknown, story, some)
+    others = {"query": query, "calib": held, "foreign": unknown}
+    unknowns = model_scores(support, others, story, some)
     layers = entangled(support, distinct(support, names), settings.seed)
     if states:
         same = sampled(len(support.labels), HISTORY_ROWS, settings.seed)

@@ -64,7 +64,9 @@ def paired_heads(a: Side, b: Side, level: float, seed: int) -> list[Delta]:
 def _line(field: str, head: Head, other: Head, paired: bool) -> Delta:
     """Both values and their difference, no interval yet."""
     p, q = getattr(head, field), getattr(other, field)
-    title = f"{'accuracy' if field == 'accuracy' else field.upper()} of {head.title}"
+    common = [part for part in head.title.split(", ") if part in other.title.split(", ")]
+    called = ", ".join(common) or head.name  # each run may have chosen a k of its own
+    title = f"{'accuracy' if field == 'accuracy' else field.upper()} of {called}"
     change = None if p is None or q is None else q - p
     up = field == "accuracy"
     return Delta(f"{field}_{head.name}", title, p, q, change, None, None, up, paired)

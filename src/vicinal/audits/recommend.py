@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import torch
 
+from vicinal.audits.familiarity import familiar_by
 from vicinal.audits.fitting import Losses
 from vicinal.audits.heads import Fold, blend_of, logistic_weight
 from vicinal.audits.inputs import warn
@@ -129,7 +130,7 @@ def recommendation_of(facts: Facts) -> Recommendation:
         head=choice.head,
         best=choice.best,
         kept=choice.kept,
-        why=" ".join(_why(facts, choice)),
+        why=" ".join(filter(None, [*_why(facts, choice), familiar_by(facts)])),
         gap=choice.gap,
         gap_se=choice.gap_se,
         linear_share=share,

@@ -231,18 +231,23 @@ class Familiarity:
     ranks: Ranks
     parts: tuple[str, ...] = COMBINED
     rate: float = 0.05
+    columns: tuple[str, ...] = tuple(PARTS)  # of the scores; a model's own follow them
 
     @classmethod
     def of(
-        cls, held_out: Float[Tensor, "m p"], rate: float, parts: tuple[str, ...] = COMBINED
+        cls,
+        held_out: Float[Tensor, "m p"],
+        rate: float,
+        parts: tuple[str, ...] = COMBINED,
+        columns: tuple[str, ...] = tuple(PARTS),
     ) -> Familiarity:
         """From held-out rows' scores in every part."""
         check_share(rate, "unfamiliar")
-        return cls(Ranks.of(held_out[:, part_columns(parts)]), parts, rate)
+        return cls(Ranks.of(held_out[:, part_columns(parts, columns)]), parts, rate, columns)
 
     def p_values(self, scores: Float[Tensor, "n p"]) -> Float[Tensor, " n"]:
         """Of rows scored in every part; small = foreign."""
-        return self.ranks.p_values(scores[:, part_columns(self.parts)])
+        return self.ranks.p_values(scores[:, part_columns(self.parts, self.columns)])
 
 
 def enough(held_out: int, rate: float) -> bool:
@@ -254,10 +259,9 @@ def enough(held_out: int, rate: float) -> bool:
     return held_out * rate >= 2
 
 
-def part_columns(names: tuple[str, ...]) -> list[int]:
+def part_columns(names: tuple[str, ...], columns: tuple[str, ...] = tuple(PARTS)) -> list[int]:
     """Where these parts stand among the columns of the scores."""
-    every = list(PARTS)
     for name in names:
-        if name not in every:
-            raise InputError(f"there is no part {name!r}. Parts: {', '.join(every)}.")
-    return [every.index(name) for name in names]
+        if name not in columns:
+            raise InputError(f"there is no part {name!r}. Parts: {', '.join(columns)}.")
+    return [columns.index(name) for name in names]
