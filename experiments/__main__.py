@@ -1,7 +1,8 @@
 """Figures and tables anew: ``python -m experiments [pattern ...] [--preset quick|cpu|paper]``.
 
 Without a pattern, all whose data are there. A run that was cut resumes at its next seed. Then the
-scoreboard (experiments/README.md, docs/reproduction.md) and the gallery are written.
+scoreboard (experiments/README.md, docs/reproduction.md) and the gallery are written. What is stored
+is not run again, unless ``--into DIR`` asks for all anew; then the two are compared.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from experiments import board
+from experiments import board, compare
 from experiments.data import NoDataError, Source
 from experiments.record import ROOT, VERDICTS, load, path_of
 from experiments.runner import fits, left, names, parser, perform, redraw
@@ -33,8 +34,11 @@ def run(arguments: Sequence[str]) -> int:
                 print(refused)
     elif not (given.board or given.check):
         root = None if given.preset == "quick" else Path(given.data)
-        code = perform_all(chosen, given.preset, Source(root, given.device), given.jobs)
-        if code or given.preset != "cpu":
+        source = Source(root, given.device)
+        code = perform_all(chosen, given.preset, source, given.jobs, given.into)
+        if given.into and not code:
+            print("\n".join(compare.told(chosen, given.preset, given.into)))
+        if code or given.into or given.preset != "cpu":
             return code
     if given.check:
         changed = board.changed()
@@ -45,18 +49,22 @@ def run(arguments: Sequence[str]) -> int:
     return 0
 
 
-def perform_all(chosen: Sequence[str], preset: str, source: Source, jobs: int) -> int:
+def perform_all(
+    chosen: Sequence[str], preset: str, source: Source, jobs: int, into: Path | None = None
+) -> int:
     """Each in turn, with what is done and what is left; without data is said, not failed."""
-    todo = {name: left(name, preset) for name in chosen}
-    start, tried = time.time(), 0
+    folders = {name: into / name.split("/")[0] if into else None for name in chosen}
+    todo = {name: left(name, preset, folders[name]) for name in chosen}
+    start, tried, expected = time.time(), 0, 0.0
     for at, name in enumerate(chosen):
-        minutes = sum(todo[n] for n in chosen[at:]) / jobs / 60
+        # as slow as what has been done so far, by the clock, was against what was expected of it
+        pace = (time.time() - start) / expected if expected else 1 / jobs
+        minutes = sum(todo[n] for n in chosen[at:]) * pace / 60
         print(f"[{at + 1}/{len(chosen)}] {name}, about {minutes:.0f} min left", flush=True)
         try:
-            perform(
-                name, preset, source, jobs=jobs, say=lambda text: print("  " + text, flush=True)
-            )
-            tried += 1
+            perform(name, preset, source, jobs=jobs, folder=folders[name],
+                    say=lambda text: print("  " + text, flush=True))  # fmt: skip
+            tried, expected = tried + 1, expected + todo[name]
         except NoDataError as missing:
             print(f"  not tried (no data): {missing}", flush=True)
     print(f"{tried} of {len(chosen)} in {(time.time() - start) / 60:.1f} min")

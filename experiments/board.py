@@ -34,8 +34,9 @@ HOW = """
 
 `make reproduce` (`ARGS="karpusha* --preset quick"`; two seeds at a time) or `python -m experiments` runs the
 `cpu` preset of every file whose data are there (`--data DIR`, or `VICINAL_DATA=DIR`), says how long the rest will
-take, and after Ctrl-C goes on at the next seed; `--preset quick` needs no data and takes about 40 CPU seconds
-for all files, 4 for the longest (2026-11-18); `--preset paper --device cuda` has the paper's settings and
+take, and after Ctrl-C goes on at the next seed. What is stored is not run again; `--into DIR` makes all anew in
+another folder and says which numbers and verdicts came out as stored. `--preset quick` needs no data and takes about 30 CPU seconds
+for all files, 3 for the longest (2026-11-18); `--preset paper --device cuda` has the paper's settings and
 data as their authors publish them (all of CIFAR-10, SVHN); a trunk that is not here, Karpusha's ResNet-50 and Hugger's
 ViT-B/16, comes as features that you bring, and GANs are perceptrons still. It has not been run. `--list`
 says what there is, `--redraw` judges and draws again what is stored, `--board` writes this page, [the same page of the docs](../docs/reproduction.md) and

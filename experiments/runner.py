@@ -105,9 +105,9 @@ def perform(
     return record
 
 
-def left(name: str, preset: str) -> float:
+def left(name: str, preset: str, folder: Path | None = None) -> float:
     """CPU seconds that its missing seeds will take, by those that are stored (20 where none is)."""
-    record, rows = load(path_of(name, preset)), stored_rows(name, preset)
+    record, rows = load(path_of(name, preset)), stored_rows(name, preset, folder)
     a_seed = record["cpu_seconds"] / len(record["rows"]) if record else 20.0
     return a_seed * (len(module_of(name).PRESETS[preset].seeds) - len(rows))
 
@@ -162,8 +162,12 @@ def record_of(module: ModuleType, preset: str, rows: list[Row], read: dict[str, 
 def versions() -> dict[str, str]:
     git = ["git", "-C", str(ROOT), "rev-parse", "--short", "HEAD"]
     commit = subprocess.run(git, capture_output=True, text=True, check=False).stdout.strip()
-    return {"python": platform.python_version(), "torch": torch.__version__,
-            "vicinal": f"{vicinal.__version__}+{commit or 'unknown'}"}  # fmt: skip
+    return {
+        "python": platform.python_version(),
+        "torch": torch.__version__,
+        "vicinal": f"{vicinal.__version__}+{commit or 'unknown'}",
+        "processor": f"{platform.machine()}, {torch.backends.cpu.get_cpu_capability()}",
+    }
 
 
 def picture(name: str, preset: str, rows: list[Row], path: Path) -> None:
@@ -208,6 +212,7 @@ def parser() -> argparse.ArgumentParser:
     told.add_argument("--data", type=Path, default=os.environ.get("VICINAL_DATA", "data"))
     told.add_argument("--device", type=device, default="cpu", help="cpu, cuda")
     told.add_argument("--jobs", type=at_least_one, default=1, help="seeds at a time")
+    told.add_argument("--into", type=Path, help="all anew, in this folder, beside what is stored")
     told.add_argument("--list", action="store_true", help="name, title, last run, verdict")
     told.add_argument("--redraw", action="store_true", help="judge and draw what is stored")
     told.add_argument("--board", action="store_true", help="write the scoreboard and gallery")

@@ -5,7 +5,7 @@ were learnt from (median 18 → 3.5 px), better after each round, and about as g
 added to the annotations.
 
 Here: aerial photographs with roads for Inria's buildings, one offset per patch for a displacement
-field, N(0, 2.5 px) added to maps that lie right, three rounds of 1,000 steps; and generated scenes
+field, N(0, 2.5 px) added to maps that lie right, three rounds of 2,000 steps; and generated scenes
 (rectangles on rough ground), also with 3.5 px, four rounds: after three, more noise still tells.
 Held-out photographs are aligned by the same nets.
 """

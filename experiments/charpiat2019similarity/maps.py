@@ -29,7 +29,7 @@ class Recipe:
     scenes: str = "aerial"  # or "generated"
     patches: int = 1200
     held: int = 250
-    steps: int = 1000
+    steps: int = 2000
     noise: float = 2.5  # px
     width: int = 12
     rounds: int = ROUNDS

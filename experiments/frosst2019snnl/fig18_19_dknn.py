@@ -26,7 +26,7 @@ from vicinal.perturbations import fgsm
 KINDS, BINS = ("plain", "entangled"), 10
 FIGURE = {"mnist": 18, "fashion_mnist": 19, "cifar10": 9, "svhn": 9, "digits": 18}
 FLOOR = {"mnist": 0.8, "cifar10": 0.4}  # of a trained net; else 0.7
-SCALE = {"cifar10": 1 / 6}  # of the strengths: photographs bear less
+SCALE = {"cifar10": 1 / 6, "cifar10_whole": 1 / 6}  # of the strengths: photographs bear less
 
 
 @dataclass(frozen=True)

@@ -37,11 +37,11 @@ class Settings:
 
 PRESETS = {
     "quick": Settings(("digits",), QUICK, shown=50, seeds=(0,)),
-    "cpu": Settings(),
+    "cpu": Settings(recipe=Recipe(test=500)),
     "paper": Settings(recipe=Recipe(59_000, 20, 64, test=1000)),
 }
 THEIRS: dict[str, float] = {}
-SMALLER = "small nets, 400 real and 400 attacked rows"
+SMALLER = "small nets, 500 real and 500 attacked rows"
 WHY = "attacked rows lie apart in the plain net already; entangling mixes them in, like classes"
 SETS = ("fashion_mnist", "mnist", "digits")
 

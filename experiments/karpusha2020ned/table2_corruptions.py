@@ -100,7 +100,7 @@ def draw(rows: list[dict], figure) -> None:
         by = {h: np.array([r["sets"][name][h]["by"][what] for r in rows]) for h in PAPERS}
         bars(ax, {c: {h: v[:, at] for h, v in by.items()} for at, c in enumerate(names)})
         means = ", ".join(f"{head} {values.mean():.1f}" for head, values in by.items())
-        tidy(ax, f"{name}: {what}, %; means: {means}").tick_params(axis="x", rotation=90)
+        tidy(ax, f"{name}, {what}, mean %: {means}").tick_params(axis="x", rotation=90)
         # 1-NN is always certain: its ECE is its error, beyond the axis
         ax.set_ylim(0, 1.3 * max(by[h].mean(0).max() for h in PAPERS[1:]))
     axes[0].legend(fontsize=6, ncols=5, loc="upper left", framealpha=0.5)
