@@ -342,7 +342,7 @@ def _about(options: AuditOptions, sets: dict[str, Any], names: list[str] | None 
     wanted = not options.no_images
     media, notes = media_of(support, query, options.media_root) if wanted else (None, ())
     return About(
-        name=Path(options.query or options.support or "audit").stem,
+        name=run_name(options.query or options.support or "audit"),
         support_name=support.name,
         query_name=query.name,
         calib_name=calib.name if calib else "calib",
@@ -358,6 +358,17 @@ def _about(options: AuditOptions, sets: dict[str, Any], names: list[str] | None 
         show_images=not options.no_images,
         config=as_config(options),
     )
+
+
+def run_name(query: str) -> str:
+    """What a run is called: by its query and the folder that was typed before it.
+
+    >>> run_name("cifar/test.npz"), run_name("/test/"), run_name("../query.csv")
+    ('cifar/test', 'test', 'query')
+    """
+    path = Path(query)
+    parts = [*path.parts[-2:-1], path.stem]
+    return "/".join(part for part in parts if part not in (path.anchor, "..")) or "audit"
 
 
 def _ids(rows: RowSet, hashed: bool) -> tuple[str, ...] | None:

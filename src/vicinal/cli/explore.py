@@ -43,12 +43,15 @@ def run(options: ExploreOptions) -> None:
         raise InputError("explore needs a server: pip install 'vicinal[explore]'.") from None
     console = Console(quiet=options.quiet)
     token = secrets.token_urlsafe(16)
-    audit = read_run(options.folder)
-    trust = {"trust_pickle": options.trust_pickle, "trust_folder": options.trust_folder}
-    judge = judge_of(options.folder, audit, model=options.model, **trust)
-    listening = bound(options.port)
-    port = listening.getsockname()[1]
-    app = application(options.folder, audit, judge, token, port)
+    with console.progress("reading the run") as step:  # seconds pass on a terminal from the first
+        audit = read_run(options.folder)
+        step(1, 3)
+        trust = {"trust_pickle": options.trust_pickle, "trust_folder": options.trust_folder}
+        judge = judge_of(options.folder, audit, model=options.model, **trust)
+        step(2, 3)
+        listening = bound(options.port)
+        port = listening.getsockname()[1]
+        app = application(options.folder, audit, judge, token, port)
     address = f"http://127.0.0.1:{port}/?token={token}"
     threading.Thread(target=uploaded_rows, args=("first.txt", b"0"), daemon=True).start()
     console.print(f"open   {address}\nstop   Ctrl-C")
