@@ -39,6 +39,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from vicinal.neighbors.product import product
 from vicinal.similarity.places import Places, Tensors, Totals, own_layout
 
 
@@ -72,8 +73,8 @@ class Dense(Tensors):
         return g @ g.mT
 
     def trace_gram(self, other: Dense, into: Tensor | None = None) -> Float[Tensor, "n m"]:
-        left, right = self._whole().flatten(1), other._whole().flatten(1).T
-        return left @ right if into is None else into.addmm_(left, right)
+        gram = product(self._whole().flatten(1), other._whole().flatten(1))
+        return gram if into is None else into.add_(gram)
 
     def matrix_gram(self, other: Dense) -> Float[Tensor, "n m d e"]:
         flat = self._whole().flatten(0, 1) @ other._whole().flatten(0, 1).T

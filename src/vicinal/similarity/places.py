@@ -12,6 +12,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from vicinal.neighbors.product import product
+
 Totals: TypeAlias = tuple[Tensor, ...]
 TILE_BYTES = 64 << 20  # the largest temporary of one Gram product
 CACHE_BYTES = 1 << 20  # of what is written and read again at once
@@ -133,7 +135,7 @@ class Places(Tensors):
         n, t = self.b.shape[:2]
         m, s = other.b.shape[:2]
         if t == s == 1:
-            gram = self.b.reshape(n, -1) @ other.b.reshape(m, -1).T
+            gram = product(self.b.reshape(n, -1), other.b.reshape(m, -1))
             inner = self._inner(other)
             gram = gram * inner if gram.requires_grad or inner.requires_grad else gram.mul_(inner)
             return gram if into is None else into.add_(gram)
@@ -149,7 +151,7 @@ class Places(Tensors):
             one = replace(self, b=self.b[:, :, i : i + 1])
             two = one if other is self else replace(other, b=other.b[:, :, i : i + 1])
             for left, right in one._carried_out(two):
-                yield left.flatten(1) @ right.flatten(1).T
+                yield product(left.flatten(1), right.flatten(1))
 
     def _by_places(self, other: Places) -> Float[Tensor, "n m"]:
         (n, t), (m, s) = self.b.shape[:2], other.b.shape[:2]
@@ -225,8 +227,14 @@ class Places(Tensors):
             table = rows.new_zeros(size) if into is None else into[0]
             found.append(table.index_add(0, self.a.flatten(), rows.transpose(0, 1)))
         elif self.weight:
-            a = self.a.reshape(1, -1, self.a.shape[-1]).expand(len(rows), -1, -1)
-            found.append(torch.bmm(rows.mT, a) if into is None else into[0].baddbmm_(rows.mT, a))
+            a = self.a.reshape(-1, self.a.shape[-1]).T.contiguous()
+            each = (product(a, b.T) for b in rows)
+            if into is None:
+                found.append(torch.stack(list(each)).mT)
+            else:
+                found.append(into[0])
+                for so_far, more in zip(into[0], each, strict=True):
+                    so_far.add_(more.T)
         if self.bias:
             summed = self._with_one(b).sum((0, 1))
             found.append(summed if into is None else into[-1].add_(summed))
@@ -244,8 +252,7 @@ class Places(Tensors):
             elif self.vocabulary:
                 against = total[0][a, i]
             else:
-                weight = total[0][i].T
-                against = a @ weight if bias is None else torch.addmm(bias, a, weight)
+                against = product(a, total[0][i], bias)
             found.append(torch.linalg.vecdot(b.reshape(n, -1), against.expand_as(b).reshape(n, -1)))
         return functools.reduce(torch.add, found)
 
@@ -270,7 +277,7 @@ class Places(Tensors):
             return self.b.new_ones(1, 1)
         if self.vocabulary:
             return (self.a.reshape(-1, 1) == other.a.reshape(1, -1)).to(self.b.dtype)
-        inner = self.a.reshape(-1, self.a.shape[-1]) @ other.a.reshape(-1, self.a.shape[-1]).T
+        inner = product(*(f.a.reshape(-1, f.a.shape[-1]) for f in (self, other)))
         if self.bias and (self.one is not None or other.one is not None):
             return inner + self._ones()[:, None] * other._ones()[None]
         return inner + 1 if self.bias and inner.requires_grad else inner.add_(float(self.bias))
@@ -324,7 +331,7 @@ def _one_after_another(grads: Sequence[Tensor]) -> Tensor:
 def _outer(left: Float[Tensor, "d k out"], right: Float[Tensor, "d l out"]) -> Float[Tensor, "k l"]:
     """Inner products summed over the outputs."""
     if len(left) == 1:
-        return left[0] @ right[0].T
+        return product(left[0], right[0])
     start = left.new_zeros(left.shape[1], right.shape[1])
     return torch.addbmm(start, left, right.mT)
 
