@@ -8,6 +8,7 @@ is measured once in a process, and large products that no one will differentiate
 from __future__ import annotations
 
 from functools import lru_cache
+from math import inf
 from time import process_time
 from timeit import repeat
 
@@ -52,16 +53,22 @@ def takes_other(x: Tensor, w: Tensor) -> bool:
         and x.dtype == w.dtype == torch.float32
         and x.device.type == "cpu"
         and not (torch.is_grad_enabled() and (x.requires_grad or w.requires_grad))
-        and _other_is_quicker(torch.get_num_threads())
+        and _seconds(torch.get_num_threads())[0] > CLEARLY * _seconds(torch.get_num_threads())[1]
     )
 
 
+def product_rate() -> float:
+    """Operations of the quicker library in a second of CPU time."""
+    return 2.0 * 256 * 512 * 128 / min(_seconds(torch.get_num_threads()))
+
+
 @lru_cache
-def _other_is_quicker(threads: int) -> bool:
+def _seconds(threads: int) -> tuple[float, float]:
+    """Of CPU, by MKL and by oneDNN: the least of several, for what else runs is not their rate."""
     x, w = torch.ones(256, 128), torch.ones(512, 128)
     calls = lambda: x @ w.T, lambda: torch.ops.mkldnn._linear_pointwise(x, w, None, "none", [], "")
     try:
-        mkl, onednn = (min(repeat(call, timer=process_time, number=1, repeat=15)) for call in calls)
+        mkl, other = (min(repeat(call, timer=process_time, number=1, repeat=15)) for call in calls)
     except (AttributeError, RuntimeError):  # a torch without oneDNN
-        return False
-    return mkl > CLEARLY * onednn
+        mkl, other = min(repeat(calls[0], timer=process_time, number=1, repeat=15)), inf
+    return max(mkl, 1e-6), max(other, 1e-6)

@@ -123,7 +123,7 @@ class Places(Tensors):
             b = self.b[:, :, 0]
             return (inner * (b @ b.mT)).sum((1, 2)).view(n, 1, 1)
         found: list[Tensor] = []
-        step = self._cached_rows()
+        step = max(1, CACHE_BYTES // max(1, self.b[0].nbytes))
         for right in self._each_output().split(step, 1):
             some = slice(len(found) * step, len(found) * step + right.shape[1])
             left = (inner[some] if len(inner) > 1 else inner) @ right
@@ -204,16 +204,8 @@ class Places(Tensors):
         each = self._each_output()
         if t == 1 or not each.is_contiguous() or self.b.requires_grad or w.requires_grad:
             return self.mixed(w)
-        flat = each.view(d, n, t * out).transpose(0, 1)
-        step = self._cached_rows()
-        for first in range(0, n, step):
-            some = flat[first : first + step]
-            some.copy_(torch.bmm(w[first : first + step].to(flat.dtype), some))
+        rewritten(each.view(d, n, t * out).transpose(0, 1), w)
         return self
-
-    def _cached_rows(self) -> int:
-        """Of how many samples the gradients at the outputs stay in the cache."""
-        return max(1, CACHE_BYTES // max(1, self.b[0].numel() * self.b.element_size()))
 
     def total(self, weights: Tensor | None = None, into: Totals | None = None) -> Totals:
         """Of the weight ``(d, out, in)``, of an embedding ``(vocabulary, d, out)``; and of the bias
@@ -302,6 +294,14 @@ class Places(Tensors):
         if self.bias and self.one is not None and other.one is not None:
             return self.a @ other.a.mT + (self.one * other.one)[:, None, None]
         return self.a @ other.a.mT + float(self.bias)
+
+
+def rewritten(g: Float[Tensor, "n d p"], w: Float[Tensor, "n d d"]) -> Float[Tensor, "n d p"]:
+    """``w @ g`` in the place of g, of as many samples at a time as stay in the cache."""
+    step = max(1, CACHE_BYTES // max(1, g[0].nbytes))
+    for some, by in zip(g.split(step), w.to(g.dtype).split(step), strict=True):
+        some.copy_(by @ some)
+    return g
 
 
 def outputs_apart(grads: Sequence[Float[Tensor, "n t out"]]) -> Float[Tensor, "n t d out"]:
