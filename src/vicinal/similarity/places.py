@@ -191,12 +191,7 @@ class Places(Tensors):
         if t == 1:
             return replace(self, b=(w @ self.b[:, 0])[:, None])
         flat = self._each_output().reshape(d, n, t * out).transpose(0, 1)
-        if w.requires_grad or flat.requires_grad:
-            mixed = torch.bmm(w, flat).transpose(0, 1)
-        else:
-            mixed = flat.new_empty(w.shape[1], n, t * out)
-            torch.bmm(w, flat, out=mixed.transpose(0, 1))
-        return replace(self, b=mixed.unflatten(2, (t, out)).permute(1, 2, 0, 3))
+        return replace(self, b=(w @ flat).unflatten(2, (t, out)).transpose(1, 2))
 
     def remixed(self, w: Float[Tensor, "n d d"]) -> Places:
         """:meth:`mixed`, written over what there was: nothing as large is made anew."""
