@@ -61,31 +61,38 @@ class Kernel(NamedTuple):
         return (0.5 if self.metric == "cosine" else 1.0) / self.temperature
 
 
+class Given(NamedTuple):
+    """Rows as they are compared (unit ones for the cosine) and what they are compared by."""
+
+    x: Tensor
+    y: Tensor | None  # the reference; None: the rows meet one another
+    x_labels: Tensor
+    y_labels: Tensor | None
+    t: Tensor
+    metric: str
+    selfless: bool  # row i of what is met is row i itself: nobody meets himself
+
+
 class Problem(NamedTuple):
     """Who meets whom: both sides, the one side twice where there is no reference; the kernel."""
 
     left: Side
     right: Side
     kernel: Kernel
+    selfless: bool
 
     @classmethod
-    def of(
-        cls,
-        x: Tensor,
-        y: Tensor | None,
-        x_labels: Tensor,
-        y_labels: Tensor | None,
-        t: Tensor,
-        metric: str,
-    ) -> Problem:
-        """Rows as they are compared (unit ones for the cosine), both sides centered together."""
+    def of(cls, given: Given) -> Problem:
+        """Both sides centered together."""
+        x, y, x_labels, y_labels, t, metric, selfless = given
         a, b = center(x, y)
         kernel, squares = Kernel(metric, float(t)), squared_lengths(a, x, metric)
         left = Side(x, a, squares, x_labels, float(squares.max()))
         if y is None or y_labels is None:
-            return cls(left, left, kernel)
+            return cls(left, left, kernel, selfless)
         squares = squared_lengths(b, y, metric)
-        return cls(left, Side(y, b, squares, y_labels, float(squares.max())), kernel)
+        right = Side(y, b, squares, y_labels, float(squares.max()))
+        return cls(left, right, kernel, selfless)
 
 
 # ------------------------------------------------------------------ log-weights
