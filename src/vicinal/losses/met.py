@@ -14,6 +14,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from vicinal.checks import InputError, check_same_width
+from vicinal.neighbors.mass import agreement
 from vicinal.neighbors.tiles.masses import check_same_kind
 
 from .conventions import LossModule, as_hard_labels, as_labels, as_rows, check_own_rows
@@ -67,9 +68,7 @@ class Met:
 
     def agreement(self, start: int, stop: int) -> Tensor:
         """Which pairs of a block of anchors share a class (bool), or how much of it (soft)."""
-        if self.labels.ndim == 1:
-            return self.labels[start:stop, None] == self.y_labels
-        return (self.labels[start:stop] @ self.y_labels.T).clamp(0, 1)
+        return agreement(self.labels[start:stop], self.y_labels)
 
     def without_self(self, pairs: Tensor, start: int, value: float) -> Tensor:
         """A block of pairs in which ``value`` stands where an anchor meets himself."""

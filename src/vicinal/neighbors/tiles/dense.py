@@ -34,16 +34,16 @@ from torch import Tensor
 
 from vicinal.neighbors.derivatives import derived, is_derived_again
 from vicinal.neighbors.distances import NEAR, compared_rows, ordinary_distances
-from vicinal.neighbors.mass import log_mass, own_log_mass
+from vicinal.neighbors.mass import agreement, log_mass, own_log_mass
 from vicinal.neighbors.tiles.tile import (
     Given,
     Problem,
     Sums,
     Upstream,
     add_sums,
-    equal_labels,
     gradients,
     new_buffers,
+    shares,
     tile,
     tile_masses,
     tile_slopes,
@@ -144,10 +144,7 @@ def _find(
     if not 2 * reach < info.max or (reach > 8 and float(s.amax()) > -NEAR * info.eps * reach):
         return None
     weights = torch.softmax(s, 1)
-    if labels.ndim == 1:
-        same = equal_labels(labels, labels, x.dtype)
-    else:
-        same = torch.mm(labels, labels.T).clamp_(0, 1)
+    same = shares(labels, labels, x.dtype)
     own = weights * same
     slopes = weights.sub_(own)
     mass = own.sum(1)
@@ -261,12 +258,9 @@ def plain_log_masses(given: Given) -> tuple[Tensor, Tensor, Tensor]:
     s = -ordinary_distances(x, y, metric).double() / t
     if selfless:
         s = s.masked_fill(torch.eye(*s.shape, dtype=torch.bool, device=s.device), -torch.inf)
-    met = x_labels if y_labels is None else y_labels
-    if x_labels.ndim == 1:
-        same = x_labels[:, None] == met
-        return log_mass(s), own_log_mass(s, same), own_log_mass(s, ~same)
-    same = (x_labels @ met.T).clamp(0, 1)
-    return log_mass(s), own_log_mass(s, same), own_log_mass(s, 1 - same)
+    same = agreement(x_labels, x_labels if y_labels is None else y_labels)
+    apart = ~same if same.dtype == torch.bool else 1 - same
+    return log_mass(s), own_log_mass(s, same), own_log_mass(s, apart)
 
 
 def derived_log_masses(upstream: Sequence[Tensor | None], given: Given) -> list[Tensor | None]:

@@ -113,12 +113,15 @@ def precise_log_masses(
     reference: Tensor | None,
     reference_labels: Tensor | None,
     exclude_self: bool = False,
+    tile: int | None = None,
 ) -> LogMasses:
     """:func:`log_masses` in float64, for those who subtract them: large ones cancel in float32.
 
     ``exclude_self``: the reference begins with the rows themselves, and nobody meets himself.
+    ``tile``: go by tiles of so many rows; 0: all at once.
     """
     check_choice(metric, "metric", METRICS)
+    check_positive(temperature, "temperature")
     x = as_matrix(x, "x", finite=False)
     labels = _labels(labels, "labels", x)
     if (reference is None) != (reference_labels is None):
@@ -130,23 +133,6 @@ def precise_log_masses(
         x, reference = x.to(dtype), reference.to(dtype)
         reference_labels = _labels(reference_labels, "reference_labels", reference)
         check_same_kind(labels, reference_labels)
-    references = reference, reference_labels
-    return masses_by_tiles(x, labels, *references, temperature, metric, exclude_self=exclude_self)
-
-
-def masses_by_tiles(
-    x: Tensor,
-    labels: Tensor,
-    reference: Tensor | None,
-    reference_labels: Tensor | None,
-    temperature: float | Tensor,
-    metric: str,
-    tile: int | None = None,
-    exclude_self: bool = False,
-) -> LogMasses:
-    """:func:`precise_log_masses` of checked inputs, by tiles of so many rows; 0: all at once."""
-    if not is_traced():
-        check_positive(temperature, "temperature")
     t = torch.as_tensor(temperature, dtype=torch.float64, device=x.device)
     if t.numel() != 1:
         raise InputError(f"`temperature` must be one number, got shape {tuple(t.shape)}.")

@@ -25,8 +25,8 @@ from vicinal.neighbors.tiles.tile import (
     Tile,
     Upstream,
     add_sums,
-    agreement,
     new_buffers,
+    shares,
     tile,
     tile_masses,
     tile_slopes,
@@ -143,7 +143,7 @@ def _split(e: Tensor, rows: Side, columns: Side) -> list[tuple[int, Tensor]]:
             return [(1, e)]
         if int(rows.labels[0]) == int(columns.labels[-1]):
             return [(0, e)]
-    same = agreement(rows, columns)
+    same = shares(rows.labels, columns.labels, e.dtype)
     if rows.soft:
         return [(0, e * same), (1, e * same.neg_().add_(1))]
     own = same.mul_(e)
