@@ -7,7 +7,7 @@ fitted is never scored on the rows it was fitted on.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -18,7 +18,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from vicinal.audits.cases import verdicts_of, weights_of
+from vicinal.audits.cases import cases_of, verdicts_of, weights_of
 from vicinal.audits.class_order import columns_for
 from vicinal.audits.familiarity import combination_of, foreignness, kept_standards
 from vicinal.audits.fitted_space import most_neighbors, space_facts, space_of
@@ -27,23 +27,24 @@ from vicinal.audits.heads import HEADS, RECIPES, Answer, Fold, Task, best_vote_k
 from vicinal.audits.inputs import LabeledRows, Sets, usable_k, warn
 from vicinal.audits.linear_view import LinearView, linear_view
 from vicinal.audits.model import ModelFacts
-from vicinal.audits.recommend import Choice, choice_of, keepable, kept_blend
+from vicinal.audits.recommend import Choice, choice_of, keepable, kept_blend, made_from
 from vicinal.audits.scoring import Scored
+from vicinal.audits.search_record import Scale
 from vicinal.audits.searching import Searching
 from vicinal.audits.sections import SpaceFacts
 from vicinal.audits.settings import About, AuditSettings
 from vicinal.audits.stress import stressed
-from vicinal.audits.suspects import ScoredLabels, class_log_probs, scored_labels
+from vicinal.audits.suspects import ScoredLabels, class_log_probs, label_audit, scored_labels
 from vicinal.checks import InputError
 from vicinal.confidence.blend import Blend, blended_log_probs
+from vicinal.confidence.head import TrustHead
 from vicinal.confidence.ned.classifier import NEDClassifier
+from vicinal.confidence.ned.space import SpaceFit
 from vicinal.confidence.ned_linear import NEDLinear
 from vicinal.confidence.support import Evidence, LabeledSupport
 from vicinal.evaluation import ChosenTarget, reachable_target
 from vicinal.labels import UNKNOWN, Labels, log_class_shares
-from vicinal.neighbors.graph import NeighborGraph
 from vicinal.neighbors.neighborhood import Neighborhood
-from vicinal.neighbors.search import Search
 from vicinal.neighbors.search.resumable import Progress
 
 MIN_FOLD_ROWS = 50  # labeled rows; with fewer the fit is said to be weak
@@ -87,6 +88,8 @@ class Facts:
     fitting = cached_property(fitting_of)
     weights = cached_property(weights_of)
     verdicts = cached_property(verdicts_of)
+    cases = cached_property(cases_of)
+    label_audit = cached_property(label_audit)
     standards = cached_property(kept_standards)
     stressed = cached_property(stressed)
 
@@ -256,9 +259,32 @@ class Facts:
         """The support's labels judged by probabilities that never saw them."""
         return scored_labels(self.support_classes, self.sets.codes)
 
+    def support_names(self, rows: Sequence[int]) -> tuple[str, ...]:
+        """What rows of the support are called."""
+        whole, ids = self.sets.support.whole, self.about.support_ids
+        if whole is not None:
+            return whole.names(rows)
+        return tuple(str(row) if ids is None else ids[row] for row in rows)
+
     @property
-    def support_ids(self) -> tuple[str, ...]:
-        return tuple(self.about.support_ids or map(str, range(len(self.sets.codes))))
+    def equal_support_rows(self) -> int:
+        """How many support rows another one equals, where rows are compared as they came."""
+        return int((self.graph.distances[:, 0] == 0).sum())
+
+    @property
+    def head(self) -> TrustHead:
+        """The head to keep with its standards."""
+        return TrustHead(self.kept, self.standards, made_from(self))
+
+    @property
+    def scale(self) -> Scale | None:
+        """What was fitted on how many rows, where not all are in memory."""
+        return None
+
+    @property
+    def parts(self) -> dict[str, Path]:
+        """Files that hold every row, where the record does not."""
+        return {}
 
 
 def gather(
@@ -269,41 +295,40 @@ def gather(
     about: About,
     work: str | Path | None,
     progress: Progress | None,
-    make: Callable[[Tensor], Search] | None = None,
+    make: Callable[[Sets, SpaceFit], Searching] | None = None,
+    kind: Callable[..., Facts] | None = None,
 ) -> Facts:
     """Choose the space, search and split; ``work`` keeps finished blocks of a stopped search.
 
-    ``make`` gives another search than the settings name: one in other processes.
+    ``make`` gives another search than the settings name: one in other processes, or of rows that
+    are not in memory, whose ``kind`` of facts is another too.
     """
-    k, codes = usable_k(settings, sets), sets.codes
+    k, everyone = usable_k(settings, sets), sets.all_codes
     given = None if logits is None else aligned_logits(logits, sets, about.class_names)
     if progress is not None:
         progress("space", 0, None)
     fit = space_of(settings, sets, k)
     sets = sets.mapped(fit.space)
-    if fit.crossed is not None and settings.k is None:
+    if fit.crossed is not None and settings.k is None and not sets.support.sampled:
         k = min(k, most_neighbors(fit.crossed))
-    searching = Searching(sets.support, settings, work, progress, make)
+    searching = (
+        Searching(sets.support, settings, work, progress) if make is None else make(sets, fit)
+    )
 
     def nearest(rows: LabeledRows) -> Neighborhood:
-        return searching.nearest(rows, k).labeled(codes)
+        return searching.nearest(rows, k).labeled(everyone)
 
-    kept: NeighborGraph | None = None
     if fit.crossed is not None:
-        graph = searching.crossed(fit.crossed, k, codes).labeled(codes)
+        graph = searching.crossed(fit.crossed, k, sets.codes).labeled(everyone)
     else:
-        graph = searching.own(k).labeled(codes)
-        kept = NeighborGraph(searching.engine, graph.distances, graph.indices)
-    support = LabeledSupport(
-        searching.engine, Labels(sets.classes, codes), graph=kept, space=fit.space,
-        crossed=fit.crossed, honest=None if fit.crossed is None else graph,
-    )  # fmt: skip
+        graph = searching.own(k).labeled(everyone)
+    support = searching.labeled_support(Labels(sets.classes, sets.codes), graph, fit)
     query = graph if sets.leave_one_out else nearest(sets.query)
     calib = None if sets.calib is None else nearest(sets.calib)
     foreign = None if sets.foreign is None else nearest(sets.foreign)
     split = split_of(sets, query, graph, calib, settings.seed)
     said = space_facts(settings, fit)
-    return Facts(
+    return (kind or Facts)(
         sets, settings, about, model, support, graph, query, split, given, said, searching, foreign
     )
 

@@ -13,7 +13,7 @@ from typing import Any, cast
 from vicinal.audits.facts import Facts
 from vicinal.audits.inputs import Sets
 from vicinal.audits.recommend import made_from
-from vicinal.audits.sampled import SampledSupport, Whole
+from vicinal.audits.sampled import SampledSupport
 from vicinal.confidence.head import TrustHead
 from vicinal.confidence.ned.classifier import NEDClassifier
 from vicinal.confidence.ned_linear import NEDLinear
@@ -22,7 +22,7 @@ from vicinal.labels import Labels
 from vicinal.neighbors.search import make_search
 
 
-def anchors_head(facts: Facts, support: Whole) -> TrustHead:
+def anchors_head(facts: Facts) -> TrustHead:
     """Of the kind that the audit recommends; neighbors are named by their row in the files."""
     sets, settings, rows = facts.sets, facts.settings, facts.sets.support.rows
     shape = (len(rows), rows.shape[1])
@@ -30,7 +30,11 @@ def anchors_head(facts: Facts, support: Whole) -> TrustHead:
     labels = Labels(sets.classes, sets.codes)
     own = cast(SampledSupport, facts.support)
     held = LabeledSupport(
-        search.build(rows), labels, support.some, space=own.space, crossed=own.anchors_crossed
+        search.build(rows),
+        labels,
+        sets.support.numbers,
+        space=own.space,
+        crossed=own.anchors_crossed,
     )
     ned = NEDClassifier(
         k=min(facts.graph.k, len(rows)), prior=settings.prior, metric=settings.metric,
@@ -52,8 +56,8 @@ def anchors_head(facts: Facts, support: Whole) -> TrustHead:
         unfamiliar=settings.unfamiliar,
     )
     made = made_from(facts)
-    if support.sampled:
-        made = replace(made, sample_of=len(support))
+    if sets.support.sampled:
+        made = replace(made, sample_of=sets.support.count)
     return TrustHead(head.model, head.standards, made)
 
 
