@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -22,8 +22,8 @@ from vicinal.audits.cases import cases_of, verdicts_of, weights_of
 from vicinal.audits.class_order import columns_for
 from vicinal.audits.familiarity import combination_of, foreignness, kept_standards
 from vicinal.audits.fitted_space import most_neighbors, space_facts, space_of
-from vicinal.audits.fitting import fitting_of, left_out_losses
-from vicinal.audits.heads import HEADS, RECIPES, Answer, Fold, Task, best_vote_k, held_out_view
+from vicinal.audits.fitting import Split, fitting_of, left_out_losses, split_of
+from vicinal.audits.heads import HEADS, RECIPES, Answer, Task, best_vote_k, held_out_view
 from vicinal.audits.inputs import LabeledRows, Sets, usable_k, warn
 from vicinal.audits.linear_view import LinearView, linear_view
 from vicinal.audits.model import ModelFacts
@@ -41,24 +41,11 @@ from vicinal.confidence.head import TrustHead
 from vicinal.confidence.ned.classifier import NEDClassifier
 from vicinal.confidence.ned.space import SpaceFit
 from vicinal.confidence.ned_linear import NEDLinear
-from vicinal.confidence.support import Evidence, LabeledSupport
+from vicinal.confidence.support import LabeledSupport
 from vicinal.evaluation import ChosenTarget, reachable_target
 from vicinal.labels import UNKNOWN, Labels, log_class_shares
 from vicinal.neighbors.neighborhood import Neighborhood
 from vicinal.neighbors.search.resumable import Progress
-
-MIN_FOLD_ROWS = 50  # labeled rows; with fewer the fit is said to be weak
-
-
-class Split(NamedTuple):
-    """How what is fitted is kept from the rows it is judged on, with the sentence that says so.
-
-    ``held_out`` are all rows a fit may look at, ``folds`` which of them serve which query rows.
-    """
-
-    held_out: Evidence
-    folds: tuple[Fold, ...]
-    how: str
 
 
 @dataclass(frozen=True, eq=False)
@@ -342,60 +329,3 @@ def aligned_logits(logits: Any, sets: Sets, order: Any = None) -> Tensor:
             f"{len(sets.query.rows)} rows."
         )
     return scores[:, columns_for(scores.shape[1], sets.classes, order)]
-
-
-def split_of(
-    sets: Sets,
-    neighborhood: Neighborhood,
-    graph: Neighborhood,
-    calib: Neighborhood | None,
-    seed: int,
-) -> Split:
-    """Calibration rows if there are any, else two halves of the query, else leave-one-out."""
-    counts = torch.bincount(sets.codes, minlength=len(sets.classes)).double()
-    everyone = torch.arange(len(sets.query.rows))
-    if sets.calib is not None and calib is not None:
-        assert sets.calib.codes is not None
-        found = _evidence(calib, sets.calib.codes, counts)
-        found = replace(found, points=sets.calib.rows[sets.calib.codes >= 0])
-        _check_some(found, "calib")
-        how = f"fitted on {len(sets.calib.rows):,} calibration rows"
-        return Split(found, (Fold(found, everyone, neighborhood.double()),), how)
-    codes = sets.query.codes
-    if sets.leave_one_out or codes is None or int((codes >= 0).sum()) < 4:
-        found = Evidence(graph, sets.codes, counts, leave_one_out=True)
-        whole = Fold(found, everyone, neighborhood.double())
-        return Split(found, (whole,), "leave-one-out on the support")
-    order = torch.from_numpy(np.random.default_rng(seed).permutation(len(everyone)))
-    halves = (order[: len(order) // 2].sort().values, order[len(order) // 2 :].sort().values)
-    folds = tuple(
-        Fold(
-            _evidence(neighborhood.rows(fit), codes[fit], counts),
-            score,
-            neighborhood.rows(score).double(),
-            fitted_on=fit[codes[fit] >= 0],
-        )
-        for fit, score in (halves, halves[::-1])
-    )
-    for fold in folds:
-        _check_some(fold.evidence, "one half of the query")
-    smallest = min(len(fold.evidence) for fold in folds)
-    if smallest < MIN_FOLD_ROWS:
-        warn(
-            f"each half of the query has only about {smallest} labeled rows to fit on: pass a "
-            "larger query or --calib."
-        )
-    sizes = " + ".join(f"{len(half):,}" for half in halves)
-    held_out = _evidence(neighborhood, codes, counts)
-    return Split(held_out, folds, f"2-fold cross-fit on query ({sizes})")
-
-
-def _evidence(neighborhood: Neighborhood, codes: Tensor, counts: Tensor) -> Evidence:
-    """Of the rows whose class the support has."""
-    known = codes >= 0
-    return Evidence(neighborhood.rows(known), codes[known], counts, leave_one_out=False)
-
-
-def _check_some(evidence: Evidence, where: str) -> None:
-    if len(evidence) == 0:
-        raise InputError(f"no row of {where} has a label of the support. Check the class names.")

@@ -213,6 +213,18 @@ class Audit(Record):
     def __repr__(self) -> str:
         return f"Audit({self.name!r}, {len(self.cases.id)} cases, {self.verdict_counts()})"
 
+    @property
+    def given_labels(self) -> list[str | None]:
+        """The query's, by name; of a class the support lacks too, which no prediction can be."""
+        others = self.cases.others or (None,) * len(self.cases.id)
+        given = zip(self.cases.label, others, strict=True)
+        return [other if code is None else self.classes[code] for code, other in given]
+
+    @property
+    def support_names(self) -> dict[int, str]:
+        """What the support rows are called that the record knows."""
+        return dict(zip(self.support.row, self.support.id, strict=True))
+
     def verdict_counts(self) -> dict[str, int]:
         """Of all query rows, also of those that the record does not hold."""
         if self.scale is not None:

@@ -17,9 +17,9 @@ import torch
 from vicinal.audits import sampled
 from vicinal.audits.facts import Facts
 from vicinal.audits.parts import Parts, Run
+from vicinal.audits.sampled import anchors_head
 from vicinal.audits.search_record import Scale
 from vicinal.audits.streamed_cases import CaseJudge, verdict_counts
-from vicinal.audits.streamed_head import anchors_head
 from vicinal.audits.streamed_labels import LabelJudge, ranked_suspects, streamed_labels
 from vicinal.audits.whole import Whole
 from vicinal.confidence.verdicts import VERDICTS
