@@ -51,7 +51,7 @@ def make_search(
         return ExactSearch(metric)
     if search == "auto" and find_spec("faiss") is None:
         return _WithoutFaiss(metric)
-    from vicinal.neighbors.search.faiss import FaissSearch  # an extra: imported when asked for
+    from vicinal.neighbors.search import FaissSearch  # an extra: loaded when it is asked for
 
     return FaissSearch(metric, "auto" if search == "auto" else "ivf", recall=recall)
 
@@ -71,7 +71,7 @@ def make_sharded(
         warn_of_minutes(*shape)
     if search == "exact" or without:
         return ShardedSearch(metric, memory=memory)
-    from vicinal.neighbors.search.sharded_lists import ShardedLists  # an extra, as above
+    from vicinal.neighbors.search import ShardedLists  # an extra, as above
 
     kind = "auto" if search == "auto" else "ivf"
     return ShardedLists(metric, kind, recall=recall, memory=memory, kept=kept)
