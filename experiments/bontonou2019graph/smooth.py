@@ -38,6 +38,7 @@ def trained(
     smooth: dict | None = None,
     rate: float | None = None,
     net: str = "res8",
+    width: int = 16,
     last: Callable[[], nn.Module] | None = None,
     after: Callable[[nn.Module, int], None] | None = None,
 ) -> nn.Sequential:
@@ -51,7 +52,7 @@ def trained(
     paper = net == "preact_resnet18"
     with nets.seeded(seed):
         end = [last()] if last else []
-        model = nn.Sequential(body_of(net, x, out), *end).to(x.device)
+        model = nn.Sequential(body_of(net, x, out, width), *end).to(x.device)
     rule, usual, momentum = F.cross_entropy, 0.1, 0.9
     if smooth is not None:
         rule = GraphSmoothnessLoss(**smooth, reduction="sum" if paper else "mean")
@@ -74,13 +75,11 @@ def trained(
     return fit(model, loss, batches(len(x), 100, steps, seed), optimizer, pace, look)
 
 
-def body_of(net: str, x: Tensor, out: int) -> nn.Module:
-    """Three ``convolutions``, or a ResNet: ``res8``, small; ``preact_resnet18``, the paper's."""
-    if net == "convolutions":
-        return nets.convolutions(x, out, 12)
+def body_of(net: str, x: Tensor, out: int, width: int) -> nn.Module:
+    """``res8``, a ResNet of three blocks, or ``preact_resnet18``, the paper's."""
     if net == "preact_resnet18":
         return nets.preact_resnet18(x.shape[1], out)
-    small = nets.res8(x.shape[1], 16, out, stem=2 if x.shape[-1] > 16 else 1)
+    small = nets.res8(x.shape[1], width, out, stem=2 if x.shape[-1] > 16 else 1)
     return small.to(memory_format=torch.channels_last)  # three quarters of the time
 
 

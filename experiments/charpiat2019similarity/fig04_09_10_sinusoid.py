@@ -5,8 +5,8 @@ circle has (4) neighbor counts that fall as 1/f, whatever the estimator, and (9,
 where the curve bends more, at f = 2 and at every other f.
 
 Here: as the text says, 2048 points, five hidden layers of 64, Adam at 1e-4 for 80 epochs, f = 1 to
-16; batches of 64 and L1 as in the released code, which has six layers and 5,000 epochs. Estimators
-as released; a slope is over the f that are learnt (mean error below 0.1 of 1), all f are shown.
+16; batches of 64 and L1 as in the released code, which has six layers and 5,000 epochs. Eleven
+of its estimators; a slope is over the f that are learnt (mean error below 0.1 of 1), all are shown.
 """
 
 from __future__ import annotations

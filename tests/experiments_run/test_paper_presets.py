@@ -56,14 +56,13 @@ def test_the_papers_resnet_is_trained_where_a_preset_names_it(monkeypatch):
         nets, "preact_resnet18", lambda c, out: built.append(c) or nets.res8(c, 4, out)
     )
     rows = torch.rand(40, 3, 8, 8), torch.arange(10).repeat(4)
-    for net in ("res8", "convolutions", "preact_resnet18"):
+    for net in ("res8", "preact_resnet18"):
         model = smooth.trained(rows, 2, 3, 0, smooth={"alpha": 2.0}, net=net)
         assert all(p.isfinite().all() for p in model.parameters())
     assert built == [3]
-    for name in names(["bontonou*fig*"]):
-        module = module_of(name)
-        assert module.NETS[module.PRESETS["paper"].data] == "preact_resnet18"
-    assert module_of("bontonou2019graph/table1_2_errors").PRESETS["paper"].net == "preact_resnet18"
+    for name in names(["bontonou*"]):
+        presets = module_of(name).PRESETS
+        assert (presets["cpu"].net, presets["paper"].net) == ("res8", "preact_resnet18")
 
 
 def test_a_jittered_image_is_a_shifted_copy_or_mirror_of_itself():
