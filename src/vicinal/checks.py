@@ -46,12 +46,11 @@ def as_tensor(value: Any, name: str) -> Tensor:
         )
     if array.dtype.kind == "u" and array.dtype.itemsize > 1:
         # torch computes with no wider unsigned kind than uint8; what int64 cannot hold is float64.
-        wide = bool(array.size) and int(array.max()) > np.iinfo(np.int64).max
+        wide = int(array.max(initial=0)) > np.iinfo(np.int64).max
         array = array.astype(np.float64 if wide else np.int64)
     if array.dtype.kind == "f" and array.dtype.itemsize > 8:
         array = array.astype(np.float64)  # long doubles: torch has none
-    if not array.dtype.isnative:
-        array = array.astype(array.dtype.newbyteorder("="))
+    array = array.astype(array.dtype.newbyteorder("="), copy=False)
     if not array.flags.writeable or any(stride < 0 for stride in array.strides):
         array = array.copy()
     return torch.from_numpy(array)

@@ -236,24 +236,19 @@ def _of_one_kind(array: NDArray[Any], name: str) -> NDArray[Any]:
             )
         if next(iter(kinds)) in ("numbers", "truth values"):
             array = np.array(array.tolist())
-        elif not _hashable(array):
-            raise InputError(
-                f"`{name}` holds labels that cannot be told apart ({next(iter(kinds))}, not "
-                "hashable). Pass numbers, text or tuples of them."
-            )
+        else:
+            try:
+                set(array)
+            except TypeError:
+                raise InputError(
+                    f"`{name}` holds labels that cannot be told apart ({next(iter(kinds))}, not "
+                    "hashable). Pass numbers, text or tuples of them."
+                ) from None
     if array.dtype.kind in "fMm":
         _check_no_nan(~np.isfinite(array), array, name)
     if array.dtype.kind == "c" or (array.dtype.kind == "f" and (array != np.floor(array)).any()):
         raise _continuous(array.dtype, name)
     return array
-
-
-def _hashable(labels: Iterable[Any]) -> bool:
-    try:
-        set(labels)
-    except TypeError:
-        return False
-    return True
 
 
 def _check_no_nan(bad: NDArray[np.bool_], array: NDArray[Any], name: str) -> None:

@@ -20,7 +20,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from vicinal.checks import InputError, check_choice, check_positive, is_traced
+from vicinal.checks import check_choice, check_positive, check_whole, is_traced
 from vicinal.neighbors.derivatives import one_by_one
 from vicinal.neighbors.distances import unit_rows
 from vicinal.neighbors.search.exact import ExactSearch
@@ -77,7 +77,9 @@ def graph_smoothness_loss(
         labels = labels.detach().to(x.dtype)
     if not normalize:
         _warn_of_scattering()
-    full, total = _is_full(k, len(x)), reduction != "none"
+    if k is not None:
+        check_whole(k, "k", 1)
+    full, total = k is None or k >= len(x) - 1, reduction != "none"
     if full:
         found = graph_flow(x, labels, alpha, normalize, total)
     else:
@@ -97,14 +99,6 @@ def _warn_of_scattering() -> None:
             "infinity. Bound the outputs yourself, or leave normalize=True.",
             stacklevel=5,
         )
-
-
-def _is_full(k: int | None, n: int) -> bool:
-    if k is None:
-        return True
-    if isinstance(k, bool) or not isinstance(k, int) or k < 1:
-        raise InputError(f"`k` must be a whole number of at least 1, or None for all, got {k!r}.")
-    return k >= n - 1
 
 
 def _all_edges(labels: Tensor) -> Tensor:

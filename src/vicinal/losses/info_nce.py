@@ -191,7 +191,7 @@ def _check_noise_covers(targets: Targets, eta: Tensor | None, name: str) -> None
 
 def _in_batch(z: Tensor, targets: Targets, eta: Tensor | None) -> Float[Tensor, " n"]:
     if isinstance(targets, MixedTargets):
-        return mixed_scores.in_batch(z, targets, eta)
+        return mixed_scores.log_sum(z, targets, eta, subtract=True)
     if targets.ndim == 2:
         return log_partition(z, targets, _minus_noise(targets, eta), diagonal="subtract")
     # -s_y + log Σ_k n_k e^{s_k} = cross-entropy of s + log n, plus log n_y: one fused pass over z

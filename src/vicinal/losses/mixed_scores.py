@@ -24,14 +24,17 @@ from .log_partition import BLOCK, exponentials
 from .targets import MixedTargets
 
 
-def in_batch(z: Float[Tensor, "n c"], targets: MixedTargets, eta: Tensor | None) -> Tensor:
-    """``log Σ_j exp⟨α_j, s_i⟩ - ⟨α_i, s_i⟩`` over the batch's own targets."""
-    return _log_partition(z, targets, eta, subtract=True)
-
-
-def log_sum(z: Float[Tensor, "n c"], keys: MixedTargets, eta: Tensor | None) -> Tensor:
-    """``log Σ_j exp⟨α_j, s_i⟩`` over any mixed targets."""
-    return _log_partition(z, keys, eta, subtract=False) + _smoothing(z, keys, eta)
+def log_sum(
+    z: Float[Tensor, "n c"], targets: MixedTargets, eta: Tensor | None, *, subtract: bool = False
+) -> Float[Tensor, " n"]:
+    """``log Σ_j exp⟨α_j, s_i⟩`` over the targets; less the own score if they are the batch's."""
+    share, rest = _shares(targets, z.dtype)
+    keys = targets.a, targets.b, share, rest, _bias(targets, eta, z.dtype), subtract
+    if is_functional():
+        found = _plain(z, *keys)
+    else:
+        found = _MixedLogPartition.apply(z, *keys, max(1, BLOCK // len(targets)))
+    return found if subtract else found + _smoothing(z, targets, eta)
 
 
 def own(z: Float[Tensor, "n c"], targets: MixedTargets, eta: Tensor | None) -> Tensor:
@@ -74,17 +77,6 @@ def _smoothing(z: Tensor, targets: MixedTargets, eta: Tensor | None) -> Tensor:
     # The mean as a product: a sum of scores near the end of their range would overflow.
     xi = s.new_full((s.shape[1],), 1 / s.shape[1]) if targets.noise is None else targets.noise
     return targets.epsilon * torch.mv(s, xi.to(s))
-
-
-def _log_partition(
-    z: Tensor, targets: MixedTargets, eta: Tensor | None, *, subtract: bool
-) -> Float[Tensor, " n"]:
-    share, rest = _shares(targets, z.dtype)
-    bias = _bias(targets, eta, z.dtype)
-    if is_functional():
-        return _plain(z, targets.a, targets.b, share, rest, bias, subtract)
-    rows = max(1, BLOCK // len(targets))
-    return _MixedLogPartition.apply(z, targets.a, targets.b, share, rest, bias, subtract, rows)
 
 
 class _MixedLogPartition(torch.autograd.Function):
