@@ -20,8 +20,7 @@ from vicinal.perturbations import (
     square,
     to_foolbox,
 )
-from vicinal.perturbations.balls import project, random_point
-from vicinal.perturbations.climb import attack_loss
+from vicinal.perturbations.climb import attack_loss, project, random_point
 
 each_attack = pytest.mark.parametrize("attack", ATTACKS.values(), ids=ATTACKS)
 each_norm = pytest.mark.parametrize("norm", ["linf", "l2"])

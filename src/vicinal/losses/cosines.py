@@ -30,12 +30,11 @@ from vicinal.checks import check_positive
 from vicinal.neighbors.distances import unit_rows
 from vicinal.neighbors.mass import own_log_mass
 
-from .conventions import LossModule, any_scale, full_precision, keep_valid, reduce_rows
+from .conventions import LossModule, any_scale, keep_valid, reduce_rows
 from .log_partition import in_blocks
 from .met import Met, meeting
 
 
-@full_precision
 @any_scale
 def multi_similarity_loss(
     x: Float[Tensor, "n d"],
@@ -92,7 +91,6 @@ def _log_one_plus(terms: Tensor, mask: Tensor) -> Float[Tensor, " b"]:
     return torch.where(some, -F.logsigmoid(-mass), 0)
 
 
-@full_precision
 @any_scale
 def circle_loss(
     x: Float[Tensor, "n d"],

@@ -25,13 +25,12 @@ from vicinal.neighbors.derivatives import one_by_one
 from vicinal.neighbors.distances import unit_rows
 from vicinal.neighbors.search.exact import ExactSearch
 
-from .conventions import REDUCTIONS, LossModule, any_scale, as_labels, as_rows, full_precision
+from .conventions import REDUCTIONS, LossModule, any_scale, as_labels, as_rows
 from .graph_flow import edge_lengths, graph_flow
 
 SYMMETRIES = ("union", "mutual", "directed")
 
 
-@full_precision
 @any_scale
 def graph_smoothness_loss(
     x: Float[Tensor, "n d"],

@@ -16,13 +16,12 @@ from torch import Tensor, nn
 from vicinal.checks import InputError, check_positive, check_same_width
 from vicinal.neighbors.distances import unit_rows
 
-from .conventions import LossModule, any_scale, as_rows, full_precision, reduce_rows
+from .conventions import LossModule, any_scale, as_rows, reduce_rows
 from .log_partition import log_partition
 from .memory_bank import MemoryBank
 from .targets import check_share
 
 
-@full_precision
 @any_scale
 def moco_loss(
     queries: Float[Tensor, "n d"],

@@ -21,8 +21,18 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from vicinal.checks import check_whole
-from vicinal.perturbations.balls import ascent, by_row, project, random_point
-from vicinal.perturbations.climb import Bounds, Misread, Model, by_batch, harm, slope
+from vicinal.perturbations.climb import (
+    Bounds,
+    Misread,
+    Model,
+    ascent,
+    by_batch,
+    by_row,
+    harm,
+    project,
+    random_point,
+    slope,
+)
 
 _MOMENTUM, _RISING = 0.75, 0.75
 

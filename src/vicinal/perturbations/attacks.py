@@ -29,8 +29,17 @@ from torch import Tensor
 
 from vicinal.checks import check_whole
 from vicinal.perturbations.apgd import apgd
-from vicinal.perturbations.balls import ascent, project, random_point
-from vicinal.perturbations.climb import Bounds, Model, by_batch, check_size, harm_of, slope
+from vicinal.perturbations.climb import (
+    Bounds,
+    Model,
+    ascent,
+    by_batch,
+    check_size,
+    harm_of,
+    project,
+    random_point,
+    slope,
+)
 
 
 def fgsm(

@@ -19,8 +19,15 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from vicinal.perturbations.balls import by_row, project
-from vicinal.perturbations.climb import Bounds, Misread, Model, by_batch, harm_of
+from vicinal.perturbations.climb import (
+    Bounds,
+    Misread,
+    Model,
+    by_batch,
+    by_row,
+    harm_of,
+    project,
+)
 from vicinal.perturbations.draws import uniform
 
 # The share of an image that a window covers is halved after these parts of the queries.
