@@ -108,7 +108,9 @@ def capture(
 
     if to is None:
         return Activations(*_joined(list(outputs()), layers))
-    first = _first_batch(data, batch_size)
+    first = next(batches(data, batch_size), None)
+    if first is None:
+        raise InputError("`data` has no rows.")
     settings = {
         "layers": list(layers),
         "pool": pool if isinstance(pool, str) else getattr(pool, "__qualname__", repr(pool)),
@@ -162,13 +164,6 @@ def outputs_of(
             yield dict(outputs), batch.labels
             if progress is not None:
                 progress(batch.start + batch.rows, total)
-
-
-def _first_batch(data: Any, batch_size: int) -> Batch:
-    first = next(batches(data, batch_size), None)
-    if first is None:
-        raise InputError("`data` has no rows.")
-    return first
 
 
 def _joined(

@@ -74,8 +74,12 @@ def graph_smoothness_loss(
     labels = as_labels(labels, len(x))
     if labels.ndim == 2:
         labels = labels.detach().to(x.dtype)
-    if not normalize:
-        _warn_of_scattering()
+    if not (normalize or is_traced()):
+        warnings.warn(
+            "graph smoothness without normalize=True is lowest with all outputs scattered to "
+            "infinity. Bound the outputs yourself, or leave normalize=True.",
+            stacklevel=4,
+        )
     if k is not None:
         check_whole(k, "k", 1)
     full, total = k is None or k >= len(x) - 1, reduction != "none"
@@ -89,15 +93,6 @@ def graph_smoothness_loss(
         return found
     edges = _all_edges(labels).to(x.dtype) if full else edges
     return found / edges.masked_fill(edges == 0, 1)
-
-
-def _warn_of_scattering() -> None:
-    if not is_traced():
-        warnings.warn(
-            "graph smoothness without normalize=True is lowest with all outputs scattered to "
-            "infinity. Bound the outputs yourself, or leave normalize=True.",
-            stacklevel=5,
-        )
 
 
 def _all_edges(labels: Tensor) -> Tensor:
