@@ -34,7 +34,13 @@ from vicinal.audits.searching import Searching
 from vicinal.audits.sections import SpaceFacts
 from vicinal.audits.settings import About, AuditSettings
 from vicinal.audits.stress import stressed
-from vicinal.audits.suspects import ScoredLabels, class_log_probs, label_audit, scored_labels
+from vicinal.audits.suspects import (
+    ScoredLabels,
+    class_log_probs,
+    judged_labels,
+    label_audit,
+    scored_labels,
+)
 from vicinal.checks import InputError
 from vicinal.confidence.blend import Blend, blended_log_probs
 from vicinal.confidence.head import TrustHead
@@ -77,6 +83,7 @@ class Facts:
     verdicts = cached_property(verdicts_of)
     cases = cached_property(cases_of)
     label_audit = cached_property(label_audit)
+    judged_labels = cached_property(judged_labels)
     standards = cached_property(kept_standards)
     stressed = cached_property(stressed)
 

@@ -19,8 +19,13 @@ from vicinal.audits.facts import Facts
 from vicinal.audits.parts import Parts, Run
 from vicinal.audits.sampled import anchors_head
 from vicinal.audits.search_record import Scale
-from vicinal.audits.streamed_cases import CaseJudge, verdict_counts
-from vicinal.audits.streamed_labels import LabelJudge, ranked_suspects, streamed_labels
+from vicinal.audits.streamed_rows import (
+    CaseJudge,
+    LabelJudge,
+    ranked_suspects,
+    streamed_labels,
+    verdict_counts,
+)
 from vicinal.audits.whole import Whole
 from vicinal.confidence.verdicts import VERDICTS
 from vicinal.files import fingerprint
@@ -40,7 +45,7 @@ class StreamedFacts(Facts):
     memory: int
     work_stays: bool
 
-    label_audit = cached_property(streamed_labels)
+    judged_labels = cached_property(streamed_labels)
     head = cached_property(anchors_head)
     ranked_suspects = cached_property(ranked_suspects)
 

@@ -7,9 +7,8 @@ embedding has memorized and a class that is wrong as a whole stay unseen.
 
 from __future__ import annotations
 
-import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -82,94 +81,95 @@ def scored_labels(log_probs: Float[Tensor, "n c"], codes: Int[Tensor, " n"]) -> 
     return ScoredLabels(noise, given, suggested, named)
 
 
+class JudgedLabels(NamedTuple):
+    """What the record holds of single labels: suspects by column, every row, the ambiguous rows."""
+
+    suspects: dict[str, list[Any]]
+    rows: LabelRows | None
+    ambiguous: tuple[int, ...]
+
+
 def label_audit(facts: Facts) -> LabelAudit:
     """Every label's score, how many are wrong, and the suspects with the effect of mending them."""
-    found = facts.labels
-    warn_of_few_named(found)
-    effects = effects_of(facts, facts.sets.codes, found.suspects, found.suggested)
-    return LabelAudit(
-        checked=len(facts.sets.codes),
-        how=facts.labels_by,
-        suspects=tuple(_suspects(facts)),
-        effects=tuple(effects) if len(found.suspects) else (),
-        rows=_rows(facts),
-        wrong=wrong_of(found.noise),
-        alike=alike_of(found.noise),
-        ambiguous=Ambiguous(AMBIGUOUS, tuple(found.noise.ambiguous.nonzero().flatten().tolist())),
-    )
-
-
-def warn_of_few_named(found: ScoredLabels) -> None:
+    found, judged, count = facts.labels, facts.judged_labels, facts.sets.support.count
     if found.named < FEW_NAMED:
         warn(
             f"the neighbors name the given label of only {100 * found.named:.0f} % of the support "
             "rows: suspects and their number say more about the embedding than about the labels."
         )
+    columns, effects = judged.suspects, tuple[Effect, ...]()
+    rows, new = (torch.tensor(columns[name], dtype=torch.long) for name in ("row", "suggested"))
+    if len(rows):  # effects on single answers are the neighbors' own, exact
+        affected = label_effects(facts.ned, facts.neighborhood, rows, new).changed
+        columns = columns | {"affected": affected.tolist()}
+        effects = tuple(effects_of(facts, facts.sets.all_codes, rows, new))
+    lines = zip(*columns.values(), strict=True)
+    return LabelAudit(
+        checked=count,
+        how=facts.labels_by,
+        suspects=tuple(Suspect(**dict(zip(columns, line, strict=True))) for line in lines),
+        effects=effects,
+        rows=judged.rows,
+        wrong=wrong_of(found.noise, count / len(facts.sets.codes), count),
+        alike=tuple(AlikeClasses(a, b, round(apart, 6)) for a, b, apart in found.noise.alike),
+        ambiguous=Ambiguous(AMBIGUOUS, judged.ambiguous),
+    )
 
 
-def _suspects(facts: Facts) -> Iterator[Suspect]:
-    """The flagged rows, with the neighbors that speak against them and their effect on the query.
-
-    The effects are the neighbor head's own, exact.
-    """
-    found, rows = facts.labels, facts.labels.suspects
-    if not len(rows):
-        return
+def judged_labels(facts: Facts) -> JudgedLabels:
+    """The flagged rows with the neighbors that speak against them, and every row's score."""
+    found, codes, rows = facts.labels, facts.sets.codes, facts.labels.suspects
     near = facts.graph.rows(rows)
-    depth: dict[int, float] = {}
+    weights = neighbor_log_weights(near.double(), facts.ned.parameters_).softmax(1)
+    shown, depth = near.first(SHOWN_NEIGHBORS), dict[int, float]()
     if facts.model is not None:
         layers, count = facts.model.support_neighborhoods, len(facts.sets.classes)
-        depth = depth_agreement(layers, facts.sets.codes, rows, count)
-    weights = neighbor_log_weights(near.double(), facts.ned.parameters_).softmax(1)
-    affected = label_effects(facts.ned, facts.neighborhood, rows, found.suggested).changed
-    shown = near.first(SHOWN_NEIGHBORS)
-    columns: dict[str, Sequence[Any]] = {
+        depth = depth_agreement(layers, codes, rows, count)
+    suspects: dict[str, list[Any]] = {
         "row": rows.tolist(),
-        "id": facts.support_names(rows.tolist()),
-        "given": facts.sets.codes[rows].tolist(),
+        "id": list(facts.support_names(rows.tolist())),
+        "given": codes[rows].tolist(),
         "suggested": found.suggested.tolist(),
         "p_given": found.p_given[rows].tolist(),
         "p_suggested": found.p_suggested[rows].tolist(),
-        "affected": affected.tolist(),
         "neighbors": shown.indices.tolist(),
         "weights": weights[:, :SHOWN_NEIGHBORS].tolist(),
         "distances": shown.distances.tolist(),
         "depth_agreement": [depth.get(row) for row in rows.tolist()],
         "score": found.noise.scores[rows].tolist(),
     }
-    for line in zip(*columns.values(), strict=True):
-        yield Suspect(**dict(zip(columns, line, strict=True)))
-
-
-def _rows(facts: Facts) -> LabelRows:
-    found = facts.labels
-    return LabelRows(
-        id=facts.support_names(range(len(facts.sets.codes))),
-        given=tuple(facts.sets.codes.tolist()),
+    every = LabelRows(
+        id=facts.support_names(range(len(codes))),
+        given=tuple(codes.tolist()),
         suggested=tuple(found.noise.suggested.tolist()),
         score=tuple(found.noise.scores.tolist()),
         p_given=tuple(significant(found.p_given).tolist()),
         p_suggested=tuple(significant(found.p_suggested).tolist()),
     )
+    unsure = found.noise.ambiguous.nonzero().flatten().tolist()
+    return JudgedLabels(suspects, every, tuple(unsure))
 
 
-def alike_of(noise: LabelNoise) -> tuple[AlikeClasses, ...]:
-    return tuple(AlikeClasses(a, b, round(apart, 6)) for a, b, apart in noise.alike)
+def wrong_of(noise: LabelNoise, scale: float, rows: int) -> WrongLabels:
+    """The estimate as whole labels; class pairs with one wrong label or more, the most first.
 
-
-def wrong_of(noise: LabelNoise) -> WrongLabels:
-    """The estimate as whole labels; class pairs with one wrong label or more, the most first."""
+    Where it was made on a sample of the ``rows``, counts are scaled to all of them.
+    """
     count, low, high, by_pair = noise.wrong
     places = (by_pair[:, :, 0] >= 0.5).nonzero().tolist()
     places.sort(key=lambda place: -float(by_pair[*place, 0]))
-    pairs = (WrongPair(j, k, *by_pair[j, k].round(decimals=2).tolist()) for j, k in places)
+    rounded = by_pair.round(decimals=2) * scale
+    pairs = tuple(WrongPair(j, k, *rounded[j, k].tolist()) for j, k in places[:SHOWN_PAIRS])
     how = (
         "from what remains if all that fades for unlike rows is overlap, to every confident "
         "contradiction (confident joint), each widened by 1.96 standard errors; the estimate lies "
         "between"
     )
-    few = tuple(itertools.islice(pairs, SHOWN_PAIRS))
-    return WrongLabels(round(count), math.floor(low), math.ceil(high), how, few)
+    count, low, high = round(count), math.floor(low), math.ceil(high)
+    if scale > 1:
+        how = f"estimated on a sample of the rows and scaled to all {rows:,}: {how}"
+        high = min(math.ceil(high * scale), rows)
+    return WrongLabels(round(count * scale), math.floor(low * scale), high, how, pairs)
 
 
 def effects_of(

@@ -31,9 +31,8 @@ from vicinal.capture import read_weights, row_count
 from vicinal.checks import InputError, check_choice
 from vicinal.cli.advice import repeat_command, what_was_written
 from vicinal.cli.classes import order_for, stated_order
-from vicinal.cli.clock import Clock
 from vicinal.cli.config import as_config
-from vicinal.cli.console import Console
+from vicinal.cli.console import Clock, Console
 from vicinal.cli.data_files import read_rows, read_vectors, without_labels
 from vicinal.cli.decisions import cleaned_support
 from vicinal.cli.folders import WORK, locked

@@ -20,8 +20,7 @@ from vicinal.audits.entangled_layers import compact
 from vicinal.audits.files import cell, csv_text
 from vicinal.capture import capture
 from vicinal.checks import InputError
-from vicinal.cli.clock import Clock
-from vicinal.cli.console import Console, json_text
+from vicinal.cli.console import Clock, Console, json_text
 from vicinal.cli.data_files import read_rows
 from vicinal.cli.image_rows import encoded_rows
 from vicinal.cli.model_inputs import ImageReading, check_fits, model_inputs

@@ -46,7 +46,7 @@ from vicinal.cli.folders import (
     replacing,
     write_json,
 )
-from vicinal.cli.model_inputs import pictures
+from vicinal.cli.image_rows import pictures
 from vicinal.cli.row_set import RowSet
 from vicinal.files import reading, regular_file, remove_tree, write_atomically
 from vicinal.report import save_report
