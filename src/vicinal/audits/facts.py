@@ -32,7 +32,7 @@ from vicinal.audits.scoring import Scored
 from vicinal.audits.search_record import Scale
 from vicinal.audits.searching import Searching
 from vicinal.audits.sections import SpaceFacts
-from vicinal.audits.settings import About, AuditSettings
+from vicinal.audits.settings import About, AuditSettings, Job
 from vicinal.audits.stress import stressed
 from vicinal.audits.suspects import (
     ScoredLabels,
@@ -51,7 +51,6 @@ from vicinal.confidence.support import LabeledSupport
 from vicinal.evaluation import ChosenTarget, reachable_target
 from vicinal.labels import UNKNOWN, Labels, log_class_shares
 from vicinal.neighbors.neighborhood import Neighborhood
-from vicinal.neighbors.search.resumable import Progress
 
 
 @dataclass(frozen=True, eq=False)
@@ -64,8 +63,7 @@ class Facts:
     """
 
     sets: Sets
-    settings: AuditSettings
-    about: About
+    job: Job
     model: ModelFacts | None
     support: LabeledSupport  # in its search, with its leave-one-out graph
     graph: Neighborhood  # of each support row among the others
@@ -86,6 +84,14 @@ class Facts:
     judged_labels = cached_property(judged_labels)
     standards = cached_property(kept_standards)
     stressed = cached_property(stressed)
+
+    @property
+    def settings(self) -> AuditSettings:
+        return self.job.settings
+
+    @property
+    def about(self) -> About:
+        return self.job.about
 
     @cached_property
     def task(self) -> Task:
@@ -285,29 +291,23 @@ def gather(
     sets: Sets,
     logits: Any,
     model: ModelFacts | None,
-    settings: AuditSettings,
-    about: About,
-    work: str | Path | None,
-    progress: Progress | None,
+    job: Job,
     make: Callable[[Sets, SpaceFit], Searching] | None = None,
     kind: Callable[..., Facts] | None = None,
 ) -> Facts:
-    """Choose the space, search and split; ``work`` keeps finished blocks of a stopped search.
+    """Choose the space, search and split.
 
-    ``make`` gives another search than the settings name: one in other processes, or of rows that
-    are not in memory, whose ``kind`` of facts is another too.
+    ``make`` gives the search of rows that are not in memory, whose ``kind`` of facts is another.
     """
+    settings, order = job.settings, job.about.class_names
     k, everyone = usable_k(settings, sets), sets.all_codes
-    given = None if logits is None else aligned_logits(logits, sets, about.class_names)
-    if progress is not None:
-        progress("space", 0, None)
+    given = None if logits is None else aligned_logits(logits, sets, order)
+    job.tell("space")
     fit = space_of(settings, sets, k)
     sets = sets.mapped(fit.space)
     if fit.crossed is not None and settings.k is None and not sets.support.sampled:
         k = min(k, most_neighbors(fit.crossed))
-    searching = (
-        Searching(sets.support, settings, work, progress) if make is None else make(sets, fit)
-    )
+    searching = Searching(sets.support, job) if make is None else make(sets, fit)
 
     def nearest(rows: LabeledRows) -> Neighborhood:
         return searching.nearest(rows, k).labeled(everyone)
@@ -323,7 +323,7 @@ def gather(
     split = split_of(sets, query, graph, calib, settings.seed)
     said = space_facts(settings, fit)
     return (kind or Facts)(
-        sets, settings, about, model, support, graph, query, split, given, said, searching, foreign
+        sets, job, model, support, graph, query, split, given, said, searching, foreign
     )
 
 

@@ -7,9 +7,9 @@ move one without the other (:mod:`~vicinal.audits.network`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -31,7 +31,7 @@ from vicinal.audits.network import NetworkFacts, network_facts
 from vicinal.audits.pictures import as_pixels
 from vicinal.audits.record import Media, ReadLater
 from vicinal.audits.sections import Layer
-from vicinal.audits.settings import AuditSettings
+from vicinal.audits.settings import AuditSettings, Job
 from vicinal.capture import (
     Activations,
     LayerOutput,
@@ -62,7 +62,6 @@ class Source:
     train: Any
     test: Any
     embedding: str
-    progress: Callable[[str, int, int | None], None] | None = None
 
 
 @dataclass(frozen=True)
@@ -117,23 +116,21 @@ def listen(
     train: Any,
     test: Any,
     calib: Any,
-    settings: AuditSettings,
-    work: str | Path | None,
-    progress: Callable[[str, int, int | None], None] | None,
+    job: Job,
     foreign: Any = None,
     checkpoints: Any = None,
 ) -> ModelFacts:
     """Run the model over the sets and ask its layers and gradients; arguments as of ``audit``."""
     if train is None or test is None:
         raise InputError("a model is audited on data: audit(model, train, test).")
-    states = states_of(checkpoints)
+    settings, states = job.settings, states_of(checkpoints)
     train, test, calib = in_order(train, "train"), in_order(test, "test"), in_order(calib, "calib")
     embedding, story, names = _layers_to_read(model, train, settings)
 
     def captured(data: Any, title: str) -> Activations:
-        report = None if progress is None else lambda d, t: progress(f"embed {title}", d, t)
-        folder = None if work is None else Path(work) / f"layers-{title}"
-        return capture(model, data, names, pool=compact, to=folder, progress=report)
+        folder = None if job.work is None else job.work / f"layers-{title}"
+        told = partial(job.tell, f"embed {title}")
+        return capture(model, data, names, pool=compact, to=folder, progress=told)
 
     support, query = captured(train, "support"), captured(test, "query")
     held = None if calib is None else captured(calib, "calib")
@@ -141,8 +138,7 @@ def listen(
     if support.labels is None:
         raise InputError("`train` has no labels. Pass (x, y), or a Dataset of pairs.")
     embedded = support[embedding], query[embedding]
-    tell = progress or (lambda title, done, total: None)
-    tell("layers", 0, None)
+    job.tell("layers")
     votes, shares, neighborhoods = _layer_votes(support, query, story, settings.seed)
     some = sampled(len(support.labels), STORY_ROWS, settings.seed)
     others = {"query": query, "calib": held, "foreign": unknown}
@@ -151,11 +147,11 @@ def listen(
     if states:
         same = sampled(len(support.labels), HISTORY_ROWS, settings.seed)
         read = some_rows(train, same, "train")
-        layers = with_history(layers, states, model, read, settings.seed, progress)
-    tell("network", 0, None)
+        layers = with_history(layers, states, model, read, settings.seed, job.tell)
+    job.tell("network")
     network, missing = network_facts(model, train, test, embedded, support.labels, settings)
     return ModelFacts(
-        source=Source(model, train, test, embedding, progress),
+        source=Source(model, train, test, embedding),
         name=type(model).__name__,
         fingerprint=fingerprint(model.state_dict())[:12],
         support=(embedded[0], support.labels),

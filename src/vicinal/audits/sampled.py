@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
@@ -23,7 +22,7 @@ from vicinal.audits.facts import Facts, gather
 from vicinal.audits.inputs import Sets, ready_sets
 from vicinal.audits.recommend import made_from
 from vicinal.audits.searching import Searching
-from vicinal.audits.settings import About, AuditSettings
+from vicinal.audits.settings import About, AuditSettings, Job
 from vicinal.audits.whole import READ, Whole
 from vicinal.confidence.head import TrustHead
 from vicinal.confidence.ned.classifier import NEDClassifier
@@ -34,7 +33,6 @@ from vicinal.files import fingerprint
 from vicinal.labels import Labels
 from vicinal.neighbors.neighborhood import Neighborhood, joined
 from vicinal.neighbors.search import Search, make_search
-from vicinal.neighbors.search.resumable import Progress
 from vicinal.neighbors.search.sharded import Mapped, Source, rows_at
 
 ANCHORS = 50_000  # rows that everything is fitted on
@@ -159,20 +157,16 @@ def sampled_sets(
 def sampled_facts(
     sets: Sets,
     logits: Any,
-    settings: AuditSettings,
-    about: About,
+    job: Job,
     engines: tuple[Make, Make],
-    work: Path,
-    progress: Progress | None,
     kind: Callable[..., Facts],
 ) -> Facts:
     """Choose the space on the anchors, search them and the query among all rows, and split."""
 
     def make(mapped: Sets, fit: SpaceFit) -> Searching:
-        given = mapped.support, settings, work, progress
-        return SearchingAll(*given, block=PASS, fit=fit, engines=engines)
+        return SearchingAll(mapped.support, job, block=PASS, fit=fit, engines=engines)
 
-    return gather(sets, logits, None, settings, about, work, progress, make, kind)
+    return gather(sets, logits, None, job, make, kind)
 
 
 def anchors_head(facts: Facts) -> TrustHead:

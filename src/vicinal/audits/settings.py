@@ -1,13 +1,15 @@
-"""What decides an audit's numbers besides the data, and what its rows are called."""
+"""What decides an audit's numbers besides the data, what its rows are called, where it works."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from vicinal.checks import check_choice, check_share, check_whole
 from vicinal.neighbors.search.choice import RECALL, SEARCHES
+from vicinal.neighbors.search.resumable import Progress
 from vicinal.neighbors.spaces import SPACES
 from vicinal.records import Record
 
@@ -110,3 +112,22 @@ class About:
     show_images: bool = True
     warnings: tuple[str, ...] = ()
     config: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Job:
+    """One audit as it was asked for.
+
+    ``work`` keeps finished blocks of what takes long, for a run that was stopped; ``progress`` is
+    told how far it is; ``on`` names a cluster to work in.
+    """
+
+    settings: AuditSettings
+    about: About
+    work: Path | None = None
+    progress: Progress | None = None
+    on: str | None = None
+
+    def tell(self, title: str, done: int = 0, total: int | None = None) -> None:
+        if self.progress is not None:
+            self.progress(title, done, total)

@@ -29,7 +29,6 @@ from vicinal.audits.streamed_rows import (
 from vicinal.audits.whole import Whole
 from vicinal.confidence.verdicts import VERDICTS
 from vicinal.files import fingerprint
-from vicinal.neighbors.search.resumable import Progress
 
 PART = 8  # of the memory one share for the rows that are judged, with what is said of them
 ROW = 3 << 10  # bytes of what is said of a row
@@ -37,11 +36,9 @@ ROW = 3 << 10  # bytes of what is said of a row
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class StreamedFacts(Facts):
-    """``run`` judges spans of rows into parts, which lie in ``work``, whether it stays or not."""
+    """``run`` judges spans of rows into parts, which lie where the job works."""
 
-    work: Path
     run: Run
-    progress: Progress | None
     memory: int
     work_stays: bool
 
@@ -71,8 +68,9 @@ class StreamedFacts(Facts):
         classes, width = len(self.sets.classes), self.all_support.rows.width
         each = 96 * self.graph.k + 48 * classes + 16 * width + ROW
         size = max(256, min(self.memory // PART // each, sampled.PASS))
-        parts = Parts(self.work / f"{table}-{self._key}-{size}", len(judge.whole), size)
-        parts.fill(judge, self.run, self.progress, title)
+        assert self.job.work is not None
+        parts = Parts(self.job.work / f"{table}-{self._key}-{size}", len(judge.whole), size)
+        parts.fill(judge, self.run, self.job.progress, title)
         return parts
 
     @cached_property
