@@ -235,8 +235,8 @@ class Facts:
     @cached_property
     def support_classes(self) -> Float[Tensor, "n c"]:
         """The same of its class alone, whatever its label: what labels are judged by."""
-        everyone = torch.arange(len(self.sets.codes))
-        return class_log_probs(self, everyone, self.ned.log_probs_of(self.graph))
+        log_ned = self.ned.log_probs_of(self.graph)
+        return class_log_probs(log_ned, self.linear.support, self.support_blend)
 
     @cached_property
     def support_blend(self) -> Blend | None:

@@ -12,10 +12,8 @@ from torch import nn
 from vicinal.audits.frames import Columns, FrameRows, frame_rows, is_frame
 from vicinal.audits.pictures import media_of_images
 from vicinal.audits.record import Media
-from vicinal.audits.settings import About, AuditSettings
+from vicinal.audits.settings import CHOICES, About, AuditSettings
 from vicinal.checks import InputError, check_choice
-
-METRICS = ("auto", "sqeuclidean", "euclidean", "cosine")
 
 
 def asked_settings(
@@ -25,7 +23,7 @@ def asked_settings(
     embedding: str | Sequence[str] | None,
 ) -> AuditSettings:
     """The settings with every keyword that was given; arguments as of :func:`vicinal.audit`."""
-    check_choice(asked["metric"], "metric", METRICS)
+    check_choice(asked["metric"], "metric", ("auto", *CHOICES["metric"]))
     auto = {"metric"} if asked["metric"] == "auto" else set()
     given = {name: v for name, v in asked.items() if v is not None and name not in auto}
     if isinstance(model, nn.Module) and isinstance(embedding, str):

@@ -83,7 +83,6 @@ class ModelFacts:
     network: NetworkFacts | None = None
     foreign: Any = None
     unknowns: ModelScores | None = None
-    embedding: str = "output"
     not_checked: dict[str, str] = field(default_factory=dict)
 
     def columns_of(self, named: int | None) -> Tensor | None:
@@ -161,7 +160,6 @@ def listen(
         layers=layers, story=story, layer_class=votes, layer_share=shares,
         support_neighborhoods=neighborhoods, network=network, unknowns=unknowns,
         foreign=None if unknown is None else unknown[embedding],
-        embedding=embedding,
         not_checked={} if missing is None else {"network": missing},
     )  # fmt: skip
 

@@ -8,6 +8,7 @@ not.
 from __future__ import annotations
 
 import io
+import itertools
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -30,14 +31,6 @@ from vicinal.neighbors.search.resumable import Progress
 JUDGED = 1024  # rows of a part judged at a time: the working memory
 Columns = Mapping[str, Any]
 Run = Callable[[Callable[[int, int], Columns], Sequence[tuple[int, int]]], Iterable[Columns]]
-
-
-def in_turn(
-    work: Callable[[int, int], Columns], spans: Sequence[tuple[int, int]]
-) -> Iterator[Columns]:
-    """One span after the other, in this process."""
-    for start, stop in spans:
-        yield work(start, stop)
 
 
 def joined(parts: Sequence[Mapping[str, list[Any]]]) -> dict[str, list[Any]]:
@@ -69,28 +62,22 @@ class Parts:
             "an audit of rows that do not fit into memory writes parquet, which needs pyarrow"
         )
         self.spans = [(at, min(at + size, rows)) for at in range(0, rows, size)]
+        self.paths = [folder / f"part-{at:05d}.parquet" for at in range(len(self.spans))]
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise DiskError(f"cannot write to folder {folder}: {reason(error)}.") from error
         sweep(folder)
 
-    def path(self, at: int) -> Path:
-        return self.folder / f"part-{at:05d}.parquet"
-
-    @property
-    def paths(self) -> list[Path]:
-        return [self.path(at) for at in range(len(self.spans))]
-
     def fill(
         self,
         work: Callable[[int, int], Columns],
-        run: Run = in_turn,
+        run: Run = itertools.starmap,  # one span after the other, in this process
         progress: Progress | None = None,
         title: str = "rows",
     ) -> None:
         """Make the parts that are missing; ``work(start, stop)`` gives the columns of a span."""
-        missing = [at for at in range(len(self.spans)) if not self.path(at).exists()]
+        missing = [at for at in range(len(self.spans)) if not self.paths[at].exists()]
         spans = [self.spans[at] for at in missing]
         for at, columns in zip(missing, run(work, spans), strict=True):
             self._write(at, columns)
@@ -100,7 +87,7 @@ class Parts:
     def _write(self, at: int, columns: Columns) -> None:
         buffer, table = io.BytesIO(), self.arrow.table(dict(columns))
         self.arrow.parquet.write_table(table, buffer, write_page_checksum=True)
-        write_atomically(self.path(at), buffer.getvalue())
+        write_atomically(self.paths[at], buffer.getvalue())
 
     def read(self, *columns: str, rows: Sequence[int] | None = None) -> Iterator[dict[str, Any]]:
         """Some columns of one part after the other, as numpy arrays or lists; or of some rows."""

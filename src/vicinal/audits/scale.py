@@ -10,6 +10,7 @@ stays in memory is anchors, labels, and sums.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import os
 import re
 import time
@@ -23,7 +24,7 @@ import numpy as np
 from vicinal.audits import sampled
 from vicinal.audits.facts import Facts
 from vicinal.audits.inputs import DEFAULT_K
-from vicinal.audits.parts import Run, in_turn
+from vicinal.audits.parts import Run
 from vicinal.audits.record import Audit
 from vicinal.audits.sampled import sampled_facts, sampled_sets
 from vicinal.audits.searching import ray_search
@@ -208,7 +209,7 @@ def engine(job: Job, block: int, exact: bool = False) -> tuple[sampled.Make, Run
                 shape=(len(source), source.width), kept=work / f"search-{key}",
             ).build(source)  # fmt: skip
 
-        return make, in_turn
+        return make, itertools.starmap
     spread = ray_search(job.on, dataclasses.replace(settings, search=name))
     return lambda source, key: spread.build(source), spread.map
 

@@ -238,6 +238,6 @@ def _suspects_moved(facts: Facts, rows: Tensor, *answers: Tensor) -> int:
     flags = torch.zeros(2, len(facts.sets.codes), dtype=torch.bool)
     for flag, log_ned in zip(flags, answers, strict=True):
         logs = facts.support_classes.clone()
-        logs[rows] = class_log_probs(facts, rows, log_ned)
+        logs[rows] = class_log_probs(log_ned, facts.linear.support[rows], facts.support_blend)
         flag[scored_labels(logs, facts.sets.codes).suspects] = True
     return int((flags[0] != flags[1])[rows].sum())

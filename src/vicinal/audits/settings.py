@@ -13,6 +13,16 @@ from vicinal.neighbors.search.resumable import Progress
 from vicinal.neighbors.spaces import SPACES
 from vicinal.records import Record
 
+CHOICES = {
+    "metric": ("sqeuclidean", "euclidean", "cosine"),
+    "space": (*SPACES, "fit"),
+    "map": ("tsne", "linear", "none"),
+    "prior": ("support", "uniform"),
+    "stress": ("none", "small", "full"),
+    "unknown": ("wrong", "unlabeled"),
+    "search": SEARCHES,
+}
+
 
 @dataclass(frozen=True)
 class AuditSettings(Record):
@@ -65,13 +75,8 @@ class AuditSettings(Record):
         check_whole(self.seed, "seed")
         check_whole(self.network_rows, "network_rows")
         super().__post_init__()
-        check_choice(self.metric, "metric", ("sqeuclidean", "euclidean", "cosine"))
-        check_choice(self.space, "space", (*SPACES, "fit"))
-        check_choice(self.map, "map", ("tsne", "linear", "none"))
-        check_choice(self.prior, "prior", ("support", "uniform"))
-        check_choice(self.stress, "stress", ("none", "small", "full"))
-        check_choice(self.unknown, "unknown", ("wrong", "unlabeled"))
-        check_choice(self.search, "search", SEARCHES)
+        for name, choices in CHOICES.items():
+            check_choice(getattr(self, name), name, choices)
         if self.recall != 1:  # all of them: exact
             check_share(self.recall, "recall")
 

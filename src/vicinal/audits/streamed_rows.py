@@ -24,10 +24,9 @@ from vicinal.audits.files import TOP_NEIGHBORS
 from vicinal.audits.label_records import LabelRows
 from vicinal.audits.parts import JUDGED, Columns, Parts, joined
 from vicinal.audits.record import significant
-from vicinal.audits.suspects import SHOWN_NEIGHBORS, JudgedLabels
+from vicinal.audits.suspects import SHOWN_NEIGHBORS, JudgedLabels, class_log_probs
 from vicinal.audits.whole import READ, Whole
 from vicinal.checks import as_tensor
-from vicinal.confidence.blend import product_log_probs
 from vicinal.confidence.head import TrustHead
 from vicinal.confidence.label_noise import AMBIGUOUS, true_label_log_posterior
 from vicinal.confidence.ned.posterior import neighbor_log_weights
@@ -74,12 +73,12 @@ class CaseJudge:
         codes = {label: code for code, label in enumerate(self.head.classes_.tolist())}
         share = out.linear_share
         return {
-            "predicted": [codes[label] for label in as_list(out.label)],
-            "confidence": as_list(out.confidence),
-            "credibility": as_list(out.credibility),
-            "near_percentile": as_list(out.near_percentile),
-            "familiarity": as_list(out.familiarity),
-            "linear_share": [None] * len(rows) if share is None else as_list(share),
+            "predicted": [codes[label] for label in out.label.tolist()],
+            "confidence": out.confidence.tolist(),
+            "credibility": out.credibility.tolist(),
+            "near_percentile": out.near_percentile.tolist(),
+            "familiarity": out.familiarity.tolist(),
+            "linear_share": [None] * len(rows) if share is None else share.tolist(),
             "verdict": out.verdict.tolist(),
             "reason": out.reason,
             "neighbors": as_tensor(out.neighbors, "neighbors")[:, :TOP_NEIGHBORS].tolist(),
@@ -95,10 +94,6 @@ class CaseJudge:
                 values = getattr(cases, name)
                 kept = None if values is None else values[at]
                 column[row] = list(kept[:TOP_NEIGHBORS]) if isinstance(kept, tuple) else kept
-
-
-def as_list(values: Any) -> list[Any]:
-    return values.tolist()
 
 
 def verdict_counts(parts: Parts) -> dict[str, int]:
@@ -154,10 +149,8 @@ class LabelJudge:
     ) -> Float[Tensor, "m c"]:
         """By parts that have not seen the row; anchors as they were judged before."""
         log_p = self.ned.log_probs_of(near)
-        if self.blend is not None:  # as suspects.class_log_probs does
-            even = torch.full((log_p.shape[1],), -math.log(log_p.shape[1]), dtype=torch.float64)
-            log_linear = torch.from_numpy(self.linear.predict_log_proba(rows.numpy()))
-            log_p = product_log_probs(log_p, log_linear, even, self.blend)
+        log_linear = torch.from_numpy(self.linear.predict_log_proba(rows.numpy()))
+        log_p = class_log_probs(log_p, log_linear, self.blend)
         place, mine = self._anchors_among(own)
         log_p[mine] = self.own[place]
         return log_p

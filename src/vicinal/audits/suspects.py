@@ -27,7 +27,7 @@ from vicinal.audits.label_records import (
     WrongPair,
 )
 from vicinal.audits.record import significant
-from vicinal.confidence.blend import blended_log_probs, product_log_probs
+from vicinal.confidence.blend import Blend, blended_log_probs, product_log_probs
 from vicinal.confidence.label_noise import AMBIGUOUS, LabelNoise, label_noise
 from vicinal.confidence.ned.effects import label_effects
 from vicinal.confidence.ned.posterior import BLOCK, best_class, ned_log_probs, neighbor_log_weights
@@ -60,17 +60,17 @@ class ScoredLabels(NamedTuple):
 
 
 def class_log_probs(
-    facts: Facts, rows: Int[Tensor, " r"], log_ned: Float[Tensor, "r c"]
+    log_ned: Float[Tensor, "r c"], log_linear: Float[Tensor, "r c"], blend: Blend | None
 ) -> Float[Tensor, "r c"]:
     """Of support rows' classes, by neighbors and a linear head that have not seen their labels.
 
     Floors are even, not the class shares: a rare class is no reason to suspect a label.
     """
-    if facts.support_blend is None:
+    if blend is None:
         return log_ned
-    count = len(facts.sets.classes)
+    count = log_ned.shape[1]
     even = torch.full((count,), -math.log(count), dtype=torch.float64)
-    return product_log_probs(log_ned, facts.linear.support[rows], even, facts.support_blend)
+    return product_log_probs(log_ned, log_linear, even, blend)
 
 
 def scored_labels(log_probs: Float[Tensor, "n c"], codes: Int[Tensor, " n"]) -> ScoredLabels:

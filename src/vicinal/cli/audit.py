@@ -29,7 +29,7 @@ from vicinal.audits.sections import Head
 from vicinal.audits.settings import About, AuditSettings
 from vicinal.capture import read_weights, row_count
 from vicinal.checks import InputError, check_choice
-from vicinal.cli.advice import repeat_command, what_was_written
+from vicinal.cli.advice import CLEANED, repeat_command, what_was_written
 from vicinal.cli.classes import order_for, stated_order
 from vicinal.cli.config import as_config
 from vicinal.cli.console import Clock, Console
@@ -47,7 +47,7 @@ from vicinal.cli.model_inputs import (
 )
 from vicinal.cli.models import model_of
 from vicinal.cli.row_set import RowSet, check_same_dims, in_order
-from vicinal.cli.run_folder import CLEANED, DROPPED, media_of, next_folder, write_run
+from vicinal.cli.run_folder import DROPPED, media_of, next_folder, write_run
 from vicinal.cli.verbs import METRICS, AuditOptions
 from vicinal.files import remove_tree
 from vicinal.report.facts import (

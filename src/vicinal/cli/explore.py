@@ -19,6 +19,7 @@ from vicinal.audits.entangled_layers import compact
 from vicinal.audits.record import Audit
 from vicinal.capture import capture
 from vicinal.checks import InputError
+from vicinal.cli.advice import CONFIG, HEAD
 from vicinal.cli.config import OWN_MODEL, read_config
 from vicinal.cli.console import Console
 from vicinal.cli.data_files import IMAGE_SUFFIXES
@@ -27,7 +28,7 @@ from vicinal.cli.flags import FROM_CONFIG
 from vicinal.cli.model_inputs import ImageReading
 from vicinal.cli.models import model_of
 from vicinal.cli.predict import judged
-from vicinal.cli.run_folder import CONFIG, HEAD, read_run
+from vicinal.cli.run_folder import read_run
 from vicinal.cli.verbs import AuditOptions, ExploreOptions
 from vicinal.confidence import load
 from vicinal.confidence.made_from import MadeFrom
