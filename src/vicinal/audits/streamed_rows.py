@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -22,7 +21,7 @@ from torch import Tensor
 from vicinal.audits.facts import Facts
 from vicinal.audits.files import TOP_NEIGHBORS
 from vicinal.audits.label_records import LabelRows
-from vicinal.audits.parts import JUDGED, Columns, Parts, joined
+from vicinal.audits.parts import JUDGED, Columns, joined
 from vicinal.audits.record import significant
 from vicinal.audits.suspects import SHOWN_NEIGHBORS, JudgedLabels, class_log_probs
 from vicinal.audits.whole import READ, Whole
@@ -30,7 +29,6 @@ from vicinal.checks import as_tensor
 from vicinal.confidence.head import TrustHead
 from vicinal.confidence.label_noise import AMBIGUOUS, true_label_log_posterior
 from vicinal.confidence.ned.posterior import neighbor_log_weights
-from vicinal.confidence.verdicts import VERDICTS
 from vicinal.neighbors.neighborhood import Neighborhood
 from vicinal.neighbors.neighborhood import joined as joined_lists
 
@@ -96,27 +94,21 @@ class CaseJudge:
                 column[row] = list(kept[:TOP_NEIGHBORS]) if isinstance(kept, tuple) else kept
 
 
-def verdict_counts(parts: Parts) -> dict[str, int]:
-    """Sums over the parts."""
-    found = Counter[str]()
-    for part in parts.read("verdict"):
-        found.update(part["verdict"].tolist())
-    return {verdict: found[verdict] for verdict in VERDICTS}
-
-
 class LabelJudge:
     """What is said of the labels of rows ``start`` to ``stop`` of the support.
 
     Of a support without a query every row has its verdict beside, by the same neighbors.
     """
 
-    def __init__(self, facts: Facts, whole: Whole) -> None:
-        assert whole.codes is not None
+    def __init__(self, facts: Facts) -> None:
+        whole = facts.sets.support.whole
+        assert whole is not None
         self.cases = CaseJudge(facts, whole) if facts.sets.leave_one_out else None
         self.ned, self.k = facts.ned, facts.graph.k
         self.whole, self.anchors, self.graph = whole, whole.some, facts.graph
         self.own, self.matrix = facts.support_classes, facts.labels.noise.matrix
-        self.counts = torch.bincount(whole.codes, minlength=len(facts.sets.classes))
+        self.codes = facts.sets.all_codes
+        self.counts = torch.bincount(self.codes, minlength=len(facts.sets.classes))
         self.blend, self.linear = facts.support_blend, facts.linear.head
 
     def __call__(self, start: int, stop: int) -> Columns:
@@ -124,13 +116,11 @@ class LabelJudge:
         rows = torch.cat([block for _, block in self.whole.source.blocks(JUDGED, start, stop)])
         own = torch.arange(start, stop)
         near = self._neighbors(own, rows)
-        parts = [
-            self._judged(
-                own[at : at + JUDGED], rows[at : at + JUDGED], near.rows(slice(at, at + JUDGED))
-            )
-            for at in range(0, len(rows), JUDGED)
-        ]
-        columns = {"id": self.whole.rows.ids(start, stop), **joined(parts)}
+        blocks = own.split(JUDGED), rows.split(JUDGED), near.blocks(JUDGED)
+        columns = {
+            "id": self.whole.rows.ids(start, stop),
+            **joined(list(map(self._judged, *blocks))),
+        }
         verdicts = self.cases.columns(start, rows, near) if self.cases is not None else {}
         return {**verdicts, **columns}  # neighbors where a label is contradicted, as everywhere
 
@@ -162,8 +152,7 @@ class LabelJudge:
         return place[mine], mine
 
     def _judged(self, own: Tensor, rows: Tensor, near: Neighborhood) -> dict[str, Any]:
-        assert self.whole.codes is not None
-        codes, log_p = self.whole.codes[own], self.log_probs(own, rows, near)
+        codes, log_p = self.codes[own], self.log_probs(own, rows, near)
         share, count = 1 / (len(self.anchors) + 1), log_p.shape[1]
         even = torch.full_like(log_p, math.log(share / count))
         sure = torch.logaddexp(log_p + math.log1p(-share), even)  # as label_noise does
