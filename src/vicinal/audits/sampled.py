@@ -123,7 +123,7 @@ class SearchingAll(Searching):
                 parts.append(self._asked(search, rows, k, f"support {f}", own[mine]))
                 order.append(mine)
             graph = joined(parts).rows(torch.cat(order).argsort())
-        self.check(k, own, None)
+        self.check(k, None)
         return graph
 
     def labeled_support(self, labels: Labels, graph: Neighborhood, fit: SpaceFit) -> LabeledSupport:

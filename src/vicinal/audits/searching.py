@@ -89,21 +89,19 @@ class Searching:
 
     def own(self, k: int) -> Neighborhood:
         """Of each support row among the others, itself left out by its index."""
-        own = self.support.numbers
-        found = self._asked(self.engine, self.support.rows, k, "support", own)
+        rows, numbers = self.support.rows, self.support.numbers
+        found = self._asked(self.engine, rows, k, "support", numbers)
         self.title = self.engine.title
-        self.check(k, own, found)
+        self.check(k, found)
         return found
 
-    def check(self, k: int, own: Int[Tensor, " n"], graph: Neighborhood | None) -> None:
-        """Ask some support rows exactly as well; ``own``: their numbers in the search.
-
-        ``graph``: what was found for all of them; None where that was in other maps.
-        """
+    def check(self, k: int, graph: Neighborhood | None) -> None:
+        """Ask some support rows exactly as well; ``graph``: what was found for all of them, None
+        where that was in other maps."""
         if not self.engine.exact:
             some = self._sample
             asked = cast(ApproximateSearch, self.engine)
-            rows, out = self.support.rows[some], own[some]
+            rows, out = self.support.rows[some], self.support.numbers[some]
             found = asked.query(rows, k, exclude=out) if graph is None else graph.rows(some)
             self.checked.append(Checked(some, found, asked.exactly(rows, k, exclude=out)))
 
