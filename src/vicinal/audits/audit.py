@@ -24,12 +24,12 @@ from vicinal.audits.class_order import below_warning, order_warning
 from vicinal.audits.credibility import credibility_of
 from vicinal.audits.facts import Facts, gather
 from vicinal.audits.familiarity import unknowns_of, untested
-from vicinal.audits.frames import Columns
+from vicinal.audits.frames import Columns, from_frames
 from vicinal.audits.head_rows import head_rows
 from vicinal.audits.inputs import AuditWarning, ready_sets, warn
-from vicinal.audits.keywords import asked_settings, check_model, from_frames, given_images
 from vicinal.audits.map import map_of
-from vicinal.audits.model import ModelFacts, images_of, listen
+from vicinal.audits.model import ModelFacts, check_model, images_of, listen
+from vicinal.audits.pictures import given_images
 from vicinal.audits.provenance import provenance_of
 from vicinal.audits.recommend import recommendation_of, warn_of_seen_support
 from vicinal.audits.record import Audit, SupportRows, rows_named
@@ -37,7 +37,7 @@ from vicinal.audits.scale import audit_at_scale, is_source
 from vicinal.audits.scoring import MIN_ECE_ROWS, head_record, risk_coverage_of, sweep_over_k
 from vicinal.audits.searching import search_facts
 from vicinal.audits.sections import Data, Duplicates, Head, PriorShift
-from vicinal.audits.settings import About, AuditSettings, Job
+from vicinal.audits.settings import About, AuditSettings, Job, asked_settings
 from vicinal.neighbors.search.resumable import Progress
 
 

@@ -293,7 +293,7 @@ def gather(
     model: ModelFacts | None,
     job: Job,
     make: Callable[[Sets, SpaceFit], Searching] | None = None,
-    kind: Callable[..., Facts] | None = None,
+    kind: Callable[..., Facts] = Facts,
 ) -> Facts:
     """Choose the space, search and split.
 
@@ -322,9 +322,7 @@ def gather(
     foreign = None if sets.foreign is None else nearest(sets.foreign)
     split = split_of(sets, query, graph, calib, settings.seed)
     said = space_facts(settings, fit)
-    return (kind or Facts)(
-        sets, job, model, support, graph, query, split, given, said, searching, foreign
-    )
+    return kind(sets, job, model, support, graph, query, split, given, said, searching, foreign)
 
 
 def aligned_logits(logits: Any, sets: Sets, order: Any = None) -> Tensor:

@@ -164,6 +164,22 @@ def listen(
     )  # fmt: skip
 
 
+def check_model(model: Any) -> None:
+    if model is None or isinstance(model, nn.Module):
+        return
+    kind = type(model).__name__
+    if hasattr(model, "predict_proba"):
+        raise InputError(
+            f"`model` is a {kind}, which has no layers to listen to. Pass its inputs as rows and "
+            "its answers as logits: vicinal.audit(support=(X, y), query=(Xq, yq), "
+            "logits=model.predict_log_proba(Xq))."
+        )
+    raise InputError(
+        f"`model` must be a torch.nn.Module, got {kind}. For embeddings pass support=(Z, y) and "
+        "query=(Zq, yq)."
+    )
+
+
 def traced(model: nn.Module, data: Any) -> dict[str, LayerOutput]:
     """What the layers put out for the first rows, in the order in which they finish."""
     with tracing(model) as ran, evaluating(model), torch.no_grad():

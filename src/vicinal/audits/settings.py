@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
+
+from torch import nn
 
 from vicinal.checks import check_choice, check_share, check_whole
 from vicinal.neighbors.search.choice import RECALL, SEARCHES
@@ -84,6 +86,21 @@ class AuditSettings(Record):
     def searched(self) -> tuple[str, ...]:
         """What decides who is near whom, besides rows and k."""
         return (self.metric, self.search, self.space, str(self.recall))
+
+
+def asked_settings(
+    settings: AuditSettings | None,
+    asked: Mapping[str, Any],
+    model: Any,
+    embedding: str | Sequence[str] | None,
+) -> AuditSettings:
+    """The settings with every keyword that was given; arguments as of :func:`vicinal.audit`."""
+    check_choice(asked["metric"], "metric", ("auto", *CHOICES["metric"]))
+    auto = {"metric"} if asked["metric"] == "auto" else set()
+    given = {name: v for name, v in asked.items() if v is not None and name not in auto}
+    if isinstance(model, nn.Module) and isinstance(embedding, str):
+        given["embedding"] = embedding
+    return replace(settings or AuditSettings(), **given)
 
 
 @dataclass(frozen=True)
