@@ -97,8 +97,6 @@ def with_history(
     progress: Callable[[str, int, int], None],
 ) -> tuple[Layer, ...]:
     """The same layers at every checkpoint, on the same rows ``data``."""
-    if not states:
-        return layers
     net, names, found = copy.deepcopy(model), [layer.name for layer in layers], []
     for at, (step, state) in enumerate(states.items()):
         load_weights(net, *_read(step, state))

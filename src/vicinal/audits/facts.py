@@ -21,7 +21,7 @@ from torch import Tensor
 from vicinal.audits.cases import cases_of, verdicts_of, weights_of
 from vicinal.audits.class_order import columns_for
 from vicinal.audits.familiarity import combination_of, foreignness, kept_standards
-from vicinal.audits.fitted_space import most_neighbors, space_facts, space_of
+from vicinal.audits.fitted_space import space_facts, space_of
 from vicinal.audits.fitting import Split, fitting_of, left_out_losses, split_of
 from vicinal.audits.heads import HEADS, RECIPES, Answer, Task, best_vote_k, held_out_view
 from vicinal.audits.inputs import LabeledRows, Sets, usable_k, warn
@@ -306,7 +306,8 @@ def gather(
     fit = space_of(settings, sets, k)
     sets = sets.mapped(fit.space)
     if fit.crossed is not None and settings.k is None and not sets.support.sampled:
-        k = min(k, most_neighbors(fit.crossed))
+        fold = fit.crossed.fold  # as many as every row has outside its own
+        k = min(k, len(fold) - int(fold.bincount().max()))
     searching = Searching(sets.support, job) if make is None else make(sets, fit)
 
     def nearest(rows: LabeledRows) -> Neighborhood:

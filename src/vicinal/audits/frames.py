@@ -93,8 +93,9 @@ def _rows(
     """A column of vectors, named or usual columns of numbers, or the images through the encoder."""
     asked = columns.embedding
     vector = asked if isinstance(asked, str) else next((n for n in VECTORS if n in names), None)
-    if vector is not None and asked is None and not _is_list(_values(frame, vector)):
-        vector = None
+    if vector is not None and asked is None:
+        first = next(iter(_values(frame, vector)), None)
+        vector = vector if isinstance(first, (list, tuple, np.ndarray)) else None
     if vector is not None:
         if vector not in [str(name) for name in frame.columns]:
             raise InputError(f"no column {vector!r} for the embeddings. Columns: {list(names)}.")
@@ -122,10 +123,6 @@ def _rows(
 def _values(frame: Any, name: str) -> list[Any]:
     column = next(frame[key] for key in frame.columns if str(key) == name)
     return column.to_list() if hasattr(column, "to_list") else list(column)
-
-
-def _is_list(values: Sequence[Any]) -> bool:
-    return bool(len(values)) and isinstance(values[0], (list, tuple, np.ndarray))
 
 
 def from_frames(

@@ -136,7 +136,7 @@ def listen(
     unknown = None if foreign is None else captured(foreign, "foreign")
     if support.labels is None:
         raise InputError("`train` has no labels. Pass (x, y), or a Dataset of pairs.")
-    embedded = support[embedding], query[embedding]
+    embedded, output = (support[embedding], query[embedding]), query["output"]
     job.tell("layers")
     votes, shares, neighborhoods = _layer_votes(support, query, story, settings.seed)
     some = sampled(len(support.labels), STORY_ROWS, settings.seed)
@@ -156,7 +156,7 @@ def listen(
         support=(embedded[0], support.labels),
         query=embedded[1] if query.labels is None else (embedded[1], query.labels),
         calib=None if held is None else (held[embedding], held.labels),
-        logits=_logits(query["output"], support.labels),
+        logits=output if output.shape[1] > int(support.labels.max()) else None,  # of every class
         layers=layers, story=story, layer_class=votes, layer_share=shares,
         support_neighborhoods=neighborhoods, network=network, unknowns=unknowns,
         foreign=None if unknown is None else unknown[embedding],
@@ -232,11 +232,6 @@ def spread(names: Sequence[str]) -> tuple[str, ...]:
         return tuple(names)
     at = np.linspace(0, len(names) - 1, STORY_LAYERS).round().astype(int)
     return tuple(names[i] for i in dict.fromkeys(at.tolist()))
-
-
-def _logits(output: Tensor, labels: Tensor) -> Tensor | None:
-    """The output, where it has a column for every class."""
-    return output if output.shape[1] > int(labels.max()) else None
 
 
 def _layer_votes(

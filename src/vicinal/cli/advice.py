@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import importlib.util
 import json
 import shlex
@@ -68,13 +67,9 @@ def predict_command(config: Mapping[str, Any], head: Path) -> str:
     words = ["vicinal", "predict", str(head), str(rows)]
     for field, _ in settings_in(PredictOptions):
         value = config.get(field.name)
-        if field.name in NOT_REPEATED or value is None or value == _default(field):
+        if field.name in NOT_REPEATED or value is None or value == field.default:
             continue
         flag = f"--{field.name.replace('_', '-')}"
         values = value if isinstance(value, (list, tuple)) else [value]
         words += [flag] if value is True else [w for v in values for w in (flag, str(v))]
     return shlex.join(words)
-
-
-def _default(field: dataclasses.Field[Any]) -> Any:
-    return None if field.default is dataclasses.MISSING else field.default
