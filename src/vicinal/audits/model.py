@@ -138,8 +138,8 @@ def listen(
         raise InputError("`train` has no labels. Pass (x, y), or a Dataset of pairs.")
     embedded, output = (support[embedding], query[embedding]), query["output"]
     job.tell("layers")
-    votes, shares, neighborhoods = _layer_votes(support, query, story, settings.seed)
     some = sampled(len(support.labels), STORY_ROWS, settings.seed)
+    votes, shares, neighborhoods = _layer_votes(support, query, story, some)
     others = {"query": query, "calib": held, "foreign": unknown}
     unknowns = model_scores(support, others, story, some)
     layers = entangled(support, distinct(support, names), settings.seed)
@@ -235,17 +235,16 @@ def spread(names: Sequence[str]) -> tuple[str, ...]:
 
 
 def _layer_votes(
-    support: Activations, query: Activations, story: Sequence[str], seed: int
+    support: Activations, query: Activations, story: Sequence[str], some: Int[Tensor, " s"]
 ) -> tuple[Tensor | None, Tensor | None, dict[str, Neighborhood]]:
-    """For each layer: the vote around each query row, and the neighbors of each support row."""
+    """For each layer: the vote around each query row, and the neighbors of each support row, among
+    ``some`` support rows."""
     labels = support.labels
     assert labels is not None
     if not story:
         return None, None, {}
-    n = len(labels)
-    some = sampled(n, STORY_ROWS, seed)
     codes = labels.unique(return_inverse=True)[1]
-    place = torch.full((n,), -1)
+    place = torch.full((len(labels),), -1)
     place[some] = torch.arange(len(some))
     k = min(LAYER_K, len(some) - 1)
     classes, shares, neighborhoods = [], [], {}

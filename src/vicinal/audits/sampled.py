@@ -22,7 +22,7 @@ from vicinal.audits.facts import Facts, gather
 from vicinal.audits.inputs import Sets, ready_sets
 from vicinal.audits.recommend import made_from
 from vicinal.audits.searching import Searching
-from vicinal.audits.settings import About, AuditSettings, Job
+from vicinal.audits.settings import Job
 from vicinal.audits.whole import READ, Whole
 from vicinal.confidence.head import TrustHead
 from vicinal.confidence.ned.classifier import NEDClassifier
@@ -133,8 +133,8 @@ class SearchingAll(Searching):
 
 
 def sampled_sets(
-    support: Whole, query: Whole | None, settings: AuditSettings, about: About, rest: dict[str, Any]
-) -> tuple[Sets, About]:
+    support: Whole, query: Whole | None, job: Job, rest: dict[str, Any]
+) -> tuple[Sets, Job]:
     """The rows in memory as an audit's sets; their ids are those of their places in the files."""
     given = {"support": support, "query": query}
     pairs: dict[str, Any] = {"support": None, "query": None}
@@ -146,12 +146,13 @@ def sampled_sets(
             names[f"{role}_ids"] = whole.names(whole.some.tolist())
     if query is None:
         names["query_ids"] = names["support_ids"]
-    about = replace(about, **names)
+    job = replace(job, about=replace(job.about, **names))
     sets = ready_sets(
-        pairs["support"], pairs["query"], rest.get("calib"), settings, about, rest.get("foreign")
-    )
+        pairs["support"], pairs["query"], rest.get("calib"), job.settings, job.about,
+        rest.get("foreign"),
+    )  # fmt: skip
     own, asked = replace(sets.support, whole=support), replace(sets.query, whole=query or support)
-    return replace(sets, support=own, query=asked), about
+    return replace(sets, support=own, query=asked), job
 
 
 def sampled_facts(

@@ -159,7 +159,7 @@ def streamed(rows: dict[str, Rows], job: Job, memory: int, stays: bool) -> Audit
             rest["calib"] = in_memory(rows["calib"])
         if "foreign" in rows:
             rest["foreign"] = rows_at(rows["foreign"], slice(None), READ)
-        sets, about = sampled_sets(support, query, settings, job.about, rest)
+        sets, named = sampled_sets(support, query, job, rest)
         block = room(memory, sets.support.rows.shape, support, settings)
         make, run = engine(job, block)
         exactly, _ = engine(job, block, exact=True)
@@ -167,7 +167,6 @@ def streamed(rows: dict[str, Rows], job: Job, memory: int, stays: bool) -> Audit
         if "logits" in rows:
             logits = rows_at(rows["logits"], (query or support).some, READ)
         kind = partial(StreamedFacts, run=run, memory=memory, work_stays=stays)
-        named = dataclasses.replace(job, about=about)
         return sampled_facts(sets, logits, named, (make, exactly), kind)
 
     return recorded(gathered, start)

@@ -32,7 +32,6 @@ from vicinal.confidence.label_noise import AMBIGUOUS, LabelNoise, label_noise
 from vicinal.confidence.ned.effects import label_effects
 from vicinal.confidence.ned.posterior import BLOCK, best_class, ned_log_probs, neighbor_log_weights
 from vicinal.labels import UNKNOWN, log_class_shares
-from vicinal.neighbors.neighborhood import Neighborhood
 
 if TYPE_CHECKING:
     from vicinal.audits.facts import Facts
@@ -102,7 +101,7 @@ def label_audit(facts: Facts) -> LabelAudit:
     if len(rows):  # effects on single answers are the neighbors' own, exact
         affected = label_effects(facts.ned, facts.neighborhood, rows, new).changed
         columns = columns | {"affected": affected.tolist()}
-        effects = tuple(effects_of(facts, facts.sets.all_codes, rows, new))
+        effects = tuple(effects_of(facts, rows, new))
     lines = zip(*columns.values(), strict=True)
     return LabelAudit(
         checked=count,
@@ -121,10 +120,7 @@ def judged_labels(facts: Facts) -> JudgedLabels:
     found, codes, rows = facts.labels, facts.sets.codes, facts.labels.suspects
     near = facts.graph.rows(rows)
     weights = neighbor_log_weights(near.double(), facts.ned.parameters_).softmax(1)
-    shown, depth = near.first(SHOWN_NEIGHBORS), dict[int, float]()
-    if facts.model is not None:
-        layers, count = facts.model.support_neighborhoods, len(facts.sets.classes)
-        depth = depth_agreement(layers, codes, rows, count)
+    shown = near.first(SHOWN_NEIGHBORS)
     suspects: dict[str, list[Any]] = {
         "row": rows.tolist(),
         "id": list(facts.support_names(rows.tolist())),
@@ -135,7 +131,7 @@ def judged_labels(facts: Facts) -> JudgedLabels:
         "neighbors": shown.indices.tolist(),
         "weights": weights[:, :SHOWN_NEIGHBORS].tolist(),
         "distances": shown.distances.tolist(),
-        "depth_agreement": [depth.get(row) for row in rows.tolist()],
+        "depth_agreement": depth_agreement(facts, rows),
         "score": found.noise.scores[rows].tolist(),
     }
     every = LabelRows(
@@ -173,19 +169,15 @@ def wrong_of(noise: LabelNoise, scale: float, rows: int) -> WrongLabels:
 
 
 def effects_of(
-    facts: Facts,
-    codes: Int[Tensor, " n"],
-    suspects: Int[Tensor, " s"],
-    suggested: Int[Tensor, " s"],
+    facts: Facts, suspects: Int[Tensor, " s"], suggested: Int[Tensor, " s"]
 ) -> Iterator[Effect]:
     """Accepting the first 10, 50, 200 or all suggestions together: the answers of the kept head.
 
     Out of fold, as they are scored: accuracy before is the head's own. Where the kept head is
     linear alone, the neighbors' answers are told of. Without a query the support's own rows are
-    judged, each by the others (leave-one-out) and against the label it was given. ``codes`` are
-    those of all support rows.
+    judged, each by the others (leave-one-out) and against the label it was given.
     """
-    query, total = facts.sets.query, len(suspects)
+    query, codes, total = facts.sets.query, facts.sets.all_codes, len(suspects)
     head = facts.shown if facts.shown in ("ned", "ned_fitted", "ned_linear") else "ned_fitted"
     before = facts.answers[head].predicted
     for top in sorted({n for n in (10, 50, 200) if n < total} | {total}):
@@ -232,22 +224,19 @@ def _mended(
     return after
 
 
-def depth_agreement(
-    layers: dict[str, Neighborhood],
-    codes: Int[Tensor, " n"],
-    rows: Int[Tensor, " s"],
-    num_classes: int,
-) -> dict[int, float]:
+def depth_agreement(facts: Facts, rows: Int[Tensor, " s"]) -> list[float] | list[None]:
     """For each suspect, the share of layers whose plain vote is not for the given label.
 
     An embedding that has memorized a wrong label has neighbors that agree with it; earlier layers
     do not.
     """
+    layers = {} if facts.model is None else facts.model.support_neighborhoods
     if not layers:
-        return {}
+        return [None] * len(rows)
     against = torch.zeros(len(rows), dtype=torch.float64)
     for neighborhood in layers.values():
         near = neighborhood.labels[rows]
-        votes = torch.zeros(len(rows), num_classes).scatter_add_(1, near, torch.ones(near.shape))
-        against += votes.argmax(1) != codes[rows]
-    return dict(zip(rows.tolist(), (against / len(layers)).tolist(), strict=True))
+        votes = torch.zeros(len(rows), len(facts.sets.classes))
+        votes.scatter_add_(1, near, torch.ones(near.shape))
+        against += votes.argmax(1) != facts.sets.codes[rows]
+    return (against / len(layers)).tolist()

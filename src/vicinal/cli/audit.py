@@ -330,15 +330,13 @@ def _pair(rows: RowSet) -> Any:
 
 def _about(options: AuditOptions, sets: dict[str, Any], names: list[str] | None = None) -> About:
     """What the sets are called and look like."""
-    support, query, calib = sets["support"], sets["query"], sets.get("calib")
+    support, query = sets["support"], sets["query"]
+    titles: dict[str, Any] = {f"{role}_name": rows.name for role, rows in sets.items()}
     wanted = not options.no_images
     media, notes = media_of(support, query, options.media_root) if wanted else (None, ())
     return About(
         name=run_name(options.query or options.support or "audit"),
-        support_name=support.name,
-        query_name=query.name,
-        calib_name=calib.name if calib else "calib",
-        foreign_name=sets["foreign"].name if "foreign" in sets else "foreign",
+        **titles,
         support_ids=_ids(support, options.hash_ids),
         query_ids=_ids(query, options.hash_ids),
         class_names=names or stated_order(options),
