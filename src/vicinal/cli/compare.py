@@ -12,7 +12,7 @@ from vicinal.audits import compare_audits
 from vicinal.audits.paired import Comparison
 from vicinal.audits.provenance import provenance_of
 from vicinal.checks import InputError
-from vicinal.cli.console import Console
+from vicinal.cli.console import Console, in_columns
 from vicinal.cli.folders import names_in, remove_empty
 from vicinal.cli.run_folder import read_run
 from vicinal.cli.verbs import CompareOptions
@@ -119,8 +119,4 @@ def as_table(result: Comparison, markdown: bool) -> str:
     if markdown:
         lines = ["| " + " | ".join(row) + " |" for row in rows]
         return "\n".join([lines[0], "|" + "---|" * len(rows[0]), *lines[1:]])
-    widths = [max(len(row[at]) for row in rows) for at in range(len(rows[0]))]
-    return "\n".join(
-        "  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip()
-        for row in rows
-    )
+    return "\n".join(in_columns(rows))

@@ -8,7 +8,7 @@ import re
 import sys
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -45,6 +45,13 @@ def json_text(value: Any, indent: int | None = None) -> str:
     """
     text = json.dumps(value, ensure_ascii=False, allow_nan=False, indent=indent)
     return _CONTROLS.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+
+
+def in_columns(lines: Sequence[Sequence[str]]) -> list[str]:
+    """Cells under one another, every column as wide as it needs."""
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    padded = ([*map(str.ljust, line, widths)] for line in lines)
+    return ["  ".join(cells).rstrip() for cells in padded]
 
 
 class Clock:
