@@ -17,7 +17,7 @@ import time
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -40,9 +40,6 @@ from vicinal.neighbors.search.choice import make_sharded
 from vicinal.neighbors.search.cost import lists_bytes
 from vicinal.neighbors.search.pg_rows import PgRows, is_pg
 from vicinal.neighbors.search.sharded import Source, rows_at
-
-if TYPE_CHECKING:
-    pass
 
 DEFAULT_MEMORY = 2 << 30  # of an audit of shards, where nothing is said
 PROCESS = 420 << 20  # what Python and torch take, where it cannot be asked
