@@ -22,7 +22,6 @@ each step starting where the last one ended, until held-out rows object.
 from __future__ import annotations
 
 import math
-from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -35,7 +34,7 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from vicinal.checks import InputError, as_tensor, check_positive, same_kind
-from vicinal.confidence.bundle import write
+from vicinal.confidence.bundle import Kept
 from vicinal.confidence.minimum import Vector, minimum
 from vicinal.confidence.support import rows_of
 from vicinal.labels import Labels, folds_of, labels_of, named
@@ -205,7 +204,7 @@ def calibrated(log_probs: Float[Tensor, "n c"], codes: Int[Tensor, " n"]) -> tup
     return math.exp(found.x), float(found.fun)
 
 
-class LinearClassifier(ClassifierMixin, BaseEstimator):
+class LinearClassifier(Kept, ClassifierMixin, BaseEstimator):
     """Logistic regression with λ by cross-validation and a temperature fitted out of fold.
 
     Parameters
@@ -268,13 +267,6 @@ class LinearClassifier(ClassifierMixin, BaseEstimator):
         """The most probable class; the temperature has no say in it."""
         best = as_tensor(self.logits(X), "logits").argmax(1)
         return named(self.classes_, best, X)
-
-    def save(self, path: str | Path) -> Path:
-        """Write a ``.vic`` file (safetensors and JSON, never pickle); ``vicinal.load`` reads it."""
-        from vicinal.confidence.linear_file import linear_state  # it imports this file
-
-        check_is_fitted(self)
-        return write(path, "linear", *linear_state(self))
 
     def _checked(self, labels: Labels) -> Labels:
         if labels.soft:

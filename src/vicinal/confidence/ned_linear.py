@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from copy import copy
 from dataclasses import dataclass, fields, replace
-from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
@@ -17,7 +16,7 @@ from torch import Tensor, nn
 
 from vicinal.checks import InputError, as_tensor, same_kind
 from vicinal.confidence.blend import Blend, blended_log_probs, fit_blend, linear_share
-from vicinal.confidence.bundle import write
+from vicinal.confidence.bundle import Kept
 from vicinal.confidence.linear import LinearClassifier
 from vicinal.confidence.ned.classifier import NEDClassifier
 from vicinal.confidence.ned.effects import LabelEffects
@@ -46,7 +45,7 @@ class BlendedEffects(LabelEffects):
     exact_for: str = "the neighbors; the linear part is held as it was fitted"
 
 
-class NEDLinear(ClassifierMixin, BaseEstimator):
+class NEDLinear(Kept, ClassifierMixin, BaseEstimator):
     """NED and a linear head as one: the neighbors are shown, and what the linear part carries.
 
     Parameters
@@ -242,13 +241,6 @@ class NEDLinear(ClassifierMixin, BaseEstimator):
         """A differentiable ``nn.Module``: embeddings to class log-probabilities; a snapshot."""
         check_is_fitted(self)
         return NEDLinearHead(self)
-
-    def save(self, path: str | Path) -> Path:
-        """Write a ``.vic`` file (safetensors and JSON, never pickle); ``vicinal.load`` reads it."""
-        from vicinal.confidence.linear_file import ned_linear_state  # it imports this file
-
-        check_is_fitted(self)
-        return write(path, "ned_linear", *ned_linear_state(self))
 
     @property
     def oof_log_proba_(self) -> NDArray[np.float64]:

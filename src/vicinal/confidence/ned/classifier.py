@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -25,7 +24,7 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from vicinal.checks import InputError, check_choice, check_k, same_kind
-from vicinal.confidence.bundle import write
+from vicinal.confidence.bundle import Kept
 from vicinal.confidence.ned.effects import (
     JointEffect,
     LabelEffects,
@@ -52,7 +51,7 @@ from vicinal.neighbors.search import Search
 from vicinal.neighbors.spaces import Space
 
 
-class NEDClassifier(ClassifierMixin, BaseEstimator):
+class NEDClassifier(Kept, ClassifierMixin, BaseEstimator):
     r"""Class probabilities from the exponential of distances to the k nearest support rows.
 
     The defaults are eq. 3 exactly, with T fitted leave-one-out on the support. Beyond the paper,
@@ -302,12 +301,6 @@ class NEDClassifier(ClassifierMixin, BaseEstimator):
     @property
     def n_conflicting_duplicates_(self) -> int:
         return self._fitted().support_.conflicting_duplicates(self.k_)
-
-    def save(self, path: str | Path) -> Path:
-        """Write a ``.vic`` file (safetensors and JSON, never pickle); ``vicinal.load`` reads it."""
-        from vicinal.confidence.ned.file import ned_state  # it imports this file
-
-        return write(path, "ned", *ned_state(self._fitted()))
 
     def _fitted(self) -> NEDClassifier:
         check_is_fitted(self, "support_")
