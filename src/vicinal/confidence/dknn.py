@@ -24,10 +24,17 @@ from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
-from vicinal.checks import InputError, as_matrix, check_choice, check_k, closest, same_kind
+from vicinal.checks import (
+    InputError,
+    as_matrix,
+    check_choice,
+    check_k,
+    check_share,
+    closest,
+    same_kind,
+)
 from vicinal.confidence.conformal import (
     Calibration,
-    check_alpha,
     conformal_p_values,
     warn_of_missing_classes,
 )
@@ -192,7 +199,7 @@ class DeepKNN(BaseEstimator):
 
     def prediction_sets(self, layers: Any, alpha: float = 0.1) -> Bool[Tensor, "n c"]:
         """Labels with p > alpha: they hold the true one with chance at least 1 − alpha."""
-        check_alpha(alpha)
+        check_share(alpha, "alpha")
         return self.p_values(layers) > alpha
 
     def _ranks(self, strange: Tensor, layer: str | None = None) -> Float[Tensor, "n c"]:

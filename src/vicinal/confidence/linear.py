@@ -33,7 +33,7 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
-from vicinal.checks import InputError, as_tensor, check_positive, same_kind
+from vicinal.checks import InputError, as_tensor, check_positive, check_whole, same_kind
 from vicinal.confidence.bundle import Kept
 from vicinal.confidence.minimum import Vector, minimum
 from vicinal.confidence.support import rows_of
@@ -278,8 +278,7 @@ class LinearClassifier(Kept, ClassifierMixin, BaseEstimator):
             raise InputError(
                 "a linear head needs at least 2 rows, got 1 sample: nothing could be held out."
             )
-        if isinstance(self.folds, bool) or not isinstance(self.folds, int) or self.folds < 2:
-            raise InputError(f"`folds` must be a whole number of at least 2, got {self.folds!r}.")
+        check_whole(self.folds, "folds", 2)
         if self.l2 is not None:
             check_positive(self.l2, "l2")
         return labels

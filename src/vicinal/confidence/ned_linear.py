@@ -14,7 +14,7 @@ from sklearn.base import BaseEstimator, ClassifierMixin, clone
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor, nn
 
-from vicinal.checks import InputError, as_tensor, same_kind
+from vicinal.checks import InputError, as_tensor, check_choice, number_or_fit, same_kind
 from vicinal.confidence.blend import Blend, blended_log_probs, fit_blend, linear_share
 from vicinal.confidence.bundle import Kept
 from vicinal.confidence.linear import LinearClassifier
@@ -223,12 +223,10 @@ class NEDLinear(Kept, ClassifierMixin, BaseEstimator):
         log_before = log_before.cpu()[query]
         was, now = log_before.argmax(1), log_after.argmax(1)
         changed = near.edit[(was != now).numpy()]
+        kept = {name: getattr(near, name) for name in ("ids", "touched", "edit", "query")}
         return BlendedEffects(
-            ids=near.ids,
-            touched=near.touched,
+            **kept,
             changed=np.bincount(changed, minlength=len(near.ids)),
-            edit=near.edit,
-            query=near.query,
             before=self.classes_[was.numpy()],
             after=self.classes_[now.numpy()],
             p_before=_at(log_before, was),
@@ -257,23 +255,18 @@ class NEDLinear(Kept, ClassifierMixin, BaseEstimator):
         return self.ned_.log_probs_of(neighborhood), log_linear.cpu()
 
     def _given(self) -> tuple[tuple[float, float] | None, float | None]:
-        weights, background = self.weights, self.background
-        if not isinstance(weights, str):
-            pair = as_tensor(weights, "weights").double()
-            if pair.shape != (2,) or not bool((pair.isfinite() & (pair >= 0)).all()):
-                raise InputError(
-                    f"`weights` must be 'fit' or two numbers (a, b) of at least 0, got {weights!r}."
-                )
-            weights = (float(pair[0]), float(pair[1]))
-        elif weights != "fit":
-            raise InputError(f"`weights` must be 'fit' or two numbers (a, b), got {weights!r}.")
-        if isinstance(background, str):
-            if background != "fit":
-                raise InputError(f"`background` must be 'fit' or a number, got {background!r}.")
-        elif not isinstance(background, (int, float, np.number)) or not 0 <= background < 1:
-            raise InputError(f"`background` must lie between 0 and 1, got {background!r}.")
-        fit_both = weights if weights != "fit" else None
-        return fit_both, None if background == "fit" else float(background)
+        """The weights and the background; None for what is to be fitted."""
+        background = number_or_fit(self.background, "background", 1)
+        given = self.weights
+        if isinstance(given, str):
+            check_choice(given, "weights", ("fit",))
+            return None, background
+        pair = as_tensor(given, "weights").double()
+        if pair.shape != (2,) or not bool((pair.isfinite() & (pair >= 0)).all()):
+            raise InputError(
+                f"`weights` must be 'fit' or two numbers (a, b) of at least 0, got {given!r}."
+            )
+        return (float(pair[0]), float(pair[1])), background
 
 
 class NEDLinearHead(nn.Module):
