@@ -43,7 +43,7 @@ from vicinal.checks import (
     check_finite,
     check_share,
 )
-from vicinal.labels import Labels, codes_of
+from vicinal.labels import known_codes
 
 SCORES = ("lac", "aps", "raps", "dknn")
 
@@ -193,13 +193,9 @@ class ConformalSets(BaseEstimator):
             )
         self.classes_ = np.asarray(self.base.classes_)
         scores = self._scores(X, stream=0)
-        codes = codes_of(y, len(scores), Labels(self.classes_))
-        unknown = (codes < 0).nonzero().flatten()
-        if len(unknown):
-            raise InputError(
-                f"`y` row {int(unknown[0])} holds a label the base classifier does not know. "
-                "No set could hold it: leave such rows out, or fit the base with that class."
-            )
+        unknown = "holds {}, which the base classifier does not know. No set could hold it: "
+        unknown += "leave such rows out, or fit the base with that class."
+        codes = known_codes(y, len(scores), self.classes_, unknown)
         own = scores.gather(1, codes[:, None]).squeeze(1)
         self.calibration_ = Calibration(own, codes, bool(self.mondrian))
         if self.mondrian:

@@ -37,7 +37,7 @@ from vicinal.checks import InputError, as_tensor, check_positive, check_whole, s
 from vicinal.confidence.bundle import Kept
 from vicinal.confidence.minimum import Vector, minimum
 from vicinal.confidence.support import rows_of
-from vicinal.labels import Labels, folds_of, labels_of, named
+from vicinal.labels import folds_of, hard_labels_of, named
 
 PATH = tuple(10.0**-e for e in range(2, 9))  # λ, strong to weak
 LEAST_GAIN = 1e-3  # nats: less is not worth a weaker λ
@@ -229,7 +229,8 @@ class LinearClassifier(Kept, ClassifierMixin, BaseEstimator):
     def fit(self, X: Any, y: Any) -> Self:
         """Fit rows ``X`` with labels ``y`` (n,); soft labels are refused."""
         x = rows_of(self, X, reset=True).double()
-        labels = self._checked(labels_of(y, len(x)))
+        labels = hard_labels_of(y, len(x), "a linear head is fitted to one class per row")
+        self._check(len(x))
         codes, count = labels.codes, len(labels.classes)
         fold = folds_of(codes, min(self.folds, len(x)))
         held = fold[:, None] == torch.arange(int(fold.max()) + 1)
@@ -268,20 +269,14 @@ class LinearClassifier(Kept, ClassifierMixin, BaseEstimator):
         best = as_tensor(self.logits(X), "logits").argmax(1)
         return named(self.classes_, best, X)
 
-    def _checked(self, labels: Labels) -> Labels:
-        if labels.soft:
-            raise InputError(
-                "`y` is soft labels (n, c), but the linear head is fitted to hard ones. "
-                "Pass y.argmax(1)."
-            )
-        if len(labels.codes) < 2:
+    def _check(self, rows: int) -> None:
+        if rows < 2:
             raise InputError(
                 "a linear head needs at least 2 rows, got 1 sample: nothing could be held out."
             )
         check_whole(self.folds, "folds", 2)
         if self.l2 is not None:
             check_positive(self.l2, "l2")
-        return labels
 
 
 def _out_of_fold(problem: Problem, weights: Tensor, rows: Tensor, fold: Tensor) -> Tensor:

@@ -44,7 +44,7 @@ from vicinal.confidence.ned.posterior import (
 )
 from vicinal.confidence.ned.space import DEFAULT_K, check_space, flatness, support_in_space
 from vicinal.confidence.prediction import Prediction, prediction_of
-from vicinal.confidence.support import Evidence, LabeledSupport, fit_in_parts, rows_of
+from vicinal.confidence.support import Evidence, LabeledSupport, check_announced, rows_of
 from vicinal.labels import codes_of, labels_of, named, without_empty_classes
 from vicinal.neighbors.neighborhood import Neighborhood
 from vicinal.neighbors.search import Search
@@ -248,7 +248,13 @@ class NEDClassifier(Kept, ClassifierMixin, BaseEstimator):
         self._fitted().support_.add(self._rows(X), y)
         return self._edited(refit)
 
-    partial_fit = fit_in_parts  # scikit-learn's name: fit, and add from then on
+    def partial_fit(self, X: Any, y: Any, classes: Any = None) -> NEDClassifier:
+        """:meth:`fit` at the first call, :meth:`add` at the next; new classes may come at any.
+
+        ``classes``: what scikit-learn lets one announce; labels are checked against it.
+        """
+        check_announced(y, classes)
+        return self.add(X, y) if hasattr(self, "support_") else self.fit(X, y)
 
     def remove(self, ids: Any, refit: bool = True) -> NEDClassifier:
         """Take rows out of the support by id; the other rows keep theirs."""
