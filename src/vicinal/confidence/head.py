@@ -23,8 +23,7 @@ from torch import Tensor
 
 from vicinal.checks import InputError, as_matrix, as_tensor, check_pair, check_share, same_kind
 from vicinal.confidence.bundle import Kept
-from vicinal.confidence.familiarity import Familiarity, Surroundings
-from vicinal.confidence.held_out_familiarity import held_out_scores
+from vicinal.confidence.familiarity import Familiarity, Surroundings, held_out_scores
 from vicinal.confidence.made_from import MadeFrom
 from vicinal.confidence.ned.classifier import NEDClassifier
 from vicinal.confidence.ned.fit import fit_recipe
