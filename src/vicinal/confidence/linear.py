@@ -33,7 +33,7 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
-from vicinal.checks import InputError, as_tensor, check_positive, check_whole, same_kind
+from vicinal.checks import InputError, as_tensor, check_positive, same_kind
 from vicinal.confidence.bundle import Kept
 from vicinal.confidence.minimum import Vector, minimum
 from vicinal.confidence.support import rows_of
@@ -230,7 +230,14 @@ class LinearClassifier(Kept, ClassifierMixin, BaseEstimator):
         """Fit rows ``X`` with labels ``y`` (n,); soft labels are refused."""
         x = rows_of(self, X, reset=True).double()
         labels = hard_labels_of(y, len(x), "a linear head is fitted to one class per row")
-        self._check(len(x))
+        if len(x) < 2:
+            raise InputError(
+                "a linear head needs at least 2 rows, got 1 sample: nothing could be held out."
+            )
+        if isinstance(self.folds, bool) or not isinstance(self.folds, int) or self.folds < 2:
+            raise InputError(f"`folds` must be a whole number of at least 2, got {self.folds!r}.")
+        if self.l2 is not None:
+            check_positive(self.l2, "l2")
         codes, count = labels.codes, len(labels.classes)
         fold = folds_of(codes, min(self.folds, len(x)))
         held = fold[:, None] == torch.arange(int(fold.max()) + 1)
@@ -268,15 +275,6 @@ class LinearClassifier(Kept, ClassifierMixin, BaseEstimator):
         """The most probable class; the temperature has no say in it."""
         best = as_tensor(self.logits(X), "logits").argmax(1)
         return named(self.classes_, best, X)
-
-    def _check(self, rows: int) -> None:
-        if rows < 2:
-            raise InputError(
-                "a linear head needs at least 2 rows, got 1 sample: nothing could be held out."
-            )
-        check_whole(self.folds, "folds", 2)
-        if self.l2 is not None:
-            check_positive(self.l2, "l2")
 
 
 def _out_of_fold(problem: Problem, weights: Tensor, rows: Tensor, fold: Tensor) -> Tensor:
