@@ -233,6 +233,19 @@ def check_share(value: object, name: str) -> None:
         raise InputError(f"`{name}` must be between 0 and 1 (0.99 for 99 %), got {value!r}.")
 
 
+def number_or_fit(value: Any, name: str, below: float) -> float | None:
+    """A number from 0 to ``below``, which it does not reach; None where it is to be fitted."""
+    if isinstance(value, str):
+        check_choice(value, name, ("fit",))
+        return None
+    number = isinstance(value, (int, float, np.number)) and not isinstance(value, bool)
+    if not number or not 0 <= value < below:
+        raise InputError(
+            f"`{name}` must be 'fit' or a number of at least 0 and below {below:g}, got {value!r}."
+        )
+    return float(value)
+
+
 def check_k(k: int, available: int, name: str, of: str) -> None:
     """k is never lowered in silence: that would be another method."""
     check_whole(k, name, 1)
