@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import functools
-import math
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import torch
-
+from vicinal.neighbors.product import product_rate
 from vicinal.similarity.plan import opens
 from vicinal.similarity.rules import rule_for
 
@@ -105,17 +101,6 @@ class Explanation:
                 f"{cost.captures:.2g} times"
             )
         return "\n".join(lines)
-
-
-@functools.cache
-def product_rate() -> float:
-    """FLOPs of a matrix product in a second of CPU time, measured once."""
-    a, best = torch.ones(384, 384), math.inf
-    for _ in range(4):
-        begun = time.process_time()
-        a @ a
-        best = min(best, time.process_time() - begun)
-    return 2 * 384**3 / max(best, 1e-6)
 
 
 def passes(groups: int) -> float:

@@ -35,6 +35,7 @@ from torch import Tensor
 from vicinal.neighbors.derivatives import derived, is_derived_again
 from vicinal.neighbors.distances import NEAR, compared_rows, ordinary_distances
 from vicinal.neighbors.mass import agreement, log_mass, own_log_mass
+from vicinal.neighbors.product import product
 from vicinal.neighbors.tiles.tile import (
     Given,
     Problem,
@@ -169,7 +170,7 @@ def _half_of_the_products(rows: Float[Tensor, "n d"]) -> Float[Tensor, "n n"]:
     """``rows @ rows.T``, stripe by stripe from the diagonal on, and mirrored."""
     found = rows.new_empty(len(rows), len(rows))
     for i in range(0, len(rows), STRIPE):
-        stripe = rows[i : i + STRIPE] @ rows[i:].T
+        stripe = product(rows[i : i + STRIPE], rows[i:])
         found[i : i + STRIPE, i:] = stripe
         found[i + STRIPE :, i : i + STRIPE] = stripe[:, STRIPE:].T
     return found
@@ -207,7 +208,7 @@ def _gradient(pairs: _Pairs, grad: Tensor) -> Float[Tensor, "n d"]:
     m = m + m.T
     if rows.shape[1] >= WIDE:  # the rows themselves among the sum: they are read once less
         m.diagonal().sub_(m.sum(1))
-        return m @ rows
+        return product(m, rows.T)
     return (m @ rows).addcmul_(rows, m.sum(1, keepdim=True), value=-1)
 
 

@@ -26,6 +26,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence, pad_packed_sequence
 
+from vicinal.neighbors.product import product
 from vicinal.similarity.rules.inside import InsideMap, running
 
 
@@ -220,16 +221,17 @@ class LSTMSteps(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, gates: Tensor, weight: Tensor, h: Tensor, c: Tensor, back: bool) -> Any:
-        made = gates.transpose(0, 1).clone(memory_format=torch.contiguous_format)
-        steps = range(len(made))[::-1] if back else range(len(made))
-        size = h.shape[1]
+        given = gates.transpose(0, 1).contiguous()
+        steps = range(len(given))[::-1] if back else range(len(given))
+        size, made = h.shape[1], torch.empty_like(given)
         before, bent, states, outs = (made.new_empty(len(made), *h.shape) for _ in range(4))
         for t in steps:
             states[t], before[t] = h, c
-            both, g, o = made[t].addmm_(h, weight.t()).split([2 * size, size, size], 1)
-            i, f = both.sigmoid_().chunk(2, 1)
-            c = torch.addcmul(f * c, i, g.tanh_())
-            h = torch.mul(o.sigmoid_(), torch.tanh(c, out=bent[t]), out=outs[t])
+            both, g, o = product(h, weight, given[t]).split([2 * size, size, size], 1)
+            into, g_into, o_into = made[t].split([2 * size, size, size], 1)
+            i, f = torch.sigmoid(both, out=into).chunk(2, 1)
+            c = torch.addcmul(f * c, i, torch.tanh(g, out=g_into))
+            h = torch.mul(torch.sigmoid(o, out=o_into), torch.tanh(c, out=bent[t]), out=outs[t])
         ctx.save_for_backward(weight, made, before, bent)
         ctx.set_materialize_grads(False)
         ctx.steps, ctx.slopes = steps[::-1], None
@@ -254,7 +256,7 @@ class LSTMSteps(torch.autograd.Function):
             dc = torch.addcmul(dc, dh, into_c)
             torch.mul(dc[:, None], three, out=into[t][0])
             torch.mul(dh, last, out=into[t][1])
-            dh, dc = rows[t] @ weight, dc * f
+            dh, dc = product(rows[t], weight.t()), dc * f
         return found.flatten(2), None, dh, dc, None
 
 
