@@ -6,12 +6,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from torch import nn
-
 from vicinal.neighbors.product import product_rate
+from vicinal.similarity.plan import opens
 from vicinal.similarity.rules import rule_for
-from vicinal.similarity.rules.attention import can_open
-from vicinal.similarity.rules.recurrence import can_unroll
 
 if TYPE_CHECKING:
     from vicinal.similarity.engine import Engine
@@ -149,7 +146,5 @@ def _promised(engine: Engine) -> Iterator[LayerExplanation]:
         names = tuple(name for name in names if name in engine.selected)
         if names:
             exact = "exact, chosen by FLOPs at first use"
-            opens = isinstance(module, nn.MultiheadAttention) and can_open(module)
-            opens = opens or can_unroll(module)
-            rule = exact if opens or rule_for(module) else "vmap(vjp), or by copies"
+            rule = exact if opens(module) or rule_for(module) else "vmap(vjp), or by copies"
             yield LayerExplanation(layer, names, rule, None, None)

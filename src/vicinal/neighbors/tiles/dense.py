@@ -107,7 +107,11 @@ def small_surprise(
 
     def plain(x: Tensor, learned: Tensor | None) -> Tensor:
         by = torch.tensor(t, dtype=torch.float64) if learned is None else learned
-        return plain_surprise(Given(x, None, codes, None, by, metric, True), mean)
+        _, own, other = plain_log_masses(Given(x, None, codes, None, by, metric, True))
+        valid = own != -torch.inf
+        lead = torch.where(valid, own - other, 0.0)
+        loss = torch.where(valid, -F.logsigmoid(lead), 0.0).to(x.dtype)
+        return loss.sum() / valid.sum().clamp_min(1) if mean else loss
 
     return Surprise(_Attached.apply(x, learned, (loss,), pairs, plain), valid)
 
@@ -271,12 +275,3 @@ def derived_log_masses(upstream: Sequence[Tensor | None], given: Given) -> list[
         return plain_log_masses(given._replace(x=x, y=y, t=t))
 
     return derived(masses, [given.x, given.y, given.t], upstream)
-
-
-def plain_surprise(given: Given, mean: bool) -> Tensor:
-    """-log of the own class's share of each row, or its mean over the rows with a peer."""
-    _, own, other = plain_log_masses(given)
-    valid = own != -torch.inf
-    lead = torch.where(valid, own - other, 0.0)
-    loss = torch.where(valid, -F.logsigmoid(lead), 0.0).to(given.x.dtype)
-    return loss.sum() / valid.sum().clamp_min(1) if mean else loss
