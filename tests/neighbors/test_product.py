@@ -18,8 +18,7 @@ def other(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> bo
     """Whether oneDNN is said to be the quicker."""
     if request.param and not torch.backends.mkldnn.is_available():
         pytest.skip("this torch has no oneDNN")
-    seconds = (2.0, 1.0) if request.param else (1.0, 2.0)
-    monkeypatch.setattr(chosen, "_seconds", lambda threads: seconds)
+    monkeypatch.setattr(chosen, "_mkl_is_slow", lambda: request.param)
     assert chosen.takes_other(X, W) is request.param
     return request.param
 
@@ -55,8 +54,8 @@ def test_a_search_answers_the_same_to_the_last_bit_by_either_library(monkeypatch
     rows = torch.randn(20_000, 40, generator=torch.Generator().manual_seed(3))
     search = ExactSearch().build(rows)
     found = []
-    for seconds in ((2.0, 1.0), (1.0, 2.0)):
-        monkeypatch.setattr(chosen, "_seconds", lambda threads, both=seconds: both)
+    for slow in (True, False):
+        monkeypatch.setattr(chosen, "_mkl_is_slow", lambda slow=slow: slow)
         found.append(search.query(rows[:600], 20))
     assert torch.equal(found[0].indices, found[1].indices)
     assert torch.equal(found[0].distances, found[1].distances)

@@ -1,14 +1,16 @@
 r"""Matrix products by the quicker of torch's two libraries.
 
-``torch.mm`` calls MKL, which leaves the wide registers of some processors idle (AMD's with AVX-512:
-115 GFLOP/s a core); oneDNN, which torch uses for convolutions, takes them (255). Which is quicker
-is measured once in a process, and large products that no one will differentiate go there.
+``torch.mm`` calls MKL, which leaves the wide registers of AMD's processors with AVX-512 idle (115
+GFLOP/s a core); oneDNN, which torch uses for convolutions, takes them (255). There large products
+that no one will differentiate go by oneDNN. The processor decides and not a clock, so that a
+machine gives the same numbers in every run.
 """
 
 from __future__ import annotations
 
-from functools import lru_cache
-from math import inf
+import platform
+from functools import cache
+from pathlib import Path
 from time import process_time
 from timeit import repeat
 
@@ -17,7 +19,6 @@ from jaxtyping import Float
 from torch import Tensor
 
 WORTH = 1 << 21  # multiplications from which the choice is worth making
-CLEARLY = 1.25  # times as fast: where both are alike, the answers are MKL's, to the last bit
 
 
 def product(
@@ -31,11 +32,11 @@ def product(
     if not takes_other(x, w):
         return x @ w.T if added is None else torch.addmm(added, x, w.T)
     w = w if w.is_contiguous() or w.T.is_contiguous() else w.contiguous()  # else oneDNN crawls
-    linear, found = torch.ops.mkldnn._linear_pointwise, x
+    linear = torch.ops.mkldnn._linear_pointwise
     if added is None or added.ndim == 1:
-        found = linear(x, w, added, "none", [], "")
-    else:
-        found = linear.binary(x, added, w, None, "add")
+        found: Tensor = linear(x, w, added, "none", [], "")
+        return found
+    found = linear.binary(x, added, w, None, "add")
     return found
 
 
@@ -47,28 +48,30 @@ def products(x: Float[Tensor, "b n k"], w: Float[Tensor, "b m k"]) -> Float[Tens
 
 
 def takes_other(x: Tensor, w: Tensor) -> bool:
-    """Whether oneDNN multiplies these, and clearly quicker."""
+    """Whether oneDNN multiplies these, and quicker."""
     return (
         x.numel() * len(w) >= WORTH
         and x.dtype == w.dtype == torch.float32
         and x.device.type == "cpu"
         and not (torch.is_grad_enabled() and (x.requires_grad or w.requires_grad))
-        and _seconds(torch.get_num_threads())[0] > CLEARLY * _seconds(torch.get_num_threads())[1]
+        and _mkl_is_slow()
     )
 
 
+@cache
 def product_rate() -> float:
-    """Operations of the quicker library in a second of CPU time."""
-    return 2.0 * 256 * 512 * 128 / min(_seconds(torch.get_num_threads()))
-
-
-@lru_cache
-def _seconds(threads: int) -> tuple[float, float]:
-    """Of CPU, by MKL and by oneDNN: the least of several, for what else runs is not their rate."""
+    """Operations of a product in a second of CPU time, at the best of several tries."""
     x, w = torch.ones(256, 128), torch.ones(512, 128)
-    calls = lambda: x @ w.T, lambda: torch.ops.mkldnn._linear_pointwise(x, w, None, "none", [], "")
+    seconds = min(repeat(lambda: product(x, w), timer=process_time, number=1, repeat=15))
+    return 2.0 * 256 * 512 * 128 / max(seconds, 1e-6)
+
+
+@cache
+def _mkl_is_slow() -> bool:
+    if torch.backends.cpu.get_cpu_capability() != "AVX512":
+        return False
     try:
-        mkl, other = (min(repeat(call, timer=process_time, number=1, repeat=15)) for call in calls)
-    except (AttributeError, RuntimeError):  # a torch without oneDNN
-        mkl, other = min(repeat(calls[0], timer=process_time, number=1, repeat=15)), inf
-    return max(mkl, 1e-6), max(other, 1e-6)
+        about = Path("/proc/cpuinfo").read_text()
+    except OSError:  # not Linux
+        about = platform.processor()
+    return "AuthenticAMD" in about and hasattr(torch.ops.mkldnn, "_linear_pointwise")
