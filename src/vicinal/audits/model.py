@@ -140,6 +140,9 @@ def listen(
     unknown = None if foreign is None else captured(foreign, "foreign")
     if support.labels is None:
         raise InputError("`train` has no labels. Pass (x, y), or a Dataset of pairs.")
+    kept = distinct(support, names)
+    ends = bool(story) and torch.equal(support[story[-1]], support["output"])
+    story = tuple(name for name in kept if name in story or (ends and name == "output"))
     embedded = support[embedding], query[embedding]
     tell = progress or (lambda title, done, total: None)
     tell("layers", 0, None)
@@ -147,7 +150,7 @@ def listen(
     some = sampled(len(support.labels), STORY_ROWS, settings.seed)
     others = {"query": query, "calib": held, "foreign": unknown}
     unknowns = model_scores(support, others, story, some)
-    layers = entangled(support, distinct(support, names), settings.seed)
+    layers = entangled(support, kept, settings.seed)
     if states:
         same = sampled(len(support.labels), HISTORY_ROWS, settings.seed)
         read = some_rows(train, same, "train")

@@ -122,7 +122,7 @@ def _data(audit: Audit) -> Iterator[str]:
     if audit.scale is not None:
         yield f"{'scale':<8} {audit.scale.how}"
     if audit.search is not None:
-        yield f"neighbors: {audit.search.how}"
+        yield f"{'search':<8} {audit.search.how}"
     yield ""
 
 
@@ -184,7 +184,7 @@ def _findings(audit: Audit) -> Iterator[str]:
         yield f"  classes    {a} ↔ {b} share {percent(top.share, 0)} of between-class weight"
     for why in dict.fromkeys(audit.not_checked.values()):
         sections = [section for section, reason in audit.not_checked.items() if reason == why]
-        yield f"  not checked: {', '.join(sections)} ({why})"
+        yield f"  not checked: {', '.join(sections)}: {why}"
     yield ""
 
 

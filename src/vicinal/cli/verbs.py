@@ -10,41 +10,44 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
-import typer
+from typer import Argument, Option
 
-Out = Annotated[Path | None, typer.Option("--out", "-o", help="Where to write.")]
+Text = str | None
+Out = Annotated[Path | None, Option("--out", "-o", help="Where to write; by default a new name.")]
 Seed = Annotated[
     int,
-    typer.Option("--seed", help="The same seed gives the same numbers.", min=0, max=2**32 - 1),
+    Option(
+        "--seed",
+        help="For what is drawn at random; the same seed gives the same numbers.",
+        min=0,
+        max=2**32 - 1,
+    ),
 ]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Say nothing but warnings.")]
-Fresh = Annotated[bool, typer.Option("--fresh", help="Start anew; ignore what a stopped run left.")]
-Metric = Annotated[str, typer.Option("--metric", help="l2 or cosine.")]
-DropBad = Annotated[bool, typer.Option("--drop-bad", help="Skip rows with NaN/Inf; list them.")]
+Quiet = Annotated[bool, Option("--quiet", "-q", help="Print warnings only.")]
+Fresh = Annotated[bool, Option("--fresh", help="Start over, without what a stopped run left.")]
+Metric = Annotated[str, Option("--metric", help="Distance between rows: l2 or cosine.")]
+DropBad = Annotated[bool, Option("--drop-bad", help="Leave out rows with NaN or Inf; list them.")]
 TargetAccuracy = Annotated[
     float | None,
-    typer.Option(
+    Option(
         "--target-accuracy",
-        help="Accuracy the accepted rows keep; default: the highest of 0.90, 0.95, 0.97, 0.99 "
-        "that half of the rows can meet.",
+        help="Accuracy that accepted rows must have; by default the highest of 0.90, 0.95, 0.97 "
+        "and 0.99 that half of the rows can meet.",
     ),
 ]
 TrustPickle = Annotated[
-    bool, typer.Option("--trust-pickle", help="Load pickled objects. They can run any code.")
+    bool, Option("--trust-pickle", help="Load pickles, which can run any code.")
 ]
 Unfamiliar = Annotated[
-    float,
-    typer.Option("--unfamiliar", help="Share of ordinary rows that may be called so."),
+    float, Option("--unfamiliar", help="Share of ordinary rows that may be called unfamiliar.")
 ]
 TrustFolder = Annotated[
-    bool,
-    typer.Option("--trust-folder", help="Run the model that config.json names. It is code."),
+    bool, Option("--trust-folder", help="Run the model that config.json names, which is code.")
 ]
-On = Annotated[
-    str | None, typer.Option("--on", help="ray, or ray://host:10001: work in a Ray cluster.")
-]
+On = Annotated[Text, Option("--on", help="Work on a Ray cluster: ray, or ray://host:10001.")]
 LARGEST = 4096  # pixels of a side
 METRICS = ("l2", "cosine")
+MODEL = "file.py:factory, pkg.module:factory, .ts, .pt2, timm:NAME, hf:NAME or folder."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,25 +55,21 @@ class DataOptions:
     """Which key or column holds what, where the usual names do not."""
 
     embedding_key: Annotated[
-        str | None, typer.Option("--embedding-key", help="Key or column of the embeddings.")
+        Text, Option("--embedding-key", help="Key or column of the embeddings.")
     ] = None
-    label_key: Annotated[
-        str | None, typer.Option("--label-key", help="Key or column of the labels.")
-    ] = None
-    id_col: Annotated[str | None, typer.Option("--id-col", help="Key or column of the ids.")] = None
+    label_key: Annotated[Text, Option("--label-key", help="Key or column of the labels.")] = None
+    id_col: Annotated[Text, Option("--id-col", help="Key or column of the ids.")] = None
     image_col: Annotated[
-        str | None, typer.Option("--image-col", help="Images, or paths of images.")
+        Text, Option("--image-col", help="Key or column of the images, or of their paths.")
     ] = None
-    text_col: Annotated[
-        str | None, typer.Option("--text-col", help="Key or column of the texts.")
-    ] = None
+    text_col: Annotated[Text, Option("--text-col", help="Key or column of the texts.")] = None
     media_root: Annotated[
         Path | None,
-        typer.Option("--media-root", help="Folder that paths of pictures in data files may name."),
+        Option("--media-root", help="Folder below which pictures that a data file names may lie."),
     ] = None
-    align: Annotated[
-        str | None, typer.Option("--align", help="'ids': match labels to rows by id.")
-    ] = None
+    align: Annotated[Text, Option("--align", help="'ids' matches labels to rows by their ids.")] = (
+        None
+    )
     trust_pickle: TrustPickle = False
 
 
@@ -79,10 +78,10 @@ class VectorOptions:
     """How stored features become one vector per row."""
 
     pool: Annotated[
-        str | None, typer.Option("--pool", help="mean, max or flatten, for 4-D features.")
+        Text, Option("--pool", help="How 4-D features become one vector: mean, max or flatten.")
     ] = None
     transpose: Annotated[
-        bool, typer.Option("--transpose", help="Embeddings are stored as (d, n).")
+        bool, Option("--transpose", help="The embeddings are stored as (dims, rows).")
     ] = False
 
 
@@ -90,16 +89,16 @@ class VectorOptions:
 class ModelOptions:
     """How a model is made ready."""
 
-    weights: Annotated[str | None, typer.Option("--weights", help="Checkpoint for --model.")] = None
+    weights: Annotated[Text, Option("--weights", help="Checkpoint for the model.")] = None
     model_arg: Annotated[
         list[str] | None,
-        typer.Option("--model-arg", help="name=value for the factory; repeatable."),
+        Option("--model-arg", help="name=value, passed to the factory; repeatable."),
     ] = None
     output: Annotated[
-        str | None, typer.Option("--output", help="Which of several model outputs are the logits.")
+        Text, Option("--output", help="Which of several outputs of the model holds the logits.")
     ] = None
     online: Annotated[
-        bool, typer.Option("--online", help="Let hf:, timm: and others download a model.")
+        bool, Option("--online", help="Allow hf:, timm: and the like to download a model.")
     ] = False
     trust_pickle: TrustPickle = False
 
@@ -109,11 +108,13 @@ class ClassOptions:
     """What the model's outputs stand for, in their order."""
 
     classes: Annotated[
-        str | None,
-        typer.Option("--classes", help="In the order of the model's outputs: a file, or a,b,c."),
+        Text,
+        Option(
+            "--classes", help="Class names in the order of the model's outputs: a file, or a,b,c."
+        ),
     ] = None
     labels: Annotated[
-        Path | None, typer.Option("--labels", help="The same as a file, one name per line.")
+        Path | None, Option("--labels", help="The same, from a file with one name a line.")
     ] = None
 
 
@@ -122,15 +123,14 @@ class ImageOptions:
     """How images are read for a model."""
 
     size: Annotated[
-        int | None, typer.Option("--size", help="Resize images to this square.", min=1, max=LARGEST)
+        int | None,
+        Option("--size", help="Resize images to so many pixels a side.", min=1, max=LARGEST),
     ] = None
-    gray: Annotated[bool, typer.Option("--gray", help="Read images with one channel.")] = False
+    gray: Annotated[bool, Option("--gray", help="Read images as gray, with one channel.")] = False
     mean: Annotated[
-        str | None, typer.Option("--mean", help="Subtracted from pixels in [0, 1]: 0.5 or r,g,b.")
+        Text, Option("--mean", help="Mean to subtract from pixels in [0, 1]: 0.5, or r,g,b.")
     ] = None
-    std: Annotated[
-        str | None, typer.Option("--std", help="What they are then divided by: 0.5 or r,g,b.")
-    ] = None
+    std: Annotated[Text, Option("--std", help="Deviation to divide by then: 0.5, or r,g,b.")] = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -138,14 +138,14 @@ class ConsoleOptions:
     """What is printed, and where."""
 
     as_json: Annotated[
-        bool, typer.Option("--json", help="Print the result as JSON on stdout, only.")
+        bool, Option("--json", help="Print the result as JSON, and nothing else on stdout.")
     ] = False
     quiet: Quiet = False
 
 
 @dataclass(frozen=True, kw_only=True)
 class DemoOptions(ConsoleOptions):
-    """Digits with planted wrong labels and planted letters: an audit that says what it missed."""
+    """Audit bundled digits with planted errors: what is found?"""
 
     EXAMPLE: ClassVar[str] = "vicinal demo -o vicinal-demo"
 
@@ -157,94 +157,94 @@ class DemoOptions(ConsoleOptions):
 class AuditOptions(
     DataOptions, VectorOptions, ModelOptions, ClassOptions, ImageOptions, ConsoleOptions
 ):
-    """How far may each prediction be trusted, which labels look wrong, and who says so."""
+    """How far to trust each prediction, and which labels look wrong."""
 
     EXAMPLE: ClassVar[str] = (
-        "vicinal audit train.npz test.npz --target-accuracy 0.99   ·   "
+        "vicinal audit train.npz test.npz --target-accuracy 0.99\n\n"
         "vicinal audit photos/train photos/test --model net.py:make --weights w.pt"
     )
 
-    support: Annotated[
-        str | None, typer.Argument(help="Labeled reference rows: file, folder, pattern.")
-    ] = None
-    query: Annotated[str | None, typer.Argument(help="Rows to judge.")] = None
-    calib: Annotated[str | None, typer.Option("--calib", help="Held-out rows to fit on.")] = None
-    foreign: Annotated[
-        str | None, typer.Option("--foreign", help="Rows of none of the classes: would it show?")
-    ] = None
+    support: Annotated[Text, Argument(help="Labeled reference rows: file, folder or pattern.")] = (
+        None
+    )
+    query: Annotated[Text, Argument(help="Rows to judge; without them each support row is.")] = None
+    calib: Annotated[Text, Option("--calib", help="Held-out labeled rows to fit on.")] = None
+    foreign: Annotated[Text, Option("--foreign", help="Rows of no known class to test with.")] = (
+        None
+    )
     out: Out = None
-    k: Annotated[str, typer.Option("--k", help="Neighbors that vote, or auto.")] = "auto"
+    k: Annotated[str, Option("--k", help="How many neighbors vote, or auto.")] = "auto"
     metric: Metric = "l2"
     normalize: Annotated[
-        bool, typer.Option("--normalize/--no-normalize", help="Scale every row to length 1 first.")
+        bool, Option("--normalize/--no-normalize", help="Scale every row to length 1 first.")
     ] = False
     space: Annotated[
         str,
-        typer.Option(
+        Option(
             "--space",
-            help="Where rows are compared: raw, unit, centered-unit, standardized, whitened, "
-            "learned, or fit: what held-out rows choose.",
+            help="Space in which rows are compared: raw, unit, centered-unit, standardized, "
+            "whitened, learned; fit takes what is best on held-out rows.",
         ),
     ] = "fit"
     map: Annotated[
-        str, typer.Option("--map", help="tsne keeps neighbors near; linear is quicker; none.")
+        str,
+        Option("--map", help="Map on the page: tsne keeps neighbors, linear is quicker, or none."),
     ] = "tsne"
     search: Annotated[
         str,
-        typer.Option(
-            "--search", help="Who finds neighbors: exact, faiss, or auto: what costs less here."
-        ),
+        Option("--search", help="How neighbors are found: exact, faiss, or auto, the cheaper one."),
     ] = "auto"
-    recall: Annotated[
-        float, typer.Option("--recall", help="Share of the true neighbors to find, at least.")
-    ] = 0.98
+    recall: Annotated[float, Option("--recall", help="Share of true neighbors to find.")] = 0.98
     target_accuracy: TargetAccuracy = None
     unfamiliar: Unfamiliar = 0.05
-    prior: Annotated[str, typer.Option("--prior", help="Class shares: support, uniform.")] = (
+    prior: Annotated[str, Option("--prior", help="Class shares to expect: support or uniform.")] = (
         "support"
     )
     ignore_unknown: Annotated[
-        bool, typer.Option("--ignore-unknown", help="Do not score classes the support lacks.")
+        bool,
+        Option("--ignore-unknown", help="Do not score rows of classes that the support lacks."),
     ] = False
-    force_ece: Annotated[bool, typer.Option("--force-ece", help="ECE even on few rows.")] = False
-    model: Annotated[
-        str | None,
-        typer.Option("--model", help="file.py:factory, pkg.module:factory, .ts, .pt2, timm:, hf:."),
-    ] = None
+    force_ece: Annotated[bool, Option("--force-ece", help="Print the ECE even of few rows.")] = (
+        False
+    )
+    model: Annotated[Text, Option("--model", help=MODEL)] = None
     embedding: Annotated[
-        str | None, typer.Option("--embedding", help="Layer to search in; default: last but one.")
+        Text,
+        Option("--embedding", help="Layer whose output is searched; by default the last but one."),
     ] = None
     layer: Annotated[
-        list[str] | None, typer.Option("--layer", help="Layer for the story; repeatable.")
+        list[str] | None, Option("--layer", help="Layer to report on as well; repeatable.")
     ] = None
     stress: Annotated[
         bool | None,
-        typer.Option(
+        Option(
             "--stress/--no-stress",
-            help="All corruptions and attacks on images, or none; by default a few.",
+            help="Try every corruption and attack on the images, or none; by default a few.",
         ),
     ] = None
     checkpoints: Annotated[
-        str | None,
-        typer.Option("--checkpoints", help="'ckpt/*.pt': entanglement by layer over training."),
+        Text,
+        Option("--checkpoints", help="Weights over training, 'ckpt/*.pt': entanglement by layer."),
     ] = None
     apply: Annotated[
-        Path | None,
-        typer.Option("--apply", help="Decisions exported from the page: relabel first."),
+        Path | None, Option("--apply", help="decisions.csv of the page: relabel these rows first.")
     ] = None
     drop_bad: DropBad = False
-    no_images: Annotated[bool, typer.Option("--no-images", help="No thumbnails.")] = False
-    hash_ids: Annotated[bool, typer.Option("--hash-ids", help="Ids as checksums.")] = False
+    no_images: Annotated[bool, Option("--no-images", help="No thumbnails on the page.")] = False
+    hash_ids: Annotated[bool, Option("--hash-ids", help="Write checksums instead of ids.")] = False
     max_mb: Annotated[
-        float, typer.Option("--max-mb", help="Size of the page.", min=0.1, max=1000.0)
+        float, Option("--max-mb", help="Largest size of the page.", min=0.1, max=1000.0)
     ] = 10.0
     seed: Seed = 0
-    config: Annotated[
-        Path | None, typer.Option("--config", help="Settings of an earlier run (config.json).")
-    ] = None
+    config: Annotated[Path | None, Option("--config", help="config.json of a run to repeat.")] = (
+        None
+    )
     trust_folder: TrustFolder = False
     memory: Annotated[
-        str | None, typer.Option("--memory", help="2GB: what may be taken; rows are then streamed.")
+        Text,
+        Option(
+            "--memory", help="Memory to use at most, such as 2GB; rows are streamed if need be."
+        ),
     ] = None
     on: On = None
     fresh: Fresh = False
@@ -252,133 +252,128 @@ class AuditOptions(
 
 @dataclass(frozen=True, kw_only=True)
 class EmbedOptions(ModelOptions, ImageOptions, DataOptions, ConsoleOptions):
-    """Run a model over data and keep layers; interrupted, the same command goes on."""
+    """Run a model over data and keep its layers; can be interrupted."""
 
     EXAMPLE: ClassVar[str] = (
         "vicinal embed model.py:make photos/ --weights w.pt --layer fc1 -o train-embeddings"
     )
 
-    model: Annotated[
-        str, typer.Argument(help="file.py:factory, pkg.module:factory, .ts, .pt2, timm:, hf:.")
-    ]
-    data: Annotated[str, typer.Argument(help="Image folder, .npz, .npy or module:dataset.")]
-    layer: Annotated[
-        list[str] | None, typer.Option("--layer", help="Layer to keep; repeatable.")
-    ] = None
+    model: Annotated[str, Argument(help=MODEL)]
+    data: Annotated[str, Argument(help="An image folder, .npz, .npy or module:dataset.")]
+    layer: Annotated[list[str] | None, Option("--layer", help="Layer to keep; repeatable.")] = None
     out: Out = None
-    pool: Annotated[str, typer.Option("--pool", help="flatten, mean, max or first.")] = "flatten"
+    pool: Annotated[
+        str, Option("--pool", help="What becomes of maps and tokens: flatten, mean, max or first.")
+    ] = "flatten"
     batch_size: Annotated[
-        int, typer.Option("--batch-size", help="Rows per forward pass.", min=1, max=2**20)
+        int, Option("--batch-size", help="Rows per forward pass.", min=1, max=2**20)
     ] = 256
-    device: Annotated[str, typer.Option("--device", help="auto, cpu, cuda, cuda:1, mps.")] = "auto"
+    device: Annotated[str, Option("--device", help="auto, cpu, cuda, cuda:1 or mps.")] = "auto"
     on: On = None
     fresh: Fresh = False
 
 
 @dataclass(frozen=True, kw_only=True)
 class FitOptions(DataOptions, VectorOptions, ConsoleOptions):
-    """Fit temperature and thresholds, and write a .vic file that predict and your service load."""
+    """Fit a head to keep: a .vic file for predict and your service."""
 
     EXAMPLE: ClassVar[str] = (
         "vicinal fit train.npz --calib val.npz --target-accuracy 0.99 -o trust.vic"
     )
 
-    support: Annotated[str, typer.Argument(help="Labeled reference rows; or a table, pg:TABLE.")]
+    support: Annotated[str, Argument(help="Labeled reference rows, or a table as pg:TABLE.")]
     store: Annotated[
-        str | None,
-        typer.Option("--store", help="pg:TABLE: keep the rows there, not in the .vic file."),
+        Text, Option("--store", help="Keep the rows in a table, pg:TABLE, not in the .vic file.")
     ] = None
-    calib: Annotated[str | None, typer.Option("--calib", help="Held-out labeled rows.")] = None
+    calib: Annotated[Text, Option("--calib", help="Held-out labeled rows.")] = None
     target_accuracy: TargetAccuracy = None
     unfamiliar: Unfamiliar = 0.05
     out: Out = None
-    k: Annotated[int | None, typer.Option("--k", help="Neighbors that vote.", min=1)] = None
+    k: Annotated[int | None, Option("--k", help="How many neighbors vote.", min=1)] = None
     metric: Metric = "l2"
     drop_bad: DropBad = False
 
 
 @dataclass(frozen=True, kw_only=True)
 class PredictOptions(DataOptions, VectorOptions, ModelOptions, ImageOptions, ConsoleOptions):
-    """Label, confidence, credibility, verdict and reason of each row; one line each."""
+    """Judge rows by a .vic file: label, confidence, verdict, reason."""
 
     EXAMPLE: ClassVar[str] = (
-        "vicinal predict trust.vic new.npz   ·   "
-        "vicinal predict trust.vic photos/ --model net.py:make   ·   "
+        "vicinal predict trust.vic new.npz\n\n"
+        "vicinal predict trust.vic photos/ --model net.py:make\n\n"
         "cat rows.jsonl | vicinal predict trust.vic - --jsonl -"
     )
 
-    head: Annotated[Path, typer.Argument(help="A .vic file of fit or audit.")]
-    query: Annotated[str, typer.Argument(help="Rows to judge; - reads JSON lines from stdin.")]
+    head: Annotated[Path, Argument(help="A .vic file that fit or audit wrote.")]
+    query: Annotated[str, Argument(help="Rows to judge; - reads JSON lines from stdin.")]
     model: Annotated[
-        str | None,
-        typer.Option("--model", help="What embeds images; layer and size are the head's own."),
+        Text, Option("--model", help="Model that embeds images; the head knows layer and size.")
     ] = None
-    embedding: Annotated[
-        str | None, typer.Option("--embedding", help="Another layer than the head's own.")
-    ] = None
+    embedding: Annotated[Text, Option("--embedding", help="Another layer than the head's own.")] = (
+        None
+    )
     out: Out = None
-    jsonl: Annotated[
-        str | None, typer.Option("--jsonl", help="Write JSON lines to this file, or - for stdout.")
-    ] = None
-    show: Annotated[int, typer.Option("--head", help="Print this many rows.", min=0)] = 0
+    jsonl: Annotated[Text, Option("--jsonl", help="JSON lines to this file, or - for stdout.")] = (
+        None
+    )
+    show: Annotated[int, Option("--head", help="Print this many rows.", min=0)] = 0
 
 
 @dataclass(frozen=True, kw_only=True)
 class CompareOptions(ConsoleOptions):
-    """Differences with paired 95 % intervals; what changed, was fixed, was broken."""
+    """Compare two runs row by row, with gates for CI."""
 
     EXAMPLE: ClassVar[str] = (
         'vicinal compare runs/base runs/new --fail-if "ece > +0.01" --fail-if "coverage < -0.02"'
     )
 
-    a: Annotated[Path, typer.Argument(help="The run to compare with.")]
-    b: Annotated[Path, typer.Argument(help="The run to judge.")]
+    a: Annotated[Path, Argument(help="The run to compare with.")]
+    b: Annotated[Path, Argument(help="The run to judge.")]
     fail_if: Annotated[
         list[str] | None,
-        typer.Option("--fail-if", help="'ece > +0.01': a gate; exit code 1 if it is true."),
+        Option("--fail-if", help="A gate such as 'ece > +0.01': exit code 1 where it is true."),
     ] = None
     out: Out = None
-    markdown: Annotated[bool, typer.Option("--md", help="Print the table as Markdown.")] = False
+    markdown: Annotated[bool, Option("--md", help="Print the table as Markdown.")] = False
     seed: Seed = 0
 
 
 @dataclass(frozen=True, kw_only=True)
 class LayersOptions(ModelOptions, ConsoleOptions):
-    """List layer names, kinds and parameter counts; with --input also output shapes."""
+    """List the layers of a model: names, kinds, parameters, shapes."""
 
     EXAMPLE: ClassVar[str] = "vicinal layers model.py:make --weights w.pt --input 1,28,28"
 
-    model: Annotated[str, typer.Argument(help="file.py:factory or pkg.module:factory.")]
+    model: Annotated[str, Argument(help="file.py:factory or pkg.module:factory.")]
     shape: Annotated[
-        str | None, typer.Option("--input", help="Shape of one input, e.g. 3,224,224: show shapes.")
+        Text,
+        Option("--input", help="Shape of one input, such as 3,224,224: shows output shapes too."),
     ] = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class CheckOptions(DataOptions, VectorOptions, ConsoleOptions):
-    """Validate inputs only: shapes, labels, NaN, dimensions that match. Exit code 2 if not."""
+    """Check data files and heads only; exit code 2 if one is bad."""
 
     EXAMPLE: ClassVar[str] = "vicinal check train.npz test.npz"
 
-    files: Annotated[list[str], typer.Argument(help="Data files, or one saved head (.vic).")]
+    files: Annotated[list[str], Argument(help="Data files, or one saved head (.vic).")]
     metric: Metric = "l2"
 
 
 @dataclass(frozen=True, kw_only=True)
 class ExploreOptions:
-    """Serve the page of a run on 127.0.0.1, read-only, behind a token in its address."""
+    """Serve the page of a run on 127.0.0.1 and judge new rows there."""
 
     EXAMPLE: ClassVar[str] = "vicinal explore runs/audit-0001"
 
-    folder: Annotated[Path, typer.Argument(help="Folder of an audit.")]
-    port: Annotated[int, typer.Option("--port", help="0: any free port.", min=0, max=65535)] = 0
+    folder: Annotated[Path, Argument(help="The folder that an audit wrote.")]
+    port: Annotated[int, Option("--port", help="Port; 0 takes any free one.", min=0, max=65535)] = 0
     browser: Annotated[
-        bool,
-        typer.Option("--browser/--no-browser", help="Open the page, or only print its address."),
+        bool, Option("--browser/--no-browser", help="Open the page, or only print its address.")
     ] = False
     model: Annotated[
-        str | None,
-        typer.Option("--model", help="The run's model, typed: it embeds pictures to judge."),
+        Text, Option("--model", help="The run's model, to embed pictures that are to be judged.")
     ] = None
     trust_pickle: TrustPickle = False
     trust_folder: TrustFolder = False

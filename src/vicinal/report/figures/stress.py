@@ -100,8 +100,8 @@ def stress_sentences(audit: Audit) -> list[str]:
     clean, worst, rows = record.results[0], record.results[record.worst], plural(record.rows, "row")
     lines = [
         f"At worst ({name_of(worst)}) accuracy on {rows} falls from {percent(clean.accuracy)} to "
-        f"{percent(worst.accuracy)}, and supported rows from {percent(clean.verdicts['supported'])}"
-        f" to {percent(worst.verdicts['supported'])}."
+        f"{percent(worst.accuracy)}; supported rows go from "
+        f"{percent(clean.verdicts['supported'])} to {percent(worst.verdicts['supported'])}."
     ]
     most = max(record.results, key=lambda row: row.wrong_supported)
     if most.wrong_supported > 0:
@@ -110,13 +110,13 @@ def stress_sentences(audit: Audit) -> list[str]:
             "are wrong and called supported."
         )
     else:
-        lines.append(f"Of {rows} none is wrong and called supported anywhere.")
+        lines.append(f"Nowhere is one of the {rows} both wrong and called supported.")
     if (found := record.attack) is not None:
         transfer = "" if found.transfer is None else f", {percent(found.transfer)} by transfer"
         lines.append(
-            f"Attacks that choose their steps (ε = {found.epsilon:.3g}, {count(found.rows)} rows) "
-            f"leave the neighbors of the kept head {percent(found.worst)} right of "
-            f"{percent(found.clean)}: {percent(found.fitted)} through the head, "
+            f"Adaptive attacks (ε = {found.epsilon:.3g}, {count(found.rows)} rows) on the "
+            f"neighbors of the kept head lower their accuracy from {percent(found.clean)} to "
+            f"{percent(found.worst)}: to {percent(found.fitted)} through the head, "
             f"{percent(found.smoothed)} through smoothed surrogates{transfer}. {found.note}"
         )
     return lines
