@@ -13,6 +13,7 @@ import pytest
 
 from vicinal.audits.audit import SECTIONS
 from vicinal.audits.recommend import ORDER
+from vicinal.cli.clock import Clock
 from vicinal.studies import Audit
 
 FILES = {
@@ -358,6 +359,12 @@ def test_a_run_that_was_killed_goes_on_and_ends_with_the_same_numbers(files, run
     assert {path.name for path in (tmp_path / "run").iterdir()} == FILES
     again, first = (folder / "samples.csv" for folder in (tmp_path / "run", run_folder))
     assert again.read_bytes() == first.read_bytes()
+
+
+def test_phases_that_are_too_short_to_name_are_told_together():
+    clock = Clock("reading")
+    clock.spent = {"reading": 9.0, "space": 0.4, "writing": 0.4}
+    assert str(clock).endswith("reading 9.0 · the rest 0.8")
 
 
 def test_where_the_time_went_is_told_at_the_end(vicinal, files, tmp_path):

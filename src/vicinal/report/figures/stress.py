@@ -9,7 +9,7 @@ from vicinal.report.words import count, decimal, percent, plural, points, senten
 
 ROW = 15  # height of a bar
 HEADING = 17
-LEFT, RIGHT = 96, 68
+LEFT, RIGHT = 96, 86
 
 
 def name_of(row: StressRow) -> str:
