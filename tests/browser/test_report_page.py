@@ -348,7 +348,12 @@ def test_the_threshold_table_follows_the_slider_and_the_curve(visit, digits):
     assert f"{100 * curve.coverage[20]:.1f} %" in facts
     assert f"{100 * curve.lower_bound[20]:.1f} %" in facts
     below = sum(c < curve.threshold[20] for c in audit.cases.confidence)
-    assert f"turned away {below}" in " ".join(page.inner_text("#threshold-away").split())
+    away = " ".join(page.inner_text("#threshold-away").split())
+    assert f"turned away {below}" in away
+    sure = zip(audit.cases.confidence, audit.cases.verdict, strict=True)
+    odd = sum(c >= curve.threshold[20] and verdict == "unfamiliar" for c, verdict in sure)
+    assert odd
+    assert f"of the accepted, {odd} unfamiliar" in away
     chart = page.locator("#risk-coverage svg.chart")
     chart.scroll_into_view_if_needed()
     box = chart.bounding_box()

@@ -27,6 +27,7 @@ from vicinal.report import (
     save_compare,
     save_report,
 )
+from vicinal.report.facts import effect_sentences, headline
 from vicinal.report.opening import actions, tiles
 from vicinal.report.two_runs import forest
 from vicinal.report.words import percent
@@ -376,6 +377,14 @@ def test_heads_of_a_comparison_are_told_apart_by_their_names():
     names = ("logistic regression, raw", "logistic regression, scaled")
     lines = [dataclasses.replace(some, name=f"nll_{n}", title=f"NLL of {n}") for n in names]
     assert all(f">{name}<" in forest(lines) for name in names)
+
+
+def test_a_number_and_its_sign_of_percent_stay_on_one_line():
+    audit, media = table_audit()
+    said = "".join(Page(render(audit, media)).texts)
+    lines = [line for line in (*headline(audit), *effect_sentences(audit)) if " %" in line]
+    assert lines
+    assert all(line.replace(" %", "\u00a0%") in said for line in lines)
 
 
 def test_a_gate_says_in_words_which_way_its_measure_moved():

@@ -236,13 +236,11 @@ def _layer_votes(
     support: Activations, query: Activations, story: Sequence[str], seed: int
 ) -> tuple[Tensor | None, Tensor | None, dict[str, Neighborhood]]:
     """For each layer: the vote around each query row, and the neighbors of each support row."""
-    labels = support.labels
-    assert labels is not None
+    assert support.labels is not None
     if not story:
         return None, None, {}
-    n = len(labels)
+    n, codes = len(support.labels), support.labels.unique(return_inverse=True)[1]
     some = sampled(n, STORY_ROWS, seed)
-    codes = labels.unique(return_inverse=True)[1]
     place = torch.full((n,), -1)
     place[some] = torch.arange(len(some))
     k = min(LAYER_K, len(some) - 1)
@@ -255,10 +253,8 @@ def _layer_votes(
         share, best = (votes / k).max(1)
         classes.append(best)
         shares.append(share)
-        own = search.query(support[name].float(), k, exclude=place)
-        neighborhoods[name] = Neighborhood(
-            own.distances, some[own.indices], codes[some[own.indices]]
-        )
+        far, near = search.query(support[name].float(), k, exclude=place)
+        neighborhoods[name] = Neighborhood(far, some[near], codes[some[near]])
     return torch.stack(classes, 1), torch.stack(shares, 1), neighborhoods
 
 

@@ -75,6 +75,11 @@ def run(options: AuditOptions) -> None:
         )
     clock = console.clock = Clock("reading")
     prepared = prepare(options, console)
+    if (decided := prepared.tables.get(CLEANED)) is not None:
+        changed = sum(label != was for _, label, was, _ in decided[1:])
+        console.print(
+            f"apply    {options.apply}: {changed:,} of {len(decided) - 1:,} labels change"
+        )
     folder = options.out or next_folder(Path("runs"), "audit")
     with locked(folder, "run"):
         if options.fresh:

@@ -155,13 +155,11 @@ def people_action(audit: Audit) -> Action | None:
         return None
     labeled, wrong = wrong_of(audit, rows)
     _, all_wrong = wrong_of(audit, list(range(len(audit.cases.id))))
-    share = len(rows) / len(audit.cases.id)
-    effect = f"They are {percent(share, 0)} of the inputs: all that are not supported."
+    held = ": all that are not supported"
     if labeled and all_wrong:
-        effect = (
-            f"They are {percent(share, 0)} of the inputs and hold {count(wrong)} of the "
-            f"{plural(all_wrong, 'error')} ({percent(wrong / all_wrong, 0)})."
-        )
+        part = percent(wrong / all_wrong, 0)
+        held = f" and hold {count(wrong)} of the {plural(all_wrong, 'error')} ({part})"
+    effect = f"They are {percent(len(rows) / len(audit.cases.id), 0)} of the inputs{held}."
     title = f"Send {plural(len(rows), 'row')} to people"
     return Action("people", title, effect, "Download the list")
 

@@ -105,10 +105,8 @@ def stress_sentences(audit: Audit) -> list[str]:
     ]
     most = max(record.results, key=lambda row: row.wrong_supported)
     if most.wrong_supported > 0:
-        lines.append(
-            f"Most slips through under {name_of(most)}: {percent(most.wrong_supported)} of {rows} "
-            "are wrong and called supported."
-        )
+        slips = f"{percent(most.wrong_supported)} of {rows} are wrong and called supported"
+        lines.append(f"Most slips through under {name_of(most)}: {slips}.")
     else:
         lines.append(f"Nowhere is one of the {rows} both wrong and called supported.")
     if (found := record.attack) is not None:
