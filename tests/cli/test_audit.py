@@ -13,7 +13,7 @@ import pytest
 
 from vicinal.audits.audit import SECTIONS
 from vicinal.audits.recommend import ORDER
-from vicinal.cli.clock import Clock
+from vicinal.cli.console import Clock
 from vicinal.studies import Audit
 
 FILES = {

@@ -29,11 +29,10 @@ from vicinal.audits.sections import Head
 from vicinal.audits.settings import About, AuditSettings
 from vicinal.capture import read_weights, row_count
 from vicinal.checks import InputError, check_choice
-from vicinal.cli.advice import repeat_command, what_was_written
+from vicinal.cli.advice import CLEANED, repeat_command, what_was_written
 from vicinal.cli.classes import order_for, stated_order
-from vicinal.cli.clock import Clock
 from vicinal.cli.config import as_config
-from vicinal.cli.console import Console
+from vicinal.cli.console import Clock, Console
 from vicinal.cli.data_files import read_rows, read_vectors, without_labels
 from vicinal.cli.decisions import cleaned_support
 from vicinal.cli.folders import WORK, locked
@@ -48,7 +47,7 @@ from vicinal.cli.model_inputs import (
 )
 from vicinal.cli.models import model_of
 from vicinal.cli.row_set import RowSet, check_same_dims, in_order
-from vicinal.cli.run_folder import CLEANED, DROPPED, media_of, next_folder, write_run
+from vicinal.cli.run_folder import DROPPED, media_of, next_folder, write_run
 from vicinal.cli.verbs import METRICS, AuditOptions
 from vicinal.files import remove_tree
 from vicinal.report.facts import (
@@ -64,6 +63,9 @@ ROLES = ("support", "query", "calib", "foreign")
 # What says nothing without --model, and is not left aside in silence.
 OF_A_MODEL = ("stress", "checkpoints", "weights", "model_arg", "output", "embedding", "layer",
               "mean", "std")  # fmt: skip
+# Settings that have one name and one form on the command line and in the library.
+SAME_SETTINGS = ("normalize", "space", "map", "search", "recall", "target_accuracy", "unfamiliar",
+                 "prior", "force_ece", "seed", "embedding")  # fmt: skip
 
 
 def run(options: AuditOptions) -> None:
@@ -271,20 +273,10 @@ def settings_of(options: AuditOptions) -> AuditSettings:
     return AuditSettings(
         k=None if options.k == "auto" else int(options.k),
         metric="cosine" if options.metric == "cosine" else "sqeuclidean",
-        normalize=options.normalize,
-        space=options.space,
-        map=options.map,
-        search=options.search,
-        recall=options.recall,
-        target_accuracy=options.target_accuracy,
-        unfamiliar=options.unfamiliar,
-        prior=options.prior,
         unknown="unlabeled" if options.ignore_unknown else "wrong",
-        force_ece=options.force_ece,
-        seed=options.seed,
-        embedding=options.embedding,
         layers=tuple(options.layer or ()),
         stress={None: "small", True: "full", False: "none"}[options.stress],
+        **{name: getattr(options, name) for name in SAME_SETTINGS},
     )
 
 
@@ -343,15 +335,13 @@ def _pair(rows: RowSet) -> Any:
 
 def _about(options: AuditOptions, sets: dict[str, Any], names: list[str] | None = None) -> About:
     """What the sets are called and look like."""
-    support, query, calib = sets["support"], sets["query"], sets.get("calib")
+    support, query = sets["support"], sets["query"]
+    titles: dict[str, Any] = {f"{role}_name": rows.name for role, rows in sets.items()}
     wanted = not options.no_images
     media, notes = media_of(support, query, options.media_root) if wanted else (None, ())
     return About(
         name=run_name(options.query or options.support or "audit"),
-        support_name=support.name,
-        query_name=query.name,
-        calib_name=calib.name if calib else "calib",
-        foreign_name=sets["foreign"].name if "foreign" in sets else "foreign",
+        **titles,
         support_ids=_ids(support, options.hash_ids),
         query_ids=_ids(query, options.hash_ids),
         class_names=names or stated_order(options),

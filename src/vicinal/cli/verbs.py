@@ -1,7 +1,8 @@
 """Every verb with its line of help, an example and its flags: the command line at one glance.
 
-Flags that several verbs share come first, in groups that a verb's own record inherits. Nothing
-here needs torch: a verb's module is loaded when the verb is called.
+A flag is called as its field, unless it says otherwise. Those that several verbs share come first,
+in groups that a verb's own record inherits. Nothing here needs torch: a verb's module is loaded
+when the verb is called.
 """
 
 from __future__ import annotations
@@ -12,39 +13,30 @@ from typing import Annotated, Any, ClassVar
 
 from typer import Argument, Option
 
-Text = str | None
 Out = Annotated[Path | None, Option("--out", "-o", help="Where to write; by default a new name.")]
 Seed = Annotated[
     int,
     Option(
-        "--seed",
         help="For what is drawn at random; the same seed gives the same numbers.",
         min=0,
         max=2**32 - 1,
     ),
 ]
 Quiet = Annotated[bool, Option("--quiet", "-q", help="Print warnings only.")]
-Fresh = Annotated[bool, Option("--fresh", help="Start over, without what a stopped run left.")]
-Metric = Annotated[str, Option("--metric", help="Distance between rows: l2 or cosine.")]
-DropBad = Annotated[bool, Option("--drop-bad", help="Leave out rows with NaN or Inf; list them.")]
+Fresh = Annotated[bool, Option(help="Start over, without what a stopped run left.")]
+Metric = Annotated[str, Option(help="Distance between rows: l2 or cosine.")]
+DropBad = Annotated[bool, Option(help="Leave out rows with NaN or Inf, and list them.")]
 TargetAccuracy = Annotated[
     float | None,
     Option(
-        "--target-accuracy",
         help="Accuracy that accepted rows must have; by default the highest of 0.90, 0.95, 0.97 "
-        "and 0.99 that half of the rows can meet.",
+        "and 0.99 that half of the rows can meet."
     ),
 ]
-TrustPickle = Annotated[
-    bool, Option("--trust-pickle", help="Load pickles, which can run any code.")
-]
-Unfamiliar = Annotated[
-    float, Option("--unfamiliar", help="Share of ordinary rows that may be called unfamiliar.")
-]
-TrustFolder = Annotated[
-    bool, Option("--trust-folder", help="Run the model that config.json names, which is code.")
-]
-On = Annotated[Text, Option("--on", help="Work on a Ray cluster: ray, or ray://host:10001.")]
+TrustPickle = Annotated[bool, Option(help="Load pickles, which can run any code.")]
+Unfamiliar = Annotated[float, Option(help="Share of ordinary rows that may be called unfamiliar.")]
+TrustFolder = Annotated[bool, Option(help="Run the model that config.json names, which is code.")]
+On = Annotated[str | None, Option(help="Work on a Ray cluster: ray, or ray://host:10001.")]
 LARGEST = 4096  # pixels of a side
 METRICS = ("l2", "cosine")
 MODEL = "file.py:factory, pkg.module:factory, .ts, .pt2, timm:NAME, hf:NAME or folder."
@@ -54,22 +46,17 @@ MODEL = "file.py:factory, pkg.module:factory, .ts, .pt2, timm:NAME, hf:NAME or f
 class DataOptions:
     """Which key or column holds what, where the usual names do not."""
 
-    embedding_key: Annotated[
-        Text, Option("--embedding-key", help="Key or column of the embeddings.")
-    ] = None
-    label_key: Annotated[Text, Option("--label-key", help="Key or column of the labels.")] = None
-    id_col: Annotated[Text, Option("--id-col", help="Key or column of the ids.")] = None
+    embedding_key: Annotated[str | None, Option(help="Key or column of the embeddings.")] = None
+    label_key: Annotated[str | None, Option(help="Key or column of the labels.")] = None
+    id_col: Annotated[str | None, Option(help="Key or column of the ids.")] = None
     image_col: Annotated[
-        Text, Option("--image-col", help="Key or column of the images, or of their paths.")
+        str | None, Option(help="Key or column of the images, or of their paths.")
     ] = None
-    text_col: Annotated[Text, Option("--text-col", help="Key or column of the texts.")] = None
+    text_col: Annotated[str | None, Option(help="Key or column of the texts.")] = None
     media_root: Annotated[
-        Path | None,
-        Option("--media-root", help="Folder below which pictures that a data file names may lie."),
+        Path | None, Option(help="Folder below which pictures that a data file names may lie.")
     ] = None
-    align: Annotated[Text, Option("--align", help="'ids' matches labels to rows by their ids.")] = (
-        None
-    )
+    align: Annotated[str | None, Option(help="'ids' matches labels to rows by their ids.")] = None
     trust_pickle: TrustPickle = False
 
 
@@ -78,28 +65,25 @@ class VectorOptions:
     """How stored features become one vector per row."""
 
     pool: Annotated[
-        Text, Option("--pool", help="How 4-D features become one vector: mean, max or flatten.")
+        str | None, Option(help="How 4-D features become one vector: mean, max or flatten.")
     ] = None
-    transpose: Annotated[
-        bool, Option("--transpose", help="The embeddings are stored as (dims, rows).")
-    ] = False
+    transpose: Annotated[bool, Option(help="The embeddings are stored as (dims, rows).")] = False
 
 
 @dataclass(frozen=True, kw_only=True)
 class ModelOptions:
     """How a model is made ready."""
 
-    weights: Annotated[Text, Option("--weights", help="Checkpoint for the model.")] = None
+    weights: Annotated[str | None, Option(help="Checkpoint for the model.")] = None
     model_arg: Annotated[
-        list[str] | None,
-        Option("--model-arg", help="name=value, passed to the factory; repeatable."),
+        list[str] | None, Option(help="name=value, passed to the factory; repeatable.")
     ] = None
     output: Annotated[
-        Text, Option("--output", help="Which of several outputs of the model holds the logits.")
+        str | None, Option(help="Which of several outputs of the model holds the logits.")
     ] = None
-    online: Annotated[
-        bool, Option("--online", help="Allow hf:, timm: and the like to download a model.")
-    ] = False
+    online: Annotated[bool, Option(help="Allow hf:, timm: and the like to download a model.")] = (
+        False
+    )
     trust_pickle: TrustPickle = False
 
 
@@ -108,14 +92,12 @@ class ClassOptions:
     """What the model's outputs stand for, in their order."""
 
     classes: Annotated[
-        Text,
-        Option(
-            "--classes", help="Class names in the order of the model's outputs: a file, or a,b,c."
-        ),
+        str | None,
+        Option(help="Class names in the order of the model's outputs: a file, or a,b,c."),
     ] = None
-    labels: Annotated[
-        Path | None, Option("--labels", help="The same, from a file with one name a line.")
-    ] = None
+    labels: Annotated[Path | None, Option(help="The same, from a file with one name a line.")] = (
+        None
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -123,14 +105,15 @@ class ImageOptions:
     """How images are read for a model."""
 
     size: Annotated[
-        int | None,
-        Option("--size", help="Resize images to so many pixels a side.", min=1, max=LARGEST),
+        int | None, Option(help="Resize images to so many pixels a side.", min=1, max=LARGEST)
     ] = None
-    gray: Annotated[bool, Option("--gray", help="Read images as gray, with one channel.")] = False
+    gray: Annotated[bool, Option(help="Read images as gray, with one channel.")] = False
     mean: Annotated[
-        Text, Option("--mean", help="Mean to subtract from pixels in [0, 1]: 0.5, or r,g,b.")
+        str | None, Option(help="Mean to subtract from pixels in [0, 1]: 0.5, or r,g,b.")
     ] = None
-    std: Annotated[Text, Option("--std", help="Deviation to divide by then: 0.5, or r,g,b.")] = None
+    std: Annotated[str | None, Option(help="Deviation to divide them by then: 0.5, or r,g,b.")] = (
+        None
+    )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -164,16 +147,16 @@ class AuditOptions(
         "vicinal audit photos/train photos/test --model net.py:make --weights w.pt"
     )
 
-    support: Annotated[Text, Argument(help="Labeled reference rows: file, folder or pattern.")] = (
-        None
-    )
-    query: Annotated[Text, Argument(help="Rows to judge; without them each support row is.")] = None
-    calib: Annotated[Text, Option("--calib", help="Held-out labeled rows to fit on.")] = None
-    foreign: Annotated[Text, Option("--foreign", help="Rows of no known class to test with.")] = (
-        None
-    )
+    support: Annotated[
+        str | None, Argument(help="Labeled reference rows: a file, folder or pattern.")
+    ] = None
+    query: Annotated[
+        str | None, Argument(help="Rows to judge; without them each support row is.")
+    ] = None
+    calib: Annotated[str | None, Option(help="Held-out labeled rows to fit on.")] = None
+    foreign: Annotated[str | None, Option(help="Rows of no known class to test with.")] = None
     out: Out = None
-    k: Annotated[str, Option("--k", help="How many neighbors vote, or auto.")] = "auto"
+    k: Annotated[str, Option(help="How many neighbors vote, or auto.")] = "auto"
     metric: Metric = "l2"
     normalize: Annotated[
         bool, Option("--normalize/--no-normalize", help="Scale every row to length 1 first.")
@@ -181,40 +164,31 @@ class AuditOptions(
     space: Annotated[
         str,
         Option(
-            "--space",
             help="Space in which rows are compared: raw, unit, centered-unit, standardized, "
-            "whitened, learned; fit takes what is best on held-out rows.",
+            "whitened, learned; fit takes what is best on held-out rows."
         ),
     ] = "fit"
     map: Annotated[
-        str,
-        Option("--map", help="Map on the page: tsne keeps neighbors, linear is quicker, or none."),
+        str, Option(help="Map on the page: tsne keeps neighbors, linear is quicker, or none.")
     ] = "tsne"
     search: Annotated[
-        str,
-        Option("--search", help="How neighbors are found: exact, faiss, or auto, the cheaper one."),
+        str, Option(help="How neighbors are found: exact, faiss, or auto, the cheaper one.")
     ] = "auto"
-    recall: Annotated[float, Option("--recall", help="Share of true neighbors to find.")] = 0.98
+    recall: Annotated[float, Option(help="Share of true neighbors to find.")] = 0.98
     target_accuracy: TargetAccuracy = None
     unfamiliar: Unfamiliar = 0.05
-    prior: Annotated[str, Option("--prior", help="Class shares to expect: support or uniform.")] = (
-        "support"
-    )
+    prior: Annotated[str, Option(help="Class shares to expect: support or uniform.")] = "support"
     ignore_unknown: Annotated[
-        bool,
-        Option("--ignore-unknown", help="Do not score rows of classes that the support lacks."),
+        bool, Option(help="Do not score rows of classes that the support lacks.")
     ] = False
-    force_ece: Annotated[bool, Option("--force-ece", help="Print the ECE even of few rows.")] = (
-        False
-    )
-    model: Annotated[Text, Option("--model", help=MODEL)] = None
+    force_ece: Annotated[bool, Option(help="Print the ECE even of few rows.")] = False
+    model: Annotated[str | None, Option(help=MODEL)] = None
     embedding: Annotated[
-        Text,
-        Option("--embedding", help="Layer whose output is searched; by default the last but one."),
+        str | None, Option(help="Layer whose output is searched; by default the last but one.")
     ] = None
-    layer: Annotated[
-        list[str] | None, Option("--layer", help="Layer to report on as well; repeatable.")
-    ] = None
+    layer: Annotated[list[str] | None, Option(help="Layer to report on as well; repeatable.")] = (
+        None
+    )
     stress: Annotated[
         bool | None,
         Option(
@@ -223,28 +197,20 @@ class AuditOptions(
         ),
     ] = None
     checkpoints: Annotated[
-        Text,
-        Option("--checkpoints", help="Weights over training, 'ckpt/*.pt': entanglement by layer."),
+        str | None, Option(help="Weights over training, 'ckpt/*.pt': entanglement by layer.")
     ] = None
     apply: Annotated[
-        Path | None, Option("--apply", help="decisions.csv of the page: relabel these rows first.")
+        Path | None, Option(help="decisions.csv of the page: relabel these rows first.")
     ] = None
     drop_bad: DropBad = False
-    no_images: Annotated[bool, Option("--no-images", help="No thumbnails on the page.")] = False
-    hash_ids: Annotated[bool, Option("--hash-ids", help="Write checksums instead of ids.")] = False
-    max_mb: Annotated[
-        float, Option("--max-mb", help="Largest size of the page.", min=0.1, max=1000.0)
-    ] = 10.0
+    no_images: Annotated[bool, Option(help="No thumbnails on the page.")] = False
+    hash_ids: Annotated[bool, Option(help="Write checksums instead of ids.")] = False
+    max_mb: Annotated[float, Option(help="Largest size of the page.", min=0.1, max=1000.0)] = 10.0
     seed: Seed = 0
-    config: Annotated[Path | None, Option("--config", help="config.json of a run to repeat.")] = (
-        None
-    )
+    config: Annotated[Path | None, Option(help="config.json of a run to repeat.")] = None
     trust_folder: TrustFolder = False
     memory: Annotated[
-        Text,
-        Option(
-            "--memory", help="Memory to use at most, such as 2GB; rows are streamed if need be."
-        ),
+        str | None, Option(help="Memory to use at most, such as 2GB; rows are streamed if need be.")
     ] = None
     on: On = None
     fresh: Fresh = False
@@ -260,15 +226,13 @@ class EmbedOptions(ModelOptions, ImageOptions, DataOptions, ConsoleOptions):
 
     model: Annotated[str, Argument(help=MODEL)]
     data: Annotated[str, Argument(help="An image folder, .npz, .npy or module:dataset.")]
-    layer: Annotated[list[str] | None, Option("--layer", help="Layer to keep; repeatable.")] = None
+    layer: Annotated[list[str] | None, Option(help="Layer to keep; repeatable.")] = None
     out: Out = None
     pool: Annotated[
-        str, Option("--pool", help="What becomes of maps and tokens: flatten, mean, max or first.")
+        str, Option(help="What becomes of maps and tokens: flatten, mean, max or first.")
     ] = "flatten"
-    batch_size: Annotated[
-        int, Option("--batch-size", help="Rows per forward pass.", min=1, max=2**20)
-    ] = 256
-    device: Annotated[str, Option("--device", help="auto, cpu, cuda, cuda:1 or mps.")] = "auto"
+    batch_size: Annotated[int, Option(help="Rows per forward pass.", min=1, max=2**20)] = 256
+    device: Annotated[str, Option(help="auto, cpu, cuda, cuda:1 or mps.")] = "auto"
     on: On = None
     fresh: Fresh = False
 
@@ -283,13 +247,13 @@ class FitOptions(DataOptions, VectorOptions, ConsoleOptions):
 
     support: Annotated[str, Argument(help="Labeled reference rows, or a table as pg:TABLE.")]
     store: Annotated[
-        Text, Option("--store", help="Keep the rows in a table, pg:TABLE, not in the .vic file.")
+        str | None, Option(help="Keep the rows in a table, pg:TABLE, not in the .vic file.")
     ] = None
-    calib: Annotated[Text, Option("--calib", help="Held-out labeled rows.")] = None
+    calib: Annotated[str | None, Option(help="Held-out labeled rows.")] = None
     target_accuracy: TargetAccuracy = None
     unfamiliar: Unfamiliar = 0.05
     out: Out = None
-    k: Annotated[int | None, Option("--k", help="How many neighbors vote.", min=1)] = None
+    k: Annotated[int | None, Option(help="How many neighbors vote.", min=1)] = None
     metric: Metric = "l2"
     drop_bad: DropBad = False
 
@@ -307,13 +271,11 @@ class PredictOptions(DataOptions, VectorOptions, ModelOptions, ImageOptions, Con
     head: Annotated[Path, Argument(help="A .vic file that fit or audit wrote.")]
     query: Annotated[str, Argument(help="Rows to judge; - reads JSON lines from stdin.")]
     model: Annotated[
-        Text, Option("--model", help="Model that embeds images; the head knows layer and size.")
+        str | None, Option(help="Model that embeds images; the head knows layer and size.")
     ] = None
-    embedding: Annotated[Text, Option("--embedding", help="Another layer than the head's own.")] = (
-        None
-    )
+    embedding: Annotated[str | None, Option(help="Another layer than the head's own.")] = None
     out: Out = None
-    jsonl: Annotated[Text, Option("--jsonl", help="JSON lines to this file, or - for stdout.")] = (
+    jsonl: Annotated[str | None, Option(help="Write JSON lines to this file, or - for stdout.")] = (
         None
     )
     show: Annotated[int, Option("--head", help="Print this many rows.", min=0)] = 0
@@ -330,8 +292,7 @@ class CompareOptions(ConsoleOptions):
     a: Annotated[Path, Argument(help="The run to compare with.")]
     b: Annotated[Path, Argument(help="The run to judge.")]
     fail_if: Annotated[
-        list[str] | None,
-        Option("--fail-if", help="A gate such as 'ece > +0.01': exit code 1 where it is true."),
+        list[str] | None, Option(help="A gate such as 'ece > +0.01': exit code 1 where it is true.")
     ] = None
     out: Out = None
     markdown: Annotated[bool, Option("--md", help="Print the table as Markdown.")] = False
@@ -346,7 +307,7 @@ class LayersOptions(ModelOptions, ConsoleOptions):
 
     model: Annotated[str, Argument(help="file.py:factory or pkg.module:factory.")]
     shape: Annotated[
-        Text,
+        str | None,
         Option("--input", help="Shape of one input, such as 3,224,224: shows output shapes too."),
     ] = None
 
@@ -368,12 +329,12 @@ class ExploreOptions:
     EXAMPLE: ClassVar[str] = "vicinal explore runs/audit-0001"
 
     folder: Annotated[Path, Argument(help="The folder that an audit wrote.")]
-    port: Annotated[int, Option("--port", help="Port; 0 takes any free one.", min=0, max=65535)] = 0
+    port: Annotated[int, Option(help="Port; 0 takes any free one.", min=0, max=65535)] = 0
     browser: Annotated[
         bool, Option("--browser/--no-browser", help="Open the page, or only print its address.")
     ] = False
     model: Annotated[
-        Text, Option("--model", help="The run's model, to embed pictures that are to be judged.")
+        str | None, Option(help="The run's model, to embed pictures that are to be judged.")
     ] = None
     trust_pickle: TrustPickle = False
     trust_folder: TrustFolder = False

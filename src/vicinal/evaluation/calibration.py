@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from vicinal.checks import InputError, as_tensor, check_choice, check_positive
+from vicinal.checks import InputError, as_tensor, check_choice, check_share, check_whole
 from vicinal.evaluation.inputs import (
     BoolArray,
     FloatArray,
@@ -30,7 +30,6 @@ from vicinal.evaluation.inputs import (
     as_probabilities,
     exact_sum,
 )
-from vicinal.evaluation.intervals import check_fraction
 from vicinal.evaluation.poisson_binomial import mean_absolute_deviation
 
 SCHEMES = ("width", "mass")
@@ -118,8 +117,8 @@ def bootstrap_interval(
     resamples, random_state
         How many resamples, and the seed they are drawn with.
     """
-    check_fraction(level, "level")
-    check_positive(resamples, "resamples")
+    check_share(level, "level")
+    check_whole(resamples, "resamples", 1)
     rng = np.random.default_rng(random_state)
     estimate, drawn = 0.0, np.zeros(resamples)
     views = views_of(confidence, correct, mode)

@@ -23,6 +23,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from vicinal.neighbors.distances import unit_rows
+from vicinal.neighbors.mass import agreement
 from vicinal.neighbors.search.exact import ExactSearch
 from vicinal.neighbors.spaces import (
     LABELED,
@@ -36,7 +37,8 @@ from vicinal.neighbors.spaces import (
 )
 from vicinal.neighbors.surprise import fit_temperature
 from vicinal.neighbors.temperature import optimal_temperature
-from vicinal.neighbors.tiles.masses import log_masses
+from vicinal.neighbors.tiles.dense import DenseMasses
+from vicinal.neighbors.tiles.tile import Given
 
 RANK = 64  # directions, or as many as there are classes
 BATCH = 512  # rows that are compared at a time
@@ -126,7 +128,7 @@ def best_steps(x: Float[Tensor, "n d"], labels: Labels, whitening: Whitening) ->
     some = torch.linspace(0, len(start.rows) - 1, min(len(start.rows), 2 * BATCH)).long()
     few = BATCH // 2
     held, known = _cut(start.space)(x[aside][:few]), start.rows[some]
-    shares = _shares(labels[aside][:few], labels[~aside][some])
+    shares = agreement(labels[aside][:few], labels[~aside][some])
     lowest, best = torch.inf, 0
     for step, b in walk(start, labels[~aside], STEPS):
         loss = _loss_among(_end(held @ b, start), _end(known @ b, start), shares)
@@ -192,10 +194,12 @@ def _adam(value: Tensor, slope: Tensor, moment: tuple[Tensor, Tensor], step: int
 
 
 def _loss(z: Tensor, labels: Labels, temperature: Tensor) -> Tensor:
-    """Mean surprise of the rows that have a peer among the others."""
-    masses = log_masses(z, labels, temperature=temperature)
-    valid = masses.own > -torch.inf
-    return (masses.all - masses.own)[valid].mean() if bool(valid.any()) else z.sum() * 0
+    """Mean surprise of the rows that have a peer among the others; a batch is a single tile."""
+    labels = labels if labels.ndim == 1 else labels.to(z.dtype)
+    given = Given(z, None, labels, None, temperature.double(), "sqeuclidean", True)
+    everything, own, _ = (mass.to(z.dtype) for mass in DenseMasses.apply(*given))
+    valid = own > -torch.inf
+    return (everything - own)[valid].mean() if bool(valid.any()) else z.sum() * 0
 
 
 def _loss_among(z: Tensor, others: Tensor, shares: Tensor) -> float:
@@ -204,13 +208,6 @@ def _loss_among(z: Tensor, others: Tensor, shares: Tensor) -> float:
         return 0.0  # no temperature matters
     distances, indices = ExactSearch().build(others).query(z, len(others))
     return fit_temperature(distances, shares.gather(1, indices)).loss
-
-
-def _shares(labels: Labels, others: Labels) -> Tensor:
-    """How much of their label rows share with others."""
-    if labels.ndim == 1:
-        return labels[:, None] == others
-    return (labels.double() @ others.double().T).clamp(0, 1)
 
 
 def _end(z: Tensor, start: Start) -> Tensor:

@@ -13,7 +13,6 @@ point. Of all points on the way each row keeps the worst.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,10 +20,20 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from vicinal.capture import evaluating
-from vicinal.checks import same_kind
-from vicinal.perturbations.balls import ascent, by_row, project, random_point
-from vicinal.perturbations.climb import Bounds, Misread, check_count, checked, harm, slope
+from vicinal.checks import check_whole
+from vicinal.perturbations.climb import (
+    Ball,
+    Bounds,
+    Misread,
+    Model,
+    ascent,
+    by_batch,
+    by_row,
+    harm,
+    project,
+    random_point,
+    slope,
+)
 
 _MOMENTUM, _RISING = 0.75, 0.75
 
@@ -65,21 +74,19 @@ def apgd(
     >>> apgd(model, torch.tensor([[0.5, 0.4]]), torch.tensor([0]), 0.1, steps=5)
     tensor([[0.4000, 0.5000]])
     """
-    net, rows, labels = checked(
-        model, x, y, epsilon, steps=steps, norm=norm, loss=loss, bounds=bounds
-    )
-    check_count(restarts, "restarts")
-    climb = _Climb(net, epsilon, steps, norm, loss, bounds, misread)
-    parts = []
-    with evaluating(net):
-        for a, b in zip(rows.split(batch_size), labels.split(batch_size), strict=True):
-            kept, worst = a, torch.full((len(a),), -math.inf, dtype=torch.float64).to(a.device)
-            for _ in range(restarts):
-                moved, harms = climb(a, random_point(a, epsilon, norm, bounds, generator), b)
-                kept = torch.where(by_row(harms > worst, a), moved, kept)
-                worst = torch.maximum(harms, worst)
-            parts.append(kept)
-    return same_kind(torch.cat(parts), x)
+    check_whole(restarts, "restarts", 1)
+    ball = Ball(epsilon, norm, bounds)
+
+    def move(net: Model, a: Tensor, b: Tensor) -> Tensor:
+        climb = _Climb(net, ball, steps, loss, misread)
+        kept, worst = a, torch.full((len(a),), -math.inf, dtype=torch.float64).to(a.device)
+        for _ in range(restarts):
+            moved, harms = climb(a, random_point(a, ball, generator), b)
+            kept = torch.where(by_row(harms > worst, a), moved, kept)
+            worst = torch.maximum(harms, worst)
+        return kept
+
+    return by_batch(move, model, x, y, ball, steps=steps, loss=loss, batch_size=batch_size)
 
 
 def checkpoints(steps: int) -> list[int]:
@@ -127,12 +134,10 @@ class _Rows:
 
 @dataclass(frozen=True)
 class _Climb:
-    net: Callable[[Tensor], Tensor]
-    epsilon: float
+    net: Model
+    ball: Ball
     steps: int
-    norm: str
     loss: str
-    bounds: Bounds
     misread: Misread | None
 
     def __call__(
@@ -140,7 +145,7 @@ class _Climb:
     ) -> tuple[Tensor, Float[Tensor, " n"]]:
         """The most harmful point on the way from the start, and its harm."""
         value, gradient, wrong = self._slope(start, y)
-        size = torch.full((len(x),), 2 * self.epsilon, dtype=x.dtype, device=x.device)
+        size = torch.full((len(x),), 2 * self.ball.epsilon, dtype=x.dtype, device=x.device)
         rows = _Rows(start, start, value, gradient, start, value, gradient, size)
         kept, worst = start, harm(value, wrong)
         halved, settled = torch.ones_like(wrong), value
@@ -164,10 +169,10 @@ class _Climb:
         return kept, worst
 
     def _move(self, rows: _Rows, x: Tensor, weight: float) -> None:
-        aim = rows.here + by_row(rows.step, x) * ascent(rows.gradient, self.norm)
-        aim = project(aim, x, self.epsilon, self.norm, self.bounds)
+        aim = rows.here + by_row(rows.step, x) * ascent(rows.gradient, self.ball.norm)
+        aim = project(aim, x, self.ball)
         pull = weight * (aim - rows.here) + (1 - weight) * (rows.here - rows.before)
-        moved = project(rows.here + pull, x, self.epsilon, self.norm, self.bounds)
+        moved = project(rows.here + pull, x, self.ball)
         rows.before, rows.here = rows.here, moved
 
     def _slope(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -11,7 +11,13 @@ from torch import Tensor, nn
 
 from vicinal.checks import InputError, check_positive
 from vicinal.confidence.ned.posterior import NEDParameters, ned_log_probs
-from vicinal.neighbors.distances import neighbor_distances, pairwise_distances, unit_rows, zero_rows
+from vicinal.neighbors.distances import (
+    in_unit,
+    neighbor_distances,
+    pairwise_distances,
+    unit_rows,
+    zero_rows,
+)
 from vicinal.neighbors.neighborhood import Neighborhood
 
 if TYPE_CHECKING:
@@ -53,6 +59,7 @@ class NEDHead(nn.Module):
         self.num_classes = len(ned.classes_)
         self.k = len(self.support) if full_support else ned.k_
         self.metric = ned.metric
+        self.unit = False  # whether the support's rows have unit length already, for the cosine
         parameters = ned.parameters_
         if temperature is not None:
             check_positive(temperature, "temperature")
@@ -72,9 +79,16 @@ class NEDHead(nn.Module):
         else:
             with torch.no_grad():
                 indices = self._nearest(x.detach())
-            distances = neighbor_distances(x, self.support[indices], self.metric)
+            distances = self._distances(x, indices)
         neighborhood = Neighborhood(distances, indices).labeled(self.labels)
         return ned_log_probs(neighborhood, self.num_classes, self.parameters_)
+
+    def _distances(self, x: Tensor, indices: Tensor) -> Float[Tensor, "n k"]:
+        if not self.unit:
+            return neighbor_distances(x, self.support[indices], self.metric)
+        squared = neighbor_distances(unit_rows(x), self.support[indices])
+        lost = zero_rows(x)[:, None].to(squared) + zero_rows(self.support)[indices]
+        return in_unit(squared + lost, "cosine")
 
     def extra_repr(self) -> str:
         return f"k={self.k}, classes={self.num_classes}, {self.parameters_}"
@@ -90,11 +104,8 @@ class NEDHead(nn.Module):
         """Squared distances but for ‖x‖²: enough to tell who is nearer."""
         support = self.support.to(x.dtype)
         if self.metric == "cosine":
-            lost = zero_rows(support)
-            x, support = unit_rows(x), unit_rows(support)
+            x, support = unit_rows(x), support if self.unit else unit_rows(support)
+            return support.square().sum(1) + zero_rows(support) - 2 * x @ support.T
         center = support.mean(0)  # the product loses no digits to a common offset
         x, support = x - center, support - center
-        squares = support.square().sum(1)
-        if self.metric == "cosine":
-            squares = squares + lost
-        return squares - 2 * x @ support.T
+        return support.square().sum(1) - 2 * x @ support.T

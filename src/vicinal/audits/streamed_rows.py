@@ -1,0 +1,221 @@
+"""Every row of sets that are not in memory, judged block by block: its verdict, its label.
+
+Verdicts are those of the head that is kept; rows of the sample that the heads were compared on were
+judged out of fold, and stay as they were. What :mod:`vicinal.confidence.label_noise` estimates of
+the classes (the noise matrix, how many labels are wrong) is estimated on the anchors, and counts
+are scaled to all rows; what it says of a row is said of every row. As many rows as are estimated to
+be wrong are suspects.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from vicinal.audits.facts import Facts
+from vicinal.audits.files import TOP_NEIGHBORS
+from vicinal.audits.label_records import LabelRows
+from vicinal.audits.parts import JUDGED, Columns, joined
+from vicinal.audits.record import significant
+from vicinal.audits.suspects import SHOWN_NEIGHBORS, JudgedLabels, class_log_probs
+from vicinal.audits.whole import READ, Whole
+from vicinal.checks import as_tensor
+from vicinal.confidence.head import TrustHead
+from vicinal.confidence.label_noise import AMBIGUOUS, true_label_log_posterior
+from vicinal.confidence.ned.posterior import neighbor_log_weights
+from vicinal.neighbors.neighborhood import Neighborhood
+from vicinal.neighbors.neighborhood import joined as joined_lists
+
+if TYPE_CHECKING:
+    from vicinal.audits.streamed_facts import StreamedFacts
+
+MOST_SUSPECTS = 10_000  # in the record, on the page and in suspects.csv
+MOST_ROWS = 200_000  # in the record and in labels.csv
+
+
+class CaseJudge:
+    """What is said of rows ``start`` to ``stop`` of the query: the columns of ``samples.csv``."""
+
+    def __init__(self, facts: Facts, whole: Whole) -> None:
+        self.head = TrustHead(facts.kept, facts.standards)
+        self.whole, self.names, self.cases = whole, facts.sets.names, facts.cases
+
+    def __call__(self, start: int, stop: int) -> Columns:
+        rows = torch.cat([block for _, block in self.whole.source.blocks(READ, start, stop)])
+        near = self.head.ned.neighborhood_of(rows)  # all at once: the support is read once for them
+        columns = self.columns(start, rows, near)
+        codes = self.whole.codes
+        given = [-1] * (stop - start) if codes is None else codes[start:stop].tolist()
+        return {
+            "row": list(range(start, stop)),
+            "id": self.whole.rows.ids(start, stop),
+            "label": [self.names[code] if code >= 0 else None for code in given],
+            **columns,
+        }
+
+    def columns(self, start: int, rows: Tensor, near: Neighborhood) -> dict[str, list[Any]]:
+        """The verdicts of rows from ``start`` on, whose neighbors were found."""
+        columns = joined(list(map(self._judged, rows.split(JUDGED), near.blocks(JUDGED))))
+        self._keep_sampled(columns, start, start + len(rows))
+        columns["predicted"] = [self.names[code] for code in columns["predicted"]]
+        return columns
+
+    def _judged(self, rows: Tensor, near: Neighborhood) -> dict[str, list[Any]]:
+        out = self.head.judgement_of(near, rows)
+        codes = {label: code for code, label in enumerate(self.head.classes_.tolist())}
+        share = out.linear_share
+        return {
+            "predicted": [codes[label] for label in out.label.tolist()],
+            "confidence": out.confidence.tolist(),
+            "credibility": out.credibility.tolist(),
+            "near_percentile": out.near_percentile.tolist(),
+            "familiarity": out.familiarity.tolist(),
+            "linear_share": [None] * len(rows) if share is None else share.tolist(),
+            "verdict": out.verdict.tolist(),
+            "reason": out.reason,
+            "neighbors": as_tensor(out.neighbors, "neighbors")[:, :TOP_NEIGHBORS].tolist(),
+            "weights": as_tensor(out.weights, "weights")[:, :TOP_NEIGHBORS].tolist(),
+        }
+
+    def _keep_sampled(self, columns: dict[str, list[Any]], start: int, stop: int) -> None:
+        some, cases = self.whole.some, self.cases
+        low, high = torch.searchsorted(some, torch.tensor([start, stop])).tolist()
+        for at in range(low, high):
+            row = int(some[at]) - start
+            for name, column in columns.items():
+                values = getattr(cases, name)
+                kept = None if values is None else values[at]
+                column[row] = list(kept[:TOP_NEIGHBORS]) if isinstance(kept, tuple) else kept
+
+
+class LabelJudge:
+    """What is said of the labels of rows ``start`` to ``stop`` of the support.
+
+    Of a support without a query every row has its verdict beside, by the same neighbors.
+    """
+
+    def __init__(self, facts: Facts) -> None:
+        whole = facts.sets.support.whole
+        assert whole is not None
+        self.cases = CaseJudge(facts, whole) if facts.sets.leave_one_out else None
+        self.ned, self.k = facts.ned, facts.graph.k
+        self.whole, self.anchors, self.graph = whole, whole.some, facts.graph
+        self.own, self.matrix = facts.support_classes, facts.labels.noise.matrix
+        self.codes = facts.sets.all_codes
+        self.counts = torch.bincount(self.codes, minlength=len(facts.sets.classes))
+        self.blend, self.linear = facts.support_blend, facts.linear.head
+
+    def __call__(self, start: int, stop: int) -> Columns:
+        """The columns of a part; neighbors only where the probabilities contradict the label."""
+        rows = torch.cat([block for _, block in self.whole.source.blocks(JUDGED, start, stop)])
+        own = torch.arange(start, stop)
+        near = self._neighbors(own, rows)
+        blocks = own.split(JUDGED), rows.split(JUDGED), near.blocks(JUDGED)
+        columns = {
+            "id": self.whole.rows.ids(start, stop),
+            **joined(list(map(self._judged, *blocks))),
+        }
+        verdicts = self.cases.columns(start, rows, near) if self.cases is not None else {}
+        return {**verdicts, **columns}  # neighbors where a label is contradicted, as everywhere
+
+    def _neighbors(self, own: Int[Tensor, " m"], rows: Float[Tensor, "m d"]) -> Neighborhood:
+        """Of the anchors as they were found before, by a map that had not seen them."""
+        support, (place, mine) = self.ned.support_, self._anchors_among(own)
+        rest = torch.ones(len(own), dtype=torch.bool).index_fill_(0, mine, False).nonzero()[:, 0]
+        near, order = self.graph.rows(place), torch.cat([mine, rest])
+        if len(rest):
+            asked = support.search.query(support.space(rows[rest]), self.k, exclude=own[rest])
+            near = joined_lists([near, asked.cpu().labeled(support.voters)])
+        return near.rows(order.argsort())
+
+    def log_probs(
+        self, own: Int[Tensor, " m"], rows: Float[Tensor, "m d"], near: Neighborhood
+    ) -> Float[Tensor, "m c"]:
+        """By parts that have not seen the row; anchors as they were judged before."""
+        log_p = self.ned.log_probs_of(near)
+        log_linear = torch.from_numpy(self.linear.predict_log_proba(rows.numpy()))
+        log_p = class_log_probs(log_p, log_linear, self.blend)
+        place, mine = self._anchors_among(own)
+        log_p[mine] = self.own[place]
+        return log_p
+
+    def _anchors_among(self, own: Int[Tensor, " m"]) -> tuple[Tensor, Tensor]:
+        """Places of those rows that are anchors, and which rows they are."""
+        place = torch.searchsorted(self.anchors, own).clamp_max(len(self.anchors) - 1)
+        mine = (self.anchors[place] == own).nonzero()[:, 0]
+        return place[mine], mine
+
+    def _judged(self, own: Tensor, rows: Tensor, near: Neighborhood) -> dict[str, Any]:
+        codes, log_p = self.codes[own], self.log_probs(own, rows, near)
+        share, count = 1 / (len(self.anchors) + 1), log_p.shape[1]
+        even = torch.full_like(log_p, math.log(share / count))
+        sure = torch.logaddexp(log_p + math.log1p(-share), even)  # as label_noise does
+        posterior = true_label_log_posterior(sure, codes, self.matrix)
+        others = posterior.scatter(1, codes[:, None], -math.inf)
+        best, suggested = others.max(1)
+        checkable = self.counts[codes] > 1
+        second, first = posterior.topk(2, dim=1).values.sort(1).values.unbind(1)
+        worse = checkable & (_at(sure, suggested) > _at(sure, codes))
+        weights = neighbor_log_weights(near.double(), self.ned.parameters_).softmax(1)
+        shown, few = near.first(SHOWN_NEIGHBORS), worse.tolist()
+        return {
+            "row": own.tolist(),
+            "given": codes.tolist(),
+            "suggested": suggested.tolist(),
+            "score": torch.where(checkable, others.logsumexp(1).exp().clamp_max(1), 0.0).tolist(),
+            "lead": (best - _at(posterior, codes)).tolist(),
+            "p_given": _at(log_p, codes).exp().tolist(),
+            "p_suggested": _at(log_p, suggested).exp().tolist(),
+            "worse": few,
+            "ambiguous": (checkable & (first - second < math.log(AMBIGUOUS))).tolist(),
+            "duplicate": (near.distances[:, 0] == 0).tolist(),
+            "neighbors": _lists(shown.indices, few),
+            "weights": _lists(weights[:, :SHOWN_NEIGHBORS], few),
+            "distances": _lists(shown.distances, few),
+        }
+
+
+def streamed_labels(facts: StreamedFacts) -> JudgedLabels:
+    """What the parts hold of the worst rows, and of every row where these are not too many."""
+    parts, rows = facts.label_parts, facts.ranked_suspects[:MOST_SUSPECTS]
+    found = parts.columns(
+        "row", "id", "given", "suggested", "p_given", "p_suggested", "neighbors", "weights",
+        "distances", "score", rows=rows,
+    )  # fmt: skip
+    place = {row: at for at, row in enumerate(found["row"])}
+    suspects = {name: [column[place[row]] for row in rows] for name, column in found.items()}
+    if facts.sets.support.count > MOST_ROWS:
+        return JudgedLabels(suspects, None, ())
+    every = parts.columns("id", "given", "suggested", "score", "p_given", "p_suggested")
+    for name in ("p_given", "p_suggested"):
+        every[name] = significant(every[name]).tolist()
+    unsure = parts.columns("row", "ambiguous")
+    rows = list(itertools.compress(unsure["row"], unsure["ambiguous"]))
+    kept = LabelRows(**{name: tuple(column) for name, column in every.items()})
+    return JudgedLabels(suspects, kept, tuple(rows))
+
+
+def ranked_suspects(facts: StreamedFacts) -> list[int]:
+    """Rows that the probabilities contradict: the higher score, the greater lead, the earlier."""
+    scale = facts.sets.support.count / len(facts.sets.codes)
+    kept = {"row": [], "score": [], "lead": []}  # type: dict[str, list[Any]]
+    for part in facts.label_parts.read("row", "score", "lead", "worse"):
+        for name in kept:
+            kept[name].append(part[name][part["worse"]])
+    row, score, lead = (np.concatenate(column) for column in kept.values())
+    order = np.lexsort((row, -lead, -score))
+    return row[order][: round(facts.labels.noise.wrong.total * scale)].tolist()
+
+
+def _lists(values: Tensor, wanted: list[bool]) -> list[list[Any] | None]:
+    return [row if want else None for row, want in zip(values.tolist(), wanted, strict=True)]
+
+
+def _at(values: Float[Tensor, "n c"], codes: Int[Tensor, " n"]) -> Float[Tensor, " n"]:
+    return values.gather(1, codes[:, None])[:, 0]
