@@ -13,6 +13,7 @@ from typing import Annotated, Any, ClassVar
 
 from typer import Argument, Option
 
+Text = str | None
 Out = Annotated[Path | None, Option("--out", "-o", help="Where to write; by default a new name.")]
 Seed = Annotated[
     int,
@@ -36,7 +37,7 @@ TargetAccuracy = Annotated[
 TrustPickle = Annotated[bool, Option(help="Load pickles, which can run any code.")]
 Unfamiliar = Annotated[float, Option(help="Share of ordinary rows that may be called unfamiliar.")]
 TrustFolder = Annotated[bool, Option(help="Run the model that config.json names, which is code.")]
-On = Annotated[str | None, Option(help="Work on a Ray cluster: ray, or ray://host:10001.")]
+On = Annotated[Text, Option(help="Work on a Ray cluster: ray, or ray://host:10001.")]
 LARGEST = 4096  # pixels of a side
 METRICS = ("l2", "cosine")
 MODEL = "file.py:factory, pkg.module:factory, .ts, .pt2, timm:NAME, hf:NAME or folder."
@@ -46,17 +47,15 @@ MODEL = "file.py:factory, pkg.module:factory, .ts, .pt2, timm:NAME, hf:NAME or f
 class DataOptions:
     """Which key or column holds what, where the usual names do not."""
 
-    embedding_key: Annotated[str | None, Option(help="Key or column of the embeddings.")] = None
-    label_key: Annotated[str | None, Option(help="Key or column of the labels.")] = None
-    id_col: Annotated[str | None, Option(help="Key or column of the ids.")] = None
-    image_col: Annotated[
-        str | None, Option(help="Key or column of the images, or of their paths.")
-    ] = None
-    text_col: Annotated[str | None, Option(help="Key or column of the texts.")] = None
+    embedding_key: Annotated[Text, Option(help="Key or column of the embeddings.")] = None
+    label_key: Annotated[Text, Option(help="Key or column of the labels.")] = None
+    id_col: Annotated[Text, Option(help="Key or column of the ids.")] = None
+    image_col: Annotated[Text, Option(help="Key or column of images or their paths.")] = None
+    text_col: Annotated[Text, Option(help="Key or column of the texts.")] = None
     media_root: Annotated[
         Path | None, Option(help="Folder below which pictures that a data file names may lie.")
     ] = None
-    align: Annotated[str | None, Option(help="'ids' matches labels to rows by their ids.")] = None
+    align: Annotated[Text, Option(help="'ids' matches labels to rows by their ids.")] = None
     trust_pickle: TrustPickle = False
 
 
@@ -64,9 +63,7 @@ class DataOptions:
 class VectorOptions:
     """How stored features become one vector per row."""
 
-    pool: Annotated[
-        str | None, Option(help="How 4-D features become one vector: mean, max or flatten.")
-    ] = None
+    pool: Annotated[Text, Option(help="4-D features to vectors: mean, max or flatten.")] = None
     transpose: Annotated[bool, Option(help="The embeddings are stored as (dims, rows).")] = False
 
 
@@ -74,16 +71,12 @@ class VectorOptions:
 class ModelOptions:
     """How a model is made ready."""
 
-    weights: Annotated[str | None, Option(help="Checkpoint for the model.")] = None
+    weights: Annotated[Text, Option(help="Checkpoint for the model.")] = None
     model_arg: Annotated[
-        list[str] | None, Option(help="name=value, passed to the factory; repeatable.")
+        list[str] | None, Option(help="name=value for the factory; repeatable.")
     ] = None
-    output: Annotated[
-        str | None, Option(help="Which of several outputs of the model holds the logits.")
-    ] = None
-    online: Annotated[bool, Option(help="Allow hf:, timm: and the like to download a model.")] = (
-        False
-    )
+    output: Annotated[Text, Option(help="Which of the model's outputs are the logits.")] = None
+    online: Annotated[bool, Option(help="Let hf:, timm: and the like download a model.")] = False
     trust_pickle: TrustPickle = False
 
 
@@ -95,9 +88,7 @@ class ClassOptions:
         str | None,
         Option(help="Class names in the order of the model's outputs: a file, or a,b,c."),
     ] = None
-    labels: Annotated[Path | None, Option(help="The same, from a file with one name a line.")] = (
-        None
-    )
+    labels: Annotated[Path | None, Option(help="The same, in a file, one name a line.")] = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -108,21 +99,15 @@ class ImageOptions:
         int | None, Option(help="Resize images to so many pixels a side.", min=1, max=LARGEST)
     ] = None
     gray: Annotated[bool, Option(help="Read images as gray, with one channel.")] = False
-    mean: Annotated[
-        str | None, Option(help="Mean to subtract from pixels in [0, 1]: 0.5, or r,g,b.")
-    ] = None
-    std: Annotated[str | None, Option(help="Deviation to divide them by then: 0.5, or r,g,b.")] = (
-        None
-    )
+    mean: Annotated[Text, Option(help="To subtract from pixels in [0, 1]: 0.5, or r,g,b.")] = None
+    std: Annotated[Text, Option(help="Deviation to divide by then: 0.5, or r,g,b.")] = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class ConsoleOptions:
     """What is printed, and where."""
 
-    as_json: Annotated[
-        bool, Option("--json", help="Print the result as JSON, and nothing else on stdout.")
-    ] = False
+    as_json: Annotated[bool, Option("--json", help="Print JSON on stdout, nothing else.")] = False
     quiet: Quiet = False
 
 
@@ -147,14 +132,12 @@ class AuditOptions(
         "vicinal audit photos/train photos/test --model net.py:make --weights w.pt"
     )
 
-    support: Annotated[
-        str | None, Argument(help="Labeled reference rows: a file, folder or pattern.")
-    ] = None
-    query: Annotated[
-        str | None, Argument(help="Rows to judge; without them each support row is.")
-    ] = None
-    calib: Annotated[str | None, Option(help="Held-out labeled rows to fit on.")] = None
-    foreign: Annotated[str | None, Option(help="Rows of no known class to test with.")] = None
+    support: Annotated[Text, Argument(help="Labeled reference rows: file, folder or pattern.")] = (
+        None
+    )
+    query: Annotated[Text, Argument(help="Rows to judge; without them each support row is.")] = None
+    calib: Annotated[Text, Option(help="Held-out labeled rows to fit on.")] = None
+    foreign: Annotated[Text, Option(help="Rows of no known class to test with.")] = None
     out: Out = None
     k: Annotated[str, Option(help="How many neighbors vote, or auto.")] = "auto"
     metric: Metric = "l2"
@@ -178,17 +161,15 @@ class AuditOptions(
     target_accuracy: TargetAccuracy = None
     unfamiliar: Unfamiliar = 0.05
     prior: Annotated[str, Option(help="Class shares to expect: support or uniform.")] = "support"
-    ignore_unknown: Annotated[
-        bool, Option(help="Do not score rows of classes that the support lacks.")
-    ] = False
+    ignore_unknown: Annotated[bool, Option(help="Do not score classes that the support lacks.")] = (
+        False
+    )
     force_ece: Annotated[bool, Option(help="Print the ECE even of few rows.")] = False
-    model: Annotated[str | None, Option(help=MODEL)] = None
-    embedding: Annotated[
-        str | None, Option(help="Layer whose output is searched; by default the last but one.")
-    ] = None
-    layer: Annotated[list[str] | None, Option(help="Layer to report on as well; repeatable.")] = (
+    model: Annotated[Text, Option(help=MODEL)] = None
+    embedding: Annotated[Text, Option(help="Layer to search in; by default the last but one.")] = (
         None
     )
+    layer: Annotated[list[str] | None, Option(help="Layer to report on too; repeatable.")] = None
     stress: Annotated[
         bool | None,
         Option(
@@ -197,11 +178,9 @@ class AuditOptions(
         ),
     ] = None
     checkpoints: Annotated[
-        str | None, Option(help="Weights over training, 'ckpt/*.pt': entanglement by layer.")
+        Text, Option(help="Weights over training, 'ckpt/*.pt': entanglement by layer.")
     ] = None
-    apply: Annotated[
-        Path | None, Option(help="decisions.csv of the page: relabel these rows first.")
-    ] = None
+    apply: Annotated[Path | None, Option(help="decisions.csv of the page: relabel first.")] = None
     drop_bad: DropBad = False
     no_images: Annotated[bool, Option(help="No thumbnails on the page.")] = False
     hash_ids: Annotated[bool, Option(help="Write checksums instead of ids.")] = False
@@ -210,7 +189,7 @@ class AuditOptions(
     config: Annotated[Path | None, Option(help="config.json of a run to repeat.")] = None
     trust_folder: TrustFolder = False
     memory: Annotated[
-        str | None, Option(help="Memory to use at most, such as 2GB; rows are streamed if need be.")
+        Text, Option(help="Memory to use at most, such as 2GB; rows are streamed if need be.")
     ] = None
     on: On = None
     fresh: Fresh = False
@@ -246,10 +225,8 @@ class FitOptions(DataOptions, VectorOptions, ConsoleOptions):
     )
 
     support: Annotated[str, Argument(help="Labeled reference rows, or a table as pg:TABLE.")]
-    store: Annotated[
-        str | None, Option(help="Keep the rows in a table, pg:TABLE, not in the .vic file.")
-    ] = None
-    calib: Annotated[str | None, Option(help="Held-out labeled rows.")] = None
+    store: Annotated[Text, Option(help="Keep the rows in pg:TABLE, not in the .vic file.")] = None
+    calib: Annotated[Text, Option(help="Held-out labeled rows.")] = None
     target_accuracy: TargetAccuracy = None
     unfamiliar: Unfamiliar = 0.05
     out: Out = None
@@ -270,14 +247,10 @@ class PredictOptions(DataOptions, VectorOptions, ModelOptions, ImageOptions, Con
 
     head: Annotated[Path, Argument(help="A .vic file that fit or audit wrote.")]
     query: Annotated[str, Argument(help="Rows to judge; - reads JSON lines from stdin.")]
-    model: Annotated[
-        str | None, Option(help="Model that embeds images; the head knows layer and size.")
-    ] = None
-    embedding: Annotated[str | None, Option(help="Another layer than the head's own.")] = None
+    model: Annotated[Text, Option(help="Model that embeds images, as the head was made.")] = None
+    embedding: Annotated[Text, Option(help="Another layer than the head's own.")] = None
     out: Out = None
-    jsonl: Annotated[str | None, Option(help="Write JSON lines to this file, or - for stdout.")] = (
-        None
-    )
+    jsonl: Annotated[Text, Option(help="Write JSON lines to this file, or - for stdout.")] = None
     show: Annotated[int, Option("--head", help="Print this many rows.", min=0)] = 0
 
 
@@ -333,9 +306,7 @@ class ExploreOptions:
     browser: Annotated[
         bool, Option("--browser/--no-browser", help="Open the page, or only print its address.")
     ] = False
-    model: Annotated[
-        str | None, Option(help="The run's model, to embed pictures that are to be judged.")
-    ] = None
+    model: Annotated[Text, Option(help="The run's model, to embed pictures to judge.")] = None
     trust_pickle: TrustPickle = False
     trust_folder: TrustFolder = False
     quiet: Quiet = False
