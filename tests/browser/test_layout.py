@@ -76,6 +76,10 @@ def test_nothing_overflows_and_nothing_overlaps(visit, pages, name, width):
         assert page.evaluate("document.documentElement.scrollWidth") <= width
     if name == "compare":
         return
+    still = "n => n.scrollWidth <= n.clientWidth + 1"
+    assert all(page.locator("main figure").evaluate_all(f"all => all.map({still})"))
+    charts = page.locator("figure.broad > .scroll").evaluate_all(f"all => all.map({still})")
+    assert all(charts), "every chart fits the width there is"
     page.select_option("#review-form", "pairs")
     page.evaluate("document.querySelectorAll('main details').forEach(d => { d.open = true; })")
     assert page.evaluate(FAULTS) == []

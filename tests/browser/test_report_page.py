@@ -29,7 +29,7 @@ def shown_rows(page):
 
 
 def matching(page):
-    return int(page.inner_text("#gallery-count").split(" of ")[1].split()[0].replace(",", ""))
+    return int(page.inner_text("#gallery-count").split()[0].replace(",", ""))
 
 
 def test_every_section_opens_from_disk_without_error_or_request(visit, digits):
@@ -348,7 +348,12 @@ def test_the_threshold_table_follows_the_slider_and_the_curve(visit, digits):
     assert f"{100 * curve.coverage[20]:.1f} %" in facts
     assert f"{100 * curve.lower_bound[20]:.1f} %" in facts
     below = sum(c < curve.threshold[20] for c in audit.cases.confidence)
-    assert f"turned away {below}" in " ".join(page.inner_text("#threshold-away").split())
+    away = " ".join(page.inner_text("#threshold-away").split())
+    assert f"turned away {below}" in away
+    sure = zip(audit.cases.confidence, audit.cases.verdict, strict=True)
+    odd = sum(c >= curve.threshold[20] and verdict == "unfamiliar" for c, verdict in sure)
+    assert odd
+    assert f"of the accepted, {odd} unfamiliar" in away
     chart = page.locator("#risk-coverage svg.chart")
     chart.scroll_into_view_if_needed()
     box = chart.bounding_box()
@@ -564,7 +569,7 @@ def test_light_and_dark_follow_the_reader_and_can_be_switched(visit, digits, sch
 def test_without_a_script_the_main_facts_are_still_there(visit, digits):
     audit, _, path = digits
     page = visit(path, wait=False, java_script_enabled=False).page
-    said = page.inner_text("body")
+    said = page.inner_text("body").replace("\u00a0", " ")
     assert all(head.title in said for head in audit.heads)
     assert "What this report cannot tell you" in said
     assert audit.warnings[0] in said
@@ -666,3 +671,34 @@ def test_confusions_count_the_errors_of_the_rows_shown_and_select_them(visit, di
     label, predicted = (int(v) for v in first.get_attribute("data-confused").split("~"))
     first.click()
     assert matching(page) == pairs.count((label, predicted))
+
+
+def test_the_bar_of_what_is_selected_covers_neither_sections_nor_case(visit, digits):
+    page = visit(digits[2]).page
+    page.locator(".tile").nth(2).click()
+    page.locator(".card").first.click()
+    page.wait_for_selector("#panel .neighbors li")
+    page.evaluate("scrollTo({ top: 1800, behavior: 'instant' })")
+    page.wait_for_function("scrollY > 1700")
+    edges = page.evaluate(
+        "['#selection', '.side', '#panel'].map((s) => document.querySelector(s)"
+        ".getBoundingClientRect()).map((box, i) => (i ? box.top : box.bottom))"
+    )
+    assert edges[0] <= edges[1] + 1
+    assert edges[0] <= edges[2] + 1
+    assert page.evaluate(
+        "document.querySelector('#panel').getBoundingClientRect().bottom <= innerHeight + 1"
+    )
+
+
+def test_every_neighbor_of_a_case_has_a_picture_or_a_frame_in_its_place(visit, digits):
+    """Only some pictures are kept for rows that nobody must look at; the others leave no gap."""
+    page = visit(digits[2]).page
+    calm = next(r for r, v in enumerate(digits[0].cases.verdict) if v == "supported")
+    page.evaluate(f"location.hash = 'case={calm}'")
+    page.wait_for_selector("#panel .neighbors li")
+    for part in (".thumb", ".id wbr"):
+        assert (
+            page.locator("#panel .neighbors li").count()
+            == page.locator(f"#panel .neighbors li:has({part})").count()
+        )

@@ -41,6 +41,7 @@ def test_decided_labels_are_applied_written_down_and_audited(vicinal, files, run
     code, out, _ = vicinal("audit", *sets, "--apply", "decisions.csv", "-o", "mended")
     assert code == 0
     assert "labels_cleaned.csv" in out
+    assert f"{len(lines) - 1} of 400 labels change" in out
     cleaned = rows(tmp_path / "mended" / "labels_cleaned.csv")
     assert list(cleaned[0]) == ["id", "label", "was", "why"]
     before = np.load(files / "train.npz")["y"]

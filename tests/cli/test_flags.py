@@ -10,6 +10,7 @@ import pytest
 
 from vicinal.checks import InputError
 from vicinal.cli import verbs
+from vicinal.cli.__main__ import main
 from vicinal.cli.config import as_config, read_config
 from vicinal.cli.flags import NOT_SETTINGS
 from vicinal.cli.verbs import VERBS, AuditOptions
@@ -21,6 +22,18 @@ def test_the_table_of_verbs_names_every_module_that_has_one():
     assert modules == set(VERBS)
     for verb, options in VERBS.items():
         assert options.EXAMPLE.startswith(f"vicinal {verb}")
+
+
+def test_help_cuts_no_sentence_and_gives_every_example_a_line(capsys):
+    assert main(["--help"]) == 0
+    said = capsys.readouterr().out
+    assert "..." not in said.partition("Commands:")[2]
+    for verb, options in VERBS.items():
+        assert main([verb, "--help"]) == 0
+        lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
+        shown = [line for line in lines[lines.index("Examples:") :] if "vicinal " in line]
+        first = [line.split()[:3] for line in options.EXAMPLE.split("\n\n")]
+        assert [line.split()[:3] for line in shown] == first
 
 
 LOADED = """

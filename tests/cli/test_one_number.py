@@ -77,7 +77,7 @@ def samples(out):
 
 
 def page(out):
-    text = (out / "report.html").read_text()
+    text = (out / "report.html").read_text().replace("\u00a0", " ")
     packed = re.search(r'id="data">([^<]*)<', text)[1]
     return text, json.loads(gzip.decompress(base64.b64decode(packed)))
 

@@ -54,6 +54,28 @@ def test_a_named_space_is_raw_ned_on_the_mapped_rows(loud, space):
     assert_close(ned.predict_proba(q), plain.predict_proba(ned.space_(q)))
 
 
+def test_the_losses_that_are_told_are_of_the_same_rows_in_every_space(rng, monkeypatch):
+    """Raw rows are out of the race after 300 rows; what is said of them is of all 600 as well."""
+    scored = {}
+
+    def spied(form, task, count):
+        found = held_out(form, task, count)
+        scored.setdefault((form.name, len(found)), []).append(float(found.mean()))
+        return found
+
+    held_out = choosing.held_out_losses
+    monkeypatch.setattr(choosing, "held_out_losses", spied)
+    y = torch.arange(1000) % 4
+    x = torch.randn(1000, 20, generator=rng).double()
+    x[:, :6] += 2.0 * torch.eye(4).double()[y] @ torch.ones(4, 6).double().triu()
+    x[:, 6:] *= 6
+    losses = NEDClassifier(k=50, space="fit", **FITTED).fit(x, y).space_losses_
+    assert {"raw", "unit", "whitened"} <= losses.keys()
+    most = max(rows for _, rows in scored)
+    assert most > choosing.FIRST
+    assert all(loss in scored[name, most] for name, loss in losses.items())
+
+
 def test_the_chosen_space_is_better_than_raw_where_noise_is_loud(loud):
     (x, y), (q, t) = loud
     raw = NEDClassifier(k=50, **FITTED).fit(x, y)

@@ -27,6 +27,7 @@ from vicinal.report import (
     save_compare,
     save_report,
 )
+from vicinal.report.facts import effect_sentences, headline
 from vicinal.report.opening import actions, tiles
 from vicinal.report.two_runs import forest
 from vicinal.report.words import percent
@@ -141,7 +142,7 @@ def test_main_facts_are_in_the_text_without_a_script(digits):
     for line in (*audit.warnings, *audit.not_checked.values()):
         assert line in said
     assert "What this report cannot tell you" in said
-    assert "Showing 320 of 320 cases; all rows are in samples.csv." in said
+    assert "320 of 320 cases have a card; all rows are in samples.csv." in said
     assert audit.data.support.fingerprint in said
     assert percent(audit.map.preservation, 0) in said
 
@@ -169,7 +170,7 @@ def test_a_page_keeps_to_its_size_and_says_what_it_left_out(digits):
     audit, media, text, _ = digits
     small = render(audit, media, max_mb=0.29)
     assert len(small.encode()) <= 290_000 < len(text.encode())
-    shown = int(re.search(r"Showing (\d+) of 320 cases", small).group(1))
+    shown = int(re.search(r"(\d+) of 320 cases have a card", small).group(1))
     assert 0 < shown < 320
 
 
@@ -376,3 +377,17 @@ def test_heads_of_a_comparison_are_told_apart_by_their_names():
     names = ("logistic regression, raw", "logistic regression, scaled")
     lines = [dataclasses.replace(some, name=f"nll_{n}", title=f"NLL of {n}") for n in names]
     assert all(f">{name}<" in forest(lines) for name in names)
+
+
+def test_a_number_and_its_sign_of_percent_stay_on_one_line():
+    audit, media = table_audit()
+    said = "".join(Page(render(audit, media)).texts)
+    lines = [line for line in (*headline(audit), *effect_sentences(audit)) if " %" in line]
+    assert lines
+    assert all(line.replace(" %", "\u00a0%") in said for line in lines)
+
+
+def test_a_gate_says_in_words_which_way_its_measure_moved():
+    page = " ".join(" ".join(Page(render_compare(comparison())).texts).split())
+    assert "may not rise by more than 0.01; it rose by 0.02" in page
+    assert "may not fall by more than 0.02; it fell by 0.002" in page

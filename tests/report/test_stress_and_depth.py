@@ -36,7 +36,7 @@ def test_the_sentences_name_the_worst_what_slips_through_and_the_worst_case(audi
     assert "fog, severity 5" in worst
     assert "from 96.0 % to 40.0 %" in worst
     assert "4.0 % of 120 rows are wrong and called supported" in slips
-    assert "50.0 % right of 95.0 %" in attacked
+    assert "lower their accuracy from 95.0 % to 50.0 %" in attacked
     assert facts.stress_sentences(dataclasses.replace(audit, stress=None)) == []
 
 

@@ -165,11 +165,11 @@ def familiar_by(facts: Facts) -> str:
         return ""
     layers = [name.removeprefix("layer:") for name in own if name not in TITLES]
     said = [TITLES[name].split(":")[0] for name in own if name in TITLES]
-    said += [f"distances in {', '.join(layers)}"] if layers else []
+    said += [f"distances in layers {', '.join(layers)}"] if layers else []
     head = len(kept_parts(used))
     return (
-        f"Unfamiliar goes by {len(used)} parts here, {len(own)} of them the model's: "
-        f"{'; '.join(said)}. The saved head sees embeddings alone and goes by {head} parts."
+        f"The verdict unfamiliar combines {len(used)} scores here, {len(own)} of them the model's: "
+        f"{'; '.join(said)}. The saved head sees embeddings alone and combines {head}."
     )
 
 
@@ -287,16 +287,16 @@ def _auroc_and_fpr(inside: Tensor, outside: Tensor) -> tuple[float, float]:
 
 
 def _how(used: tuple[str, ...], titles: dict[str, str], chosen_on: int, reported_on: int) -> str:
-    where = f"reported on the {reported_on:,} foreign rows that chose nothing"
+    where = f"the table is of the other {reported_on:,} foreign rows"
     if used == usual_parts(tuple(titles)):
-        return f"the usual combination; nothing was surely better on {chosen_on:,} rows; {where}"
-    names = "all parts" if used == tuple(titles) else titles[used[0]]
+        return f"the usual combination: nothing was surely better on {chosen_on:,} rows; {where}"
+    names = "all scores" if used == tuple(titles) else titles[used[0]]
     return f"{names}, surely better than the usual combination on {chosen_on:,} rows; {where}"
 
 
 def untested() -> str:
     """What can be said of unknown inputs where no foreign set was given."""
-    sentence = "no known-foreign set was given (--foreign): the hit rate is not tested"
+    sentence = "no known-foreign set was given (--foreign), so the hit rate is not known"
     return (
         f"{sentence}. In {REFERENCE.pairs} reference pairs of sets {100 * REFERENCE.mean:.0f} % of "
         f"the foreign rows slipped through (median {100 * REFERENCE.median:.0f} %; up to "

@@ -136,13 +136,16 @@ def listen(
     unknown = None if foreign is None else captured(foreign, "foreign")
     if support.labels is None:
         raise InputError("`train` has no labels. Pass (x, y), or a Dataset of pairs.")
+    kept = distinct(support, names)
+    ends = bool(story) and torch.equal(support[story[-1]], support["output"])
+    story = tuple(name for name in kept if name in story or (ends and name == "output"))
     embedded, output = (support[embedding], query[embedding]), query["output"]
     job.tell("layers")
     some = sampled(len(support.labels), STORY_ROWS, settings.seed)
     votes, shares, neighborhoods = _layer_votes(support, query, story, some)
     others = {"query": query, "calib": held, "foreign": unknown}
     unknowns = model_scores(support, others, story, some)
-    layers = entangled(support, distinct(support, names), settings.seed)
+    layers = entangled(support, kept, settings.seed)
     if states:
         same = sampled(len(support.labels), HISTORY_ROWS, settings.seed)
         read = some_rows(train, same, "train")
@@ -256,10 +259,8 @@ def _layer_votes(
         share, best = (votes / k).max(1)
         classes.append(best)
         shares.append(share)
-        own = search.query(support[name].float(), k, exclude=place)
-        neighborhoods[name] = Neighborhood(
-            own.distances, some[own.indices], codes[some[own.indices]]
-        )
+        far, near = search.query(support[name].float(), k, exclude=place)
+        neighborhoods[name] = Neighborhood(far, some[near], codes[some[near]])
     return torch.stack(classes, 1), torch.stack(shares, 1), neighborhoods
 
 

@@ -40,9 +40,8 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 for _verb, _options in VERBS.items():
-    app.command(name=_verb, help=_options.__doc__, epilog=_options.EXAMPLE)(
-        command(_verb, _options)
-    )
+    _examples = f"Examples:\n\n{_options.EXAMPLE}"
+    app.command(name=_verb, help=_options.__doc__, epilog=_examples)(command(_verb, _options))
 
 
 def _version(asked: bool) -> None:
@@ -121,7 +120,7 @@ def _sentence(error: BaseException) -> str | None:
         said = str(error.format_message())
         verb = getattr(getattr(error, "ctx", None), "command", None)
         missing = type(error).__name__ == "MissingParameter" and getattr(verb, "epilog", None)
-        return f"{said} For example: {missing}" if missing else said
+        return f"{said} For example: {missing.splitlines()[2]}" if missing else said
     if isinstance(error, vicinal.InputError):
         return str(error)
     from vicinal.cli.user_code import described, is_theirs

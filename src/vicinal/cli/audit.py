@@ -77,6 +77,11 @@ def run(options: AuditOptions) -> None:
         )
     clock = console.clock = Clock("reading")
     prepared = prepare(options, console)
+    if (decided := prepared.tables.get(CLEANED)) is not None:
+        changed = sum(label != was for _, label, was, _ in decided[1:])
+        console.print(
+            f"apply    {options.apply}: {changed:,} of {len(decided) - 1:,} labels change"
+        )
     folder = options.out or next_folder(Path("runs"), "audit")
     with locked(folder, "run"):
         if options.fresh:
@@ -124,7 +129,7 @@ def _data(audit: Audit) -> Iterator[str]:
     if audit.scale is not None:
         yield f"{'scale':<8} {audit.scale.how}"
     if audit.search is not None:
-        yield f"neighbors: {audit.search.how}"
+        yield f"{'search':<8} {audit.search.how}"
     yield ""
 
 
@@ -186,7 +191,7 @@ def _findings(audit: Audit) -> Iterator[str]:
         yield f"  classes    {a} ↔ {b} share {percent(top.share, 0)} of between-class weight"
     for why in dict.fromkeys(audit.not_checked.values()):
         sections = [section for section, reason in audit.not_checked.items() if reason == why]
-        yield f"  not checked: {', '.join(sections)} ({why})"
+        yield f"  not checked: {', '.join(sections)}: {why}"
     yield ""
 
 

@@ -83,6 +83,8 @@ class Clock:
         spent = self.seconds()
         total = sum(spent.values())
         parts = [f"{name} {s:.1f}" for name, s in spent.items() if s >= 0.05 * total]
+        if (rest := sum(s for s in spent.values() if s < 0.05 * total)) >= 0.05:
+            parts.append(f"the rest {rest:.1f}")
         return f"took   {total:.1f} s: {' · '.join(parts)}"
 
 

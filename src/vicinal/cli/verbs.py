@@ -13,40 +13,49 @@ from typing import Annotated, Any, ClassVar
 
 from typer import Argument, Option
 
-Out = Annotated[Path | None, Option("--out", "-o", help="Where to write.")]
-Seed = Annotated[int, Option(help="The same seed gives the same numbers.", min=0, max=2**32 - 1)]
-Quiet = Annotated[bool, Option("--quiet", "-q", help="Say nothing but warnings.")]
-Fresh = Annotated[bool, Option(help="Start anew; ignore what a stopped run left.")]
-Metric = Annotated[str, Option(help="l2 or cosine.")]
-DropBad = Annotated[bool, Option(help="Skip rows with NaN/Inf; list them.")]
+Text = str | None
+Out = Annotated[Path | None, Option("--out", "-o", help="Where to write; by default a new name.")]
+Seed = Annotated[
+    int,
+    Option(
+        help="For what is drawn at random; the same seed gives the same numbers.",
+        min=0,
+        max=2**32 - 1,
+    ),
+]
+Quiet = Annotated[bool, Option("--quiet", "-q", help="Print warnings only.")]
+Fresh = Annotated[bool, Option(help="Start over, without what a stopped run left.")]
+Metric = Annotated[str, Option(help="Distance between rows: l2 or cosine.")]
+DropBad = Annotated[bool, Option(help="Leave out rows with NaN or Inf, and list them.")]
 TargetAccuracy = Annotated[
     float | None,
     Option(
-        help="Accuracy the accepted rows keep; default: the highest of 0.90, 0.95, 0.97, 0.99 "
-        "that half of the rows can meet."
+        help="Accuracy that accepted rows must have; by default the highest of 0.90, 0.95, 0.97 "
+        "and 0.99 that half of the rows can meet."
     ),
 ]
-TrustPickle = Annotated[bool, Option(help="Load pickled objects. They can run any code.")]
-Unfamiliar = Annotated[float, Option(help="Share of ordinary rows that may be called so.")]
-TrustFolder = Annotated[bool, Option(help="Run the model that config.json names. It is code.")]
-On = Annotated[str | None, Option(help="ray, or ray://host:10001: work in a Ray cluster.")]
+TrustPickle = Annotated[bool, Option(help="Load pickles, which can run any code.")]
+Unfamiliar = Annotated[float, Option(help="Share of ordinary rows that may be called unfamiliar.")]
+TrustFolder = Annotated[bool, Option(help="Run the model that config.json names, which is code.")]
+On = Annotated[Text, Option(help="Work on a Ray cluster: ray, or ray://host:10001.")]
 LARGEST = 4096  # pixels of a side
 METRICS = ("l2", "cosine")
+MODEL = "file.py:factory, pkg.module:factory, .ts, .pt2, timm:NAME, hf:NAME or folder."
 
 
 @dataclass(frozen=True, kw_only=True)
 class DataOptions:
     """Which key or column holds what, where the usual names do not."""
 
-    embedding_key: Annotated[str | None, Option(help="Key or column of the embeddings.")] = None
-    label_key: Annotated[str | None, Option(help="Key or column of the labels.")] = None
-    id_col: Annotated[str | None, Option(help="Key or column of the ids.")] = None
-    image_col: Annotated[str | None, Option(help="Images, or paths of images.")] = None
-    text_col: Annotated[str | None, Option(help="Key or column of the texts.")] = None
+    embedding_key: Annotated[Text, Option(help="Key or column of the embeddings.")] = None
+    label_key: Annotated[Text, Option(help="Key or column of the labels.")] = None
+    id_col: Annotated[Text, Option(help="Key or column of the ids.")] = None
+    image_col: Annotated[Text, Option(help="Key or column of images or their paths.")] = None
+    text_col: Annotated[Text, Option(help="Key or column of the texts.")] = None
     media_root: Annotated[
-        Path | None, Option(help="Folder that paths of pictures in data files may name.")
+        Path | None, Option(help="Folder below which pictures that a data file names may lie.")
     ] = None
-    align: Annotated[str | None, Option(help="'ids': match labels to rows by id.")] = None
+    align: Annotated[Text, Option(help="'ids' matches labels to rows by their ids.")] = None
     trust_pickle: TrustPickle = False
 
 
@@ -54,22 +63,20 @@ class DataOptions:
 class VectorOptions:
     """How stored features become one vector per row."""
 
-    pool: Annotated[str | None, Option(help="mean, max or flatten, for 4-D features.")] = None
-    transpose: Annotated[bool, Option(help="Embeddings are stored as (d, n).")] = False
+    pool: Annotated[Text, Option(help="4-D features to vectors: mean, max or flatten.")] = None
+    transpose: Annotated[bool, Option(help="The embeddings are stored as (dims, rows).")] = False
 
 
 @dataclass(frozen=True, kw_only=True)
 class ModelOptions:
     """How a model is made ready."""
 
-    weights: Annotated[str | None, Option(help="Checkpoint for --model.")] = None
+    weights: Annotated[Text, Option(help="Checkpoint for the model.")] = None
     model_arg: Annotated[
         list[str] | None, Option(help="name=value for the factory; repeatable.")
     ] = None
-    output: Annotated[str | None, Option(help="Which of several model outputs are the logits.")] = (
-        None
-    )
-    online: Annotated[bool, Option(help="Let hf:, timm: and others download a model.")] = False
+    output: Annotated[Text, Option(help="Which of the model's outputs are the logits.")] = None
+    online: Annotated[bool, Option(help="Let hf:, timm: and the like download a model.")] = False
     trust_pickle: TrustPickle = False
 
 
@@ -78,9 +85,10 @@ class ClassOptions:
     """What the model's outputs stand for, in their order."""
 
     classes: Annotated[
-        str | None, Option(help="In the order of the model's outputs: a file, or a,b,c.")
+        str | None,
+        Option(help="Class names in the order of the model's outputs: a file, or a,b,c."),
     ] = None
-    labels: Annotated[Path | None, Option(help="The same as a file, one name per line.")] = None
+    labels: Annotated[Path | None, Option(help="The same, in a file, one name a line.")] = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,28 +96,24 @@ class ImageOptions:
     """How images are read for a model."""
 
     size: Annotated[
-        int | None, Option(help="Resize images to this square.", min=1, max=LARGEST)
+        int | None, Option(help="Resize images to so many pixels a side.", min=1, max=LARGEST)
     ] = None
-    gray: Annotated[bool, Option(help="Read images with one channel.")] = False
-    mean: Annotated[str | None, Option(help="Subtracted from pixels in [0, 1]: 0.5 or r,g,b.")] = (
-        None
-    )
-    std: Annotated[str | None, Option(help="What they are then divided by: 0.5 or r,g,b.")] = None
+    gray: Annotated[bool, Option(help="Read images as gray, with one channel.")] = False
+    mean: Annotated[Text, Option(help="To subtract from pixels in [0, 1]: 0.5, or r,g,b.")] = None
+    std: Annotated[Text, Option(help="Deviation to divide by then: 0.5, or r,g,b.")] = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class ConsoleOptions:
     """What is printed, and where."""
 
-    as_json: Annotated[bool, Option("--json", help="Print the result as JSON on stdout, only.")] = (
-        False
-    )
+    as_json: Annotated[bool, Option("--json", help="Print JSON on stdout, nothing else.")] = False
     quiet: Quiet = False
 
 
 @dataclass(frozen=True, kw_only=True)
 class DemoOptions(ConsoleOptions):
-    """Digits with planted wrong labels and planted letters: an audit that says what it missed."""
+    """Audit bundled digits with planted errors: what is found?"""
 
     EXAMPLE: ClassVar[str] = "vicinal demo -o vicinal-demo"
 
@@ -121,23 +125,21 @@ class DemoOptions(ConsoleOptions):
 class AuditOptions(
     DataOptions, VectorOptions, ModelOptions, ClassOptions, ImageOptions, ConsoleOptions
 ):
-    """How far may each prediction be trusted, which labels look wrong, and who says so."""
+    """How far to trust each prediction, and which labels look wrong."""
 
     EXAMPLE: ClassVar[str] = (
-        "vicinal audit train.npz test.npz --target-accuracy 0.99   ·   "
+        "vicinal audit train.npz test.npz --target-accuracy 0.99\n\n"
         "vicinal audit photos/train photos/test --model net.py:make --weights w.pt"
     )
 
-    support: Annotated[
-        str | None, Argument(help="Labeled reference rows: file, folder, pattern.")
-    ] = None
-    query: Annotated[str | None, Argument(help="Rows to judge.")] = None
-    calib: Annotated[str | None, Option(help="Held-out rows to fit on.")] = None
-    foreign: Annotated[str | None, Option(help="Rows of none of the classes: would it show?")] = (
+    support: Annotated[Text, Argument(help="Labeled reference rows: file, folder or pattern.")] = (
         None
     )
+    query: Annotated[Text, Argument(help="Rows to judge; without them each support row is.")] = None
+    calib: Annotated[Text, Option(help="Held-out labeled rows to fit on.")] = None
+    foreign: Annotated[Text, Option(help="Rows of no known class to test with.")] = None
     out: Out = None
-    k: Annotated[str, Option(help="Neighbors that vote, or auto.")] = "auto"
+    k: Annotated[str, Option(help="How many neighbors vote, or auto.")] = "auto"
     metric: Metric = "l2"
     normalize: Annotated[
         bool, Option("--normalize/--no-normalize", help="Scale every row to length 1 first.")
@@ -145,49 +147,49 @@ class AuditOptions(
     space: Annotated[
         str,
         Option(
-            help="Where rows are compared: raw, unit, centered-unit, standardized, whitened, "
-            "learned, or fit: what held-out rows choose."
+            help="Space in which rows are compared: raw, unit, centered-unit, standardized, "
+            "whitened, learned; fit takes what is best on held-out rows."
         ),
     ] = "fit"
-    map: Annotated[str, Option(help="tsne keeps neighbors near; linear is quicker; none.")] = "tsne"
+    map: Annotated[
+        str, Option(help="Map on the page: tsne keeps neighbors, linear is quicker, or none.")
+    ] = "tsne"
     search: Annotated[
-        str, Option(help="Who finds neighbors: exact, faiss, or auto: what costs less here.")
+        str, Option(help="How neighbors are found: exact, faiss, or auto, the cheaper one.")
     ] = "auto"
-    recall: Annotated[float, Option(help="Share of the true neighbors to find, at least.")] = 0.98
+    recall: Annotated[float, Option(help="Share of true neighbors to find.")] = 0.98
     target_accuracy: TargetAccuracy = None
     unfamiliar: Unfamiliar = 0.05
-    prior: Annotated[str, Option(help="Class shares: support, uniform.")] = "support"
-    ignore_unknown: Annotated[bool, Option(help="Do not score classes the support lacks.")] = False
-    force_ece: Annotated[bool, Option(help="ECE even on few rows.")] = False
-    model: Annotated[
-        str | None, Option(help="file.py:factory, pkg.module:factory, .ts, .pt2, timm:, hf:.")
-    ] = None
-    embedding: Annotated[str | None, Option(help="Layer to search in; default: last but one.")] = (
+    prior: Annotated[str, Option(help="Class shares to expect: support or uniform.")] = "support"
+    ignore_unknown: Annotated[bool, Option(help="Do not score classes that the support lacks.")] = (
+        False
+    )
+    force_ece: Annotated[bool, Option(help="Print the ECE even of few rows.")] = False
+    model: Annotated[Text, Option(help=MODEL)] = None
+    embedding: Annotated[Text, Option(help="Layer to search in; by default the last but one.")] = (
         None
     )
-    layer: Annotated[list[str] | None, Option(help="Layer for the story; repeatable.")] = None
+    layer: Annotated[list[str] | None, Option(help="Layer to report on too; repeatable.")] = None
     stress: Annotated[
         bool | None,
         Option(
             "--stress/--no-stress",
-            help="All corruptions and attacks on images, or none; by default a few.",
+            help="Try every corruption and attack on the images, or none; by default a few.",
         ),
     ] = None
     checkpoints: Annotated[
-        str | None, Option(help="'ckpt/*.pt': entanglement by layer over training.")
+        Text, Option(help="Weights over training, 'ckpt/*.pt': entanglement by layer.")
     ] = None
-    apply: Annotated[
-        Path | None, Option(help="Decisions exported from the page: relabel first.")
-    ] = None
+    apply: Annotated[Path | None, Option(help="decisions.csv of the page: relabel first.")] = None
     drop_bad: DropBad = False
-    no_images: Annotated[bool, Option(help="No thumbnails.")] = False
-    hash_ids: Annotated[bool, Option(help="Ids as checksums.")] = False
-    max_mb: Annotated[float, Option(help="Size of the page.", min=0.1, max=1000.0)] = 10.0
+    no_images: Annotated[bool, Option(help="No thumbnails on the page.")] = False
+    hash_ids: Annotated[bool, Option(help="Write checksums instead of ids.")] = False
+    max_mb: Annotated[float, Option(help="Largest size of the page.", min=0.1, max=1000.0)] = 10.0
     seed: Seed = 0
-    config: Annotated[Path | None, Option(help="Settings of an earlier run (config.json).")] = None
+    config: Annotated[Path | None, Option(help="config.json of a run to repeat.")] = None
     trust_folder: TrustFolder = False
     memory: Annotated[
-        str | None, Option(help="2GB: what may be taken; rows are then streamed.")
+        Text, Option(help="Memory to use at most, such as 2GB; rows are streamed if need be.")
     ] = None
     on: On = None
     fresh: Fresh = False
@@ -195,72 +197,66 @@ class AuditOptions(
 
 @dataclass(frozen=True, kw_only=True)
 class EmbedOptions(ModelOptions, ImageOptions, DataOptions, ConsoleOptions):
-    """Run a model over data and keep layers; interrupted, the same command goes on."""
+    """Run a model over data and keep its layers; can be interrupted."""
 
     EXAMPLE: ClassVar[str] = (
         "vicinal embed model.py:make photos/ --weights w.pt --layer fc1 -o train-embeddings"
     )
 
-    model: Annotated[
-        str, Argument(help="file.py:factory, pkg.module:factory, .ts, .pt2, timm:, hf:.")
-    ]
-    data: Annotated[str, Argument(help="Image folder, .npz, .npy or module:dataset.")]
+    model: Annotated[str, Argument(help=MODEL)]
+    data: Annotated[str, Argument(help="An image folder, .npz, .npy or module:dataset.")]
     layer: Annotated[list[str] | None, Option(help="Layer to keep; repeatable.")] = None
     out: Out = None
-    pool: Annotated[str, Option(help="flatten, mean, max or first.")] = "flatten"
+    pool: Annotated[
+        str, Option(help="What becomes of maps and tokens: flatten, mean, max or first.")
+    ] = "flatten"
     batch_size: Annotated[int, Option(help="Rows per forward pass.", min=1, max=2**20)] = 256
-    device: Annotated[str, Option(help="auto, cpu, cuda, cuda:1, mps.")] = "auto"
+    device: Annotated[str, Option(help="auto, cpu, cuda, cuda:1 or mps.")] = "auto"
     on: On = None
     fresh: Fresh = False
 
 
 @dataclass(frozen=True, kw_only=True)
 class FitOptions(DataOptions, VectorOptions, ConsoleOptions):
-    """Fit temperature and thresholds, and write a .vic file that predict and your service load."""
+    """Fit a head to keep: a .vic file for predict and your service."""
 
     EXAMPLE: ClassVar[str] = (
         "vicinal fit train.npz --calib val.npz --target-accuracy 0.99 -o trust.vic"
     )
 
-    support: Annotated[str, Argument(help="Labeled reference rows; or a table, pg:TABLE.")]
-    store: Annotated[
-        str | None, Option(help="pg:TABLE: keep the rows there, not in the .vic file.")
-    ] = None
-    calib: Annotated[str | None, Option(help="Held-out labeled rows.")] = None
+    support: Annotated[str, Argument(help="Labeled reference rows, or a table as pg:TABLE.")]
+    store: Annotated[Text, Option(help="Keep the rows in pg:TABLE, not in the .vic file.")] = None
+    calib: Annotated[Text, Option(help="Held-out labeled rows.")] = None
     target_accuracy: TargetAccuracy = None
     unfamiliar: Unfamiliar = 0.05
     out: Out = None
-    k: Annotated[int | None, Option(help="Neighbors that vote.", min=1)] = None
+    k: Annotated[int | None, Option(help="How many neighbors vote.", min=1)] = None
     metric: Metric = "l2"
     drop_bad: DropBad = False
 
 
 @dataclass(frozen=True, kw_only=True)
 class PredictOptions(DataOptions, VectorOptions, ModelOptions, ImageOptions, ConsoleOptions):
-    """Label, confidence, credibility, verdict and reason of each row; one line each."""
+    """Judge rows by a .vic file: label, confidence, verdict, reason."""
 
     EXAMPLE: ClassVar[str] = (
-        "vicinal predict trust.vic new.npz   ·   "
-        "vicinal predict trust.vic photos/ --model net.py:make   ·   "
+        "vicinal predict trust.vic new.npz\n\n"
+        "vicinal predict trust.vic photos/ --model net.py:make\n\n"
         "cat rows.jsonl | vicinal predict trust.vic - --jsonl -"
     )
 
-    head: Annotated[Path, Argument(help="A .vic file of fit or audit.")]
+    head: Annotated[Path, Argument(help="A .vic file that fit or audit wrote.")]
     query: Annotated[str, Argument(help="Rows to judge; - reads JSON lines from stdin.")]
-    model: Annotated[
-        str | None, Option(help="What embeds images; layer and size are the head's own.")
-    ] = None
-    embedding: Annotated[str | None, Option(help="Another layer than the head's own.")] = None
+    model: Annotated[Text, Option(help="Model that embeds images, as the head was made.")] = None
+    embedding: Annotated[Text, Option(help="Another layer than the head's own.")] = None
     out: Out = None
-    jsonl: Annotated[str | None, Option(help="Write JSON lines to this file, or - for stdout.")] = (
-        None
-    )
+    jsonl: Annotated[Text, Option(help="Write JSON lines to this file, or - for stdout.")] = None
     show: Annotated[int, Option("--head", help="Print this many rows.", min=0)] = 0
 
 
 @dataclass(frozen=True, kw_only=True)
 class CompareOptions(ConsoleOptions):
-    """Differences with paired 95 % intervals; what changed, was fixed, was broken."""
+    """Compare two runs row by row, with gates for CI."""
 
     EXAMPLE: ClassVar[str] = (
         'vicinal compare runs/base runs/new --fail-if "ece > +0.01" --fail-if "coverage < -0.02"'
@@ -269,7 +265,7 @@ class CompareOptions(ConsoleOptions):
     a: Annotated[Path, Argument(help="The run to compare with.")]
     b: Annotated[Path, Argument(help="The run to judge.")]
     fail_if: Annotated[
-        list[str] | None, Option(help="'ece > +0.01': a gate; exit code 1 if it is true.")
+        list[str] | None, Option(help="A gate such as 'ece > +0.01': exit code 1 where it is true.")
     ] = None
     out: Out = None
     markdown: Annotated[bool, Option("--md", help="Print the table as Markdown.")] = False
@@ -278,19 +274,20 @@ class CompareOptions(ConsoleOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class LayersOptions(ModelOptions, ConsoleOptions):
-    """List layer names, kinds and parameter counts; with --input also output shapes."""
+    """List the layers of a model: names, kinds, parameters, shapes."""
 
     EXAMPLE: ClassVar[str] = "vicinal layers model.py:make --weights w.pt --input 1,28,28"
 
     model: Annotated[str, Argument(help="file.py:factory or pkg.module:factory.")]
     shape: Annotated[
-        str | None, Option("--input", help="Shape of one input, e.g. 3,224,224: show shapes.")
+        str | None,
+        Option("--input", help="Shape of one input, such as 3,224,224: shows output shapes too."),
     ] = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class CheckOptions(DataOptions, VectorOptions, ConsoleOptions):
-    """Validate inputs only: shapes, labels, NaN, dimensions that match. Exit code 2 if not."""
+    """Check data files and heads only; exit code 2 if one is bad."""
 
     EXAMPLE: ClassVar[str] = "vicinal check train.npz test.npz"
 
@@ -300,18 +297,16 @@ class CheckOptions(DataOptions, VectorOptions, ConsoleOptions):
 
 @dataclass(frozen=True, kw_only=True)
 class ExploreOptions:
-    """Serve the page of a run on 127.0.0.1, read-only, behind a token in its address."""
+    """Serve the page of a run on 127.0.0.1 and judge new rows there."""
 
     EXAMPLE: ClassVar[str] = "vicinal explore runs/audit-0001"
 
-    folder: Annotated[Path, Argument(help="Folder of an audit.")]
-    port: Annotated[int, Option(help="0: any free port.", min=0, max=65535)] = 0
+    folder: Annotated[Path, Argument(help="The folder that an audit wrote.")]
+    port: Annotated[int, Option(help="Port; 0 takes any free one.", min=0, max=65535)] = 0
     browser: Annotated[
         bool, Option("--browser/--no-browser", help="Open the page, or only print its address.")
     ] = False
-    model: Annotated[
-        str | None, Option(help="The run's model, typed: it embeds pictures to judge.")
-    ] = None
+    model: Annotated[Text, Option(help="The run's model, to embed pictures to judge.")] = None
     trust_pickle: TrustPickle = False
     trust_folder: TrustFolder = False
     quiet: Quiet = False

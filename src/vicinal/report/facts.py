@@ -29,8 +29,8 @@ MEANING = {
 
 
 SAVED_HEAD = (
-    "The saved head is fitted on all rows, each verdict here without its row: near a border the "
-    "two may differ."
+    "The saved head is fitted on all rows, each verdict here without its own row: near a "
+    "threshold the two may differ."
 )
 
 
@@ -165,8 +165,8 @@ def label_sentences(audit: Audit) -> list[str]:
     for pair in found.alike[:3]:
         a, b = (short(audit.classes[c], 32) for c in (pair.a, pair.b))
         lines.append(
-            f"{a} and {b} may be one class: told apart {percent(max(pair.apart, 0), 0)} as well as "
-            "classes that never mix."
+            f"{a} and {b} may be one class: they are told apart only "
+            f"{percent(max(pair.apart, 0), 0)} as well as classes that never mix."
         )
     if found.ambiguous is not None and found.ambiguous.rows:
         lines.append(
@@ -227,11 +227,11 @@ def limits(audit: Audit) -> list[str]:
         lines.append("Whether unknown inputs would be caught was not tested; see Not checked.")
     if audit.network is not None:
         lines.append(
-            "Network-view similarity is offset and only its ranks are comparable, so percentiles "
-            "are shown, not counts of neighbors."
+            "Similarity in the network's view has no fixed zero: only ranks can be compared, so "
+            "percentiles are shown, not counts of neighbors."
         )
     if audit.stress:
-        lines.append("The attacks are non-adaptive: surviving them is not robustness.")
+        lines.append("A model that survives these attacks may fall to others.")
     if audit.map is not None:
-        lines.append("The map is a shadow: distances on it are not the distances that vote.")
+        lines.append("Distances on the map are not the distances that vote.")
     return lines

@@ -89,7 +89,7 @@ def labels_tile(audit: Audit) -> Tile:
     if found is None:
         return Tile("labels", "Labels to review", 0, "not checked", "", "section=labels")
     of = f"of {plural(found.checked, 'support label')}"
-    detail = "No contradiction found; labels learned by heart would not show."
+    detail = "No contradiction found. Labels that a model has memorized would not show."
     if found.suspects:
         detail = "Contradicted by their own neighborhood."
         if found.wrong is not None:
@@ -107,12 +107,12 @@ def scope_tile(audit: Audit) -> Tile:
     if audit.unknowns is not None:
         u = audit.unknowns
         detail = (
-            f"{percent(u.parts[0].flagged, 0)} of known-foreign rows are noticed, "
+            f"{percent(u.parts[0].flagged, 0)} of known-foreign rows are noticed; "
             f"{percent(u.supported, 0)} would pass as supported."
         )
     else:
         labeled, wrong = wrong_of(audit, rows)
-        detail = "More foreign than nearly all held-out rows: their confidence means nothing."
+        detail = "More foreign than nearly all held-out rows, so their confidence means nothing."
         if labeled:
             verb = "is" if wrong == 1 else "are"
             detail += f" {count(wrong)} of {count(labeled)} with a label {verb} wrong."
@@ -155,13 +155,11 @@ def people_action(audit: Audit) -> Action | None:
         return None
     labeled, wrong = wrong_of(audit, rows)
     _, all_wrong = wrong_of(audit, list(range(len(audit.cases.id))))
-    share = len(rows) / len(audit.cases.id)
-    effect = f"{percent(share, 0)} of the inputs, all that are not supported."
+    held = ": all that are not supported"
     if labeled and all_wrong:
-        effect = (
-            f"{percent(share, 0)} of the inputs hold {count(wrong)} of the {count(all_wrong)} "
-            f"errors ({percent(wrong / all_wrong, 0)})."
-        )
+        part = percent(wrong / all_wrong, 0)
+        held = f" and hold {count(wrong)} of the {plural(all_wrong, 'error')} ({part})"
+    effect = f"They are {percent(len(rows) / len(audit.cases.id), 0)} of the inputs{held}."
     title = f"Send {plural(len(rows), 'row')} to people"
     return Action("people", title, effect, "Download the list")
 
@@ -198,6 +196,6 @@ def beyond_confidence(audit: Audit, least: float) -> str:
     why = {"unfamiliar": "unfamiliar", "contested": "contested by their neighbors",
            "isolated": "isolated"}  # fmt: skip
     others = [f"{count(found[key])} {words}" for key, words in why.items() if found[key]]
-    kept = f"Of {plural(len(sure), 'row')} this confident {count(found['supported'])} are supported"
+    kept = f"Of {plural(len(sure), 'row')} as sure, {count(found['supported'])} are supported"
     go = "goes" if len(sure) - found["supported"] == 1 else "go"
     return f"{kept}; {' and '.join(others)} {go} to people." if others else f"{kept}."

@@ -11,6 +11,7 @@ import base64
 import functools
 import hashlib
 import html
+import re
 from collections.abc import Callable, Sequence
 from importlib import resources
 from pathlib import Path
@@ -199,16 +200,11 @@ def page(view: dict[str, Any], payload: Payload, token: str | None = None) -> st
 def policy(script: str, style: str, live: bool) -> str:
     """What the page may do: run its own script, apply its own style, show inline images."""
     own = "'self' " if live else ""
-    return "; ".join(
-        [
-            "default-src 'none'",
-            f"script-src '{integrity(script)}'",
-            f"style-src {own}'{integrity(style)}'",
-            f"img-src {own}data:",
-            *(["connect-src 'self'"] if live else []),
-            "base-uri 'none'",
-            "form-action 'none'",
-        ]
+    connect = "connect-src 'self'; " if live else ""
+    return (
+        f"default-src 'none'; script-src '{integrity(script)}'; "
+        f"style-src {own}'{integrity(style)}'; img-src {own}data:; {connect}"
+        "base-uri 'none'; form-action 'none'"
     )
 
 
@@ -229,6 +225,8 @@ def environment() -> jinja2.Environment:
         loader=jinja2.FunctionLoader(asset),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
+        # A number stays on one line with its sign of percent.
+        finalize=lambda v: re.sub(r"(?<=\d) %", "\u00a0%", v) if type(v) is str else v,
         trim_blocks=True,
         lstrip_blocks=True,
     )

@@ -100,18 +100,18 @@ def gate_words(gate: Gate, record: Comparison) -> str:
         asked = f"{what} may not {way} by more than {limit}{' %' if share else ''}"
     if gate.value is None:
         return f"{asked}; it could not be measured"
-    value = f"{gate.value:+.4g}" if signed_limit else f"{gate.value:.4g}"
-    found = value.replace("-", "−")
-    return f"{asked}; it {'changed by' if signed_limit else 'is'} {found}"
+    found = f"{abs(gate.value) if signed_limit else gate.value:.4g}".replace("-", "−")
+    moved = "is" if not signed_limit else "rose by" if gate.value >= 0 else "fell by"
+    return f"{asked}; it {moved} {found}"
 
 
 def headline(record: Comparison) -> str:
-    """What got better and worse in the answers that are kept; then how many heads agree."""
+    """What got better and worse in the recommended heads; then how many heads agree."""
     groups: dict[str, list[str]] = {}
     for delta in (d for d in record.deltas if d.paired and d.head is None):
         groups.setdefault(delta.finding, []).append(delta.title)
     parts = [f"{kind}: {', '.join(groups[kind])}" for kind in ("better", "worse") if kind in groups]
-    said = "No evidence of a difference in the answers that are kept."
+    said = "No evidence of a difference between the recommended heads."
     if parts:
         said = "; ".join(parts)[0].upper() + "; ".join(parts)[1:] + "."
     losses = [d.finding for d in record.deltas if d.name.startswith("nll_") and d.low is not None]

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 DEFAULT_K = 100  # of NED: as many neighbors, or the whole of a smaller support
 FOLDS = 5
-FIRST, SCORED = 300, 600  # rows that score every candidate, and those still in the running
+FIRST, SCORED = 300, 600  # rows that sort candidates out, and rows that decide
 POOL = 4_000  # rows to choose by, or 20 per class
 FORMS = (Whitening(0.3, "sphere"), Whitening(0.3, "columns"))  # the better one goes on
 FEW = 10  # rows with which nothing can be chosen
@@ -151,7 +151,7 @@ def pool_of(task: Task) -> Task:
 
 
 def choose(name: str, task: Task, *, learn: bool) -> tuple[Form, dict[str, Losses]]:
-    """The form that is named or wins, and the losses of all that were scored, simplest first.
+    """The form that is named or wins, and the losses of all on the same rows, simplest first.
 
     ``learn``: a learned space may be tried, which it is where whitening is the best so far.
     """
@@ -166,7 +166,7 @@ def choose(name: str, task: Task, *, learn: bool) -> tuple[Form, dict[str, Losse
     running, learn = in_reach(losses, errors=3), name == "learned" or (name == "fit" and learn)
     count = SCORED if len(running) > 1 or learn else FIRST
     if len(task.x) > FIRST < count:
-        losses |= {title: held_out_losses(forms[title], task, count) for title in running}
+        losses = {title: held_out_losses(forms[title], task, count) for title in losses}
     best = min(running, key=lambda title: float(losses[title].mean()))
     if learn and best == "whitened":
         forms["learned"] = _learned(forms["whitened"], task)

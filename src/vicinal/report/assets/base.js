@@ -34,6 +34,8 @@ const mark = (verdict) =>
     svg('use', { href: `#m-${VERDICTS[verdict]}` }));
 
 const name = (text) => el('bdi', { text });
+// A line may end after a slash: cat/00012.png stays whole below cat/.
+const pathName = (text) => el('bdi', {}, ...text.split(/(?<=\/)/).flatMap((part) => [part, el('wbr')]));
 const rowName = (id, row) => (id === String(row) ? `row ${id}` : id); // rows without ids are their numbers
 const clip = (text, n) => (text.length > n ? text.slice(0, n - 1) + '…' : text);
 const whole = (n) => (n === null || n === undefined ? '–' : n.toLocaleString('en-US'));

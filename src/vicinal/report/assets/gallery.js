@@ -27,7 +27,7 @@ function drawGallery() {
   $('#gallery').replaceChildren(...shown.slice(0, limit).map(card));
   if (!shown.length) $('#gallery').append(el('p', { class: 'none', text: D.cases.row.length < D.total ? 'No card matches these filters. Rows without a card are in samples.csv.' : 'No card matches these filters.' }));
   $('#more').hidden = shown.length <= limit;
-  $('#gallery-count').textContent = `${whole(Math.min(limit, shown.length))} of ${whole(shown.length)} matching cards${matched > shown.length ? `; ${whole(matched - shown.length)} more rows match and have no card in this file` : ''}`;
+  $('#gallery-count').textContent = `${whole(shown.length)} ${shown.length === 1 ? 'card matches' : 'cards match'}${shown.length > limit ? `; the first ${whole(limit)} are shown` : ''}${matched > shown.length ? `; ${whole(matched - shown.length)} more rows match and have no card in this file` : ''}`;
   drawFilters();
 }
 

@@ -10,15 +10,16 @@ function neighborList(neighbors, winner, measures) {
     const other = D.support.label[s] !== winner;
     const label = D.classes[D.support.label[s]];
     const item = el('li', { class: other ? 'other' : null, title: clip(`${D.support.id[s]} · ${measures.title(n)}`, 200) });
-    if (D.kind === 'images' && D.tiles.support[s] >= 0) {
+    if (D.kind === 'images') {
       const image = thumb('support', s, 60);
+      if (D.tiles.support[s] < 0) Object.assign(image, { className: 'thumb none', title: 'not among the pictures of this file' });
       if (other) image.classList.add('other');
       item.append(image);
     }
     item.append(
       el('div', { class: 'who' }, name(clip(label, 40)), el('span', { class: 'quiet', text: measures.value(n) })),
       meter(measures.share[n] / most, other),
-      el('div', { class: 'id' }, name(clip(rowName(D.support.id[s], D.support.row[s]), 60))));
+      el('div', { class: 'id' }, pathName(clip(rowName(D.support.id[s], D.support.row[s]), 60))));
     if (D.kind === 'texts') item.append(text('support', s));
     list.append(item);
   });

@@ -22,7 +22,7 @@ function startThreshold() {
     const rows = [['coverage', percent(curve.coverage[i])], ['accuracy', percent(curve.accuracy[i])], ['accepted', whole(D.total - away)], ['lower bound', percent(curve.lower[i])]];
     $('#threshold-away').replaceChildren(el('span', { class: 'quiet', text: 'turned away ' }, el('b', { text: whole(away) })),
       ...VERDICTS.flatMap((verdict, v) => (curve.rejected[i][v] ? [el('span', { class: 'quiet', title: verdict }, mark(v), ` ${verdict} `, el('b', { text: whole(curve.rejected[i][v]) }))] : [])),
-      ...atThreshold(curve.threshold[i]));
+      ...stillAway(curve.rejected[i]), ...atThreshold(curve.threshold[i]));
     $('#threshold-facts').replaceChildren(...rows.map(([key, value]) => el('div', {}, el('dt', { text: key }), el('dd', { text: value }))));
   }
   slider.oninput = () => show(+slider.value);
@@ -46,6 +46,13 @@ function startThreshold() {
   watchers.push((change) => { if ('target' in change) follow(); else if (FILTERS.some((key) => key in change)) show(+slider.value); });
   startTargets();
   follow();
+}
+
+// Confidence alone does not make a row supported: what the saved head turns away all the same.
+function stillAway(rejected) {
+  const left = VERDICTS.map((verdict, v) => [P.judged.filter((of) => of === v).length - rejected[v], verdict]);
+  const parts = left.filter(([n, verdict]) => n && (verdict === 'unfamiliar' || verdict === 'isolated')).map(([n, verdict]) => `${whole(n)} ${verdict}`);
+  return parts.length ? [el('span', { class: 'quiet still', text: `of the accepted, ${parts.join(' and ')}: left to people all the same` })] : [];
 }
 
 // What the threshold accepts of the rows that are selected; a confidence is known to four digits.

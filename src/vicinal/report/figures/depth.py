@@ -29,7 +29,7 @@ def layers(record: tuple[Layer, ...]) -> Figure:
     errors = [share(layer, layer.se) or 0.0 for layer in record]
     most = max(a + 2 * e for a, e in zip(shares, errors, strict=True)) * 1.12
     most = 1.05 if most > 0.5 else max(most, 0.01)  # chance itself is shown where it is near
-    edge = 16 + 6.4 * max(len(short(layer.name, 26)) for layer in record)
+    edge = 16 + 7.8 * max(len(short(layer.name, 26)) for layer in record)
     plot = Plot((0, most), (0, len(record)), 540, 50 + ROW * len(record), int(edge), 64, 8, 40)
     for at, (layer, value, error) in enumerate(zip(record, shares, errors, strict=True)):
         y = len(record) - at - 0.5
@@ -75,7 +75,7 @@ def layer_history(record: tuple[Layer, ...]) -> Figure | None:
     paths = [[(s, past(layer, v)) for s, v in zip(layer.steps, layer.history, strict=True)]
              for layer in logged]  # fmt: skip
     most = max(v for path in paths for _, v in path) * 1.1 or 0.01
-    plot = Plot((first, last), (0, most), 540, 270, 44, 128, 26, 40)
+    plot = Plot((first, last), (0, most), 540, 270, 44, 140, 26, 40)
     plot.left_axis(ticks(0, most), lambda v: points(v, 1 if most < 0.05 else 0), "% of chance")
     steps = [tick for tick in ticks(first, last) if tick == int(tick)]
     plot.bottom_axis(steps, lambda v: f"{v:g}", "checkpoint")
@@ -83,8 +83,8 @@ def layer_history(record: tuple[Layer, ...]) -> Figure | None:
         plot.line(path, f"n{i % 7}")
     ends = [plot.sy(path[-1][1]) for path in paths]
     for i, y in apart(ends, plot.height - plot.bottom):
-        plot.segment((plot.width - 122, y), (plot.width - 104, y), f"line n{i % 7}")
-        plot.text(plot.width - 98, y + 4, short(logged[i].name, 15), "tick")
+        plot.segment((plot.width - 134, y), (plot.width - 116, y), f"line n{i % 7}")
+        plot.text(plot.width - 110, y + 4, short(logged[i].name, 14), "tick")
     return Figure(
         "layer-history",
         "Entanglement over training",

@@ -9,7 +9,7 @@ from vicinal.report.words import count, decimal, percent, plural, points, senten
 
 ROW = 15  # height of a bar
 HEADING = 17
-LEFT, RIGHT = 96, 68
+LEFT, RIGHT = 96, 86
 
 
 def name_of(row: StressRow) -> str:
@@ -100,23 +100,21 @@ def stress_sentences(audit: Audit) -> list[str]:
     clean, worst, rows = record.results[0], record.results[record.worst], plural(record.rows, "row")
     lines = [
         f"At worst ({name_of(worst)}) accuracy on {rows} falls from {percent(clean.accuracy)} to "
-        f"{percent(worst.accuracy)}, and supported rows from {percent(clean.verdicts['supported'])}"
-        f" to {percent(worst.verdicts['supported'])}."
+        f"{percent(worst.accuracy)}; supported rows go from "
+        f"{percent(clean.verdicts['supported'])} to {percent(worst.verdicts['supported'])}."
     ]
     most = max(record.results, key=lambda row: row.wrong_supported)
     if most.wrong_supported > 0:
-        lines.append(
-            f"Most slips through under {name_of(most)}: {percent(most.wrong_supported)} of {rows} "
-            "are wrong and called supported."
-        )
+        slips = f"{percent(most.wrong_supported)} of {rows} are wrong and called supported"
+        lines.append(f"Most slips through under {name_of(most)}: {slips}.")
     else:
-        lines.append(f"Of {rows} none is wrong and called supported anywhere.")
+        lines.append(f"Nowhere is one of the {rows} both wrong and called supported.")
     if (found := record.attack) is not None:
         transfer = "" if found.transfer is None else f", {percent(found.transfer)} by transfer"
         lines.append(
-            f"Attacks that choose their steps (ε = {found.epsilon:.3g}, {count(found.rows)} rows) "
-            f"leave the neighbors of the kept head {percent(found.worst)} right of "
-            f"{percent(found.clean)}: {percent(found.fitted)} through the head, "
+            f"Adaptive attacks (ε = {found.epsilon:.3g}, {count(found.rows)} rows) on the "
+            f"neighbors of the kept head lower their accuracy from {percent(found.clean)} to "
+            f"{percent(found.worst)}: to {percent(found.fitted)} through the head, "
             f"{percent(found.smoothed)} through smoothed surrogates{transfer}. {found.note}"
         )
     return lines
