@@ -19,7 +19,6 @@ from vicinal.capture.batches import Batch, row_count, samples
 from vicinal.checks import InputError
 from vicinal.neighbors.product import product_rate
 from vicinal.similarity.block import Block, joined
-from vicinal.similarity.explain import TWICE, passes
 from vicinal.similarity.store import FactorStore, ScratchStore
 
 if TYPE_CHECKING:
@@ -27,6 +26,7 @@ if TYPE_CHECKING:
 
 WORKING_BYTES = 512 << 20  # of factors, patches and activations while one block is made
 WORKING_COPIES = 2  # of the factors among these
+TWICE = 2.0  # from more captures of a sample on, gradients are kept on disk
 TILE_ROWS = 1024  # of the largest block
 MANY_STEPS, LONG = 10, 30.0  # of which pairs may take more, and seconds, before one is told
 
@@ -206,6 +206,13 @@ def pairs(left: Blocks, right: Blocks) -> Iterator[tuple[Block, Block]]:
                 yield from ((one, other) for i, one in enumerate(group) for other in group[i:])
             for other in right.after(group[-1].stop) if same else right:
                 yield from ((one, other) for one in group)
+
+
+def passes(groups: int) -> float:
+    """How often a sample is looked at for all pairs, in so many groups: once for its own and once
+    for each before it.
+    """
+    return 1 + (groups - 1) / 2
 
 
 def _warn_of_time(left: Blocks, right: Blocks) -> None:

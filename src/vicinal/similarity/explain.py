@@ -7,14 +7,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from vicinal.neighbors.product import product_rate
+from vicinal.similarity.blocks import TWICE, passes
 from vicinal.similarity.plan import opens
 from vicinal.similarity.rules import rule_for
 
 if TYPE_CHECKING:
     from vicinal.similarity.engine import Engine
-
-
-TWICE = 2.0  # from more captures of a sample on, gradients are kept on disk
 
 
 @dataclass(frozen=True)
@@ -101,13 +99,6 @@ class Explanation:
                 f"{cost.captures:.2g} times"
             )
         return "\n".join(lines)
-
-
-def passes(groups: int) -> float:
-    """How often a sample is looked at for all pairs, in so many groups: once for its own and once
-    for each before it.
-    """
-    return 1 + (groups - 1) / 2
 
 
 def captures(needed: int, held: int) -> float:
