@@ -285,8 +285,8 @@ def gather(
         k = min(k, most_neighbors(fit.crossed))
     searching = Searching(sets.support, settings, work, progress, make)
 
-    def nearest(rows: LabeledRows) -> Neighborhood:
-        return searching.nearest(rows, k).labeled(codes)
+    def nearest(role: str, rows: LabeledRows) -> Neighborhood:
+        return searching.nearest(role, rows, k).labeled(codes)
 
     kept: NeighborGraph | None = None
     if fit.crossed is not None:
@@ -298,9 +298,9 @@ def gather(
         searching.engine, Labels(sets.classes, codes), graph=kept, space=fit.space,
         crossed=fit.crossed, honest=None if fit.crossed is None else graph,
     )  # fmt: skip
-    query = graph if sets.leave_one_out else nearest(sets.query)
-    calib = None if sets.calib is None else nearest(sets.calib)
-    foreign = None if sets.foreign is None else nearest(sets.foreign)
+    query = graph if sets.leave_one_out else nearest("query", sets.query)
+    calib = None if sets.calib is None else nearest("calib", sets.calib)
+    foreign = None if sets.foreign is None else nearest("foreign", sets.foreign)
     split = split_of(sets, query, graph, calib, settings.seed)
     said = space_facts(settings, fit)
     return Facts(

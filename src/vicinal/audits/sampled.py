@@ -197,19 +197,19 @@ def sampled_facts(
     search = engines[0](Mapped(given, fit.space), key[:16])
     asked = Searching(sets.support, settings, work, progress, lambda rows: search)
 
-    def nearest(some: LabeledRows | None) -> Neighborhood | None:
+    def nearest(role: str, some: LabeledRows | None) -> Neighborhood | None:
         if some is None:
             return None
-        asked.prepare(some, k)
+        asked.prepare(role, some, k)
         return ask(search, some.rows, some.fingerprint)
 
     graph = crossed
     if graph is None:
         graph = ask(search, sets.support.rows, f"anchors {len(support.some)}", support.some)
     asked.check(k, support.some, None if fit.crossed else graph)
-    query = graph if sets.leave_one_out else nearest(sets.query)
+    query = graph if sets.leave_one_out else nearest("query", sets.query)
     assert query is not None
-    calib, foreign = nearest(sets.calib), nearest(sets.foreign)
+    calib, foreign = nearest("calib", sets.calib), nearest("foreign", sets.foreign)
     held = SampledSupport(search, Labels(sets.classes, sets.codes), everyone, sets, graph, fit)
     split = split_of(sets, query, graph, calib, settings.seed)
     said = space_facts(settings, fit)
