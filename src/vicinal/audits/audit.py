@@ -21,7 +21,7 @@ from typing import Any
 import torch
 
 from vicinal.audits import data
-from vicinal.audits.cases import SHOWN_NEIGHBORS, cases_of, class_facts
+from vicinal.audits.cases import SHOWN_NEIGHBORS, class_facts
 from vicinal.audits.class_order import below_warning, order_warning
 from vicinal.audits.credibility import credibility_of
 from vicinal.audits.facts import Facts, gather
@@ -35,7 +35,7 @@ from vicinal.audits.model import ModelFacts, images_of, listen
 from vicinal.audits.provenance import provenance_of as provenance_of
 from vicinal.audits.recommend import made_from, recommendation_of, warn_of_seen_support
 from vicinal.audits.record import Audit, SupportRows
-from vicinal.audits.scale import audit_at_scale, is_source, on_ray
+from vicinal.audits.scale import audit_at_scale, is_source, ray_search
 from vicinal.audits.scoring import MIN_ECE_ROWS, head_record, risk_coverage_of, sweep_over_k
 from vicinal.audits.searching import search_facts
 from vicinal.audits.sections import Data, Duplicates, Head, PriorShift
@@ -154,7 +154,7 @@ def audit(
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", UserWarning)
         sets = ready_sets(support, query, calib, settings, about, foreign)
-        make = None if on is None else on_ray(on, settings)
+        make = None if on is None else lambda rows: ray_search(on, settings).build(rows)
         facts = gather(sets, logits, seen, settings, about, work, progress, make)
         sections = _sections(facts, progress)
     command = about.command or "vicinal.audit(...)"
@@ -305,7 +305,7 @@ SECTIONS: dict[str, Callable[[Facts], Any]] = {
     "recommended": lambda f: f.choice.head,
     "recommendation": recommendation_of,
     "search": search_facts,
-    "cases": cases_of,
+    "cases": lambda f: f.cases,
     "support": support_rows,
     "labels": label_audit,
     "class_facts": lambda f: class_facts(f, data.class_entanglement(*_graph_of(f))),

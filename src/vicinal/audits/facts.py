@@ -18,7 +18,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from vicinal.audits.cases import verdicts_of, weights_of
+from vicinal.audits.cases import cases_of, verdicts_of, weights_of
 from vicinal.audits.class_order import columns_for
 from vicinal.audits.familiarity import combination_of, foreignness, kept_standards
 from vicinal.audits.fitted_space import most_neighbors, space_facts, space_of
@@ -87,6 +87,7 @@ class Facts:
     fitting = cached_property(fitting_of)
     weights = cached_property(weights_of)
     verdicts = cached_property(verdicts_of)
+    cases = cached_property(cases_of)
     standards = cached_property(kept_standards)
     stressed = cached_property(stressed)
 

@@ -15,7 +15,6 @@ import os
 import re
 import time
 import warnings
-from collections.abc import Callable
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
@@ -25,6 +24,7 @@ import torch
 
 from vicinal.audits import sampled
 from vicinal.audits.facts import Facts, aligned_logits
+from vicinal.audits.inputs import Sets
 from vicinal.audits.parts import Parts, Run, in_turn
 from vicinal.audits.record import Audit
 from vicinal.audits.sampled import Whole, sampled_facts, sampled_sets, whole_set
@@ -56,6 +56,7 @@ SMALLEST = 64 << 20  # for blocks of rows
 PART = 8  # of the memory one share for the rows that are judged, with what is said of them
 GAUSSIANS = 80  # bytes for each pair of columns, of familiarity's covariances and their factors
 ROW = 3 << 10  # bytes of what is said of a row
+ANSWERS = 100  # bytes of what heads answer for a row, for each class (measured)
 NEIGHBORS = 100  # of an audit, where nothing is said
 _UNITS = {"": 1, "kb": 1 << 10, "mb": 1 << 20, "gb": 1 << 30, "tb": 1 << 40}
 
@@ -144,10 +145,13 @@ def logits_of(given: Any, rows: dict[str, Rows | None]) -> Rows | None:
 
 
 def needed(rows: dict[str, Rows], settings: AuditSettings) -> int:
-    """Bytes that an audit in memory takes: rows thrice, neighbors with their labels and weights."""
-    k = settings.k or NEIGHBORS
-    each = (len(part) * (3 * part.width * part.dtype.itemsize + 60 * k) for part in rows.values())
-    return PROCESS + sum(each)
+    """Bytes that an audit in memory takes: rows thrice, neighbors with their labels and weights,
+    what heads answer, and what is said of the rows that are judged."""
+    y, k = np.asarray(rows["support"].labels()), settings.k or NEIGHBORS
+    classes = y.shape[1] if y.ndim == 2 else len(set(y.ravel()[:: y.size // 100_000 + 1].tolist()))
+    each = 70 * k + ANSWERS * classes
+    sizes = (len(part) * (3 * part.width * part.dtype.itemsize + each) for part in rows.values())
+    return PROCESS + LATER + sum(sizes) + ROW * len(rows.get("query", rows["support"]))
 
 
 def in_memory(rows: Rows) -> Any:
@@ -185,7 +189,7 @@ def streamed(
         if "foreign" in rows:
             rest["foreign"] = rows_at(rows["foreign"], slice(None), sampled.READ)
         sets, about = sampled_sets(support, query, settings, about, rest)
-        block = room(memory, sets.support.rows.shape, support, settings)
+        block = room(memory, sets, support, settings)
         make, run = engine(on, settings, block, work)
         exactly, _ = engine(on, dataclasses.replace(settings, search="exact"), block, work)
         facts = sampled_facts(support, sets, settings, about, (make, exactly), work, progress)
@@ -250,19 +254,26 @@ def engine(
     return lambda source, key: spread.build(source), spread.map
 
 
-def room(memory: int, anchors: tuple[int, ...], support: Whole, settings: AuditSettings) -> int:
-    """Bytes for a block of rows and its search, besides what stays in memory."""
+def room(memory: int, sets: Sets, support: Whole, settings: AuditSettings) -> int:
+    """Bytes for a block of rows and its search, besides what stays in memory.
+
+    When all are judged blocks are gone, and heads answer for anchors and sampled query rows, whose
+    record is written: that must fit as well.
+    """
+    (anchors, width), asked = sets.support.rows.shape, len(sets.query.rows)
     k = min(settings.k or NEIGHBORS, len(support) - 1)
-    held = anchors[0] * (12 * anchors[1] + 80 * k) + 40 * len(support) + GAUSSIANS * anchors[1] ** 2
+    held = anchors * (12 * width + 80 * k) + 40 * len(support) + GAUSSIANS * width**2
     if settings.search != "exact":
         held += lists_bytes(len(support), support.rows.width)
     held += process() + LATER
+    later = held + ANSWERS * (anchors + asked) * len(sets.classes) + 2 * ROW * asked
     left = memory - held - memory // PART
-    if left < SMALLEST:
-        least = (held + SMALLEST) * PART / (PART - 1) / (1 << 20)
+    if left < SMALLEST or later > memory:
+        least = max((held + SMALLEST) * PART / (PART - 1), later) / (1 << 20)
         raise InputError(
-            f"--memory {memory >> 20} MB is too little: the process, {anchors[0]:,} anchors with "
-            f"their neighbors, the labels, one block and one part take {least:.0f} MB."
+            f"--memory {memory >> 20} MB is too little: the process, {anchors:,} anchors with their "
+            f"neighbors, {len(sets.classes):,} classes, the record and one block take {least:.0f} "
+            "MB."
         )
     return left // 2
 
@@ -358,11 +369,6 @@ def scale_of(
 def named_parts(table: str, parts: Parts) -> dict[str, Path]:
     """What the files are called in the folder of a run."""
     return {f"{table}-{at:05d}.parquet": path for at, path in enumerate(parts.paths)}
-
-
-def on_ray(on: str, settings: AuditSettings) -> Callable[[torch.Tensor], Search]:
-    """Makes a search of rows in memory that lives in Ray's processes."""
-    return lambda rows: ray_search(on, settings).build(rows)
 
 
 def ray_search(on: str, settings: AuditSettings) -> RaySearch:

@@ -12,7 +12,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from vicinal.audits.cases import cases_of
 from vicinal.audits.facts import Facts
 from vicinal.audits.files import TOP_NEIGHBORS
 from vicinal.audits.parts import JUDGED, Columns, Parts, joined
@@ -29,7 +28,7 @@ class CaseJudge:
     def __init__(self, facts: Facts, whole: Whole) -> None:
         self.head = TrustHead(facts.kept, facts.standards)
         self.whole, self.settings, self.names = whole, facts.settings, facts.sets.names
-        self.cases = cases_of(facts)
+        self.cases = facts.cases
 
     def __call__(self, start: int, stop: int) -> Columns:
         source = compared(self.whole.rows, self.settings)

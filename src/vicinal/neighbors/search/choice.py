@@ -5,7 +5,6 @@ from __future__ import annotations
 import warnings
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Self
 
 from vicinal.checks import InputError, check_choice, check_share
 from vicinal.neighbors.search.cost import exact_seconds, lists_may_pay
@@ -50,7 +49,9 @@ def make_search(
     if search == "exact" or (search == "auto" and shape and not lists_may_pay(*shape)):
         return ExactSearch(metric)
     if search == "auto" and find_spec("faiss") is None:
-        return _WithoutFaiss(metric)
+        if shape:
+            warn_of_minutes(*shape)
+        return ExactSearch(metric)
     from vicinal.neighbors.search.faiss import FaissSearch  # an extra: imported when asked for
 
     return FaissSearch(metric, "auto" if search == "auto" else "ivf", recall=recall)
@@ -75,16 +76,6 @@ def make_sharded(
 
     kind = "auto" if search == "auto" else "ivf"
     return ShardedLists(metric, kind, recall=recall, memory=memory, kept=kept)
-
-
-class _WithoutFaiss(ExactSearch):
-    """What ``"auto"`` is where there is no choice: exact, and it says what that costs."""
-
-    def build(self, support: Any) -> Self:
-        super().build(support)
-        if lists_may_pay(len(self), self.width):
-            warn_of_minutes(len(self), self.width)
-        return self
 
 
 def warn_of_minutes(rows: int, width: int) -> None:
