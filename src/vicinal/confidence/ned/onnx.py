@@ -2,9 +2,10 @@
 
 For ``torch.export``, and for ONNX (the ``onnx`` extra), with any number of rows.
 
-One matrix product and ``TopK`` find the neighbors, their distances are then computed again from the
-differences, and :func:`ned_log_probs` does the rest; fp32 throughout. The support lies in the file.
-Class names are in the model's metadata under ``classes``, as JSON.
+It is :class:`~vicinal.confidence.ned.module.NEDHead`, which uses ordinary operations while it is
+exported: one matrix product and ``TopK`` find the neighbors, their distances are then computed
+again from the differences; fp32 throughout. The support lies in the file. Class names are in the
+model's metadata under ``classes``, as JSON.
 """
 
 from __future__ import annotations
@@ -20,10 +21,7 @@ from torch import Tensor, nn
 from vicinal.checks import InputError
 from vicinal.confidence.bundle import pack_classes
 from vicinal.confidence.ned.classifier import NEDClassifier
-from vicinal.confidence.ned.posterior import ned_log_probs
 from vicinal.files import write_atomically
-from vicinal.neighbors.distances import unit_rows
-from vicinal.neighbors.neighborhood import Neighborhood
 
 if TYPE_CHECKING:
     from vicinal.confidence.head import TrustHead
@@ -88,7 +86,7 @@ def _graph(
 ) -> tuple[nn.Module, tuple[Tensor]]:
     """The module to export, and what to trace it with."""
     if net is None:
-        return Exported(ned).eval(), (torch.zeros(2, ned.n_features_in_),)
+        return Answer(ned).eval(), (torch.zeros(2, ned.n_features_in_),)
     if example is None or len(example) < 1:
         raise InputError(
             "`net` needs an `example`: a batch of its inputs, to trace the graph with."
@@ -101,67 +99,17 @@ def _graph(
             f"`net` gives rows of shape {width}, but the support has {ned.n_features_in_} "
             "dimensions. Pass the network up to the layer that was embedded, flattened."
         )
-    return _Behind(net, Exported(ned)).eval(), (rows,)
+    return Answer(ned, net).eval(), (rows,)
 
 
-class _Behind(nn.Module):
-    """The head behind its network."""
+class Answer(nn.Module):
+    """The class number and all probabilities, of embeddings or, behind ``net``, of its inputs."""
 
-    def __init__(self, net: nn.Module, head: Exported) -> None:
+    def __init__(self, ned: NEDClassifier, net: nn.Module | None = None) -> None:
         super().__init__()
-        self.net, self.head = net, head
+        self.net = nn.Identity() if net is None else net
+        self.head = ned.module().float()
 
-    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        found: tuple[Tensor, Tensor] = self.head(self.net(x))
-        return found
-
-
-class Exported(nn.Module):
-    """NED in operations that ONNX has. (:class:`NEDHead` searches by a kernel of our own.)"""
-
-    rows: Tensor
-    center: Tensor
-    lost: Tensor
-    squares: Tensor
-    labels: Tensor
-    shift: Tensor | None
-    matrix: Tensor | None
-
-    def __init__(self, ned: NEDClassifier) -> None:
-        super().__init__()
-        rows = ned.support_.rows.float()
-        # Zero rows under the cosine: at distance 1 from everything, as if their length were lost.
-        lost = (rows == 0).all(1).float() * (ned.metric == "cosine")
-        rows = unit_rows(rows) if ned.metric == "cosine" else rows
-        center = rows.mean(0)
-        rows = rows - center  # the product loses no digits to a common offset
-        codes = ned.support_.labels.codes
-        self.register_buffer("rows", rows)
-        self.register_buffer("center", center)
-        self.register_buffer("lost", lost)
-        self.register_buffer("squares", rows.square().sum(1) + lost)
-        self.register_buffer("labels", codes.float() if codes.ndim == 2 else codes)
-        space = ned.space_
-        self.register_buffer("shift", None if space.shift is None else space.shift.float())
-        self.register_buffer("matrix", None if space.matrix is None else space.matrix.float())
-        self.unit = space.unit or ned.metric == "cosine"
-        self.metric, self.k = ned.metric, ned.k_
-        self.num_classes, self.parameters_ = len(ned.classes_), ned.parameters_
-
-    def forward(self, x: Float[Tensor, "n d"]) -> tuple[Int[Tensor, " n"], Float[Tensor, "n c"]]:
-        if self.shift is not None:
-            x = x - self.shift
-        if self.matrix is not None:
-            x = x * self.matrix if self.matrix.ndim == 1 else x @ self.matrix
-        if self.unit:
-            x = x / x.norm(dim=1, keepdim=True).clamp_min(1e-30)
-        x = x - self.center
-        indices = (self.squares - 2 * x @ self.rows.T).topk(self.k, 1, largest=False).indices
-        distances = (x[:, None] - self.rows[indices]).square().sum(2)
-        if self.metric == "cosine":
-            distances = (distances + self.lost[indices]) / 2
-        elif self.metric == "euclidean":
-            distances = distances.sqrt()
-        neighborhood = Neighborhood(distances, indices).labeled(self.labels)
-        p = ned_log_probs(neighborhood, self.num_classes, self.parameters_).exp()
+    def forward(self, x: Tensor) -> tuple[Int[Tensor, " n"], Float[Tensor, "n c"]]:
+        p = self.head(self.net(x)).exp()
         return p.argmax(1), p
