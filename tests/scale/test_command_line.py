@@ -92,7 +92,7 @@ def test_the_page_counts_all_rows_and_names_the_files_that_hold_them(
     assert "with a label in a sample of 100 " in page
     assert "the 2 most suspicious are in suspects.csv" in page
     assert "Every row is in samples-*.parquet and labels-*.parquet." in page
-    assert "every row in labels-*.parquet and samples-*.parquet" in capsys.readouterr().out
+    assert "trust.vic · labels-*.parquet · samples-*.parquet" in capsys.readouterr().out
     assert "labels.csv" not in page
     assert not (run / "labels.csv").exists()
 

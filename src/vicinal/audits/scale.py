@@ -20,7 +20,6 @@ from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from torch import Tensor
 
 from vicinal.audits import sampled
 from vicinal.audits.facts import Facts
@@ -274,11 +273,8 @@ def on_ray(
     on: str, settings: AuditSettings, work: str | Path | None, progress: Progress | None
 ) -> Callable[[Sets, SpaceFit], Searching]:
     """Makes a search of rows in memory that lives in Ray's processes."""
-
-    def build(rows: Tensor) -> Search:
-        return ray_search(on, settings).build(rows)
-
-    return lambda sets, _: Searching(sets.support, settings, work, progress, build)
+    how = settings, work, progress, lambda rows: ray_search(on, settings).build(rows)
+    return lambda sets, _: Searching(sets.support, *how)
 
 
 def ray_search(on: str, settings: AuditSettings) -> RaySearch:

@@ -54,12 +54,12 @@ class CaseJudge:
         codes = {label: code for code, label in enumerate(self.head.classes_.tolist())}
         share = out.linear_share
         return {
-            "predicted": [codes[label] for label in as_list(out.label)],
-            "confidence": as_list(out.confidence),
-            "credibility": as_list(out.credibility),
-            "near_percentile": as_list(out.near_percentile),
-            "familiarity": as_list(out.familiarity),
-            "linear_share": [None] * len(rows) if share is None else as_list(share),
+            "predicted": [codes[label] for label in out.label.tolist()],
+            "confidence": out.confidence.tolist(),
+            "credibility": out.credibility.tolist(),
+            "near_percentile": out.near_percentile.tolist(),
+            "familiarity": out.familiarity.tolist(),
+            "linear_share": [None] * len(rows) if share is None else share.tolist(),
             "verdict": out.verdict.tolist(),
             "reason": out.reason,
             "neighbors": as_tensor(out.neighbors, "neighbors")[:, :TOP_NEIGHBORS].tolist(),
@@ -75,10 +75,6 @@ class CaseJudge:
                 values = getattr(cases, name)
                 kept = None if values is None else values[at]
                 column[row] = list(kept[:TOP_NEIGHBORS]) if isinstance(kept, tuple) else kept
-
-
-def as_list(values: Any) -> list[Any]:
-    return values.tolist()
 
 
 def verdict_counts(parts: Parts) -> dict[str, int]:

@@ -30,11 +30,9 @@ def what_was_written(folder: Path) -> Iterator[str]:
     page, head = folder / "report.html", folder / HEAD
     size = f"{page.stat().st_size / 1e6:.1f} MB"
     names = ["summary.json", "samples.csv", "suspects.csv", "labels.csv", HEAD, CLEANED]
-    files = "".join(f" · {name}" for name in names if (folder / name).exists())
-    parts = [f"{name}-*.parquet" for name in ("labels", "samples")]
-    parts = [pattern for pattern in parts if any(folder.glob(pattern))]
-    every = f" · every row in {' and '.join(parts)}" if parts else ""
-    yield f"wrote  {page} ({size}){files}{every}"
+    names += ["labels-*.parquet", "samples-*.parquet"]
+    files = "".join(f" · {name}" for name in names if any(folder.glob(name)))
+    yield f"wrote  {page} ({size}){files}"
     yield f"next   open {page}"
     if all(importlib.util.find_spec(name) for name in SERVER):
         yield f"       {explore_command(config, folder)}"

@@ -57,21 +57,21 @@ def wrong_of(audit: Audit, rows: list[int]) -> tuple[int, int]:
     return len(labeled), sum(cases.label[row] != cases.predicted[row] for row in labeled)
 
 
-def accept_tile(audit: Audit) -> Tile:
-    rows = rows_with(audit, "supported")
+def wrong_words(audit: Audit, rows: list[int]) -> str:
+    """Empty where no row has a label."""
     labeled, wrong = wrong_of(audit, rows)
-    counts = audit.verdict_counts()
+    some, verb = f"{count(wrong)} of the {count(labeled)}", "is" if wrong == 1 else "are"
+    share = percent(wrong / labeled) if labeled else ""
+    return f"{some} with a label{in_sample(audit)} {verb} wrong ({share})." if labeled else ""
+
+
+def accept_tile(audit: Audit) -> Tile:
+    rows, counts = rows_with(audit, "supported"), audit.verdict_counts()
     found, total = counts["supported"], sum(counts.values())
-    if labeled:
-        verb = "is" if wrong == 1 else "are"
-        detail = (
-            f"{count(wrong)} of the {count(labeled)} with a label{in_sample(audit)} {verb} wrong"
-        )
-        detail += f" ({percent(wrong / labeled)})."
-    elif rows:
-        detail = "None of them has a label, so their errors were not measured."
-    else:
-        detail = "No row is confident, agreed on and familiar at once."
+    detail = "No row is confident, agreed on and familiar at once."
+    if rows:
+        unlabeled = "None of them has a label, so their errors were not measured."
+        detail = wrong_words(audit, rows) or unlabeled
     share = percent(found / max(total, 1), 0)
     of = f"{share} of {plural(total, 'input')}"
     return Tile("accept", accept_title(audit), found, of, detail, "verdict=supported")
@@ -101,14 +101,12 @@ def labels_tile(audit: Audit) -> Tile:
                 f"About {plural(found.wrong.count, 'label')} {verb} estimated to be wrong "
                 f"({count(found.wrong.low)} to {count(found.wrong.high)})."
             )
-    return Tile(
-        "labels", "Labels to review", audit.suspect_count or 0, of, detail, "section=labels"
-    )
+    suspects = audit.suspect_count or 0
+    return Tile("labels", "Labels to review", suspects, of, detail, "section=labels")
 
 
 def scope_tile(audit: Audit) -> Tile:
-    rows = rows_with(audit, "unfamiliar")
-    counts = audit.verdict_counts()
+    rows, counts = rows_with(audit, "unfamiliar"), audit.verdict_counts()
     of = f"of {plural(sum(counts.values()), 'input')}"
     if audit.unknowns is not None:
         u = audit.unknowns
@@ -117,13 +115,8 @@ def scope_tile(audit: Audit) -> Tile:
             f"{percent(u.supported, 0)} would pass as supported."
         )
     else:
-        labeled, wrong = wrong_of(audit, rows)
-        detail = "More foreign than nearly all held-out rows: their confidence means nothing."
-        if labeled:
-            verb = "is" if wrong == 1 else "are"
-            detail += (
-                f" {count(wrong)} of {count(labeled)} with a label{in_sample(audit)} {verb} wrong."
-            )
+        detail = "More foreign than nearly all held-out rows: their confidence means nothing. "
+        detail = (detail + wrong_words(audit, rows)).rstrip()
     return Tile("scope", "Out of scope", counts["unfamiliar"], of, detail, "verdict=unfamiliar")
 
 

@@ -30,7 +30,6 @@ from vicinal.report.appearance import (
     cells,
     snippet,
 )
-from vicinal.report.facts import in_sample
 from vicinal.report.figures import structure, trust
 from vicinal.report.figures.points import points_data
 from vicinal.report.words import clean, decimals, four_digits, lists, rounded
@@ -162,7 +161,6 @@ class Builder:
             "kind": self.media.kind if self.media else None,
             "columns": [clean(c) for c in self.media.columns] if self.media else [],
             "total": len(audit.cases.id),
-            "sampled": bool(in_sample(audit)),
             "cases": self.case_columns(rows, used),
             "support": self.support_columns(used),
             "suspects": [suspect_card(s, used) for s in suspects],
