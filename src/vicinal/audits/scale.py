@@ -48,9 +48,9 @@ if TYPE_CHECKING:
 
 DEFAULT_MEMORY = 2 << 30  # of an audit of shards, where nothing is said
 PROCESS = 420 << 20  # what Python and torch take, where it cannot be asked
-LATER = 64 << 20  # modules that are loaded later, and what the allocator keeps
+LATER = 96 << 20  # modules that are loaded later, and what the allocator keeps
 SMALLEST = 64 << 20  # for blocks of rows
-ANSWERS = 100  # bytes of what heads answer for a row, for each class (measured)
+ANSWERS = 130  # bytes of what heads answer for a row, for each class (measured)
 GAUSSIANS = 80  # bytes for each pair of columns, of familiarity's covariances and their factors
 _UNITS = {"": 1, "kb": 1 << 10, "mb": 1 << 20, "gb": 1 << 30, "tb": 1 << 40}
 
@@ -240,16 +240,15 @@ def engine(
 def room(memory: int, sets: Sets, support: Whole, settings: AuditSettings) -> int:
     """Bytes for a block of rows and its search, besides what stays in memory.
 
-    When all are judged blocks are gone, and heads answer for anchors and sampled query rows, whose
-    record is written: that must fit as well.
+    When all are judged blocks are gone, and the record is written: that must fit as well.
     """
     (anchors, width), asked = sets.support.rows.shape, len(sets.query.rows)
     k = min(settings.k or DEFAULT_K, len(support) - 1)
     held = anchors * (12 * width + 80 * k) + 40 * len(support) + GAUSSIANS * width**2
     if settings.search != "exact":
         held += lists_bytes(len(support), support.rows.width)
-    held += process() + LATER
-    later = held + ANSWERS * (anchors + asked) * len(sets.classes) + 2 * ROW * asked
+    held += process() + LATER + ANSWERS * (anchors + asked) * len(sets.classes)
+    later = held + 2 * ROW * asked
     left = memory - held - memory // PART
     if left < SMALLEST or later > memory:
         least = max((held + SMALLEST) * PART / (PART - 1), later) / (1 << 20)
