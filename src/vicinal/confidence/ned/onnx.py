@@ -22,6 +22,7 @@ from vicinal.checks import InputError
 from vicinal.confidence.bundle import pack_classes
 from vicinal.confidence.ned.classifier import NEDClassifier
 from vicinal.files import write_atomically
+from vicinal.neighbors.distances import unit_rows
 
 if TYPE_CHECKING:
     from vicinal.confidence.head import TrustHead
@@ -109,6 +110,8 @@ class Answer(nn.Module):
         super().__init__()
         self.net = nn.Identity() if net is None else net
         self.head = ned.module().float()
+        if ned.metric == "cosine":  # lengths are no business of the graph
+            self.head.support, self.head.unit = unit_rows(self.head.support), True
 
     def forward(self, x: Tensor) -> tuple[Int[Tensor, " n"], Float[Tensor, "n c"]]:
         p = self.head(self.net(x)).exp()
