@@ -215,20 +215,18 @@ def engine(job: Job, block: int, exact: bool = False) -> tuple[sampled.Make, Run
 
 
 def room(memory: int, sets: Sets, support: Whole, settings: AuditSettings) -> int:
-    """Bytes for a block of rows and its search, besides what stays in memory.
-
-    When all are judged blocks are gone, and the record is written: that must fit as well.
-    """
+    """Bytes for a block of rows and its search, besides what stays in memory and the record, for
+    which the allocator does not always give back what blocks took."""
     (anchors, width), asked = sets.support.rows.shape, len(sets.query.rows)
     k = min(settings.k or DEFAULT_K, len(support) - 1)
     held = anchors * (12 * width + 80 * k) + 40 * len(support) + GAUSSIANS * width**2
     if settings.search != "exact":
         held += lists_bytes(len(support), support.rows.width)
-    held += process() + LATER + ANSWERS * (anchors + asked) * len(sets.classes)
-    later = held + 2 * ROW * asked
+    held += ANSWERS * (anchors + asked) * len(sets.classes) + 2 * ROW * asked
+    held += process() + LATER
     left = memory - held - memory // PART
-    if left < SMALLEST or later > memory:
-        least = max((held + SMALLEST) * PART / (PART - 1), later) / (1 << 20)
+    if left < SMALLEST:
+        least = (held + SMALLEST) * PART / (PART - 1) / (1 << 20)
         raise InputError(
             f"--memory {memory >> 20} MB is too little: the process, {anchors:,} anchors with "
             f"neighbors, {len(sets.classes):,} classes, the record and a block take {least:.0f} MB."
