@@ -193,6 +193,15 @@ def test_lists_find_all_duplicates_that_they_count_as_found(small, rng):
     assert float((found.distances == true.distances).double().mean()) > 0.95
 
 
+def test_fewer_neighbors_than_the_effort_was_found_for_are_missed_no_more_often(small, rng):
+    """Within round groups codes are coarse: of 20 neighbors they hid four times as many."""
+    groups = torch.randn(20, 32, generator=rng)
+    x = groups[torch.randint(20, (4000,), generator=rng)] + torch.randn(4000, 32, generator=rng) / 5
+    search = FaissSearch(kind="ivf", recall=0.999).build(x)
+    assert search.recall_.share >= 0.999
+    assert true_recall(search, torch.arange(3, 4000, 4), 20) >= 0.998
+
+
 def test_more_neighbors_than_the_effort_was_found_for_are_found_as_well(small, rng):
     x = torch.randn(4000, 6, generator=rng)
     search = FaissSearch(kind="ivf").build(x)

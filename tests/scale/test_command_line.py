@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 
 import numpy as np
 import pyarrow as pa
@@ -9,7 +10,7 @@ import pyarrow.parquet as parquet
 import pytest
 
 import vicinal
-from vicinal.audits import sampled, scale
+from vicinal.audits import sampled, scale, streamed_rows
 from vicinal.cli.__main__ import main
 
 
@@ -67,6 +68,33 @@ def test_a_pattern_of_shards_is_audited_into_a_run_with_a_part_for_every_row(
         len((shards / "new.csv").read_text().splitlines())
         == 1 + parquet.read_metadata("test/0.parquet").num_rows
     )
+
+
+def test_the_page_counts_all_rows_and_names_the_files_that_hold_them(
+    shards, streaming, monkeypatch, capsys
+):
+    """Not those of the sample, nor the suspects that have a line: 2 here, else 10,000."""
+    monkeypatch.setattr(streamed_rows, "MOST_SUSPECTS", 2)
+    monkeypatch.setattr(streamed_rows, "MOST_ROWS", 200)
+    table = parquet.read_table("train/1.parquet").to_pydict()
+    table["label"][:10] = [(label + 1) % 3 for label in table["label"][:10]]
+    parquet.write_table(pa.table(table), "train/1.parquet")
+    words = ["audit", "train/*.parquet", "test/*.parquet", "-o", "run", "--memory", "16GB"]
+    assert main(words) == 0
+    run = shards / "run"
+    page = re.sub(r"\s+", " ", (run / "report.html").read_text())
+    summary = json.loads((run / "summary.json").read_text())
+    suspects, strange = summary["suspects"], summary["verdicts"]["unfamiliar"]
+    assert suspects > 2
+    assert f"{suspects} of 300 support labels are contradicted by their neighborhood" in page
+    assert f"Review {suspects} labels" in page
+    assert f"{strange or 'none'} of 120 inputs" in page
+    assert "with a label in a sample of 100 " in page
+    assert "the 2 most suspicious are in suspects.csv" in page
+    assert "Every row is in samples-*.parquet and labels-*.parquet." in page
+    assert "trust.vic · labels-*.parquet · samples-*.parquet" in capsys.readouterr().out
+    assert "labels.csv" not in page
+    assert not (run / "labels.csv").exists()
 
 
 def test_a_pattern_that_fits_is_the_audit_of_one_file(shards):

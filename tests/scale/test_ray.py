@@ -92,30 +92,28 @@ def test_rows_in_memory_go_through_rays_store_to_actors_that_may_search_by_lists
     found = search.query(x[:500], 20, exclude=own)
     assert not (found.indices == own[:, None]).any()
     assert recall_of(found, exact).share > 0.95
+    far = 20 * x[:200]  # whose neighbors lie in more lists than those of the support
+    before = recall_of(search.query(far, 20), search.exactly(far, 20)).share
+    assert before < 0.98
+    assert search.reach(far, 20).share >= 0.98
+    assert recall_of(search.query(far, 20), search.exactly(far, 20)).share >= 0.98
 
 
-def test_an_audit_on_ray_is_the_audit_of_one_process_in_memory_and_streamed(
-    ray, shards, tmp_path, monkeypatch
-):
-    settings, sets = (
-        AuditSettings(space="raw", k=10, map="none"),
-        {"support": shards, "query": shards},
-    )
-    sets["query"] = (rows_with_ties()[:150].numpy() + 0.25, np.arange(150) % 3)
-    own = ("provenance", "scale", "search")
+def test_a_streamed_audit_on_ray_is_that_of_one_process(ray, shards, tmp_path, monkeypatch):
+    """In memory: ``test_ray_client.py``."""
+    settings, own = AuditSettings(space="raw", k=10, map="none"), ("provenance", "scale", "search")
+    query = (rows_with_ties()[:150].numpy() + 0.25, np.arange(150) % 3)
     monkeypatch.setattr(on_ray, "AHEAD", 1)  # every process more loads torch anew
-    monkeypatch.setattr(on_ray, "places", lambda ray, workers: (1, 0))
 
-    def found(on, **more):
-        audit = vicinal.audit(**sets, settings=settings, on=on, **more)
+    def found(on, work):
+        audit = vicinal.audit(support=shards, query=query, settings=settings, on=on, work=work)
         return audit, {name: v for name, v in audit.to_dict().items() if name not in own}
 
-    assert found("ray")[1] == found(None)[1]
     monkeypatch.setattr(scale, "needed", lambda rows, settings: 1 << 60)
     monkeypatch.setattr(sampled, "ANCHORS", 120)
     monkeypatch.setattr(sampled, "PASS", 250)
     monkeypatch.setattr(on_ray, "places", lambda ray, workers: (2, 0))
-    (here, a), (there, b) = found(None, work=tmp_path / "a"), found("ray", work=tmp_path / "b")
+    (here, a), (there, b) = found(None, tmp_path / "a"), found("ray", tmp_path / "b")
     assert a == b
     assert "workers of Ray" in there.scale.search
     for name, path in here.parts.items():

@@ -1,5 +1,6 @@
 """A cluster that somebody else started, of two nodes: ``ray://host:port``, or RAY_ADDRESS."""
 
+import json
 import os
 import signal
 import socket
@@ -20,6 +21,7 @@ from vicinal.cli.__main__ import main
 from vicinal.cluster import connect
 
 pytestmark = pytest.mark.xdist_group("ray")
+HOW = {"provenance", "search"}  # what of a record says how it was computed
 PATIENCE = 240  # seconds until a busy machine has started what is asked for
 
 
@@ -37,12 +39,12 @@ def without_ray(home, **more):
     return env | {"HOME": str(home), "PYTHONPATH": path, "RAY_USAGE_STATS_ENABLED": "0"} | more
 
 
-def started(env, *words):
-    """``ray start``, which ends its processes when it is ended."""
+def started(env, said, *words):
+    """``ray start``, which ends its processes when it is ended; what it says goes to a file."""
     words = (*words, "--block", "--num-cpus", "1", "--object-store-memory", "80000000")
     command = [sys.executable, "-m", "ray.scripts.scripts", "start", *words]
-    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-    return subprocess.Popen(command, env=env, **quiet)
+    with said.open("w") as file:
+        return subprocess.Popen(command, env=env, stdout=file, stderr=file)
 
 
 def until(ready):
@@ -58,13 +60,6 @@ def answers(port):
     except OSError:
         return False
     return True
-
-
-def nodes_of(env, port):
-    script = f"import ray; ray.init('127.0.0.1:{port}', log_to_driver=False); "
-    script += "print(sum(node['Alive'] for node in ray.nodes()))"
-    done = subprocess.run([sys.executable, "-c", script], env=env, capture_output=True, text=True)
-    return int((done.stdout.split() or ["0"])[-1])
 
 
 @pytest.fixture(scope="module")
@@ -96,10 +91,11 @@ def cluster(tmp_path_factory):
         )  # fmt: skip
         other = ("--node-ip-address", "127.0.0.2", "--address", f"127.0.0.1:{port}")
         try:
-            nodes.append(started(env, *head))
+            nodes.append(started(env, home / "head", *head))
             until(lambda: answers(port))
-            nodes.append(started(env, *other))
-            until(lambda: answers(client) and nodes_of(env, port) == 2)
+            nodes.append(started(env, home / "other", *other))
+            until(lambda: "Ray runtime started" in (home / "other").read_text())
+            until(lambda: answers(client))
             yield port, client, here
         finally:
             for node in reversed(nodes):
@@ -141,18 +137,21 @@ def test_an_audit_on_a_cluster_of_two_nodes_is_the_audit_of_one_process(
     assert done.returncode == 0, done.stderr
     for name in ("samples.csv", "suspects.csv", "labels.csv"):
         assert (one / name).read_bytes() == (tmp_path / name).read_bytes()
+    records = [json.loads((run / "audit.json").read_text()) for run in (one, tmp_path)]
+    assert {name for name in records[0] if records[0][name] != records[1][name]} == HOW
     assert "exact, in 2 workers of Ray" in (tmp_path / "summary.json").read_text()
 
 
-def test_a_cluster_whose_token_is_not_at_hand_is_one_sentence(cluster, sets, tmp_path):
+def test_a_cluster_whose_token_is_not_at_hand_is_one_sentence(cluster, tmp_path):
     pytest.importorskip("ray._private.authentication")  # Ray 2.10 asks for no token
     _, client, _ = cluster
     short = {f"RAY_CLIENT_{name}_CONNECTION_TIMEOUT_S": "1" for name in ("INITIAL", "MAX")}
     env = without_ray(tmp_path, **short)
-    done = audited(sets[1], tmp_path / "run", env, f"ray://127.0.0.1:{client}")
-    assert done.returncode == 2, done.stderr
-    assert "its token, if it asks for one, is in RAY_AUTH_TOKEN or ~/.ray/auth_token" in done.stderr
-    assert not (tmp_path / "run" / "summary.json").exists()
+    script = f"from vicinal.cluster import connect; connect('ray://127.0.0.1:{client}')"
+    done = subprocess.run([sys.executable, "-c", script], env=env, capture_output=True, text=True)
+    said = done.stderr.strip().splitlines()[-1]
+    assert said.startswith("vicinal.checks.InputError: cannot reach the Ray cluster at ray://127")
+    assert "its token, if it asks for one, is in RAY_AUTH_TOKEN or ~/.ray/auth_token" in said
 
 
 @pytest.mark.parametrize("on", ["ray", "ray://127.0.0.1:{}"])

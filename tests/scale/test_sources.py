@@ -113,6 +113,11 @@ def empty_shard(folder):
     np.savez(folder / "q.npz", Z=Z[:0], y=Y[:0])
 
 
+def empty_table(folder):
+    write(folder, "parquet")
+    parquet.write_table(parquet.read_table(folder / "part-0.parquet")[:0], folder / "q.parquet")
+
+
 def unlabeled(folder):
     write(folder, "npz", cuts=((0, 5),))
     np.savez(folder / "q.npz", Z=Z)
@@ -155,6 +160,7 @@ def of_negative_rows(folder):
         (of_negative_rows, r"part-0.npy: it claims the shape \(-3, 4\)"),
         (wrong_width, "differ in width: .*part-0.npz has 3 columns, .*q.npz has 2"),
         (empty_shard, "q.npz is an empty shard"),
+        (empty_table, "q.parquet is an empty shard"),
         (unlabeled, "part-0.npz has labels but .*q.npz has none"),
         (other_kind_of_label, "part-0.npz are numbers, those of .*q.npz are text"),
         (pickled, "q.npz: it holds Python objects"),

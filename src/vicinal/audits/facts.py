@@ -310,17 +310,17 @@ def gather(
         k = min(k, len(fold) - int(fold.bincount().max()))
     searching = Searching(sets.support, job) if make is None else make(sets, fit)
 
-    def nearest(rows: LabeledRows) -> Neighborhood:
-        return searching.nearest(rows, k).labeled(everyone)
+    def nearest(role: str, rows: LabeledRows) -> Neighborhood:
+        return searching.nearest(role, rows, k).labeled(everyone)
 
     if fit.crossed is not None:
         graph = searching.crossed(fit.crossed, k, sets.codes).labeled(everyone)
     else:
         graph = searching.own(k).labeled(everyone)
     support = searching.labeled_support(Labels(sets.classes, sets.codes), graph, fit)
-    query = graph if sets.leave_one_out else nearest(sets.query)
-    calib = None if sets.calib is None else nearest(sets.calib)
-    foreign = None if sets.foreign is None else nearest(sets.foreign)
+    query = graph if sets.leave_one_out else nearest("query", sets.query)
+    calib = None if sets.calib is None else nearest("calib", sets.calib)
+    foreign = None if sets.foreign is None else nearest("foreign", sets.foreign)
     split = split_of(sets, query, graph, calib, settings.seed)
     said = space_facts(settings, fit)
     return kind(sets, job, model, support, graph, query, split, given, said, searching, foreign)

@@ -23,13 +23,13 @@ import numpy as np
 
 from vicinal.audits import sampled
 from vicinal.audits.facts import Facts
-from vicinal.audits.inputs import DEFAULT_K
+from vicinal.audits.inputs import DEFAULT_K, Sets
 from vicinal.audits.parts import Run
 from vicinal.audits.record import Audit
 from vicinal.audits.sampled import sampled_facts, sampled_sets
 from vicinal.audits.searching import ray_search
 from vicinal.audits.settings import About, AuditSettings, Job
-from vicinal.audits.streamed_facts import PART, StreamedFacts
+from vicinal.audits.streamed_facts import PART, ROW, StreamedFacts
 from vicinal.audits.whole import READ, Whole, whole_set
 from vicinal.capture.row_files import Names
 from vicinal.capture.sources import ArrayRows, Rows, ShardedRows, open_rows
@@ -43,8 +43,9 @@ from vicinal.neighbors.search.sharded import Source, rows_at
 
 DEFAULT_MEMORY = 2 << 30  # of an audit of shards, where nothing is said
 PROCESS = 420 << 20  # what Python and torch take, where it cannot be asked
-LATER = 64 << 20  # modules that are loaded later, and what the allocator keeps
+LATER = 96 << 20  # modules that are loaded later, and what the allocator keeps
 SMALLEST = 64 << 20  # for blocks of rows
+ANSWERS = 130  # bytes of what heads answer for a row, for each class (measured)
 GAUSSIANS = 80  # bytes for each pair of columns, of familiarity's covariances and their factors
 _UNITS = {"": 1, "kb": 1 << 10, "mb": 1 << 20, "gb": 1 << 30, "tb": 1 << 40}
 
@@ -123,10 +124,13 @@ def logits_of(given: Any, rows: dict[str, Rows | None]) -> Rows | None:
 
 
 def needed(rows: dict[str, Rows], settings: AuditSettings) -> int:
-    """Bytes that an audit in memory takes: rows thrice, neighbors with their labels and weights."""
-    k = settings.k or DEFAULT_K
-    each = (len(part) * (3 * part.width * part.dtype.itemsize + 60 * k) for part in rows.values())
-    return PROCESS + sum(each)
+    """Bytes that an audit in memory takes: rows thrice, neighbors with their labels and weights,
+    what heads answer, and what is said of the rows that are judged."""
+    y = np.asarray(rows["support"].labels())
+    classes = y.shape[1] if y.ndim == 2 else len(set(y.ravel()[:: y.size // 100_000 + 1].tolist()))
+    each = 70 * (settings.k or DEFAULT_K) + ANSWERS * classes
+    sizes = (len(part) * (3 * part.width * part.dtype.itemsize + each) for part in rows.values())
+    return PROCESS + LATER + sum(sizes) + ROW * len(rows.get("query", rows["support"]))
 
 
 def in_memory(rows: Rows) -> Any:
@@ -157,7 +161,7 @@ def streamed(rows: dict[str, Rows], job: Job, memory: int, stays: bool) -> Audit
         if "foreign" in rows:
             rest["foreign"] = rows_at(rows["foreign"], slice(None), READ)
         sets, named = sampled_sets(support, query, job, rest)
-        block = room(memory, sets.support.rows.shape, support, settings)
+        block = room(memory, sets, support, settings)
         make, run = engine(job, block)
         exactly, _ = engine(job, block, exact=True)
         logits = None
@@ -210,19 +214,22 @@ def engine(job: Job, block: int, exact: bool = False) -> tuple[sampled.Make, Run
     return lambda source, key: spread.build(source), spread.map
 
 
-def room(memory: int, anchors: tuple[int, ...], support: Whole, settings: AuditSettings) -> int:
-    """Bytes for a block of rows and its search, besides what stays in memory."""
+def room(memory: int, sets: Sets, support: Whole, settings: AuditSettings) -> int:
+    """Bytes for a block of rows and its search, besides what stays in memory and the record, for
+    which the allocator does not always give back what blocks took."""
+    (anchors, width), asked = sets.support.rows.shape, len(sets.query.rows)
     k = min(settings.k or DEFAULT_K, len(support) - 1)
-    held = anchors[0] * (12 * anchors[1] + 80 * k) + 40 * len(support) + GAUSSIANS * anchors[1] ** 2
+    held = anchors * (12 * width + 80 * k) + 40 * len(support) + GAUSSIANS * width**2
     if settings.search != "exact":
         held += lists_bytes(len(support), support.rows.width)
+    held += ANSWERS * (anchors + asked) * len(sets.classes) + 2 * ROW * asked
     held += process() + LATER
     left = memory - held - memory // PART
     if left < SMALLEST:
         least = (held + SMALLEST) * PART / (PART - 1) / (1 << 20)
         raise InputError(
-            f"--memory {memory >> 20} MB is too little: the process, {anchors[0]:,} anchors with "
-            f"their neighbors, the labels, one block and one part take {least:.0f} MB."
+            f"--memory {memory >> 20} MB is too little: the process, {anchors:,} anchors with "
+            f"neighbors, {len(sets.classes):,} classes, the record and a block take {least:.0f} MB."
         )
     return left // 2
 

@@ -26,7 +26,7 @@ class SearchFacts(Record):
     ece_moved: float | None = None
     suspects_moved: int | None = None  # of these rows: suspect by one answer, not by the other
     lost: int | None = None  # of these rows: the search missed all neighbors of their class
-    recalls: dict[str, float] = field(default_factory=dict)  # of the other sets' rows, by name
+    recalls: dict[str, float] = field(default_factory=dict)  # of the other sets' rows, by role
     wanted: float | None = None  # the recall that was asked for
 
 

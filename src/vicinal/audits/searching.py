@@ -55,7 +55,7 @@ class Searching:
     checked: list[Checked] = field(default_factory=list)
     title: str = ""  # of the engine that found the graph
     block: int | None = None  # rows asked at a time
-    recalls: dict[str, Recall] = field(default_factory=dict)  # of other sets, by name
+    recalls: dict[str, Recall] = field(default_factory=dict)  # of other sets, by role
 
     def __post_init__(self) -> None:
         self.engine = self._made(self.support.rows)
@@ -64,12 +64,12 @@ class Searching:
     def settings(self) -> AuditSettings:
         return self.job.settings
 
-    def nearest(self, rows: LabeledRows, k: int) -> Neighborhood:
-        """Of the rows of another set."""
-        self.prepare(rows, k)
+    def nearest(self, role: str, rows: LabeledRows, k: int) -> Neighborhood:
+        """Of the rows of another set: the query, calib or foreign ones."""
+        self.prepare(role, rows, k)
         return self._asked(self.engine, rows.rows, k, rows.fingerprint)
 
-    def prepare(self, rows: LabeledRows, k: int) -> None:
+    def prepare(self, role: str, rows: LabeledRows, k: int) -> None:
         """Rows of another set may lie where lists find less than among the support: then the effort
         is raised again, and recall has one more value."""
         engine = self.engine
@@ -80,10 +80,10 @@ class Searching:
                 engine.reach(rows.rows[some[::2]], k)  # by one half; recall is the other's
                 some = some[1::2] if len(some) > 1 else some
             true = asked.exactly(rows.rows[some], k)
-            recall = self.recalls[rows.name] = recall_of(engine.query(rows.rows[some], k), true)
+            recall = self.recalls[role] = recall_of(engine.query(rows.rows[some], k), true)
             if recall.share + 2 * recall.error < self.settings.recall:
                 warn(
-                    f"rows of {rows.name} lie otherwise than those of the support: {recall}, below "
+                    f"rows of {role} lie otherwise than those of the support: {recall}, below "
                     f"--recall {self.settings.recall:g}. Pass a higher --recall, or --search exact."
                 )
 

@@ -94,13 +94,13 @@ def open_file(path: Path, names: Names, labels_path: Path | None = None) -> RowF
         keys = _keys(path, shapes, names)
         (rows, *rest), called = shapes[keys.embedding or ""]
         dtype = np.dtype(called)
+    if rows == 0:
+        raise InputError(f"{path} is an empty shard: it has no row. Remove it.")
     if len(rest) != 1 or rest[0] == 0:
         raise InputError(
             f"{path} has embeddings of shape {(rows, *rest)}; it must be one row of numbers per "
             "sample."
         )
-    if rows == 0:
-        raise InputError(f"{path} is an empty shard: it has no row. Remove it.")
     if dtype.kind not in "biuf":
         raise InputError(f"{path} holds {dtype}, not numbers. Name the column of the embeddings.")
     wide = "float64" if dtype == np.float64 else "float32"

@@ -25,17 +25,16 @@ def what_was_written(folder: Path) -> Iterator[str]:
     config = json.loads((folder / CONFIG).read_bytes())
     page, head = folder / "report.html", folder / HEAD
     size = f"{page.stat().st_size / 1e6:.1f} MB"
-    files = "summary.json · samples.csv · suspects.csv · labels.csv"
-    kept = f" · {HEAD}" if head.exists() else ""
-    cleaned = f" · {CLEANED}" if (folder / CLEANED).exists() else ""
-    parts = " · every row in labels-*.parquet" if any(folder.glob("labels-*.parquet")) else ""
-    yield f"wrote  {page} ({size}) · {files}{kept}{cleaned}{parts}"
+    names = ["summary.json", "samples.csv", "suspects.csv", "labels.csv", HEAD, CLEANED]
+    names += ["labels-*.parquet", "samples-*.parquet"]
+    files = "".join(f" · {name}" for name in names if any(folder.glob(name)))
+    yield f"wrote  {page} ({size}){files}"
     yield f"next   open {page}"
     if all(importlib.util.find_spec(name) for name in SERVER):
         yield f"       {explore_command(config, folder)}"
     else:
         yield "       (vicinal explore judges new inputs live: pip install 'vicinal[explore]')"
-    if kept:
+    if head.exists():
         yield f"       {predict_command(config, head)}"
 
 

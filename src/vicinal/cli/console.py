@@ -154,7 +154,8 @@ class Console:
             TextColumn("left"),
             TimeRemainingColumn(),
         )
-        with Progress(*columns, console=self.err, disable=self.quiet, transient=True) as bar:
+        hidden = self.quiet or not self.err.is_terminal  # a file would get empty lines
+        with Progress(*columns, console=self.err, disable=hidden, transient=True) as bar:
             task = bar.add_task(clock.phase, total=None)
 
             def step(phase: str, done: int, total: int | None) -> None:

@@ -89,7 +89,8 @@ def write_run(
         write_summary(audit, new / "summary.json")
         write_samples(audit, new / "samples.csv")
         write_suspects(audit, new / "suspects.csv")
-        write_labels(audit, new / "labels.csv")
+        if audit.labels is None or audit.labels.rows is not None:  # else every row is in the parts
+            write_labels(audit, new / "labels.csv")
         for name, rows in (tables or {}).items():
             write_atomically(new / name, csv_text(rows))
         if audit.media is not None:

@@ -123,8 +123,7 @@ def target_sentence(audit: Audit) -> str | None:
 
 def attention_sentence(audit: Audit) -> str:
     counts = audit.verdict_counts()
-    strange = counts["unfamiliar"]
-    total = len(audit.cases.id)
+    strange, total = counts["unfamiliar"], sum(counts.values())
     rows = (
         f"{count(strange)} of {plural(total, 'input')} {'is' if strange == 1 else 'are'} unfamiliar"
         if strange
@@ -136,7 +135,7 @@ def attention_sentence(audit: Audit) -> str:
         )
     if audit.labels is None:
         return f"{rows[0].upper()}{rows[1:]}; support labels were not checked."
-    suspects, checked = len(audit.labels.suspects), audit.labels.checked
+    suspects, checked = audit.suspect_count or 0, audit.labels.checked
     if not suspects:
         return f"No contradiction found among {plural(checked, 'support label')}; {rows}."
     verb, whose = ("is", "its") if suspects == 1 else ("are", "their")
@@ -145,8 +144,21 @@ def attention_sentence(audit: Audit) -> str:
 
 
 def verdict_shares(audit: Audit) -> list[tuple[str, int, float]]:
-    total = max(len(audit.cases.id), 1)
-    return [(verdict, n, n / total) for verdict, n in audit.verdict_counts().items()]
+    counts = audit.verdict_counts()
+    return [(name, n, n / max(sum(counts.values()), 1)) for name, n in counts.items()]
+
+
+def in_sample(audit: Audit) -> str:
+    """Beside what is counted on the rows of the record, where these are not all."""
+    held = len(audit.cases.id)
+    return f" in a sample of {count(held)}" if held < sum(audit.verdict_counts().values()) else ""
+
+
+def every_row(audit: Audit) -> str:
+    """The files of the run that hold every row: tables, or parts where they would be too long."""
+    parts = " ".join(audit.scale.parts) if audit.scale else ""
+    names = [f"{n}-*.parquet" if n in parts else f"{n}.csv" for n in ("samples", "labels")]
+    return " and ".join(names[1:] if in_sample(audit) and "samples" not in parts else names)
 
 
 def label_sentences(audit: Audit) -> list[str]:

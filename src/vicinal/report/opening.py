@@ -9,7 +9,7 @@ from collections import Counter
 from dataclasses import dataclass
 
 from vicinal.audits.record import Audit
-from vicinal.report.facts import SAVED_HEAD
+from vicinal.report.facts import SAVED_HEAD, in_sample
 from vicinal.report.words import count, level, percent, plural, threshold
 
 SAFE = 0.9  # the least accuracy that is called so: the lowest target an audit proposes
@@ -57,21 +57,24 @@ def wrong_of(audit: Audit, rows: list[int]) -> tuple[int, int]:
     return len(labeled), sum(cases.label[row] != cases.predicted[row] for row in labeled)
 
 
-def accept_tile(audit: Audit) -> Tile:
-    rows = rows_with(audit, "supported")
+def wrong_words(audit: Audit, rows: list[int]) -> str:
+    """Empty where no row has a label."""
     labeled, wrong = wrong_of(audit, rows)
-    total = len(audit.cases.id)
-    if labeled:
-        verb = "is" if wrong == 1 else "are"
-        detail = f"{count(wrong)} of the {count(labeled)} with a label {verb} wrong"
-        detail += f" ({percent(wrong / labeled)})."
-    elif rows:
-        detail = "None of them has a label, so their errors were not measured."
-    else:
-        detail = "No row is confident, agreed on and familiar at once."
-    share = percent(len(rows) / max(total, 1), 0)
+    some, verb = f"{count(wrong)} of the {count(labeled)}", "is" if wrong == 1 else "are"
+    share = percent(wrong / labeled) if labeled else ""
+    return f"{some} with a label{in_sample(audit)} {verb} wrong ({share})." if labeled else ""
+
+
+def accept_tile(audit: Audit) -> Tile:
+    rows, counts = rows_with(audit, "supported"), audit.verdict_counts()
+    found, total = counts["supported"], sum(counts.values())
+    detail = "No row is confident, agreed on and familiar at once."
+    if rows:
+        unlabeled = "None of them has a label, so their errors were not measured."
+        detail = wrong_words(audit, rows) or unlabeled
+    share = percent(found / max(total, 1), 0)
     of = f"{share} of {plural(total, 'input')}"
-    return Tile("accept", accept_title(audit), len(rows), of, detail, "verdict=supported")
+    return Tile("accept", accept_title(audit), found, of, detail, "verdict=supported")
 
 
 def accept_title(audit: Audit) -> str:
@@ -98,12 +101,13 @@ def labels_tile(audit: Audit) -> Tile:
                 f"About {plural(found.wrong.count, 'label')} {verb} estimated to be wrong "
                 f"({count(found.wrong.low)} to {count(found.wrong.high)})."
             )
-    return Tile("labels", "Labels to review", len(found.suspects), of, detail, "section=labels")
+    suspects = audit.suspect_count or 0
+    return Tile("labels", "Labels to review", suspects, of, detail, "section=labels")
 
 
 def scope_tile(audit: Audit) -> Tile:
-    rows = rows_with(audit, "unfamiliar")
-    of = f"of {plural(len(audit.cases.id), 'input')}"
+    rows, counts = rows_with(audit, "unfamiliar"), audit.verdict_counts()
+    of = f"of {plural(sum(counts.values()), 'input')}"
     if audit.unknowns is not None:
         u = audit.unknowns
         detail = (
@@ -111,12 +115,9 @@ def scope_tile(audit: Audit) -> Tile:
             f"{percent(u.supported, 0)} would pass as supported."
         )
     else:
-        labeled, wrong = wrong_of(audit, rows)
-        detail = "More foreign than nearly all held-out rows, so their confidence means nothing."
-        if labeled:
-            verb = "is" if wrong == 1 else "are"
-            detail += f" {count(wrong)} of {count(labeled)} with a label {verb} wrong."
-    return Tile("scope", "Out of scope", len(rows), of, detail, "verdict=unfamiliar")
+        detail = "More foreign than nearly all held-out rows, so their confidence means nothing. "
+        detail = (detail + wrong_words(audit, rows)).rstrip()
+    return Tile("scope", "Out of scope", counts["unfamiliar"], of, detail, "verdict=unfamiliar")
 
 
 def actions(audit: Audit, predict: str = "") -> tuple[Action, ...]:
@@ -145,7 +146,7 @@ def review_action(audit: Audit) -> Action | None:
         effect += "."
     command = f"{audit.provenance.command} --apply decisions.csv"
     command = command if command.startswith("vicinal audit") else ""
-    title = f"Review {plural(len(audit.labels.suspects), 'label')}"
+    title = f"Review {plural(audit.suspect_count or 0, 'label')}"
     return Action("review", title, effect, "Start reviewing", command)
 
 
@@ -160,7 +161,7 @@ def people_action(audit: Audit) -> Action | None:
         part = percent(wrong / all_wrong, 0)
         held = f" and hold {count(wrong)} of the {plural(all_wrong, 'error')} ({part})"
     effect = f"They are {percent(len(rows) / len(audit.cases.id), 0)} of the inputs{held}."
-    title = f"Send {plural(len(rows), 'row')} to people"
+    title = f"Send {plural(len(rows), 'row')}{in_sample(audit)} to people"
     return Action("people", title, effect, "Download the list")
 
 

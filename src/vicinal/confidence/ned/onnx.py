@@ -38,7 +38,8 @@ def export_program(
     ``net`` gives the embeddings that ``head`` was fitted on; ``example`` is a batch of its inputs.
     """
     ned = head if isinstance(head, NEDClassifier) else head.ned
-    return torch.export.export(*_graph(ned, net, example), dynamic_shapes=_ANY_ROWS)
+    any_rows = ({0: torch.export.Dim("n")},)
+    return torch.export.export(*_graph(ned, net, example), dynamic_shapes=any_rows)
 
 
 def export_onnx(
@@ -70,7 +71,7 @@ def export_onnx(
         dynamo=True,
         input_names=["x"],
         output_names=["label", "probabilities"],
-        dynamic_shapes=_ANY_ROWS,
+        dynamic_shapes=({0: torch.export.Dim("n")},),
         opset_version=OPSET,
         verbose=False,
     )
@@ -79,9 +80,6 @@ def export_onnx(
     onnx.helper.set_model_props(model, {"classes": json.dumps(pack_classes(ned.classes_)["names"])})
     onnx.checker.check_model(model)
     return write_atomically(path, model.SerializeToString())
-
-
-_ANY_ROWS = ({0: torch.export.Dim("n")},)
 
 
 def _graph(

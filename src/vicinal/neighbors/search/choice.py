@@ -6,7 +6,7 @@ import warnings
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 from vicinal.checks import InputError, check_choice, check_share
 from vicinal.neighbors.search.cost import exact_seconds, lists_may_pay
@@ -57,7 +57,9 @@ def make_search(
     if search == "exact" or (search == "auto" and shape and not lists_may_pay(*shape)):
         return ExactSearch(metric)
     if search == "auto" and find_spec("faiss") is None:
-        return _WithoutFaiss(metric)
+        if shape:
+            warn_of_minutes(*shape)
+        return ExactSearch(metric)
     kind = "auto" if search == "auto" else "ivf"
     found: Search = engine("FaissSearch")(metric, kind, recall=recall)
     return found
@@ -86,16 +88,6 @@ def make_sharded(
     lists, kind = engine("ShardedLists"), "auto" if search == "auto" else "ivf"
     found: ShardedSearch = lists(metric, kind, recall=recall, memory=memory, kept=kept)
     return found
-
-
-class _WithoutFaiss(ExactSearch):
-    """What ``"auto"`` is where there is no choice: exact, and it says what that costs."""
-
-    def build(self, support: Any) -> Self:
-        super().build(support)
-        if lists_may_pay(len(self), self.width):
-            warn_of_minutes(len(self), self.width)
-        return self
 
 
 def warn_of_minutes(rows: int, width: int) -> None:

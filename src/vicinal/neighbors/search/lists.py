@@ -70,6 +70,7 @@ class InvertedLists:
         self._width = parts * columns if self._coded else width
         codes = f"PQ{parts}x4fs" if self._coded else "Flat"
         self._index = faiss.index_factory(self._width, f"IVF{count},{codes}")
+        self.least = 0  # neighbors that recall was met for: no fewer candidates for fewer of them
         self.ids = torch.empty(0, dtype=torch.long)
 
     def codings(self, some: NDArray[np.float32]) -> Iterator[None]:
@@ -102,7 +103,7 @@ class InvertedLists:
     def candidates(self, queries: Float[Tensor, "n d"], count: int) -> Int[Tensor, "n c"]:
         """Places of rows that may be among the ``count`` nearest, -1 where lists hold too few."""
         self._index.nprobe = min(self.probes, self.count)
-        wanted = min(count * self.depth, len(self.ids))
+        wanted = min(max(count, self.least) * self.depth, len(self.ids))
         _, found = self._index.search(self._wide(queries.float().numpy()), wanted)
         ids = torch.from_numpy(found)
         if int(self.ids[-1]) == len(self.ids) - 1:  # none has gone: an id is its place
@@ -134,6 +135,7 @@ class InvertedLists:
 
         None where that cannot be, or where asking takes longer than ``slowest``.
         """
+        self.least = max(self.least, true.k)
         while True:
             start = clock()
             recall = recall_of(ask(), true)

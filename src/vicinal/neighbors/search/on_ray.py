@@ -15,7 +15,6 @@ from collections import deque
 from collections.abc import Iterator
 from typing import Any, Self, cast
 
-import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -25,8 +24,8 @@ from vicinal.cluster import RESTARTS, asking, connect, places
 from vicinal.neighbors.neighborhood import Neighborhood, joined
 from vicinal.neighbors.search.choice import RECALL, make_search
 from vicinal.neighbors.search.exact import checked_exclude, checked_rows
-from vicinal.neighbors.search.protocol import ApproximateSearch, Search
-from vicinal.neighbors.search.recall import Recall
+from vicinal.neighbors.search.protocol import ApproximateSearch, EffortSearch, Search
+from vicinal.neighbors.search.recall import Recall, recall_of
 from vicinal.neighbors.search.sharded import (
     ShardedSearch,
     Source,
@@ -56,10 +55,11 @@ class Piece:
         """Read and built when it is first asked: what goes wrong is then said to who asks."""
         if self._search is None:
             rows = self.source
-            if not isinstance(rows, np.ndarray):
+            if hasattr(rows, "blocks"):
                 blocks = rows.blocks(_READ, self.start, self.stop)
                 rows = torch.cat([block for _, block in blocks])
-            rows = torch.tensor(rows) if isinstance(rows, np.ndarray) else rows
+            else:
+                rows = torch.tensor(rows)  # copied: Ray's are read-only
             shape = (len(rows), rows.shape[1])
             made = make_search(self.engine, self.metric, recall=self.recall, shape=shape)
             self._search = made.build(rows)
@@ -74,6 +74,11 @@ class Piece:
         """Whether its search is."""
         return self.search.exact
 
+    def reach(self, x: Any, k: int) -> None:
+        """More effort, where it is approximate and rows like these need it."""
+        if isinstance(self.search, EffortSearch):
+            self.search.reach(torch.tensor(x), min(k, len(self.search)))
+
     def node(self) -> str:
         """The machine it is on."""
         import ray
@@ -85,7 +90,7 @@ class Piece:
         ask = self.search.query
         if exactly and not self.search.exact:
             ask = cast(ApproximateSearch, self.search).exactly
-        rows, out = torch.tensor(x), torch.tensor(exclude)  # copied: Ray's are read-only
+        rows, out = torch.tensor(x), torch.tensor(exclude)
         near = nearest_in_block(ask, range(self.start, self.stop), rows, k, out)
         return near.distances.numpy(), near.indices.numpy()
 
@@ -165,6 +170,13 @@ class RaySearch(ShardedSearch):
     def exactly(self, x: Any, k: int, *, exclude: Any = None) -> Neighborhood:
         """:meth:`query`, exact whatever it costs."""
         return self._asked(x, k, exclude, exactly=True)
+
+    def reach(self, x: Any, k: int) -> Recall | None:
+        """Raise the effort in every piece until its recall is met for rows like these."""
+        with asking("a piece of the support"):
+            sent = self.ray.put(checked_rows(x, "x", self.width).cpu().numpy())
+            self.ray.get([actor.reach.remote(sent, k) for actor in self.actors])
+        return recall_of(self.query(x, k), self.exactly(x, k))
 
     @torch.no_grad()
     def _asked(self, x: Any, k: int, exclude: Any, *, exactly: bool) -> Neighborhood:

@@ -125,7 +125,7 @@ class ShardedLists(ShardedSearch):
                 raise ValueError("these are no lists of such rows")
             lists = lists_from(import_faiss(), len(self), self.width, facts)
             self._shift = torch.from_numpy(shift).to(self.dtype).reshape(self.width)
-            self.recall_ = recall
+            self.recall_, lists.least = recall, recall.k
         self._lists = lists if self._filled(lists) else None
         return self
 
@@ -141,7 +141,8 @@ class ShardedLists(ShardedSearch):
         x = checked_rows(x, "x", self.width)
         out = checked_exclude(exclude, len(x), len(self), x.device)
         check_k(k, len(self) - bool((out >= 0).any()), "k", "the support")
-        size = max(256, 3 * self.memory // 4 // (_PAIR * (k + SPARE) * self._lists.depth))
+        each = _PAIR * max(k + SPARE, self._lists.least) * self._lists.depth
+        size = max(256, 3 * self.memory // 4 // each)
         parts = zip(x.split(size), out.split(size), strict=True)
         return joined([self._listed(rows, k, left_out) for rows, left_out in parts])
 

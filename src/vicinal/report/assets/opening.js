@@ -22,7 +22,7 @@ function drawCounts() {
   const safe = now && now.value !== null && now.target >= 0.9;
   if (now) $('.t-accept .title').textContent = safe ? 'Safe to accept' : `Supported, ${level(now.target)} ${now.value === null ? 'not promised' : 'at least'}`;
   $('[data-tile=accept]').textContent = whole(rows.length);
-  $('[data-of=accept]').textContent = `${percent(rows.length / Math.max(total, 1), 0)} of ${whole(total)} inputs`;
+  $('[data-of=accept]').textContent = `${percent(rows.length / Math.max(total, 1), 0)} of ${whole(total)} inputs${$('[data-sampled]') ? ' in the sample' : ''}`;
   if (labeled.length) $('[data-detail=accept]').textContent = `${whole(wrong)} of the ${whole(labeled.length)} with a label ${wrong === 1 ? 'is' : 'are'} wrong (${percent(wrong / labeled.length)}).`;
 }
 
