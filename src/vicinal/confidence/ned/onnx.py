@@ -1,9 +1,9 @@
-"""NED as one graph: embeddings, or a network's inputs, in; class number and probabilities out.
+"""A head as one graph: embeddings, or a network's inputs, in; class number and probabilities out.
 
 For ``torch.export``, and for ONNX (the ``onnx`` extra), with any number of rows.
 
-One matrix product and ``TopK`` find the neighbors, their distances are then computed again from the
-differences, and :func:`ned_log_probs` does the rest; fp32 throughout. The support lies in the file.
+It is the head's own ``module()`` in fp32: one matrix product and ``TopK`` find the neighbors, their
+distances are then computed again from the differences. The support lies in the file.
 Class names are in the model's metadata under ``classes``, as JSON.
 """
 
@@ -20,40 +20,39 @@ from torch import Tensor, nn
 from vicinal.checks import InputError
 from vicinal.confidence.bundle import pack_classes
 from vicinal.confidence.ned.classifier import NEDClassifier
-from vicinal.confidence.ned.posterior import ned_log_probs
+from vicinal.confidence.ned_linear import NEDLinear
 from vicinal.files import write_atomically
-from vicinal.neighbors.distances import unit_rows
-from vicinal.neighbors.neighborhood import Neighborhood
 
 if TYPE_CHECKING:
     from vicinal.confidence.head import TrustHead
+
+    Head = NEDClassifier | NEDLinear | TrustHead
 
 OPSET = 18
 
 
 def export_program(
-    head: NEDClassifier | TrustHead, net: nn.Module | None = None, example: Tensor | None = None
+    head: Head, net: nn.Module | None = None, example: Tensor | None = None
 ) -> torch.export.ExportedProgram:
     """``x -> (label, probabilities)`` by ``torch.export``, the first dimension dynamic.
 
     ``net`` gives the embeddings that ``head`` was fitted on; ``example`` is a batch of its inputs.
     """
-    ned = head if isinstance(head, NEDClassifier) else head.ned
-    return torch.export.export(*_graph(ned, net, example), dynamic_shapes=_ANY_ROWS)
+    return torch.export.export(*_graph(head, net, example), dynamic_shapes=_ANY_ROWS)
 
 
 def export_onnx(
-    head: NEDClassifier | TrustHead,
+    head: Head,
     path: str | Path,
     *,
     net: nn.Module | None = None,
     example: Tensor | None = None,
 ) -> Path:
-    """Write the NED of ``head``: input ``x``, outputs ``label`` and ``probabilities``.
+    """Write what ``head`` says: input ``x``, outputs ``label`` and ``probabilities``.
 
     Parameters
     ----------
-    head : a fitted NED, or a head that holds one.
+    head : a fitted NED, alone or with a linear part, or a head that holds one.
     path : of the file.
     net : what gives the embeddings, to be part of the graph: ``x`` is then its input.
     example : a batch of the net's inputs; their shape, but for the number of rows, is kept.
@@ -65,9 +64,8 @@ def export_onnx(
         raise InputError(
             "export_onnx needs the onnx extra. Install it with pip install 'vicinal[onnx]'."
         ) from error
-    ned = head if isinstance(head, NEDClassifier) else head.ned
     program = torch.onnx.export(
-        *_graph(ned, net, example),
+        *_graph(head, net, example),
         dynamo=True,
         input_names=["x"],
         output_names=["label", "probabilities"],
@@ -77,7 +75,8 @@ def export_onnx(
     )
     assert program is not None
     model = program.model_proto
-    onnx.helper.set_model_props(model, {"classes": json.dumps(pack_classes(ned.classes_)["names"])})
+    names = json.dumps(pack_classes(head.classes_)["names"])
+    onnx.helper.set_model_props(model, {"classes": names})
     onnx.checker.check_model(model)
     return write_atomically(path, model.SerializeToString())
 
@@ -86,11 +85,14 @@ _ANY_ROWS = ({0: torch.export.Dim("n")},)
 
 
 def _graph(
-    ned: NEDClassifier, net: nn.Module | None, example: Tensor | None
+    head: Head, net: nn.Module | None, example: Tensor | None
 ) -> tuple[nn.Module, tuple[Tensor]]:
     """The module to export, and what to trace it with."""
+    model = head if isinstance(head, (NEDClassifier, NEDLinear)) else head.model
+    ned = model.ned_ if isinstance(model, NEDLinear) else model
+    said = model.module().float()
     if net is None:
-        return Exported(ned).eval(), (torch.zeros(2, ned.n_features_in_),)
+        return _Answer(said).eval(), (torch.zeros(2, ned.n_features_in_),)
     if example is None or len(example) < 1:
         raise InputError(
             "`net` needs an `example`: a batch of its inputs, to trace the graph with."
@@ -103,67 +105,12 @@ def _graph(
             f"`net` gives rows of shape {width}, but the support has {ned.n_features_in_} "
             "dimensions. Pass the network up to the layer that was embedded, flattened."
         )
-    return _Behind(net, Exported(ned)).eval(), (rows,)
+    return _Answer(net, said).eval(), (rows,)
 
 
-class _Behind(nn.Module):
-    """The head behind its network."""
+class _Answer(nn.Sequential):
+    """Class number and probabilities from the log-probabilities at the end."""
 
-    def __init__(self, net: nn.Module, head: Exported) -> None:
-        super().__init__()
-        self.net, self.head = net, head
-
-    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        found: tuple[Tensor, Tensor] = self.head(self.net(x))
-        return found
-
-
-class Exported(nn.Module):
-    """NED in operations that ONNX has. (:class:`NEDHead` searches by a kernel of our own.)"""
-
-    rows: Tensor
-    center: Tensor
-    lost: Tensor
-    squares: Tensor
-    labels: Tensor
-    shift: Tensor | None
-    matrix: Tensor | None
-
-    def __init__(self, ned: NEDClassifier) -> None:
-        super().__init__()
-        rows = ned.support_.rows.float()
-        # Zero rows under the cosine: at distance 1 from everything, as if their length were lost.
-        lost = (rows == 0).all(1).float() * (ned.metric == "cosine")
-        rows = unit_rows(rows) if ned.metric == "cosine" else rows
-        center = rows.mean(0)
-        rows = rows - center  # the product loses no digits to a common offset
-        codes = ned.support_.labels.codes
-        self.register_buffer("rows", rows)
-        self.register_buffer("center", center)
-        self.register_buffer("lost", lost)
-        self.register_buffer("squares", rows.square().sum(1) + lost)
-        self.register_buffer("labels", codes.float() if codes.ndim == 2 else codes)
-        space = ned.space_
-        self.register_buffer("shift", None if space.shift is None else space.shift.float())
-        self.register_buffer("matrix", None if space.matrix is None else space.matrix.float())
-        self.unit = space.unit or ned.metric == "cosine"
-        self.metric, self.k = ned.metric, ned.k_
-        self.num_classes, self.parameters_ = len(ned.classes_), ned.parameters_
-
-    def forward(self, x: Float[Tensor, "n d"]) -> tuple[Int[Tensor, " n"], Float[Tensor, "n c"]]:
-        if self.shift is not None:
-            x = x - self.shift
-        if self.matrix is not None:
-            x = x * self.matrix if self.matrix.ndim == 1 else x @ self.matrix
-        if self.unit:
-            x = x / x.norm(dim=1, keepdim=True).clamp_min(1e-30)
-        x = x - self.center
-        indices = (self.squares - 2 * x @ self.rows.T).topk(self.k, 1, largest=False).indices
-        distances = (x[:, None] - self.rows[indices]).square().sum(2)
-        if self.metric == "cosine":
-            distances = (distances + self.lost[indices]) / 2
-        elif self.metric == "euclidean":
-            distances = distances.sqrt()
-        neighborhood = Neighborhood(distances, indices).labeled(self.labels)
-        p = ned_log_probs(neighborhood, self.num_classes, self.parameters_).exp()
+    def forward(self, x: Tensor) -> tuple[Int[Tensor, " n"], Float[Tensor, "n c"]]:
+        p = super().forward(x).exp()
         return p.argmax(1), p
