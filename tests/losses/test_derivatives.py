@@ -8,7 +8,7 @@ import reference
 from vicinal import losses
 from vicinal.checks import InputError
 from vicinal.neighbors import derivatives, pairwise_distances
-from vicinal.neighbors.tiles.masses import masses_by_tiles
+from vicinal.neighbors.tiles.masses import precise_log_masses
 
 METRICS = ("sqeuclidean", "euclidean", "cosine")
 
@@ -131,7 +131,7 @@ def settings():
         yield f"distances {metric}", lambda x, r, t, m=metric: pairwise_distances(x, r, m).sin()
         yield (
             f"tiles {metric}",
-            lambda x, r, t, m=metric: masses_by_tiles(x, y, None, None, t, m, tile=4).own,
+            lambda x, r, t, m=metric: precise_log_masses(x, y, t, m, None, None, tile=4).own,
         )
     yield (
         "weighted",

@@ -27,7 +27,7 @@ from vicinal.neighbors import chance_level, optimal_temperature, pairwise_distan
 from vicinal.neighbors.distances import METRICS
 from vicinal.neighbors.tiles import dense
 from vicinal.neighbors.tiles.dense import small_surprise
-from vicinal.neighbors.tiles.masses import masses_by_tiles, precise_log_masses
+from vicinal.neighbors.tiles.masses import precise_log_masses
 
 
 def batch(rng, n=12, d=3, classes=3):
@@ -67,7 +67,7 @@ def test_terms_are_those_of_a_plain_loop_dense_or_tiled(metric, rng):
     expected = torch.tensor(plain_terms(x, y, 0.5, metric), dtype=torch.float64)
     got = soft_nearest_neighbor_loss(x, y, temperature=0.5, metric=metric, reduction="none")
     assert_close(got, expected)
-    tiled = masses_by_tiles(x, y, None, None, 0.5, metric, 5)
+    tiled = precise_log_masses(x, y, 0.5, metric, None, None, tile=5)
     assert_close(tiled.all - tiled.own, expected)
 
 

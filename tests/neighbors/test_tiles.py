@@ -11,7 +11,7 @@ from reference import masses
 from vicinal.checks import InputError
 from vicinal.neighbors.distances import METRICS
 from vicinal.neighbors.tiles.dense import small_surprise
-from vicinal.neighbors.tiles.masses import LogMasses, log_masses, masses_by_tiles
+from vicinal.neighbors.tiles.masses import LogMasses, log_masses, precise_log_masses
 
 HARD = [0, 1, 2, 0, 1, 1, 0, 0, 5, 1]  # 2 and 5 stand alone
 
@@ -29,7 +29,7 @@ def make_labels(kind, rng, n=10):
 
 
 def by_tiles(x, labels, temperature=1.0, metric="sqeuclidean", tile=3):
-    return masses_by_tiles(x, labels, None, None, temperature, metric, tile)
+    return precise_log_masses(x, labels, temperature, metric, None, None, tile=tile)
 
 
 def finite(out):
@@ -59,7 +59,7 @@ def test_masses_among_references_leave_nothing_out(metric, kind, rng):
     expected = loop(x, labels, 0.8, metric, reference=y, reference_labels=others)
     given = {"temperature": 0.8, "metric": metric, "reference": y, "reference_labels": others}
     assert_close(log_masses(x, labels, **given), expected)
-    assert_close(masses_by_tiles(x, labels, y, others, 0.8, metric, 4), expected)
+    assert_close(precise_log_masses(x, labels, 0.8, metric, y, others, tile=4), expected)
 
 
 @pytest.mark.parametrize("metric", METRICS)
@@ -79,7 +79,7 @@ def test_gradients_in_references_are_those_of_finite_differences(metric, tile, r
     labels, others = torch.tensor([0, 1, 1, 2, 0]), torch.tensor([1, 0, 0, 1])
 
     def out(x, y, t):
-        return finite(masses_by_tiles(x, labels, y, others, t, metric, tile))
+        return finite(precise_log_masses(x, labels, t, metric, y, others, tile=tile))
 
     assert gradcheck(out, (x, y, t))
 

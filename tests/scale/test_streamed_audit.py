@@ -138,7 +138,7 @@ class Stopped(BaseException):
     """As Ctrl-C, or a power cut between two blocks."""
 
 
-@pytest.mark.parametrize("after", [1, 3, 5])
+@pytest.mark.parametrize("after", [1, 4, 6])
 def test_a_run_that_was_stopped_goes_on_and_ends_like_one_that_was_not(
     shards, few_anchors, tmp_path, after
 ):

@@ -18,10 +18,8 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from vicinal.audits import data
-from vicinal.audits.cases import SHOWN_NEIGHBORS, cases_of, class_facts
+from vicinal.audits.cases import class_facts
 from vicinal.audits.class_order import below_warning, order_warning
 from vicinal.audits.credibility import credibility_of
 from vicinal.audits.facts import Facts, gather
@@ -32,16 +30,14 @@ from vicinal.audits.inputs import AuditWarning, ready_sets, warn
 from vicinal.audits.keywords import asked_settings, check_model, from_frames, given_images
 from vicinal.audits.map import map_of
 from vicinal.audits.model import ModelFacts, images_of, listen
-from vicinal.audits.provenance import provenance_of as provenance_of
-from vicinal.audits.recommend import made_from, recommendation_of, warn_of_seen_support
-from vicinal.audits.record import Audit, SupportRows
+from vicinal.audits.provenance import provenance_of
+from vicinal.audits.recommend import recommendation_of, warn_of_seen_support
+from vicinal.audits.record import Audit, SupportRows, rows_named
 from vicinal.audits.scale import audit_at_scale, is_source, on_ray
 from vicinal.audits.scoring import MIN_ECE_ROWS, head_record, risk_coverage_of, sweep_over_k
 from vicinal.audits.searching import search_facts
 from vicinal.audits.sections import Data, Duplicates, Head, PriorShift
 from vicinal.audits.settings import About, AuditSettings
-from vicinal.audits.suspects import label_audit
-from vicinal.confidence.head import TrustHead
 from vicinal.neighbors.search.resumable import Progress
 
 
@@ -151,12 +147,22 @@ def audit(
         logits = seen.columns_of(named) if logits is None else logits
         if about.media is None and about.show_images:
             about = dataclasses.replace(about, media=images_of(train, test))
+
+    def gathered() -> Facts:
+        sets = ready_sets(support, query, calib, settings, about, foreign)
+        make = None if on is None else on_ray(on, settings, work, progress)
+        return gather(sets, logits, seen, settings, about, work, progress, make)
+
+    return recorded(gathered, progress, start)
+
+
+def recorded(gathered: Callable[[], Facts], progress: Progress | None, start: float) -> Audit:
+    """Every section of what is gathered, and every sentence that is said on the way."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", UserWarning)
-        sets = ready_sets(support, query, calib, settings, about, foreign)
-        make = None if on is None else on_ray(on, settings)
-        facts = gather(sets, logits, seen, settings, about, work, progress, make)
+        facts = gathered()
         sections = _sections(facts, progress)
+    settings, about = facts.settings, facts.about
     command = about.command or "vicinal.audit(...)"
     config = {**settings.to_dict(), **about.config}
     return Audit(
@@ -203,32 +209,16 @@ def heads_of(facts: Facts) -> tuple[Head, ...]:
 
 def support_rows(facts: Facts) -> SupportRows:
     """The support rows that some list of neighbors names."""
-    suspects = facts.labels.suspects
-    shown = facts.graph.rows(suspects).first(SHOWN_NEIGHBORS).indices
-    named = [facts.neighborhood.first(SHOWN_NEIGHBORS).indices, suspects, shown]
-    if facts.model is not None and facts.model.network is not None:
-        near = [row for rows, _ in facts.model.network.neighbors.values() for row in rows]
-        named.append(torch.tensor(near, dtype=torch.long))
-    rows = torch.cat([part.reshape(-1) for part in named]).unique()
-    ids = facts.support_ids
-    return SupportRows(
-        tuple(rows.tolist()),
-        tuple(ids[row] for row in rows.tolist()),
-        tuple(facts.sets.codes[rows].tolist()),
-    )
+    rows = sorted(rows_named(facts.cases, facts.label_audit))
+    codes = facts.sets.all_codes[rows]
+    return SupportRows(tuple(rows), facts.support_names(rows), tuple(codes.tolist()))
 
 
 def duplicates_of(facts: Facts) -> Duplicates:
     scored = None if facts.score is None else (facts.score.rows, facts.score.right)
     twins = data.duplicates(*data.as_given(facts), scored)
-    if not facts.sets.leave_one_out:
-        warn_of_duplicates(twins, facts.neighborhood.size)
-    return twins
-
-
-def warn_of_duplicates(twins: Duplicates, rows: int) -> None:
-    if twins.exact:
-        share, rest = 100 * twins.exact / rows, ""
+    if twins.exact and not facts.sets.leave_one_out:
+        share, rest = 100 * twins.exact / facts.neighborhood.size, ""
         if twins.accuracy_without is not None:
             kept = 100 * twins.accuracy_without
             rest = f" Without them and near-duplicates accuracy is {kept:.1f} %."
@@ -236,24 +226,21 @@ def warn_of_duplicates(twins: Duplicates, rows: int) -> None:
             f"{twins.exact} exact duplicate rows appear in both support and query "
             f"({share:.1f} %).{rest}"
         )
+    return twins
 
 
 def prior_shift_of(facts: Facts) -> PriorShift | None:
-    sets, codes = facts.sets, facts.sets.query.codes
+    sets, codes = facts.sets, facts.sets.query.all_codes
     if codes is None or not facts.scored or sets.leave_one_out:
         return None
-    shift = data.prior_shift(sets.codes, codes, len(sets.classes), facts.settings.seed)
-    warn_of_shift(shift)
-    return shift
-
-
-def warn_of_shift(shift: PriorShift) -> None:
+    shift = data.prior_shift(sets.all_codes, codes, len(sets.classes), facts.settings.seed)
     if shift.distance > shift.by_chance:
         warn(
             f"class shares of support and query differ (total variation {shift.distance:.2f}, by "
             f"chance {shift.by_chance:.2f}): probabilities assume the support's. Try --prior "
             "uniform, or give a support like the query."
         )
+    return shift
 
 
 def agreement_of(facts: Facts) -> float | None:
@@ -305,9 +292,9 @@ SECTIONS: dict[str, Callable[[Facts], Any]] = {
     "recommended": lambda f: f.choice.head,
     "recommendation": recommendation_of,
     "search": search_facts,
-    "cases": cases_of,
+    "cases": lambda f: f.cases,
     "support": support_rows,
-    "labels": label_audit,
+    "labels": lambda f: f.label_audit,
     "class_facts": lambda f: class_facts(f, data.class_entanglement(*_graph_of(f))),
     "risk_coverage": lambda f: f.score and risk_coverage_of(f.shown, f.score, f.promise.reason),
     "sweep": lambda f: f.score and sweep_over_k(f.task, f.scored["ned"]),
@@ -319,12 +306,14 @@ SECTIONS: dict[str, Callable[[Facts], Any]] = {
     "stress": lambda f: f.stressed.record,
     "unknowns": unknowns_of,
     "duplicates": duplicates_of,
-    "hubs": lambda f: data.hubs(f.neighborhood.indices, f.weights, len(f.sets.codes)),
+    "hubs": lambda f: data.hubs(f.neighborhood.indices, f.weights, f.sets.support.count),
     "prior_shift": prior_shift_of,
     "agreement": agreement_of,
     "not_checked": not_checked,
     "media": lambda f: f.about.media,
-    "head": lambda f: TrustHead(f.kept, f.standards, made_from(f)),
+    "head": lambda f: f.head,
+    "scale": lambda f: f.scale,
+    "parts": lambda f: f.parts,
 }
 
 

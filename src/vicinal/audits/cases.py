@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -109,9 +110,9 @@ def cases_of(facts: Facts) -> Cases:
 
 def class_facts(facts: Facts, entangled: NDArray[np.float64] | None) -> tuple[ClassFacts, ...]:
     """Per class: sizes, precision and recall, calibration where there are rows enough."""
-    count, own = len(facts.sets.names), facts.sets.codes
-    support = torch.bincount(own, minlength=count).tolist()
-    suspects = torch.bincount(own[facts.labels.suspects], minlength=count).tolist()
+    count = len(facts.sets.names)
+    support = torch.bincount(facts.sets.all_codes, minlength=count).tolist()
+    suspects = Counter(suspect.given for suspect in facts.label_audit.suspects)
     given = facts.sets.query.codes
     codes = np.full(len(facts.answer.predicted), UNLABELED) if given is None else given.numpy()
     return tuple(

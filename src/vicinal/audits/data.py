@@ -13,8 +13,11 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vicinal.audits.sections import Border, Borders, Duplicates, Hub, Hubs, PriorShift
+from vicinal.audits.whole import READ
+from vicinal.capture.sources import ArrayRows
 from vicinal.neighbors.mass import exponential, log_mass, own_log_mass
 from vicinal.neighbors.neighborhood import Neighborhood
+from vicinal.neighbors.search.sharded import Source, rows_at
 
 if TYPE_CHECKING:
     from vicinal.audits.facts import Facts
@@ -57,10 +60,14 @@ def as_given(facts: Facts) -> tuple[Neighborhood, int]:
     A map may make rows equal that are not (unit rows), and rounding may part equal ones.
     """
     if facts.space.name == "raw":
-        return facts.neighborhood, int((facts.graph.distances[:, 0] == 0).sum())
-    own, indices = facts.sets.support.as_given, facts.neighborhood.indices[:, [0, -1]]
-    gaps = [(facts.sets.query.as_given - own[column]).square().sum(1) for column in indices.T]
-    return Neighborhood(torch.stack(gaps, 1), indices), equal_rows([own])
+        return facts.neighborhood, facts.equal_support_rows
+    whole, indices = facts.sets.support.whole, facts.neighborhood.indices[:, [0, -1]]
+    support: Source = ArrayRows(facts.sets.support.as_given) if whole is None else whole.source
+    named, place = indices.unique(return_inverse=True)
+    own, rows = rows_at(support, named, READ), facts.sets.query.as_given
+    gaps = [(rows - own[column]).square().sum(1) for column in place.T]
+    equal = equal_rows(block for _, block in support.blocks(READ))
+    return Neighborhood(torch.stack(gaps, 1), indices), equal
 
 
 def equal_rows(blocks: Iterable[Float[Tensor, "n d"]]) -> int:

@@ -7,57 +7,45 @@ fitted is never scored on the rows it was fitted on.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from vicinal.audits.cases import verdicts_of, weights_of
+from vicinal.audits.cases import cases_of, verdicts_of, weights_of
 from vicinal.audits.class_order import columns_for
 from vicinal.audits.familiarity import combination_of, foreignness, kept_standards
 from vicinal.audits.fitted_space import most_neighbors, space_facts, space_of
-from vicinal.audits.fitting import fitting_of, left_out_losses
-from vicinal.audits.heads import HEADS, RECIPES, Answer, Fold, Task, best_vote_k, held_out_view
+from vicinal.audits.fitting import Split, fitting_of, left_out_losses, split_of
+from vicinal.audits.heads import HEADS, RECIPES, Answer, Task, best_vote_k, held_out_view
 from vicinal.audits.inputs import LabeledRows, Sets, usable_k, warn
 from vicinal.audits.linear_view import LinearView, linear_view
 from vicinal.audits.model import ModelFacts
-from vicinal.audits.recommend import Choice, choice_of, keepable, kept_blend
+from vicinal.audits.recommend import Choice, choice_of, keepable, kept_blend, made_from
 from vicinal.audits.scoring import Scored
+from vicinal.audits.search_record import Scale
 from vicinal.audits.searching import Searching
 from vicinal.audits.sections import SpaceFacts
 from vicinal.audits.settings import About, AuditSettings
 from vicinal.audits.stress import stressed
-from vicinal.audits.suspects import ScoredLabels, class_log_probs, scored_labels
+from vicinal.audits.suspects import ScoredLabels, class_log_probs, label_audit, scored_labels
 from vicinal.checks import InputError
 from vicinal.confidence.blend import Blend, blended_log_probs
+from vicinal.confidence.head import TrustHead
 from vicinal.confidence.ned.classifier import NEDClassifier
+from vicinal.confidence.ned.space import SpaceFit
 from vicinal.confidence.ned_linear import NEDLinear
-from vicinal.confidence.support import Evidence, LabeledSupport
+from vicinal.confidence.support import LabeledSupport
 from vicinal.evaluation import ChosenTarget, reachable_target
 from vicinal.labels import UNKNOWN, Labels, log_class_shares
-from vicinal.neighbors.graph import NeighborGraph
 from vicinal.neighbors.neighborhood import Neighborhood
-from vicinal.neighbors.search import Search
 from vicinal.neighbors.search.resumable import Progress
-
-MIN_FOLD_ROWS = 50  # labeled rows; with fewer the fit is said to be weak
-
-
-class Split(NamedTuple):
-    """How what is fitted is kept from the rows it is judged on, with the sentence that says so.
-
-    ``held_out`` are all rows a fit may look at, ``folds`` which of them serve which query rows.
-    """
-
-    held_out: Evidence
-    folds: tuple[Fold, ...]
-    how: str
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,6 +75,8 @@ class Facts:
     fitting = cached_property(fitting_of)
     weights = cached_property(weights_of)
     verdicts = cached_property(verdicts_of)
+    cases = cached_property(cases_of)
+    label_audit = cached_property(label_audit)
     standards = cached_property(kept_standards)
     stressed = cached_property(stressed)
 
@@ -256,9 +246,32 @@ class Facts:
         """The support's labels judged by probabilities that never saw them."""
         return scored_labels(self.support_classes, self.sets.codes)
 
+    def support_names(self, rows: Sequence[int]) -> tuple[str, ...]:
+        """What rows of the support are called."""
+        whole, ids = self.sets.support.whole, self.about.support_ids
+        if whole is not None:
+            return whole.names(rows)
+        return tuple(str(row) if ids is None else ids[row] for row in rows)
+
     @property
-    def support_ids(self) -> tuple[str, ...]:
-        return tuple(self.about.support_ids or map(str, range(len(self.sets.codes))))
+    def equal_support_rows(self) -> int:
+        """How many support rows another one equals, where rows are compared as they came."""
+        return int((self.graph.distances[:, 0] == 0).sum())
+
+    @property
+    def head(self) -> TrustHead:
+        """The head to keep with its standards."""
+        return TrustHead(self.kept, self.standards, made_from(self))
+
+    @property
+    def scale(self) -> Scale | None:
+        """What was fitted on how many rows, where not all are in memory."""
+        return None
+
+    @property
+    def parts(self) -> dict[str, Path]:
+        """Files that hold every row, where the record does not."""
+        return {}
 
 
 def gather(
@@ -269,41 +282,40 @@ def gather(
     about: About,
     work: str | Path | None,
     progress: Progress | None,
-    make: Callable[[Tensor], Search] | None = None,
+    make: Callable[[Sets, SpaceFit], Searching] | None = None,
+    kind: Callable[..., Facts] | None = None,
 ) -> Facts:
     """Choose the space, search and split; ``work`` keeps finished blocks of a stopped search.
 
-    ``make`` gives another search than the settings name: one in other processes.
+    ``make`` gives another search than the settings name: one in other processes, or of rows that
+    are not in memory, whose ``kind`` of facts is another too.
     """
-    k, codes = usable_k(settings, sets), sets.codes
+    k, everyone = usable_k(settings, sets), sets.all_codes
     given = None if logits is None else aligned_logits(logits, sets, about.class_names)
     if progress is not None:
         progress("space", 0, None)
     fit = space_of(settings, sets, k)
     sets = sets.mapped(fit.space)
-    if fit.crossed is not None and settings.k is None:
+    if fit.crossed is not None and settings.k is None and not sets.support.sampled:
         k = min(k, most_neighbors(fit.crossed))
-    searching = Searching(sets.support, settings, work, progress, make)
+    searching = (
+        Searching(sets.support, settings, work, progress) if make is None else make(sets, fit)
+    )
 
     def nearest(rows: LabeledRows) -> Neighborhood:
-        return searching.nearest(rows, k).labeled(codes)
+        return searching.nearest(rows, k).labeled(everyone)
 
-    kept: NeighborGraph | None = None
     if fit.crossed is not None:
-        graph = searching.crossed(fit.crossed, k, codes).labeled(codes)
+        graph = searching.crossed(fit.crossed, k, sets.codes).labeled(everyone)
     else:
-        graph = searching.own(k).labeled(codes)
-        kept = NeighborGraph(searching.engine, graph.distances, graph.indices)
-    support = LabeledSupport(
-        searching.engine, Labels(sets.classes, codes), graph=kept, space=fit.space,
-        crossed=fit.crossed, honest=None if fit.crossed is None else graph,
-    )  # fmt: skip
+        graph = searching.own(k).labeled(everyone)
+    support = searching.labeled_support(Labels(sets.classes, sets.codes), graph, fit)
     query = graph if sets.leave_one_out else nearest(sets.query)
     calib = None if sets.calib is None else nearest(sets.calib)
     foreign = None if sets.foreign is None else nearest(sets.foreign)
     split = split_of(sets, query, graph, calib, settings.seed)
     said = space_facts(settings, fit)
-    return Facts(
+    return (kind or Facts)(
         sets, settings, about, model, support, graph, query, split, given, said, searching, foreign
     )
 
@@ -317,60 +329,3 @@ def aligned_logits(logits: Any, sets: Sets, order: Any = None) -> Tensor:
             f"{len(sets.query.rows)} rows."
         )
     return scores[:, columns_for(scores.shape[1], sets.classes, order)]
-
-
-def split_of(
-    sets: Sets,
-    neighborhood: Neighborhood,
-    graph: Neighborhood,
-    calib: Neighborhood | None,
-    seed: int,
-) -> Split:
-    """Calibration rows if there are any, else two halves of the query, else leave-one-out."""
-    counts = torch.bincount(sets.codes, minlength=len(sets.classes)).double()
-    everyone = torch.arange(len(sets.query.rows))
-    if sets.calib is not None and calib is not None:
-        assert sets.calib.codes is not None
-        found = _evidence(calib, sets.calib.codes, counts)
-        found = replace(found, points=sets.calib.rows[sets.calib.codes >= 0])
-        _check_some(found, "calib")
-        how = f"fitted on {len(sets.calib.rows):,} calibration rows"
-        return Split(found, (Fold(found, everyone, neighborhood.double()),), how)
-    codes = sets.query.codes
-    if sets.leave_one_out or codes is None or int((codes >= 0).sum()) < 4:
-        found = Evidence(graph, sets.codes, counts, leave_one_out=True)
-        whole = Fold(found, everyone, neighborhood.double())
-        return Split(found, (whole,), "leave-one-out on the support")
-    order = torch.from_numpy(np.random.default_rng(seed).permutation(len(everyone)))
-    halves = (order[: len(order) // 2].sort().values, order[len(order) // 2 :].sort().values)
-    folds = tuple(
-        Fold(
-            _evidence(neighborhood.rows(fit), codes[fit], counts),
-            score,
-            neighborhood.rows(score).double(),
-            fitted_on=fit[codes[fit] >= 0],
-        )
-        for fit, score in (halves, halves[::-1])
-    )
-    for fold in folds:
-        _check_some(fold.evidence, "one half of the query")
-    smallest = min(len(fold.evidence) for fold in folds)
-    if smallest < MIN_FOLD_ROWS:
-        warn(
-            f"each half of the query has only about {smallest} labeled rows to fit on: pass a "
-            "larger query or --calib."
-        )
-    sizes = " + ".join(f"{len(half):,}" for half in halves)
-    held_out = _evidence(neighborhood, codes, counts)
-    return Split(held_out, folds, f"2-fold cross-fit on query ({sizes})")
-
-
-def _evidence(neighborhood: Neighborhood, codes: Tensor, counts: Tensor) -> Evidence:
-    """Of the rows whose class the support has."""
-    known = codes >= 0
-    return Evidence(neighborhood.rows(known), codes[known], counts, leave_one_out=False)
-
-
-def _check_some(evidence: Evidence, where: str) -> None:
-    if len(evidence) == 0:
-        raise InputError(f"no row of {where} has a label of the support. Check the class names.")

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from vicinal.audits.label_records import LabelRows
 from vicinal.audits.record import Audit
 from vicinal.files import write_atomically
 
@@ -60,21 +61,19 @@ def summary(audit: Audit) -> dict[str, Any]:
 
 def samples_table(audit: Audit) -> dict[str, list[Any]]:
     """The columns of ``samples.csv`` as values: what ``report.samples`` holds."""
-    cases, classes = audit.cases, audit.classes
-    others = cases.others or (None,) * len(cases.id)
-    ids = dict(zip(audit.support.row, audit.support.id, strict=True))
-    given = zip(cases.label, others, strict=True)
+    cases, classes, ids = audit.cases, audit.classes, audit.support_names
+    near = cases.neighbors
     return {
         "id": list(cases.id),
-        "label": [other if code is None else classes[code] for code, other in given],
+        "label": audit.given_labels,
         "predicted": [classes[code] for code in cases.predicted],
         "confidence": list(cases.confidence),
         "credibility": list(cases.credibility),
         "near_percentile": list(cases.near_percentile),
-        "familiarity": list(cases.familiarity or (None,) * len(cases.id)),
+        "familiarity": _values(audit, "familiarity"),
         "verdict": list(cases.verdict),
         "reason": list(cases.reason),
-        "neighbors": [[ids[row] for row in rows[:TOP_NEIGHBORS]] for rows in cases.neighbors],
+        "neighbors": [[ids[row] for row in rows[:TOP_NEIGHBORS]] for rows in near],
     }
 
 
@@ -91,88 +90,74 @@ def suspects_table(audit: Audit) -> dict[str, list[Any]]:
     }
 
 
-def sample_rows(audit: Audit) -> Iterable[list[str]]:
+def sample_rows(audit: Audit) -> Iterator[list[str]]:
     """``samples.csv``, the heading first: one row per query row, all of them."""
-    cases = audit.cases
-    ids = dict(zip(audit.support.row, map(word, audit.support.id), strict=True))
-    classes = [word(name) for name in audit.classes]
-    yield [
-        *("id", "label", "predicted", "confidence", "credibility", "near_percentile"),
-        *("familiarity", "network_percentile", "linear_share", "verdict", "reason"),
-        *(
-            f"{what}_{place}"
-            for place in range(1, TOP_NEIGHBORS + 1)
-            for what in ("neighbor", "weight")
-        ),
-    ]
-    crowding = cases.network_percentile or (None,) * len(cases.id)
-    familiar = cases.familiarity or (None,) * len(cases.id)
-    others = cases.others or (None,) * len(cases.id)
-    linear = cases.linear_share or (None,) * len(cases.id)
-    for i, given in enumerate(cases.label):
-        rows, weights = cases.neighbors[i][:TOP_NEIGHBORS], cases.weights[i][:TOP_NEIGHBORS]
-        pairs = zip(rows, weights, strict=True)
-        yield [
-            word(cases.id[i]),
-            word(others[i] or "") if given is None else classes[given],
-            classes[cases.predicted[i]],
-            repr(cases.confidence[i]),  # in full: the threshold is the confidence of one row
-            number(cases.credibility[i]),
-            number(cases.near_percentile[i]),
-            number(familiar[i]),
-            number(crowding[i]),
-            number(linear[i]),
-            cases.verdict[i],
-            word(cases.reason[i]),
-            *(cell for row, weight in pairs for cell in (ids[row], number(weight))),
-            *[""] * (2 * (TOP_NEIGHBORS - len(rows))),
-        ]
+    table, weights = samples_table(audit), audit.cases.weights
+    near = table.pop("neighbors")
+    verdicts = {name: table.pop(name) for name in ("verdict", "reason")}
+    columns: dict[str, Iterable[Any]] = {**table}
+    columns["confidence"] = map(repr, audit.cases.confidence)  # in full: a threshold is one of them
+    columns |= {name: _values(audit, name) for name in ("network_percentile", "linear_share")}
+    columns |= verdicts
+    for place in range(TOP_NEIGHBORS):
+        columns |= {f"neighbor_{place + 1}": _at(place, near)}
+        columns |= {f"weight_{place + 1}": _at(place, weights)}
+    return _lines(columns)
 
 
-def suspect_rows(audit: Audit) -> Iterable[list[str]]:
+def suspect_rows(audit: Audit) -> Iterator[list[str]]:
     """``suspects.csv``, the heading first: most suspicious first."""
-    ids = dict(zip(audit.support.row, map(word, audit.support.id), strict=True))
-    yield [
-        *("id", "given", "suggested", "p_given", "p_suggested", "affected", "depth_agreement"),
-        *("score", "row", *(f"neighbor_{place}" for place in range(1, TOP_NEIGHBORS + 1))),
-    ]
-    for suspect in audit.labels.suspects if audit.labels else ():
-        neighbors = [ids[row] for row in suspect.neighbors[:TOP_NEIGHBORS]]
-        yield [
-            word(suspect.id),
-            word(audit.classes[suspect.given]),
-            word(audit.classes[suspect.suggested]),
-            number(suspect.p_given),
-            number(suspect.p_suggested),
-            "" if suspect.affected is None else str(suspect.affected),
-            number(suspect.depth_agreement),
-            number(suspect.score),
-            str(suspect.row),
-            *neighbors,
-            *[""] * (TOP_NEIGHBORS - len(neighbors)),
-        ]
+    table, found = suspects_table(audit), audit.labels.suspects if audit.labels else ()
+    ids = audit.support_names
+    near = [[ids[row] for row in suspect.neighbors] for suspect in found]
+    table["depth_agreement"] = [suspect.depth_agreement for suspect in found]
+    order = ("id", "given", "suggested", "p_given", "p_suggested", "affected", "depth_agreement",
+             "score", "row")  # fmt: skip
+    places = {f"neighbor_{place + 1}": _at(place, near) for place in range(TOP_NEIGHBORS)}
+    return _lines({name: table[name] for name in order} | places)
 
 
-def label_rows(audit: Audit) -> Iterable[list[str]]:
+def label_rows(audit: Audit) -> Iterator[list[str]]:
     """``labels.csv``, the heading first: every support row in its order, with its score."""
-    yield ["id", "given", "suggested", "score", "p_given", "p_suggested", "flagged", "ambiguous"]
-    if audit.labels is None or audit.labels.rows is None:
-        return
-    found, rows = audit.labels, audit.labels.rows
-    classes = [word(name) for name in audit.classes]
-    flagged = {suspect.row for suspect in found.suspects}
-    ambiguous = set(found.ambiguous.rows if found.ambiguous else ())
-    for row, name in enumerate(rows.id):
-        yield [
-            word(name),
-            classes[rows.given[row]],
-            classes[rows.suggested[row]],
-            repr(rows.score[row]),  # in full: what is ranked by six digits has ties
-            number(rows.p_given[row]),
-            number(rows.p_suggested[row]),
-            str(int(row in flagged)),
-            str(int(row in ambiguous)),
-        ]
+    found, classes = audit.labels, audit.classes
+    rows = (found and found.rows) or LabelRows((), (), (), (), (), ())
+    flagged = {suspect.row for suspect in found.suspects} if found else set()
+    ambiguous = set(found.ambiguous.rows if found and found.ambiguous else ())
+    return _lines(
+        {
+            "id": rows.id,
+            "given": [classes[code] for code in rows.given],
+            "suggested": [classes[code] for code in rows.suggested],
+            "score": map(repr, rows.score),  # in full: what is ranked by six digits has ties
+            "p_given": rows.p_given,
+            "p_suggested": rows.p_suggested,
+            "flagged": [int(row in flagged) for row in range(len(rows.id))],
+            "ambiguous": [int(row in ambiguous) for row in range(len(rows.id))],
+        }
+    )
+
+
+def _values(audit: Audit, column: str) -> list[Any]:
+    """A column of the cases, nothing in it where a run has none."""
+    return list(getattr(audit.cases, column) or (None,) * len(audit.cases.id))
+
+
+def _at(place: int, lists: Sequence[Sequence[Any]]) -> list[Any]:
+    return [values[place] if place < len(values) else None for values in lists]
+
+
+def _lines(columns: Mapping[str, Iterable[Any]]) -> Iterator[list[str]]:
+    """The heading, then a line of cells for each row."""
+    yield list(columns)
+    for values in zip(*columns.values(), strict=True):
+        yield list(map(cell, values))
+
+
+def cell(value: str | float | None) -> str:
+    """Text that no spreadsheet runs, a number in six digits, nothing for None."""
+    if value is None or isinstance(value, str):
+        return word(value or "")
+    return str(value) if isinstance(value, int) else f"{value:.6g}"
 
 
 def word(cell: str) -> str:
@@ -184,10 +169,6 @@ def word(cell: str) -> str:
     if not cell.lstrip(" \0").startswith(("=", "+", "-", "@", "\t", "\r", "\n", *"＝＋－＠")):
         return cell
     return cell if re.fullmatch(r"[+-]?\d+(\.\d+)?", cell) else f"'{cell}"
-
-
-def number(value: float | None) -> str:
-    return "" if value is None else f"{value:.6g}"
 
 
 def csv_text(rows: Iterable[list[str]]) -> str:

@@ -12,8 +12,8 @@ set nothing of this is asked: it was given to be fitted on.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from functools import partial
-from typing import TYPE_CHECKING
+from dataclasses import replace
+from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import torch
@@ -21,19 +21,91 @@ from jaxtyping import Int
 from numpy.typing import NDArray
 from torch import Tensor
 
-from vicinal.audits.heads import Answer, Fold, in_blocks
+from vicinal.audits.heads import Answer, Fold, ned_in_blocks
+from vicinal.audits.inputs import Sets, warn
+from vicinal.checks import InputError
 from vicinal.confidence.blend import blended_log_probs
 from vicinal.confidence.ned.fit import least_background
-from vicinal.confidence.ned.posterior import NEDParameters, ned_log_probs, with_prior
+from vicinal.confidence.ned.posterior import NEDParameters, with_prior
 from vicinal.confidence.support import Evidence
 from vicinal.labels import log_class_shares
+from vicinal.neighbors.neighborhood import Neighborhood
 
 if TYPE_CHECKING:
-    from vicinal.audits.facts import Facts, Split
+    from vicinal.audits.facts import Facts
 
 OBJECTS = 2.0  # standard errors
+MIN_FOLD_ROWS = 50  # labeled rows; with fewer the fit is said to be weak
 MOST = 5_000  # rows that are asked, of a half of the query, and of the support
 Losses = NDArray[np.float64]
+
+
+class Split(NamedTuple):
+    """How what is fitted is kept from the rows it is judged on, with the sentence that says so.
+
+    ``held_out`` are all rows a fit may look at, ``folds`` which of them serve which query rows.
+    """
+
+    held_out: Evidence
+    folds: tuple[Fold, ...]
+    how: str
+
+
+def split_of(
+    sets: Sets,
+    neighborhood: Neighborhood,
+    graph: Neighborhood,
+    calib: Neighborhood | None,
+    seed: int,
+) -> Split:
+    """Calibration rows if there are any, else two halves of the query, else leave-one-out."""
+    counts = torch.bincount(sets.codes, minlength=len(sets.classes)).double()
+    everyone = torch.arange(len(sets.query.rows))
+    if sets.calib is not None and calib is not None:
+        assert sets.calib.codes is not None
+        found = _evidence(calib, sets.calib.codes, counts)
+        found = replace(found, points=sets.calib.rows[sets.calib.codes >= 0])
+        _check_some(found, "calib")
+        how = f"fitted on {len(sets.calib.rows):,} calibration rows"
+        return Split(found, (Fold(found, everyone, neighborhood.double()),), how)
+    codes = sets.query.codes
+    if sets.leave_one_out or codes is None or int((codes >= 0).sum()) < 4:
+        found = Evidence(graph, sets.codes, counts, leave_one_out=True)
+        whole = Fold(found, everyone, neighborhood.double())
+        return Split(found, (whole,), "leave-one-out on the support")
+    order = torch.from_numpy(np.random.default_rng(seed).permutation(len(everyone)))
+    halves = (order[: len(order) // 2].sort().values, order[len(order) // 2 :].sort().values)
+    folds = tuple(
+        Fold(
+            _evidence(neighborhood.rows(fit), codes[fit], counts),
+            score,
+            neighborhood.rows(score).double(),
+            fitted_on=fit[codes[fit] >= 0],
+        )
+        for fit, score in (halves, halves[::-1])
+    )
+    for fold in folds:
+        _check_some(fold.evidence, "one half of the query")
+    smallest = min(len(fold.evidence) for fold in folds)
+    if smallest < MIN_FOLD_ROWS:
+        warn(
+            f"each half of the query has only about {smallest} labeled rows to fit on: pass a "
+            "larger query or --calib."
+        )
+    sizes = " + ".join(f"{len(half):,}" for half in halves)
+    held_out = _evidence(neighborhood, codes, counts)
+    return Split(held_out, folds, f"2-fold cross-fit on query ({sizes})")
+
+
+def _evidence(neighborhood: Neighborhood, codes: Tensor, counts: Tensor) -> Evidence:
+    """Of the rows whose class the support has."""
+    known = codes >= 0
+    return Evidence(neighborhood.rows(known), codes[known], counts, leave_one_out=False)
+
+
+def _check_some(evidence: Evidence, where: str) -> None:
+    if len(evidence) == 0:
+        raise InputError(f"no row of {where} has a label of the support. Check the class names.")
 
 
 def fitting_of(facts: Facts) -> Split:
@@ -74,8 +146,7 @@ def _losses(evidence: Evidence, temperature: float) -> Losses:
     count = len(evidence.counts)
     plain = NEDParameters(temperature, 1.0, least_background(evidence))
     parameters = with_prior(plain, evidence.counts, "support")
-    asked = partial(ned_log_probs, num_classes=count, parameters=parameters)
-    log_probs = in_blocks(evidence.neighborhood, asked)[0].double()
+    log_probs = ned_in_blocks(evidence.neighborhood, count, parameters)[0].double()
     return -log_probs.gather(1, evidence.targets[:, None])[:, 0].numpy()
 
 
@@ -94,7 +165,11 @@ def left_out_losses(facts: Facts) -> dict[str, Losses]:
     codes = own.targets[rows]
     near: tuple[str, ...] = ("ned", "ned_fitted")
     answers = {name: facts.answers[name] for name in near if name in facts.answers}
-    log_probs = {name: _neighbors(answer, own.rows(rows)) for name, answer in answers.items()}
+    some, count = own.rows(rows).neighborhood, len(own.counts)
+    log_probs = {
+        name: ned_in_blocks(some, count, answer.parameters[0])[0].double()
+        for name, answer in answers.items()
+    }
     for name in ("logistic", "logistic_scaled", "ned_linear"):
         if name in facts.answers:
             answers[name] = facts.answers[name]
@@ -114,9 +189,3 @@ def numbers(name: str, answer: Answer) -> int:
     neighbors = 3 + (0 if widths is None else len(widths) + 1)
     fitted = {"ned": 1, "ned_fitted": neighbors, "logistic": 0, "logistic_scaled": 1}
     return fitted.get(name, neighbors + 3)
-
-
-def _neighbors(answer: Answer, evidence: Evidence) -> Tensor:
-    count = len(evidence.counts)
-    asked = partial(ned_log_probs, num_classes=count, parameters=answer.parameters[0])
-    return in_blocks(evidence.neighborhood, asked)[0].double()

@@ -132,8 +132,8 @@ def ned(task: Task, name: str, title: str) -> Answer:
             fit = fit_recipe(RECIPES[name], fold.evidence, task.num_classes, dims)
         fitted.append(with_prior(fit.parameters, fold.evidence.counts, task.prior))
         notes += fit.warnings
-        asked = partial(ned_log_probs, num_classes=task.num_classes, parameters=fitted[-1])
-        log_probs[fold.scored], predicted[fold.scored] = in_blocks(fold.neighborhood, asked)
+        found = ned_in_blocks(fold.neighborhood, task.num_classes, fitted[-1])
+        log_probs[fold.scored], predicted[fold.scored] = found
     return Answer(title, log_probs, predicted, tuple(fitted), tuple(dict.fromkeys(notes)))
 
 
@@ -159,6 +159,14 @@ def in_blocks(
         logs.append(log_probs_of(part))
         best.append(best_class(logs[-1], part))
     return torch.cat(logs), torch.cat(best)
+
+
+def ned_in_blocks(
+    neighborhood: Neighborhood, num_classes: int, parameters: NEDParameters
+) -> tuple[Float[Tensor, "m c"], Int[Tensor, " m"]]:
+    """The same of NED."""
+    asked = partial(ned_log_probs, num_classes=num_classes, parameters=parameters)
+    return in_blocks(neighborhood, asked)
 
 
 def softmax(task: Task, scaling: Sequence[tuple[Tensor, Tensor, Tensor]], title: str) -> Answer:
@@ -255,9 +263,7 @@ def blend_of(task: Task, fold: Fold, parameters: NEDParameters) -> Blend:
     n, count = len(fold.evidence), task.num_classes
     rows = torch.linspace(0, n - 1, min(n, max(MAX_ROWS, 20 * count))).long()
     some = fold.evidence.rows(rows)
-    log_ned = in_blocks(
-        some.neighborhood, partial(ned_log_probs, num_classes=count, parameters=parameters)
-    )[0]
+    log_ned = ned_in_blocks(some.neighborhood, count, parameters)[0]
     return fit_blend(log_ned, held_out_view(task, fold)[rows], some.targets)
 
 

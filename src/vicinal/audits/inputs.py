@@ -18,6 +18,7 @@ from torch import Tensor
 from vicinal.audits.class_order import stated_positions
 from vicinal.audits.sections import SetFacts
 from vicinal.audits.settings import About, AuditSettings
+from vicinal.audits.whole import Whole
 from vicinal.checks import (
     InputError,
     as_matrix,
@@ -46,7 +47,8 @@ def warn(sentence: str) -> None:
 class LabeledRows:
     """One set: rows and class codes (``UNKNOWN``, ``UNLABELED`` below zero), or no codes at all.
 
-    ``rows`` are compared; ``given`` are the same before a map, where there was one.
+    ``rows`` are compared; ``given`` are the same before a map, where there was one. ``whole`` is
+    the set that they are a sample of, where it is not in memory.
     """
 
     name: str
@@ -54,9 +56,26 @@ class LabeledRows:
     codes: Int[Tensor, " n"] | None
     dtype: str
     given: Float[Tensor, "n d"] | None = None
-    others: dict[int, str] = field(
-        default_factory=dict
-    )  # row -> label of a class the support lacks
+    others: dict[int, str] = field(default_factory=dict)  # row -> label the support lacks
+    whole: Whole | None = None
+
+    @property
+    def count(self) -> int:
+        """Of all rows."""
+        return len(self.rows if self.whole is None else self.whole)
+
+    @property
+    def all_codes(self) -> Int[Tensor, " n"] | None:
+        return self.codes if self.whole is None else self.whole.codes
+
+    @property
+    def sampled(self) -> bool:
+        return self.whole is not None and self.whole.sampled
+
+    @property
+    def numbers(self) -> Int[Tensor, " s"]:
+        """Which rows of all these are."""
+        return torch.arange(len(self.rows)) if self.whole is None else self.whole.some
 
     @property
     def as_given(self) -> Float[Tensor, "n d"]:
@@ -76,19 +95,20 @@ class LabeledRows:
         return self.codes is not None and bool((self.codes >= 0).any())
 
     def facts(self) -> SetFacts:
+        """Of the whole set."""
         counts: list[int] = []
-        if self.codes is not None:
-            counts = torch.bincount(self.codes[self.codes >= 0]).tolist()
-            counts = [count for count in counts if count]
+        if (codes := self.all_codes) is not None:
+            counts = [count for count in torch.bincount(codes[codes >= 0]).tolist() if count]
+        whole = self.whole if self.sampled else None
         return SetFacts(
             name=self.name,
-            rows=len(self.rows),
+            rows=self.count,
             dims=self.as_given.shape[1],
             classes=len(counts),
             smallest_class=min(counts, default=None),
             largest_class=max(counts, default=None),
             labeled=bool(counts),
-            fingerprint=self.fingerprint,
+            fingerprint=self.fingerprint if whole is None else whole.fingerprint,
             dtype=self.dtype,
         )
 
@@ -110,6 +130,12 @@ class Sets:
         """The support's."""
         assert self.support.codes is not None
         return self.support.codes
+
+    @property
+    def all_codes(self) -> Int[Tensor, " n"]:
+        """Of all support rows, those in memory and the others."""
+        assert self.support.all_codes is not None
+        return self.support.all_codes
 
     def mapped(self, space: Space) -> Sets:
         """All rows in the space they are compared in; mapped here, and nowhere after."""
@@ -173,7 +199,7 @@ def ready_sets(
 
 
 def usable_k(settings: AuditSettings, sets: Sets) -> int:
-    available = len(sets.support.rows) - 1  # leave-one-out has one row less
+    available = sets.support.count - 1  # leave-one-out has one row less
     if settings.k is None:
         return min(DEFAULT_K, available)
     if settings.k > available:

@@ -6,6 +6,7 @@ shadow, the two directions that part the classes best. Neither is what votes.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -35,7 +36,7 @@ def map_of(facts: Facts) -> Map | None:
     if settings.map == "none":
         return None
     support, query = sets.support.rows, None if sets.leave_one_out else sets.query.rows
-    return two_dimensional(
+    drawn = two_dimensional(
         support,
         query,
         sets.codes,
@@ -44,6 +45,10 @@ def map_of(facts: Facts) -> Map | None:
         neighbors=settings.map == "tsne",
         first=facts.labels.suspects,
     )
+    if sets.support.whole is None:
+        return drawn
+    rows = sets.support.numbers[list(drawn.support_row)].tolist()
+    return replace(drawn, support_row=tuple(rows))
 
 
 def two_dimensional(

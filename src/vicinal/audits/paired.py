@@ -92,11 +92,8 @@ class _Run:
 
     @property
     def labels(self) -> list[str | None]:
-        """Names; of a class the support lacks too, which no prediction can be."""
-        cases = self.audit.cases
-        others = cases.others or (None,) * len(cases.id)
-        codes = [(cases.label[i], others[i]) for i in self.rows]
-        return [other if code is None else self.audit.classes[code] for code, other in codes]
+        names = self.audit.given_labels
+        return [names[i] for i in self.rows]
 
     @property
     def labeled(self) -> tuple[Audit, list[int]]:
@@ -115,7 +112,7 @@ class _Run:
     @property
     def neighbors(self) -> list[list[str]]:
         """Ids of the nearest support rows."""
-        names = dict(zip(self.audit.support.row, self.audit.support.id, strict=True))
+        names = self.audit.support_names
         return [[names[row] for row in self.audit.cases.neighbors[i]] for i in self.rows]
 
 

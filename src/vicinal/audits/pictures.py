@@ -53,16 +53,15 @@ def read_image(
 
 
 def media_of_images(query: Sequence[Any], support: Sequence[Any]) -> Media:
-    """Thumbnails of both sets: arrays of pixels, or paths of image files."""
+    """Thumbnails of both sets: arrays of pixels, paths of image files, or what these hold."""
     return Media("images", _thumbnails(query), _thumbnails(support))
 
 
 def _thumbnails(images: Sequence[Any]) -> ReadLater:
     def read(row: int) -> NDArray[Any]:
         item = images[row]
-        if isinstance(item, (str, Path)):
-            return read_image(item, size=THUMBNAIL)
-        return as_pixels(item)
+        small = isinstance(item, (str, Path, bytes))
+        return read_image(item, size=THUMBNAIL) if small else as_pixels(item)
 
     return ReadLater(read, len(images))
 

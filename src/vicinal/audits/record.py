@@ -108,6 +108,16 @@ class Cases(Record):
             check_choice(verdict, "Cases.verdict", VERDICTS)
 
 
+def rows_named(cases: Cases, labels: LabelAudit | None) -> set[int]:
+    """The support rows that are suspects or in any list of neighbors."""
+    suspects = labels.suspects if labels else ()
+    return {suspect.row for suspect in suspects}.union(
+        *cases.neighbors,
+        *(cases.network_neighbors or ()),
+        *(suspect.neighbors for suspect in suspects),
+    )
+
+
 @dataclass(frozen=True)
 class Audit(Record):
     """The whole record. ``media`` and ``head`` travel beside it and stay out of the JSON."""
@@ -152,7 +162,7 @@ class Audit(Record):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        missing = self.rows_named() - set(self.support.row)
+        missing = rows_named(self.cases, self.labels) - set(self.support.row)
         if missing:
             raise InputError(
                 f"`Audit.support` must list every suspect and every neighbor: row "
@@ -203,14 +213,17 @@ class Audit(Record):
     def __repr__(self) -> str:
         return f"Audit({self.name!r}, {len(self.cases.id)} cases, {self.verdict_counts()})"
 
-    def rows_named(self) -> set[int]:
-        """The support rows that are suspects or in any list of neighbors."""
-        suspects = self.labels.suspects if self.labels else ()
-        return {suspect.row for suspect in suspects}.union(
-            *self.cases.neighbors,
-            *(self.cases.network_neighbors or ()),
-            *(suspect.neighbors for suspect in suspects),
-        )
+    @property
+    def given_labels(self) -> list[str | None]:
+        """The query's, by name; of a class the support lacks too, which no prediction can be."""
+        others = self.cases.others or (None,) * len(self.cases.id)
+        given = zip(self.cases.label, others, strict=True)
+        return [other if code is None else self.classes[code] for code, other in given]
+
+    @property
+    def support_names(self) -> dict[int, str]:
+        """What the support rows are called that the record knows."""
+        return dict(zip(self.support.row, self.support.id, strict=True))
 
     def verdict_counts(self) -> dict[str, int]:
         """Of all query rows, also of those that the record does not hold."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import torch
@@ -19,46 +19,27 @@ from jaxtyping import Float, Int
 from numpy.typing import NDArray
 from torch import Tensor
 
-from vicinal.audits.facts import Facts, split_of
-from vicinal.audits.fitted_space import most_neighbors, space_facts, space_of
-from vicinal.audits.inputs import DEFAULT_K, LabeledRows, Sets, ready_sets, usable_k
-from vicinal.audits.linear_view import sample
+from vicinal.audits.facts import Facts, gather
+from vicinal.audits.inputs import Sets, ready_sets
+from vicinal.audits.recommend import made_from
 from vicinal.audits.searching import Searching
 from vicinal.audits.settings import About, AuditSettings
-from vicinal.capture import ShardStore
-from vicinal.capture.sources import Rows
-from vicinal.checks import check_k
+from vicinal.audits.whole import READ, Whole
+from vicinal.confidence.head import TrustHead
+from vicinal.confidence.ned.classifier import NEDClassifier
 from vicinal.confidence.ned.space import SpaceFit
+from vicinal.confidence.ned_linear import NEDLinear
 from vicinal.confidence.support import CrossFit, LabeledSupport
 from vicinal.files import fingerprint
 from vicinal.labels import Labels
-from vicinal.neighbors.distances import unit_rows
 from vicinal.neighbors.neighborhood import Neighborhood, joined
-from vicinal.neighbors.search import Search
-from vicinal.neighbors.search.resumable import Progress, resumable_query
+from vicinal.neighbors.search import Search, make_search
+from vicinal.neighbors.search.resumable import Progress
 from vicinal.neighbors.search.sharded import Mapped, Source, rows_at
 
 ANCHORS = 50_000  # rows that everything is fitted on
 PASS = 1 << 15  # queries that one reading of the support answers
-READ = 1 << 14  # rows read at a time
-Kept = Callable[[str, int], ShardStore | None]
-
-
-@dataclass(frozen=True, eq=False)
-class Whole:
-    """All of a set: where its rows are, and their class codes; ``some`` are those in memory."""
-
-    rows: Rows
-    codes: Int[Tensor, " n"] | None
-    fingerprint: str
-    some: Int[Tensor, " s"]
-
-    def __len__(self) -> int:
-        return len(self.rows)
-
-    @property
-    def sampled(self) -> bool:
-        return len(self.some) < len(self)
+Make = Callable[[Source, str], Search]  # of rows that bear this name
 
 
 class SampledSupport(LabeledSupport):
@@ -70,7 +51,7 @@ class SampledSupport(LabeledSupport):
         search: Search,
         labels: Labels,
         everyone: Int[Tensor, " n"],
-        sets: Sets,
+        anchors: Float[Tensor, "a d"],
         graph: Neighborhood,
         fit: SpaceFit,
     ) -> None:
@@ -79,7 +60,7 @@ class SampledSupport(LabeledSupport):
             search, labels, torch.arange(len(everyone)), space=fit.space,
             crossed=fit.crossed if whole else None,  # it searches among its own rows alone
         )  # fmt: skip
-        self.everyone, self.anchors, self.own = everyone, sets.support.rows, graph
+        self.everyone, self.anchors, self.own = everyone, anchors, graph
         self.anchors_crossed = fit.crossed
 
     @property
@@ -105,21 +86,52 @@ class SampledSupport(LabeledSupport):
         return (~(theirs == own[:, None]).any(1)).nonzero()[:, 0].numpy()
 
 
-def whole_set(rows: Rows, codes: Tensor | None, most: int, seed: int) -> Whole:
-    """A set with the rows of it that will be in memory, and the checksum of all."""
-    n = len(rows)
-    if codes is not None:
-        some = sample(codes.clamp_min(0), most, seed)
-    else:
-        order = np.random.default_rng(seed).permutation(n)[:most]
-        some = torch.from_numpy(np.sort(order))
-    return Whole(rows, codes, checksum(rows), some)
+@dataclass(eq=False, kw_only=True)
+class SearchingAll(Searching):
+    """The same where anchors stand for the support: every question is asked among all rows.
 
+    ``engines``: who searches all rows, and who does so exactly.
+    """
 
-def checksum(rows: Rows) -> str:
-    """Of all rows, read once; where one is not finite, this is where it is said."""
-    parts = [fingerprint(block) for _, block in rows.blocks(READ)]
-    return fingerprint(*parts)[:12]
+    fit: SpaceFit
+    engines: tuple[Make, Make]
+
+    @property
+    def whole(self) -> Whole:
+        assert self.support.whole is not None
+        return self.support.whole
+
+    @property
+    def _key(self) -> tuple[str, ...]:
+        return self.whole.fingerprint, str(self.settings.normalize), self.fit.space.name
+
+    def _made(self, rows: Tensor) -> Search:
+        key = fingerprint(*self._key, *self.settings.searched)
+        return self.engines[0](Mapped(self.whole.source, self.fit.space), key[:16])
+
+    def crossed(self, cross: CrossFit, k: int, codes: Tensor) -> Neighborhood:
+        """Each fold in a map fitted to the others; where every row is an anchor, as in memory:
+        among the rows of the other folds."""
+        own, exactly = self.support.numbers, self.engines[1]
+        if not self.whole.sampled:
+            graph = cross.neighborhood(k, self.settings.metric, codes)
+        else:
+            parts, order = [], []
+            for f in cross.fold.unique().tolist():
+                mine, rest = (cross.fold == f).nonzero()[:, 0], (cross.fold != f).nonzero()[:, 0]
+                space = cross.form(cross.rows[rest], codes[rest])
+                search = exactly(Mapped(self.whole.source, space), "")
+                rows = space(cross.rows[mine])
+                parts.append(self._asked(search, rows, k, f"support {f}", own[mine]))
+                order.append(mine)
+            graph = joined(parts).rows(torch.cat(order).argsort())
+        self.check(k, own, None)
+        return graph
+
+    def labeled_support(self, labels: Labels, graph: Neighborhood, fit: SpaceFit) -> LabeledSupport:
+        assert self.whole.codes is not None
+        anchors = self.support.rows
+        return SampledSupport(self.engine, labels, self.whole.codes, anchors, graph, fit)
 
 
 def sampled_sets(
@@ -133,121 +145,84 @@ def sampled_sets(
         if whole is not None:
             z, y = rows_at(whole.rows, whole.some, READ), whole.rows.labels()
             pairs[role] = z if y is None else (z, y[whole.some.numpy()])
-            names[f"{role}_ids"] = ids_of(whole, whole.some)
+            names[f"{role}_ids"] = whole.names(whole.some.tolist())
     if query is None:
         names["query_ids"] = names["support_ids"]
     about = replace(about, **names)
     sets = ready_sets(
         pairs["support"], pairs["query"], rest.get("calib"), settings, about, rest.get("foreign")
     )
-    return sets, about
-
-
-def ids_of(whole: Whole, rows: Int[Tensor, " m"]) -> tuple[str, ...]:
-    """What some rows are called, block by block of the files."""
-    names = dict[int, str]()
-    for start in sorted({int(row) // READ * READ for row in rows.tolist()}):
-        stop = min(start + READ, len(whole))
-        block = whole.rows.ids(start, stop)
-        mine = rows[(rows >= start) & (rows < stop)].tolist()
-        names |= {row: block[row - start] for row in mine}
-    return tuple(names[row] for row in rows.tolist())
-
-
-def compared(rows: Rows, settings: AuditSettings) -> Source:
-    """The rows as they are given to heads, before the space."""
-    return Mapped(rows, unit_rows) if settings.normalize else rows
-
-
-Make = Callable[[Source, str], Search]  # of rows that bear this name
+    own, asked = replace(sets.support, whole=support), replace(sets.query, whole=query or support)
+    return replace(sets, support=own, query=asked), about
 
 
 def sampled_facts(
-    support: Whole,
     sets: Sets,
+    logits: Any,
     settings: AuditSettings,
     about: About,
     engines: tuple[Make, Make],
-    work: str | Path | None,
+    work: Path,
     progress: Progress | None,
+    kind: Callable[..., Facts],
 ) -> Facts:
-    """Choose the space on the anchors, search them and the query among all rows, and split.
+    """Choose the space on the anchors, search them and the query among all rows, and split."""
 
-    ``engines``: who searches all rows, and who does so exactly.
+    def make(mapped: Sets, fit: SpaceFit) -> Searching:
+        given = mapped.support, settings, work, progress
+        return SearchingAll(*given, block=PASS, fit=fit, engines=engines)
+
+    return gather(sets, logits, None, settings, about, work, progress, make, kind)
+
+
+def anchors_head(facts: Facts) -> TrustHead:
+    """The head that is kept: its support are the anchors, named by their row in the files.
+
+    Fewer rows lie farther apart, so nothing that was fitted among all rows holds among the anchors:
+    temperature, sharpness, background, the linear part's weight, threshold and standards are found
+    anew there, on the same held-out rows. The space and the linear part were the anchors' already.
     """
-    assert support.codes is not None
-    fit, k = space_and_k(support, sets, settings)
-    sets, everyone, given = sets.mapped(fit.space), support.codes, compared(support.rows, settings)
-
-    def ask(search: Search, rows: Tensor, question: str, out: Tensor | None = None) -> Neighborhood:
-        store = None
-        if work is not None:
-            how = fit.space.name, "" if search.exact else search.title
-            key = fingerprint(support.fingerprint, question, *settings.searched, *how, k)
-            facts = {"layers": ["distances", "indices"], "rows": len(rows), "k": k}
-            store = ShardStore.open_for_writing(Path(work) / key[:16], facts)
-        return resumable_query(
-            search, rows, k, exclude=out, store=store, progress=progress, block=PASS
-        ).labeled(everyone)
-
-    crossed = None
-    if fit.crossed is not None:
-        crossed = new_to_the_map(fit.crossed, support, sets.codes, given, engines[1], ask, k)
-    key = fingerprint(support.fingerprint, fit.space.name, settings.normalize, *settings.searched)
-    search = engines[0](Mapped(given, fit.space), key[:16])
-    asked = Searching(sets.support, settings, work, progress, lambda rows: search)
-
-    def nearest(some: LabeledRows | None) -> Neighborhood | None:
-        if some is None:
-            return None
-        asked.prepare(some, k)
-        return ask(search, some.rows, some.fingerprint)
-
-    graph = crossed
-    if graph is None:
-        graph = ask(search, sets.support.rows, f"anchors {len(support.some)}", support.some)
-    asked.check(k, support.some, None if fit.crossed else graph)
-    query = graph if sets.leave_one_out else nearest(sets.query)
-    assert query is not None
-    calib, foreign = nearest(sets.calib), nearest(sets.foreign)
-    held = SampledSupport(search, Labels(sets.classes, sets.codes), everyone, sets, graph, fit)
-    split = split_of(sets, query, graph, calib, settings.seed)
-    said = space_facts(settings, fit)
-    return Facts(sets, settings, about, None, held, graph, query, split, None, said, asked, foreign)
+    sets, settings, rows = facts.sets, facts.settings, facts.sets.support.rows
+    shape = (len(rows), rows.shape[1])
+    search = make_search(settings.search, settings.metric, recall=settings.recall, shape=shape)
+    labels = Labels(sets.classes, sets.codes)
+    own = cast(SampledSupport, facts.support)
+    held = LabeledSupport(
+        search.build(rows),
+        labels,
+        sets.support.numbers,
+        space=own.space,
+        crossed=own.anchors_crossed,
+    )
+    ned = NEDClassifier(
+        k=min(facts.graph.k, len(rows)), prior=settings.prior, metric=settings.metric,
+        search=settings.search,
+    )  # fmt: skip
+    if facts.shown != "ned":
+        ned.set_params(sharpness="fit", background="fit", bandwidth="class")
+    ned.fit_support(held)
+    model: NEDClassifier | NEDLinear = ned
+    if isinstance(facts.kept, NEDLinear):
+        both, blend = NEDLinear(), facts.kept.blend_
+        if facts.shown != "ned_linear":  # the linear part alone: its weight needs no neighbors
+            both = NEDLinear(weights=(blend.neighbors, blend.linear), background=blend.background)
+        model = both.fit_parts(ned, facts.linear.head)
+    head = TrustHead.of(
+        model,
+        held_out_rows(sets),
+        target_accuracy=facts.promise.target,
+        unfamiliar=settings.unfamiliar,
+    )
+    made = made_from(facts)
+    if sets.support.sampled:
+        made = replace(made, sample_of=sets.support.count)
+    return TrustHead(head.model, head.standards, made)
 
 
-def space_and_k(support: Whole, sets: Sets, settings: AuditSettings) -> tuple[SpaceFit, int]:
-    """The space that the anchors choose, and how many neighbors vote."""
-    k = settings.k or min(DEFAULT_K, len(support) - 1)
-    if support.sampled:
-        check_k(k, len(support) - 1, "k", "the support")
-    else:
-        k = usable_k(settings, sets)
-    fit = space_of(settings, sets, k)
-    if fit.crossed is not None and not support.sampled and settings.k is None:
-        k = min(k, most_neighbors(fit.crossed))
-    return fit, k
-
-
-def new_to_the_map(
-    cross: CrossFit,
-    support: Whole,
-    codes: Int[Tensor, " a"],
-    given: Source,
-    exactly: Make,
-    ask: Callable[[Search, Tensor, str, Tensor], Neighborhood],
-    k: int,
-) -> Neighborhood:
-    """Anchors among all rows where the space has looked at labels: each fold in a map fitted to the
-    others. Where every row is an anchor, as in memory: among the rows of the other folds."""
-    if not support.sampled:
-        return cross.neighborhood(k, exactly(given, "").metric, codes).labeled(codes)
-    parts, order = [], []
-    for f in cross.fold.unique().tolist():
-        mine, rest = ((cross.fold == f).nonzero()[:, 0], (cross.fold != f).nonzero()[:, 0])
-        space = cross.form(cross.rows[rest], codes[rest])
-        search = exactly(Mapped(given, space), "")
-        own = support.some[mine]
-        parts.append(ask(search, space(cross.rows[mine]), f"fold {f} of {len(support.some)}", own))
-        order.append(mine)
-    return joined(parts).rows(torch.cat(order).argsort())
+def held_out_rows(sets: Sets) -> tuple[Any, Any] | None:
+    """What standards are set by: labeled calib rows, or those of the query; or none."""
+    given = sets.calib or (None if sets.leave_one_out else sets.query)
+    if given is None or given.codes is None or int((given.codes >= 0).sum()) < 4:
+        return None
+    known = given.codes >= 0
+    return given.as_given[known], sets.classes[given.codes[known].numpy()]

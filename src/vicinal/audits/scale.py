@@ -10,34 +10,32 @@ stays in memory is anchors, labels, and sums.
 from __future__ import annotations
 
 import dataclasses
-import math
 import os
 import re
 import time
-import warnings
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
+from torch import Tensor
 
 from vicinal.audits import sampled
-from vicinal.audits.facts import Facts, aligned_logits
-from vicinal.audits.parts import Parts, Run, in_turn
+from vicinal.audits.facts import Facts
+from vicinal.audits.inputs import DEFAULT_K, Sets
+from vicinal.audits.parts import Run, in_turn
 from vicinal.audits.record import Audit
-from vicinal.audits.sampled import Whole, sampled_facts, sampled_sets, whole_set
-from vicinal.audits.search_record import Scale
+from vicinal.audits.sampled import sampled_facts, sampled_sets
+from vicinal.audits.searching import Searching
 from vicinal.audits.settings import About, AuditSettings
-from vicinal.audits.streamed_cases import CaseJudge, verdict_counts
-from vicinal.audits.streamed_labels import LabelJudge, streamed_labels
-from vicinal.audits.streamed_sections import sections_of_all
+from vicinal.audits.streamed_facts import PART, StreamedFacts
+from vicinal.audits.whole import READ, Whole, whole_set
 from vicinal.capture.row_files import Names
 from vicinal.capture.sources import ArrayRows, Rows, ShardedRows, open_rows
 from vicinal.checks import InputError
-from vicinal.confidence.verdicts import VERDICTS
-from vicinal.files import fingerprint
+from vicinal.confidence.ned.space import SpaceFit
 from vicinal.labels import codes_of, labels_of
 from vicinal.neighbors.search import Search
 from vicinal.neighbors.search.choice import make_sharded
@@ -53,10 +51,7 @@ DEFAULT_MEMORY = 2 << 30  # of an audit of shards, where nothing is said
 PROCESS = 420 << 20  # what Python and torch take, where it cannot be asked
 LATER = 64 << 20  # modules that are loaded later, and what the allocator keeps
 SMALLEST = 64 << 20  # for blocks of rows
-PART = 8  # of the memory one share for the rows that are judged, with what is said of them
 GAUSSIANS = 80  # bytes for each pair of columns, of familiarity's covariances and their factors
-ROW = 3 << 10  # bytes of what is said of a row
-NEIGHBORS = 100  # of an audit, where nothing is said
 _UNITS = {"": 1, "kb": 1 << 10, "mb": 1 << 20, "gb": 1 << 30, "tb": 1 << 40}
 
 
@@ -114,7 +109,7 @@ def audit_at_scale(
     if fits:
         arrays = {role: in_memory(value) for role, value in given.items()}
         if logits is not None:
-            arrays["logits"] = rows_at(logits, slice(None), sampled.READ)
+            arrays["logits"] = rows_at(logits, slice(None), READ)
         about = with_ids(given, about)
         return audit(
             **arrays, settings=settings, about=about, work=work, progress=progress, on=on
@@ -122,11 +117,8 @@ def audit_at_scale(
     if logits is not None:
         given["logits"] = logits
     with TemporaryDirectory() as folder:
-        place = Path(work) if work is not None else Path(folder)
-        result = streamed(given, settings, about, place, progress, on, allowed)
-        if work is None:  # nobody asked for the parts
-            return dataclasses.replace(result, parts={})
-        return result
+        place = Path(folder) if work is None else Path(work)
+        return streamed(given, settings, about, place, progress, on, allowed, work is not None)
 
 
 def logits_of(given: Any, rows: dict[str, Rows | None]) -> Rows | None:
@@ -145,13 +137,13 @@ def logits_of(given: Any, rows: dict[str, Rows | None]) -> Rows | None:
 
 def needed(rows: dict[str, Rows], settings: AuditSettings) -> int:
     """Bytes that an audit in memory takes: rows thrice, neighbors with their labels and weights."""
-    k = settings.k or NEIGHBORS
+    k = settings.k or DEFAULT_K
     each = (len(part) * (3 * part.width * part.dtype.itemsize + 60 * k) for part in rows.values())
     return PROCESS + sum(each)
 
 
 def in_memory(rows: Rows) -> Any:
-    z, y = rows_at(rows, slice(None), sampled.READ), rows.labels()
+    z, y = rows_at(rows, slice(None), READ), rows.labels()
     return z if y is None else (z, y)
 
 
@@ -171,43 +163,35 @@ def streamed(
     progress: Progress | None,
     on: str | None,
     memory: int,
+    stays: bool,
 ) -> Audit:
-    """Fit on anchors, judge every row into parts, sum up."""
-    from vicinal.audits.audit import provenance_of, sentences  # it calls this function
+    """Fit on anchors, judge every row into parts in ``work``, which may stay, sum up."""
+    from vicinal.audits.audit import recorded  # it calls this function
 
     start = time.perf_counter()
-    with warnings.catch_warnings(record=True) as caught:
-        warnings.simplefilter("always", UserWarning)
+
+    def gathered() -> Facts:
         support, query = wholes(rows, settings)
         rest: dict[str, Any] = {}
         if "calib" in rows:
             rest["calib"] = in_memory(rows["calib"])
         if "foreign" in rows:
-            rest["foreign"] = rows_at(rows["foreign"], slice(None), sampled.READ)
-        sets, about = sampled_sets(support, query, settings, about, rest)
+            rest["foreign"] = rows_at(rows["foreign"], slice(None), READ)
+        sets, named = sampled_sets(support, query, settings, about, rest)
         block = room(memory, sets.support.rows.shape, support, settings)
         make, run = engine(on, settings, block, work)
         exactly, _ = engine(on, dataclasses.replace(settings, search="exact"), block, work)
-        facts = sampled_facts(support, sets, settings, about, (make, exactly), work, progress)
+        logits = None
         if "logits" in rows:
-            given = rows_at(rows["logits"], (query or support).some, sampled.READ)
-            facts = dataclasses.replace(
-                facts, logits=aligned_logits(given, sets, about.class_names)
-            )
-        labels, cases = all_rows(facts, support, query, work, run, progress, memory)
-        record, suspects = streamed_labels(facts, support, labels)
-        scale = scale_of(facts, support, query, suspects, labels, cases, memory)
-        sections = sections_of_all(facts, support, query, record, labels)
-        parts = named_parts("labels", labels) | (named_parts("samples", cases) if cases else {})
-    command = about.command or "vicinal.audit(...)"
-    config = {**settings.to_dict(), **about.config}
-    return Audit(
-        **sections,
-        scale=dataclasses.replace(scale, parts=tuple(parts)),
-        parts=parts,
-        provenance=provenance_of(settings.seed, command, about.reproduce or command, start, config),
-        warnings=(*about.warnings, *sentences(caught)),
-    )
+            logits = rows_at(rows["logits"], (query or support).some, READ)
+        kind = partial(
+            StreamedFacts, work=work, run=run, progress=progress, memory=memory, work_stays=stays
+        )
+        return sampled_facts(
+            sets, logits, settings, named, (make, exactly), work, progress, kind
+        )  # fmt: skip
+
+    return recorded(gathered, progress, start)
 
 
 def wholes(rows: dict[str, Rows], settings: AuditSettings) -> tuple[Whole, Whole | None]:
@@ -217,7 +201,8 @@ def wholes(rows: dict[str, Rows], settings: AuditSettings) -> tuple[Whole, Whole
     if y is None:
         raise InputError("`support` has no labels. Give shards with a label column, or (Z, y).")
     labels = labels_of(y, len(own), "labels of support")
-    support = whole_set(own, labels.codes, sampled.ANCHORS, settings.seed)
+    drawn = sampled.ANCHORS, settings.seed, settings.normalize
+    support = whole_set(own, labels.codes, *drawn)
     asked = rows.get("query")
     if asked is None:
         return support, None
@@ -229,8 +214,7 @@ def wholes(rows: dict[str, Rows], settings: AuditSettings) -> tuple[Whole, Whole
     given, codes = asked.labels(), None
     if given is not None:
         codes = codes_of(given, len(asked), labels, unlabeled=True, name="labels of query")
-    picked = whole_set(asked, None, sampled.ANCHORS, settings.seed)
-    return support, dataclasses.replace(picked, codes=codes)
+    return support, dataclasses.replace(whole_set(asked, None, *drawn), codes=codes)
 
 
 def engine(
@@ -252,7 +236,7 @@ def engine(
 
 def room(memory: int, anchors: tuple[int, ...], support: Whole, settings: AuditSettings) -> int:
     """Bytes for a block of rows and its search, besides what stays in memory."""
-    k = min(settings.k or NEIGHBORS, len(support) - 1)
+    k = min(settings.k or DEFAULT_K, len(support) - 1)
     held = anchors[0] * (12 * anchors[1] + 80 * k) + 40 * len(support) + GAUSSIANS * anchors[1] ** 2
     if settings.search != "exact":
         held += lists_bytes(len(support), support.rows.width)
@@ -276,93 +260,15 @@ def process() -> int:
     return pages * os.sysconf("SC_PAGE_SIZE")
 
 
-def all_rows(
-    facts: Facts,
-    support: Whole,
-    query: Whole | None,
-    work: Path,
-    run: Run,
-    progress: Progress | None,
-    memory: int,
-) -> tuple[Parts, Parts | None]:
-    """Every label and, where the query is only sampled, every row of it, judged into parts."""
-    key = parts_key(facts, support, query)
-    each = 96 * facts.graph.k + 48 * len(facts.sets.classes) + 16 * support.rows.width + ROW
-    size = max(256, min(memory // PART // each, sampled.PASS))
-    labels = Parts(work / f"labels-{key}-{size}", len(support), size)
-    labels.fill(LabelJudge(facts, support), run, progress, "label audit")
-    if query is None or not query.sampled:
-        return labels, None
-    cases = Parts(work / f"samples-{key}-{size}", len(query), size)
-    cases.fill(CaseJudge(facts, query), run, progress, "verdicts")
-    return labels, cases
-
-
-def parts_key(facts: Facts, support: Whole, query: Whole | None) -> str:
-    """What the parts of a stopped run must have been made from to be gone on with."""
-    sets, held = facts.sets, [support, query]
-    beside = [rows.fingerprint for rows in (sets.calib, sets.foreign) if rows is not None]
-    return fingerprint(
-        *(whole.fingerprint for whole in held if whole is not None),
-        *(whole.codes for whole in held if whole is not None and whole.codes is not None),
-        *beside, len(support.some), *map(str, dataclasses.astuple(facts.settings)),
-        repr(facts.ned.parameters_), facts.shown, facts.space.name,
-        "" if facts.support.search.exact else facts.support.search.title,
-    )[:16]  # fmt: skip
-
-
-def scale_of(
-    facts: Facts,
-    support: Whole,
-    query: Whole | None,
-    suspects: int,
-    labels: Parts,
-    cases: Parts | None,
-    memory: int,
-) -> Scale:
-    """The sums over all parts, and the sentence with the sampling error."""
-    loss = -facts.support_log_probs.gather(1, facts.sets.codes[:, None])[:, 0]
-    n, anchors = len(support), len(support.some)
-    error = float(loss.std()) / math.sqrt(anchors) * math.sqrt(1 - anchors / n)
-    how = (
-        f"everything is fitted on {anchors:,} of {n:,} support rows, each searched among all of "
-        f"them (leave-one-out NLL {float(loss.mean()):.4f} ± {error:.4f} by sampling); every label "
-        "is judged"
-    )
-    asked = support if query is None else query
-    if query is not None and query.sampled:
-        how += (
-            f"; heads are compared on {len(query.some):,} of {len(query):,} query rows, and every "
-            "row has its verdict from the head that is kept"
-        )
-    if query is None and support.sampled:
-        how += ", and has its verdict leave-one-out from the head that is kept"
-    if support.sampled:
-        how += f"; trust.vic stands on the {anchors:,} rows alone, and is fitted anew to them"
-    counts = torch.bincount(facts.verdicts.codes, minlength=4).tolist()
-    judged = labels if query is None else cases
-    return Scale(
-        how=how + ".",
-        search=str(facts.support.search.title),
-        support_rows=n,
-        anchors=anchors,
-        query_rows=len(asked),
-        query_sample=len(asked.some),
-        verdicts=verdict_counts(judged) if judged else dict(zip(VERDICTS, counts, strict=True)),
-        suspects=suspects,
-        ambiguous=sum(int(part["ambiguous"].sum()) for part in labels.read("ambiguous")),
-        memory=memory,
-    )
-
-
-def named_parts(table: str, parts: Parts) -> dict[str, Path]:
-    """What the files are called in the folder of a run."""
-    return {f"{table}-{at:05d}.parquet": path for at, path in enumerate(parts.paths)}
-
-
-def on_ray(on: str, settings: AuditSettings) -> Callable[[torch.Tensor], Search]:
+def on_ray(
+    on: str, settings: AuditSettings, work: str | Path | None, progress: Progress | None
+) -> Callable[[Sets, SpaceFit], Searching]:
     """Makes a search of rows in memory that lives in Ray's processes."""
-    return lambda rows: ray_search(on, settings).build(rows)
+
+    def build(rows: Tensor) -> Search:
+        return ray_search(on, settings).build(rows)
+
+    return lambda sets, _: Searching(sets.support, settings, work, progress, build)
 
 
 def ray_search(on: str, settings: AuditSettings) -> RaySearch:

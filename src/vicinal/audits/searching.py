@@ -20,9 +20,12 @@ from vicinal.audits.search_record import SearchFacts
 from vicinal.audits.settings import AuditSettings
 from vicinal.capture import ShardStore
 from vicinal.checks import check_choice
-from vicinal.confidence.support import CrossFit
+from vicinal.confidence.ned.space import SpaceFit
+from vicinal.confidence.support import CrossFit, LabeledSupport
 from vicinal.evaluation.calibration import expected_calibration_error
 from vicinal.files import fingerprint, reading
+from vicinal.labels import Labels
+from vicinal.neighbors.graph import NeighborGraph
 from vicinal.neighbors.neighborhood import Neighborhood, joined
 from vicinal.neighbors.search import Search, make_search
 from vicinal.neighbors.search.cost import PATIENCE, SAMPLE, exact_seconds
@@ -55,6 +58,7 @@ class Searching:
     engine: Search = field(init=False)
     checked: list[Checked] = field(default_factory=list)
     title: str = ""  # of the engine that found the graph
+    block: int | None = None  # rows asked at a time
     recalls: dict[str, Recall] = field(default_factory=dict)  # of other sets, by name
 
     def __post_init__(self) -> None:
@@ -85,9 +89,8 @@ class Searching:
 
     def own(self, k: int) -> Neighborhood:
         """Of each support row among the others, itself left out by its index."""
-        rows = self.support.rows
-        own = torch.arange(len(rows))
-        found = self._asked(self.engine, rows, k, "support", own)
+        own = self.support.numbers
+        found = self._asked(self.engine, self.support.rows, k, "support", own)
         self.title = self.engine.title
         self.check(k, own, found)
         return found
@@ -124,6 +127,20 @@ class Searching:
 
         return cross.neighborhood(k, self.settings.metric, codes, ask)
 
+    def labeled_support(self, labels: Labels, graph: Neighborhood, fit: SpaceFit) -> LabeledSupport:
+        """The support with its labels and with what was found for its own rows."""
+        if fit.crossed is not None:
+            return LabeledSupport(
+                self.engine, labels, space=fit.space, crossed=fit.crossed, honest=graph
+            )
+        kept = NeighborGraph(self.engine, graph.distances, graph.indices)
+        return LabeledSupport(self.engine, labels, graph=kept, space=fit.space)
+
+    @property
+    def _key(self) -> tuple[str, ...]:
+        """What the questions are about."""
+        return (self.support.fingerprint,)
+
     @property
     def _sample(self) -> Int[Tensor, " r"]:
         return drawn_rows(len(self.support.rows), SAMPLE, self.settings.seed + 1)
@@ -151,12 +168,13 @@ class Searching:
         store, title = None, "label audit" if question.startswith("support") else "neighbors"
         if self.work is not None:
             how = (*self.settings.searched, "" if engine.exact else engine.title)
-            key = fingerprint(self.support.fingerprint, question, *how, k)
+            key = fingerprint(*self._key, question, *how, len(rows), k)
             facts = {"layers": ["distances", "indices"], "rows": len(rows), "k": k}
             store = ShardStore.open_for_writing(Path(self.work) / key[:16], facts)
         return resumable_query(
-            engine, rows, k, exclude=exclude, store=store, progress=self.progress, title=title
-        ).cpu()
+            engine, rows, k, exclude=exclude, store=store, progress=self.progress, title=title,
+            block=self.block,
+        ).cpu()  # fmt: skip
 
 
 def search_facts(facts: Facts) -> SearchFacts:

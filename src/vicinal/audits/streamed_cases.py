@@ -12,11 +12,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from vicinal.audits.cases import cases_of
 from vicinal.audits.facts import Facts
 from vicinal.audits.files import TOP_NEIGHBORS
 from vicinal.audits.parts import JUDGED, Columns, Parts, joined
-from vicinal.audits.sampled import READ, Whole, compared
+from vicinal.audits.whole import READ, Whole
 from vicinal.checks import as_tensor
 from vicinal.confidence.head import TrustHead
 from vicinal.confidence.verdicts import VERDICTS
@@ -28,12 +27,10 @@ class CaseJudge:
 
     def __init__(self, facts: Facts, whole: Whole) -> None:
         self.head = TrustHead(facts.kept, facts.standards)
-        self.whole, self.settings, self.names = whole, facts.settings, facts.sets.names
-        self.cases = cases_of(facts)
+        self.whole, self.names, self.cases = whole, facts.sets.names, facts.cases
 
     def __call__(self, start: int, stop: int) -> Columns:
-        source = compared(self.whole.rows, self.settings)
-        rows = torch.cat([block for _, block in source.blocks(READ, start, stop)])
+        rows = torch.cat([block for _, block in self.whole.source.blocks(READ, start, stop)])
         near = self.head.ned.neighborhood_of(rows)  # all at once: the support is read once for them
         columns = self.columns(start, rows, near)
         codes = self.whole.codes

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -20,7 +20,6 @@ from vicinal.audits.facts import Facts
 from vicinal.audits.label_records import Ambiguous, LabelAudit, LabelRows, Suspect, WrongLabels
 from vicinal.audits.parts import JUDGED, Columns, Parts, joined
 from vicinal.audits.record import significant
-from vicinal.audits.sampled import Whole, compared
 from vicinal.audits.streamed_cases import CaseJudge
 from vicinal.audits.suspects import (
     SHOWN_NEIGHBORS,
@@ -29,12 +28,16 @@ from vicinal.audits.suspects import (
     warn_of_few_named,
     wrong_of,
 )
+from vicinal.audits.whole import Whole
 from vicinal.confidence.blend import product_log_probs
 from vicinal.confidence.label_noise import AMBIGUOUS, true_label_log_posterior
 from vicinal.confidence.ned.effects import label_effects
 from vicinal.confidence.ned.posterior import neighbor_log_weights
 from vicinal.neighbors.neighborhood import Neighborhood
 from vicinal.neighbors.neighborhood import joined as joined_lists
+
+if TYPE_CHECKING:
+    from vicinal.audits.streamed_facts import StreamedFacts
 
 MOST_SUSPECTS = 10_000  # in the record, on the page and in suspects.csv
 MOST_ROWS = 200_000  # in the record and in labels.csv
@@ -49,7 +52,7 @@ class LabelJudge:
     def __init__(self, facts: Facts, whole: Whole) -> None:
         assert whole.codes is not None
         self.cases = CaseJudge(facts, whole) if facts.sets.leave_one_out else None
-        self.ned, self.k, self.settings = facts.ned, facts.graph.k, facts.settings
+        self.ned, self.k = facts.ned, facts.graph.k
         self.whole, self.anchors, self.graph = whole, whole.some, facts.graph
         self.own, self.matrix = facts.support_classes, facts.labels.noise.matrix
         self.counts = torch.bincount(whole.codes, minlength=len(facts.sets.classes))
@@ -57,8 +60,7 @@ class LabelJudge:
 
     def __call__(self, start: int, stop: int) -> Columns:
         """The columns of a part; neighbors only where the probabilities contradict the label."""
-        source = compared(self.whole.rows, self.settings)
-        rows = torch.cat([block for _, block in source.blocks(JUDGED, start, stop)])
+        rows = torch.cat([block for _, block in self.whole.source.blocks(JUDGED, start, stop)])
         own = torch.arange(start, stop)
         near = self._neighbors(own, rows)
         parts = [
@@ -131,30 +133,28 @@ class LabelJudge:
         }
 
 
-def streamed_labels(facts: Facts, whole: Whole, parts: Parts) -> tuple[LabelAudit, int]:
-    """The record of all labels and the number of suspects, from the parts that were filled."""
-    found, scale = facts.labels, len(whole) / len(whole.some)
-    assert whole.codes is not None
+def streamed_labels(facts: StreamedFacts) -> LabelAudit:
+    """The record of all labels, from the parts that were filled."""
+    found, parts, n = facts.labels, facts.label_parts, facts.sets.support.count
     warn_of_few_named(found)
-    ranked = _ranked(parts, round(found.noise.wrong.total * scale))
-    suspects = _suspects(facts, parts, ranked[:MOST_SUSPECTS])
+    suspects = _suspects(facts, parts, facts.ranked_suspects[:MOST_SUSPECTS])
     rows = torch.tensor([suspect.row for suspect in suspects], dtype=torch.long)
     new = torch.tensor([suspect.suggested for suspect in suspects], dtype=torch.long)
-    effects = effects_of(facts, whole.codes, rows, new) if len(rows) else ()
+    effects = effects_of(facts, facts.sets.all_codes, rows, new) if len(rows) else ()
     unsure = np.concatenate(
         [part["row"][part["ambiguous"]] for part in parts.read("row", "ambiguous")]
     )
-    every = len(whole) <= MOST_ROWS
+    every = n <= MOST_ROWS
     return LabelAudit(
-        checked=len(whole),
+        checked=n,
         how=facts.labels_by,
         suspects=suspects,
         effects=tuple(effects),
         rows=_rows(parts) if every else None,
-        wrong=scaled(wrong_of(found.noise), scale, len(whole)),
+        wrong=scaled(wrong_of(found.noise), n / len(facts.sets.codes), n),
         alike=alike_of(found.noise),
         ambiguous=Ambiguous(AMBIGUOUS, tuple(unsure.tolist()) if every else ()),
-    ), len(ranked)
+    )
 
 
 def scaled(wrong: WrongLabels, scale: float, n: int) -> WrongLabels:
@@ -170,15 +170,16 @@ def scaled(wrong: WrongLabels, scale: float, n: int) -> WrongLabels:
     return WrongLabels(round(wrong.count * scale), math.floor(wrong.low * scale), high, how, pairs)
 
 
-def _ranked(parts: Parts, most: int) -> list[int]:
+def ranked_suspects(facts: StreamedFacts) -> list[int]:
     """Rows that the probabilities contradict: the higher score, the greater lead, the earlier."""
+    scale = facts.sets.support.count / len(facts.sets.codes)
     kept = {"row": [], "score": [], "lead": []}  # type: dict[str, list[Any]]
-    for part in parts.read("row", "score", "lead", "worse"):
+    for part in facts.label_parts.read("row", "score", "lead", "worse"):
         for name in kept:
             kept[name].append(part[name][part["worse"]])
     row, score, lead = (np.concatenate(column) for column in kept.values())
     order = np.lexsort((row, -lead, -score))
-    return row[order][:most].tolist()
+    return row[order][: round(facts.labels.noise.wrong.total * scale)].tolist()
 
 
 def _suspects(facts: Facts, parts: Parts, rows: list[int]) -> tuple[Suspect, ...]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -122,10 +122,10 @@ def _suspects(facts: Facts) -> Iterator[Suspect]:
         depth = depth_agreement(layers, facts.sets.codes, rows, count)
     weights = neighbor_log_weights(near.double(), facts.ned.parameters_).softmax(1)
     affected = label_effects(facts.ned, facts.neighborhood, rows, found.suggested).changed
-    ids, shown = facts.support_ids, near.first(SHOWN_NEIGHBORS)
-    columns: dict[str, list[Any]] = {
+    shown = near.first(SHOWN_NEIGHBORS)
+    columns: dict[str, Sequence[Any]] = {
         "row": rows.tolist(),
-        "id": [ids[row] for row in rows.tolist()],
+        "id": facts.support_names(rows.tolist()),
         "given": facts.sets.codes[rows].tolist(),
         "suggested": found.suggested.tolist(),
         "p_given": found.p_given[rows].tolist(),
@@ -144,7 +144,7 @@ def _suspects(facts: Facts) -> Iterator[Suspect]:
 def _rows(facts: Facts) -> LabelRows:
     found = facts.labels
     return LabelRows(
-        id=facts.support_ids,
+        id=facts.support_names(range(len(facts.sets.codes))),
         given=tuple(facts.sets.codes.tolist()),
         suggested=tuple(found.noise.suggested.tolist()),
         score=tuple(found.noise.scores.tolist()),

@@ -64,6 +64,9 @@ ROLES = ("support", "query", "calib", "foreign")
 # What says nothing without --model, and is not left aside in silence.
 OF_A_MODEL = ("stress", "checkpoints", "weights", "model_arg", "output", "embedding", "layer",
               "mean", "std")  # fmt: skip
+# Settings that have one name and one form on the command line and in the library.
+SAME_SETTINGS = ("normalize", "space", "map", "search", "recall", "target_accuracy", "unfamiliar",
+                 "prior", "force_ece", "seed", "embedding")  # fmt: skip
 
 
 def run(options: AuditOptions) -> None:
@@ -266,20 +269,10 @@ def settings_of(options: AuditOptions) -> AuditSettings:
     return AuditSettings(
         k=None if options.k == "auto" else int(options.k),
         metric="cosine" if options.metric == "cosine" else "sqeuclidean",
-        normalize=options.normalize,
-        space=options.space,
-        map=options.map,
-        search=options.search,
-        recall=options.recall,
-        target_accuracy=options.target_accuracy,
-        unfamiliar=options.unfamiliar,
-        prior=options.prior,
         unknown="unlabeled" if options.ignore_unknown else "wrong",
-        force_ece=options.force_ece,
-        seed=options.seed,
-        embedding=options.embedding,
         layers=tuple(options.layer or ()),
         stress={None: "small", True: "full", False: "none"}[options.stress],
+        **{name: getattr(options, name) for name in SAME_SETTINGS},
     )
 
 

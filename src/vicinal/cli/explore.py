@@ -79,7 +79,7 @@ def judge_of(
         names, may be loaded.
     """
     head = load(folder / HEAD)
-    names = dict(zip(audit.support.row, audit.support.id, strict=True))
+    names = audit.support_names
     embed = _embedder(folder, head.made_from, model, trust_pickle, trust_folder)
 
     def judge(name: str, data: bytes) -> list[dict[str, Any]]:

@@ -51,6 +51,7 @@ def command(verb: str, kind: type) -> Callable[..., int | None]:
     keyword, required = inspect.Parameter.KEYWORD_ONLY, inspect.Parameter.empty
     parameters = [inspect.Parameter("context", keyword, annotation=typer.Context)]
     for field, hint in _fields(kind):
+        _named_as_field(field.name, hint)
         _read_as_written(hint)
         default = required if field.default is dataclasses.MISSING else field.default
         parameters.append(inspect.Parameter(field.name, keyword, annotation=hint, default=default))
@@ -62,6 +63,13 @@ def command(verb: str, kind: type) -> Callable[..., int | None]:
 def _typed(context: typer.Context, name: str, value: Any) -> bool:
     source = context.get_parameter_source(name)
     return source is not None and source.name == "COMMANDLINE" and value != FROM_CONFIG
+
+
+def _named_as_field(name: str, hint: Any) -> None:
+    """A flag that has no name of its own: ``label_key`` is ``--label-key``, and has no opposite."""
+    option = typing.get_args(hint)[-1]
+    if isinstance(option, OptionInfo) and option.default is ...:
+        option.default = f"--{name.replace('_', '-')}"  # where typer looks for names
 
 
 WRITTEN = {  # what counts as one; Python would read 1_0 as ten, and nothing as the current folder

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from vicinal.audits.encoder import ENCODER
 from vicinal.audits.entangled_layers import compact
-from vicinal.audits.files import csv_text, number, word
+from vicinal.audits.files import cell, csv_text
 from vicinal.capture import capture
 from vicinal.checks import InputError
 from vicinal.cli.clock import Clock
@@ -147,9 +147,7 @@ class AnswerWriter:
             self.lines.write(json_text(answer) + "\n")
             self.lines.flush()
         if self.table is not None:
-            cells = [answer[name] for name in FIELDS]
-            row = [word(c) if isinstance(c, str) else number(c) for c in cells]
-            self.cells.write(csv_text([row]))
+            self.cells.write(csv_text([[cell(answer[name]) for name in FIELDS]]))
 
     def __exit__(self, kind: object, error: object, trace: object) -> None:
         if kind is not None:

@@ -12,7 +12,7 @@ import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -27,8 +27,8 @@ from vicinal.audits.files import (
     write_summary,
     write_suspects,
 )
-from vicinal.audits.pictures import as_pixels, read_image
-from vicinal.audits.record import Audit, Media, ReadLater
+from vicinal.audits.pictures import media_of_images
+from vicinal.audits.record import Audit, Media
 from vicinal.checks import InputError
 from vicinal.cli.advice import CLEANED as CLEANED
 from vicinal.cli.advice import CONFIG as CONFIG
@@ -54,7 +54,6 @@ from vicinal.report import save_report
 AUDIT = "audit.json"
 MEDIA = "media.npz"
 DROPPED = "dropped.csv"  # what only some runs have, as CLEANED
-THUMBNAIL = 48
 
 
 def next_folder(parent: Path, verb: str) -> Path:
@@ -173,25 +172,13 @@ def media_of(
     notes = tuple(dict.fromkeys(note for _, note in shown if note is not None))
     (asked, _), (known, _) = shown
     if asked is not None and known is not None:
-        return Media("images", _thumbnails(asked), _thumbnails(known)), notes
+        return media_of_images(asked, known), notes
     if support.texts is not None and query.texts is not None:
         return Media("texts", list(query.texts), list(support.texts)), notes
     if support.table is not None and query.table is not None:
         columns = query.columns
         return Media("tables", list(query.table), list(support.table), columns=columns), notes
     return None, notes
-
-
-def _thumbnails(sources: Sequence[Any]) -> ReadLater:
-    """Images by row, made small when they are asked for: arrays as they are, paths read."""
-
-    def read(row: int) -> Any:
-        item = sources[row]
-        if isinstance(item, (str, bytes)):
-            return read_image(item, size=THUMBNAIL)
-        return as_pixels(np.asarray(item))
-
-    return ReadLater(read, len(sources))
 
 
 def save_media(media: Media, path: Path) -> None:

@@ -1,7 +1,8 @@
 """Every verb with its line of help, an example and its flags: the command line at one glance.
 
-Flags that several verbs share come first, in groups that a verb's own record inherits. Nothing
-here needs torch: a verb's module is loaded when the verb is called.
+A flag is called as its field, unless it says otherwise. Those that several verbs share come first,
+in groups that a verb's own record inherits. Nothing here needs torch: a verb's module is loaded
+when the verb is called.
 """
 
 from __future__ import annotations
@@ -10,39 +11,25 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
-import typer
+from typer import Argument, Option
 
-Out = Annotated[Path | None, typer.Option("--out", "-o", help="Where to write.")]
-Seed = Annotated[
-    int,
-    typer.Option("--seed", help="The same seed gives the same numbers.", min=0, max=2**32 - 1),
-]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Say nothing but warnings.")]
-Fresh = Annotated[bool, typer.Option("--fresh", help="Start anew; ignore what a stopped run left.")]
-Metric = Annotated[str, typer.Option("--metric", help="l2 or cosine.")]
-DropBad = Annotated[bool, typer.Option("--drop-bad", help="Skip rows with NaN/Inf; list them.")]
+Out = Annotated[Path | None, Option("--out", "-o", help="Where to write.")]
+Seed = Annotated[int, Option(help="The same seed gives the same numbers.", min=0, max=2**32 - 1)]
+Quiet = Annotated[bool, Option("--quiet", "-q", help="Say nothing but warnings.")]
+Fresh = Annotated[bool, Option(help="Start anew; ignore what a stopped run left.")]
+Metric = Annotated[str, Option(help="l2 or cosine.")]
+DropBad = Annotated[bool, Option(help="Skip rows with NaN/Inf; list them.")]
 TargetAccuracy = Annotated[
     float | None,
-    typer.Option(
-        "--target-accuracy",
+    Option(
         help="Accuracy the accepted rows keep; default: the highest of 0.90, 0.95, 0.97, 0.99 "
-        "that half of the rows can meet.",
+        "that half of the rows can meet."
     ),
 ]
-TrustPickle = Annotated[
-    bool, typer.Option("--trust-pickle", help="Load pickled objects. They can run any code.")
-]
-Unfamiliar = Annotated[
-    float,
-    typer.Option("--unfamiliar", help="Share of ordinary rows that may be called so."),
-]
-TrustFolder = Annotated[
-    bool,
-    typer.Option("--trust-folder", help="Run the model that config.json names. It is code."),
-]
-On = Annotated[
-    str | None, typer.Option("--on", help="ray, or ray://host:10001: work in a Ray cluster.")
-]
+TrustPickle = Annotated[bool, Option(help="Load pickled objects. They can run any code.")]
+Unfamiliar = Annotated[float, Option(help="Share of ordinary rows that may be called so.")]
+TrustFolder = Annotated[bool, Option(help="Run the model that config.json names. It is code.")]
+On = Annotated[str | None, Option(help="ray, or ray://host:10001: work in a Ray cluster.")]
 LARGEST = 4096  # pixels of a side
 METRICS = ("l2", "cosine")
 
@@ -51,26 +38,15 @@ METRICS = ("l2", "cosine")
 class DataOptions:
     """Which key or column holds what, where the usual names do not."""
 
-    embedding_key: Annotated[
-        str | None, typer.Option("--embedding-key", help="Key or column of the embeddings.")
-    ] = None
-    label_key: Annotated[
-        str | None, typer.Option("--label-key", help="Key or column of the labels.")
-    ] = None
-    id_col: Annotated[str | None, typer.Option("--id-col", help="Key or column of the ids.")] = None
-    image_col: Annotated[
-        str | None, typer.Option("--image-col", help="Images, or paths of images.")
-    ] = None
-    text_col: Annotated[
-        str | None, typer.Option("--text-col", help="Key or column of the texts.")
-    ] = None
+    embedding_key: Annotated[str | None, Option(help="Key or column of the embeddings.")] = None
+    label_key: Annotated[str | None, Option(help="Key or column of the labels.")] = None
+    id_col: Annotated[str | None, Option(help="Key or column of the ids.")] = None
+    image_col: Annotated[str | None, Option(help="Images, or paths of images.")] = None
+    text_col: Annotated[str | None, Option(help="Key or column of the texts.")] = None
     media_root: Annotated[
-        Path | None,
-        typer.Option("--media-root", help="Folder that paths of pictures in data files may name."),
+        Path | None, Option(help="Folder that paths of pictures in data files may name.")
     ] = None
-    align: Annotated[
-        str | None, typer.Option("--align", help="'ids': match labels to rows by id.")
-    ] = None
+    align: Annotated[str | None, Option(help="'ids': match labels to rows by id.")] = None
     trust_pickle: TrustPickle = False
 
 
@@ -78,29 +54,22 @@ class DataOptions:
 class VectorOptions:
     """How stored features become one vector per row."""
 
-    pool: Annotated[
-        str | None, typer.Option("--pool", help="mean, max or flatten, for 4-D features.")
-    ] = None
-    transpose: Annotated[
-        bool, typer.Option("--transpose", help="Embeddings are stored as (d, n).")
-    ] = False
+    pool: Annotated[str | None, Option(help="mean, max or flatten, for 4-D features.")] = None
+    transpose: Annotated[bool, Option(help="Embeddings are stored as (d, n).")] = False
 
 
 @dataclass(frozen=True, kw_only=True)
 class ModelOptions:
     """How a model is made ready."""
 
-    weights: Annotated[str | None, typer.Option("--weights", help="Checkpoint for --model.")] = None
+    weights: Annotated[str | None, Option(help="Checkpoint for --model.")] = None
     model_arg: Annotated[
-        list[str] | None,
-        typer.Option("--model-arg", help="name=value for the factory; repeatable."),
+        list[str] | None, Option(help="name=value for the factory; repeatable.")
     ] = None
-    output: Annotated[
-        str | None, typer.Option("--output", help="Which of several model outputs are the logits.")
-    ] = None
-    online: Annotated[
-        bool, typer.Option("--online", help="Let hf:, timm: and others download a model.")
-    ] = False
+    output: Annotated[str | None, Option(help="Which of several model outputs are the logits.")] = (
+        None
+    )
+    online: Annotated[bool, Option(help="Let hf:, timm: and others download a model.")] = False
     trust_pickle: TrustPickle = False
 
 
@@ -109,12 +78,9 @@ class ClassOptions:
     """What the model's outputs stand for, in their order."""
 
     classes: Annotated[
-        str | None,
-        typer.Option("--classes", help="In the order of the model's outputs: a file, or a,b,c."),
+        str | None, Option(help="In the order of the model's outputs: a file, or a,b,c.")
     ] = None
-    labels: Annotated[
-        Path | None, typer.Option("--labels", help="The same as a file, one name per line.")
-    ] = None
+    labels: Annotated[Path | None, Option(help="The same as a file, one name per line.")] = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -122,24 +88,22 @@ class ImageOptions:
     """How images are read for a model."""
 
     size: Annotated[
-        int | None, typer.Option("--size", help="Resize images to this square.", min=1, max=LARGEST)
+        int | None, Option(help="Resize images to this square.", min=1, max=LARGEST)
     ] = None
-    gray: Annotated[bool, typer.Option("--gray", help="Read images with one channel.")] = False
-    mean: Annotated[
-        str | None, typer.Option("--mean", help="Subtracted from pixels in [0, 1]: 0.5 or r,g,b.")
-    ] = None
-    std: Annotated[
-        str | None, typer.Option("--std", help="What they are then divided by: 0.5 or r,g,b.")
-    ] = None
+    gray: Annotated[bool, Option(help="Read images with one channel.")] = False
+    mean: Annotated[str | None, Option(help="Subtracted from pixels in [0, 1]: 0.5 or r,g,b.")] = (
+        None
+    )
+    std: Annotated[str | None, Option(help="What they are then divided by: 0.5 or r,g,b.")] = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class ConsoleOptions:
     """What is printed, and where."""
 
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print the result as JSON on stdout, only.")
-    ] = False
+    as_json: Annotated[bool, Option("--json", help="Print the result as JSON on stdout, only.")] = (
+        False
+    )
     quiet: Quiet = False
 
 
@@ -165,86 +129,65 @@ class AuditOptions(
     )
 
     support: Annotated[
-        str | None, typer.Argument(help="Labeled reference rows: file, folder, pattern.")
+        str | None, Argument(help="Labeled reference rows: file, folder, pattern.")
     ] = None
-    query: Annotated[str | None, typer.Argument(help="Rows to judge.")] = None
-    calib: Annotated[str | None, typer.Option("--calib", help="Held-out rows to fit on.")] = None
-    foreign: Annotated[
-        str | None, typer.Option("--foreign", help="Rows of none of the classes: would it show?")
-    ] = None
+    query: Annotated[str | None, Argument(help="Rows to judge.")] = None
+    calib: Annotated[str | None, Option(help="Held-out rows to fit on.")] = None
+    foreign: Annotated[str | None, Option(help="Rows of none of the classes: would it show?")] = (
+        None
+    )
     out: Out = None
-    k: Annotated[str, typer.Option("--k", help="Neighbors that vote, or auto.")] = "auto"
+    k: Annotated[str, Option(help="Neighbors that vote, or auto.")] = "auto"
     metric: Metric = "l2"
     normalize: Annotated[
-        bool, typer.Option("--normalize/--no-normalize", help="Scale every row to length 1 first.")
+        bool, Option("--normalize/--no-normalize", help="Scale every row to length 1 first.")
     ] = False
     space: Annotated[
         str,
-        typer.Option(
-            "--space",
+        Option(
             help="Where rows are compared: raw, unit, centered-unit, standardized, whitened, "
-            "learned, or fit: what held-out rows choose.",
+            "learned, or fit: what held-out rows choose."
         ),
     ] = "fit"
-    map: Annotated[
-        str, typer.Option("--map", help="tsne keeps neighbors near; linear is quicker; none.")
-    ] = "tsne"
+    map: Annotated[str, Option(help="tsne keeps neighbors near; linear is quicker; none.")] = "tsne"
     search: Annotated[
-        str,
-        typer.Option(
-            "--search", help="Who finds neighbors: exact, faiss, or auto: what costs less here."
-        ),
+        str, Option(help="Who finds neighbors: exact, faiss, or auto: what costs less here.")
     ] = "auto"
-    recall: Annotated[
-        float, typer.Option("--recall", help="Share of the true neighbors to find, at least.")
-    ] = 0.98
+    recall: Annotated[float, Option(help="Share of the true neighbors to find, at least.")] = 0.98
     target_accuracy: TargetAccuracy = None
     unfamiliar: Unfamiliar = 0.05
-    prior: Annotated[str, typer.Option("--prior", help="Class shares: support, uniform.")] = (
-        "support"
-    )
-    ignore_unknown: Annotated[
-        bool, typer.Option("--ignore-unknown", help="Do not score classes the support lacks.")
-    ] = False
-    force_ece: Annotated[bool, typer.Option("--force-ece", help="ECE even on few rows.")] = False
+    prior: Annotated[str, Option(help="Class shares: support, uniform.")] = "support"
+    ignore_unknown: Annotated[bool, Option(help="Do not score classes the support lacks.")] = False
+    force_ece: Annotated[bool, Option(help="ECE even on few rows.")] = False
     model: Annotated[
-        str | None,
-        typer.Option("--model", help="file.py:factory, pkg.module:factory, .ts, .pt2, timm:, hf:."),
+        str | None, Option(help="file.py:factory, pkg.module:factory, .ts, .pt2, timm:, hf:.")
     ] = None
-    embedding: Annotated[
-        str | None, typer.Option("--embedding", help="Layer to search in; default: last but one.")
-    ] = None
-    layer: Annotated[
-        list[str] | None, typer.Option("--layer", help="Layer for the story; repeatable.")
-    ] = None
+    embedding: Annotated[str | None, Option(help="Layer to search in; default: last but one.")] = (
+        None
+    )
+    layer: Annotated[list[str] | None, Option(help="Layer for the story; repeatable.")] = None
     stress: Annotated[
         bool | None,
-        typer.Option(
+        Option(
             "--stress/--no-stress",
             help="All corruptions and attacks on images, or none; by default a few.",
         ),
     ] = None
     checkpoints: Annotated[
-        str | None,
-        typer.Option("--checkpoints", help="'ckpt/*.pt': entanglement by layer over training."),
+        str | None, Option(help="'ckpt/*.pt': entanglement by layer over training.")
     ] = None
     apply: Annotated[
-        Path | None,
-        typer.Option("--apply", help="Decisions exported from the page: relabel first."),
+        Path | None, Option(help="Decisions exported from the page: relabel first.")
     ] = None
     drop_bad: DropBad = False
-    no_images: Annotated[bool, typer.Option("--no-images", help="No thumbnails.")] = False
-    hash_ids: Annotated[bool, typer.Option("--hash-ids", help="Ids as checksums.")] = False
-    max_mb: Annotated[
-        float, typer.Option("--max-mb", help="Size of the page.", min=0.1, max=1000.0)
-    ] = 10.0
+    no_images: Annotated[bool, Option(help="No thumbnails.")] = False
+    hash_ids: Annotated[bool, Option(help="Ids as checksums.")] = False
+    max_mb: Annotated[float, Option(help="Size of the page.", min=0.1, max=1000.0)] = 10.0
     seed: Seed = 0
-    config: Annotated[
-        Path | None, typer.Option("--config", help="Settings of an earlier run (config.json).")
-    ] = None
+    config: Annotated[Path | None, Option(help="Settings of an earlier run (config.json).")] = None
     trust_folder: TrustFolder = False
     memory: Annotated[
-        str | None, typer.Option("--memory", help="2GB: what may be taken; rows are then streamed.")
+        str | None, Option(help="2GB: what may be taken; rows are then streamed.")
     ] = None
     on: On = None
     fresh: Fresh = False
@@ -259,18 +202,14 @@ class EmbedOptions(ModelOptions, ImageOptions, DataOptions, ConsoleOptions):
     )
 
     model: Annotated[
-        str, typer.Argument(help="file.py:factory, pkg.module:factory, .ts, .pt2, timm:, hf:.")
+        str, Argument(help="file.py:factory, pkg.module:factory, .ts, .pt2, timm:, hf:.")
     ]
-    data: Annotated[str, typer.Argument(help="Image folder, .npz, .npy or module:dataset.")]
-    layer: Annotated[
-        list[str] | None, typer.Option("--layer", help="Layer to keep; repeatable.")
-    ] = None
+    data: Annotated[str, Argument(help="Image folder, .npz, .npy or module:dataset.")]
+    layer: Annotated[list[str] | None, Option(help="Layer to keep; repeatable.")] = None
     out: Out = None
-    pool: Annotated[str, typer.Option("--pool", help="flatten, mean, max or first.")] = "flatten"
-    batch_size: Annotated[
-        int, typer.Option("--batch-size", help="Rows per forward pass.", min=1, max=2**20)
-    ] = 256
-    device: Annotated[str, typer.Option("--device", help="auto, cpu, cuda, cuda:1, mps.")] = "auto"
+    pool: Annotated[str, Option(help="flatten, mean, max or first.")] = "flatten"
+    batch_size: Annotated[int, Option(help="Rows per forward pass.", min=1, max=2**20)] = 256
+    device: Annotated[str, Option(help="auto, cpu, cuda, cuda:1, mps.")] = "auto"
     on: On = None
     fresh: Fresh = False
 
@@ -283,16 +222,15 @@ class FitOptions(DataOptions, VectorOptions, ConsoleOptions):
         "vicinal fit train.npz --calib val.npz --target-accuracy 0.99 -o trust.vic"
     )
 
-    support: Annotated[str, typer.Argument(help="Labeled reference rows; or a table, pg:TABLE.")]
+    support: Annotated[str, Argument(help="Labeled reference rows; or a table, pg:TABLE.")]
     store: Annotated[
-        str | None,
-        typer.Option("--store", help="pg:TABLE: keep the rows there, not in the .vic file."),
+        str | None, Option(help="pg:TABLE: keep the rows there, not in the .vic file.")
     ] = None
-    calib: Annotated[str | None, typer.Option("--calib", help="Held-out labeled rows.")] = None
+    calib: Annotated[str | None, Option(help="Held-out labeled rows.")] = None
     target_accuracy: TargetAccuracy = None
     unfamiliar: Unfamiliar = 0.05
     out: Out = None
-    k: Annotated[int | None, typer.Option("--k", help="Neighbors that vote.", min=1)] = None
+    k: Annotated[int | None, Option(help="Neighbors that vote.", min=1)] = None
     metric: Metric = "l2"
     drop_bad: DropBad = False
 
@@ -307,20 +245,17 @@ class PredictOptions(DataOptions, VectorOptions, ModelOptions, ImageOptions, Con
         "cat rows.jsonl | vicinal predict trust.vic - --jsonl -"
     )
 
-    head: Annotated[Path, typer.Argument(help="A .vic file of fit or audit.")]
-    query: Annotated[str, typer.Argument(help="Rows to judge; - reads JSON lines from stdin.")]
+    head: Annotated[Path, Argument(help="A .vic file of fit or audit.")]
+    query: Annotated[str, Argument(help="Rows to judge; - reads JSON lines from stdin.")]
     model: Annotated[
-        str | None,
-        typer.Option("--model", help="What embeds images; layer and size are the head's own."),
+        str | None, Option(help="What embeds images; layer and size are the head's own.")
     ] = None
-    embedding: Annotated[
-        str | None, typer.Option("--embedding", help="Another layer than the head's own.")
-    ] = None
+    embedding: Annotated[str | None, Option(help="Another layer than the head's own.")] = None
     out: Out = None
-    jsonl: Annotated[
-        str | None, typer.Option("--jsonl", help="Write JSON lines to this file, or - for stdout.")
-    ] = None
-    show: Annotated[int, typer.Option("--head", help="Print this many rows.", min=0)] = 0
+    jsonl: Annotated[str | None, Option(help="Write JSON lines to this file, or - for stdout.")] = (
+        None
+    )
+    show: Annotated[int, Option("--head", help="Print this many rows.", min=0)] = 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -331,14 +266,13 @@ class CompareOptions(ConsoleOptions):
         'vicinal compare runs/base runs/new --fail-if "ece > +0.01" --fail-if "coverage < -0.02"'
     )
 
-    a: Annotated[Path, typer.Argument(help="The run to compare with.")]
-    b: Annotated[Path, typer.Argument(help="The run to judge.")]
+    a: Annotated[Path, Argument(help="The run to compare with.")]
+    b: Annotated[Path, Argument(help="The run to judge.")]
     fail_if: Annotated[
-        list[str] | None,
-        typer.Option("--fail-if", help="'ece > +0.01': a gate; exit code 1 if it is true."),
+        list[str] | None, Option(help="'ece > +0.01': a gate; exit code 1 if it is true.")
     ] = None
     out: Out = None
-    markdown: Annotated[bool, typer.Option("--md", help="Print the table as Markdown.")] = False
+    markdown: Annotated[bool, Option("--md", help="Print the table as Markdown.")] = False
     seed: Seed = 0
 
 
@@ -348,9 +282,9 @@ class LayersOptions(ModelOptions, ConsoleOptions):
 
     EXAMPLE: ClassVar[str] = "vicinal layers model.py:make --weights w.pt --input 1,28,28"
 
-    model: Annotated[str, typer.Argument(help="file.py:factory or pkg.module:factory.")]
+    model: Annotated[str, Argument(help="file.py:factory or pkg.module:factory.")]
     shape: Annotated[
-        str | None, typer.Option("--input", help="Shape of one input, e.g. 3,224,224: show shapes.")
+        str | None, Option("--input", help="Shape of one input, e.g. 3,224,224: show shapes.")
     ] = None
 
 
@@ -360,7 +294,7 @@ class CheckOptions(DataOptions, VectorOptions, ConsoleOptions):
 
     EXAMPLE: ClassVar[str] = "vicinal check train.npz test.npz"
 
-    files: Annotated[list[str], typer.Argument(help="Data files, or one saved head (.vic).")]
+    files: Annotated[list[str], Argument(help="Data files, or one saved head (.vic).")]
     metric: Metric = "l2"
 
 
@@ -370,15 +304,13 @@ class ExploreOptions:
 
     EXAMPLE: ClassVar[str] = "vicinal explore runs/audit-0001"
 
-    folder: Annotated[Path, typer.Argument(help="Folder of an audit.")]
-    port: Annotated[int, typer.Option("--port", help="0: any free port.", min=0, max=65535)] = 0
+    folder: Annotated[Path, Argument(help="Folder of an audit.")]
+    port: Annotated[int, Option(help="0: any free port.", min=0, max=65535)] = 0
     browser: Annotated[
-        bool,
-        typer.Option("--browser/--no-browser", help="Open the page, or only print its address."),
+        bool, Option("--browser/--no-browser", help="Open the page, or only print its address.")
     ] = False
     model: Annotated[
-        str | None,
-        typer.Option("--model", help="The run's model, typed: it embeds pictures to judge."),
+        str | None, Option(help="The run's model, typed: it embeds pictures to judge.")
     ] = None
     trust_pickle: TrustPickle = False
     trust_folder: TrustFolder = False

@@ -20,7 +20,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from vicinal.checks import InputError, as_tensor, check_choice, check_positive
+from vicinal.checks import InputError, as_tensor, check_choice, check_share, check_whole
 from vicinal.evaluation.inputs import (
     BoolArray,
     FloatArray,
@@ -30,7 +30,6 @@ from vicinal.evaluation.inputs import (
     as_probabilities,
     exact_sum,
 )
-from vicinal.evaluation.intervals import check_fraction
 from vicinal.evaluation.poisson_binomial import mean_absolute_deviation
 
 SCHEMES = ("width", "mass")
@@ -118,8 +117,8 @@ def bootstrap_interval(
     resamples, random_state
         How many resamples, and the seed they are drawn with.
     """
-    check_fraction(level, "level")
-    check_positive(resamples, "resamples")
+    check_share(level, "level")
+    check_whole(resamples, "resamples", 1)
     rng = np.random.default_rng(random_state)
     estimate, drawn = 0.0, np.zeros(resamples)
     views = views_of(confidence, correct, mode)
@@ -167,8 +166,7 @@ def by_confidence(c: FloatArray, hit: BoolArray) -> tuple[FloatArray, BoolArray]
 def bin_slices(c: FloatArray, bins: int, scheme: str) -> list[slice]:
     """Where each bin starts and ends in the sorted confidences."""
     check_choice(scheme, "scheme", SCHEMES)
-    if isinstance(bins, bool) or not isinstance(bins, (int, np.integer)) or bins < 1:
-        raise InputError(f"`bins` must be a whole number of at least 1, got {bins!r}.")
+    check_whole(bins, "bins", 1)
     if scheme == "width":
         # b/M rounded to the confidences' own kind: 3/10 in float32 is an edge, not just above it
         inner = (np.arange(1, bins) / bins).astype(c.dtype)

@@ -7,17 +7,8 @@ from typing import Any
 import numpy as np
 from scipy import special
 
-from vicinal.checks import InputError
+from vicinal.checks import InputError, check_share
 from vicinal.evaluation.inputs import FloatArray, IntArray
-
-
-def check_fraction(value: float, name: str) -> None:
-    try:
-        inside = bool(0 < value < 1)
-    except TypeError:
-        inside = False
-    if not inside:
-        raise InputError(f"`{name}` must lie strictly between 0 and 1, got {value!r}.")
 
 
 def _counts(successes: Any, trials: Any) -> tuple[IntArray, IntArray]:
@@ -42,7 +33,7 @@ def wilson_interval(
     >>> float(low[0].round(3)), float(high[0].round(3))
     (0.596, 0.982)
     """
-    check_fraction(level, "level")
+    check_share(level, "level")
     successes, trials = _counts(successes, trials)
     z2 = float(special.ndtri((1 + level) / 2)) ** 2
     n, s = np.maximum(trials, 1).astype(float), np.asarray(successes, dtype=float)
@@ -58,7 +49,7 @@ def clopper_pearson_interval(
     successes: IntArray, trials: IntArray, level: float = 0.95
 ) -> tuple[FloatArray, FloatArray]:
     """The rates that neither one-sided exact binomial test rejects (Clopper and Pearson 1934)."""
-    check_fraction(level, "level")
+    check_share(level, "level")
     successes, trials = _counts(successes, trials)
     tail = (1 - level) / 2
     low = clopper_pearson_lower(successes, trials, tail)

@@ -35,8 +35,9 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy import special
 
+from vicinal.checks import check_share
 from vicinal.evaluation.inputs import FloatArray, IntArray, as_correct, as_vector
-from vicinal.evaluation.intervals import check_fraction, clopper_pearson_lower
+from vicinal.evaluation.intervals import clopper_pearson_lower
 from vicinal.evaluation.selection import accepted_from_the_top
 
 TARGETS = (0.99, 0.97, 0.95, 0.90)
@@ -95,8 +96,8 @@ def threshold_for_accuracy(
     >>> found.reachable, found.lower_bound >= 0.9, found.accuracy > 0.9
     (True, True, True)
     """
-    check_fraction(target, "target")
-    check_fraction(delta, "delta")
+    check_share(target, "target")
+    check_share(delta, "delta")
     c = as_vector(confidence, "confidence")
     values, accepted, errors = accepted_from_the_top(c, as_correct(correct, len(c)))
     share = _shares(values.astype(float), accepted, target, delta)
@@ -136,7 +137,7 @@ def reachable_target(confidence: Any, correct: Any = None, delta: float = 0.05) 
     >>> chosen.target, threshold_for_accuracy(c, right, chosen.target).coverage > 0.5
     (0.9, True)
     """
-    check_fraction(delta, "delta")
+    check_share(delta, "delta")
     c = np.clip(as_vector(confidence, "confidence"), 0, 1)
     right = None if correct is None else as_correct(correct, len(c))
     overall = math.fsum(c if right is None else right) / len(c)

@@ -12,7 +12,6 @@ from vicinal.losses.contrastive import (
     nt_xent_loss,
     supervised_contrastive_loss,
 )
-from vicinal.losses.cross_batch import CrossBatchLoss
 from vicinal.losses.cross_entropy import SoftTargetCrossEntropyLoss, soft_target_cross_entropy
 from vicinal.losses.distributed import DistributedLoss
 from vicinal.losses.grad_cache import GradCache
@@ -24,7 +23,7 @@ from vicinal.losses.info_nce import (
     soft_distribution_info_nce,
 )
 from vicinal.losses.layerwise import LayerwiseLoss, Maximize
-from vicinal.losses.memory_bank import MemoryBank
+from vicinal.losses.memory_bank import CrossBatchLoss, MemoryBank
 from vicinal.losses.met import Triplets
 from vicinal.losses.miners import distance_weighted_triplets, hard_triplets, semihard_triplets
 from vicinal.losses.momentum_queue import MoCoLoss, moco_loss, momentum_update

@@ -21,12 +21,13 @@ from collections.abc import Callable
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int
-from torch import Tensor, nn
+from torch import Tensor
 
 from vicinal.checks import InputError, check_positive
 from vicinal.neighbors.distances import unit_rows
 
 from .conventions import (
+    LossModule,
     any_scale,
     as_hard_labels,
     as_rows,
@@ -131,7 +132,7 @@ def _margin_softmax(
     return reduce_rows(F.cross_entropy(scores, labels, reduction="none"), None, reduction)
 
 
-class ArcFaceLoss(nn.Module):
+class ArcFaceLoss(LossModule):
     """Module form of :func:`arcface_loss`; ``weights`` is its parameter.
 
     Parameters
@@ -146,8 +147,6 @@ class ArcFaceLoss(nn.Module):
         Draws the first vectors.
     """
 
-    loss = staticmethod(arcface_loss)
-
     def __init__(
         self,
         num_classes: int,
@@ -159,22 +158,14 @@ class ArcFaceLoss(nn.Module):
         reduction: str = "mean",
         generator: torch.Generator | None = None,
     ) -> None:
-        super().__init__()
+        super().__init__({"margin": margin, "scale": scale, "reduction": reduction})
         self.weights = first_vectors(num_classes, sub_centers, dim, generator)
-        self.margin, self.scale, self.reduction = margin, scale, reduction
 
     def forward(self, x: Tensor, labels: Tensor) -> Tensor:
-        return type(self).loss(
-            x,
-            labels,
-            self.weights,
-            margin=self.margin,
-            scale=self.scale,
-            reduction=self.reduction,
-        )
+        return arcface_loss(x, labels, self.weights, **self.settings())
 
 
-class CosFaceLoss(ArcFaceLoss):
+class CosFaceLoss(LossModule):
     """Module form of :func:`cosface_loss`; ``weights`` is its parameter.
 
     Parameters
@@ -184,8 +175,6 @@ class CosFaceLoss(ArcFaceLoss):
     margin, scale, reduction:
         As in :func:`cosface_loss`.
     """
-
-    loss = staticmethod(cosface_loss)
 
     def __init__(
         self,
@@ -198,12 +187,8 @@ class CosFaceLoss(ArcFaceLoss):
         reduction: str = "mean",
         generator: torch.Generator | None = None,
     ) -> None:
-        super().__init__(
-            num_classes,
-            dim,
-            margin=margin,
-            scale=scale,
-            sub_centers=sub_centers,
-            reduction=reduction,
-            generator=generator,
-        )
+        super().__init__({"margin": margin, "scale": scale, "reduction": reduction})
+        self.weights = first_vectors(num_classes, sub_centers, dim, generator)
+
+    def forward(self, x: Tensor, labels: Tensor) -> Tensor:
+        return cosface_loss(x, labels, self.weights, **self.settings())

@@ -19,9 +19,9 @@ from vicinal.checks import check_positive
 from vicinal.neighbors.distances import unit_rows
 from vicinal.neighbors.mass import own_log_mass
 
-from .conventions import any_scale, full_precision, keep_valid, reduce_rows
+from .conventions import LossModule, any_scale, full_precision, keep_valid, reduce_rows
 from .log_partition import in_blocks
-from .met import MeetingLoss, Met
+from .met import Met, meeting
 
 
 @full_precision
@@ -84,16 +84,11 @@ def circle_loss(
     return reduce_rows(keep_valid(losses, valid, met.x), valid, reduction)
 
 
-class CircleLoss(MeetingLoss):
-    """Module form of :func:`circle_loss`.
-
-    Parameters
-    ----------
-    margin, gamma, attached, reduction:
-        As in :func:`circle_loss`.
-    """
+class CircleLoss(LossModule):
+    """Module form, parameters as in :func:`circle_loss`."""
 
     loss = staticmethod(circle_loss)
+    forward = meeting
 
     def __init__(
         self,

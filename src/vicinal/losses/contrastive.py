@@ -21,9 +21,9 @@ from __future__ import annotations
 from jaxtyping import Float
 from torch import Tensor
 
-from .conventions import any_scale, full_precision, keep_valid, reduce_rows
+from .conventions import LossModule, any_scale, full_precision, keep_valid, reduce_rows
 from .log_partition import in_blocks
-from .met import MeetingLoss
+from .met import meeting
 from .pairs import Pairs
 
 
@@ -64,7 +64,7 @@ def supervised_contrastive_loss(
     >>> round(float(supervised_contrastive_loss(x, y, temperature=1.0)), 4)  # log(1 + 2/e)
     0.5514
     """
-    pairs = Pairs.of(x, labels, temperature, metric, reference, reference_labels, exclude_self)
+    pairs = Pairs.weighed(x, labels, temperature, metric, reference, reference_labels, exclude_self)
     spread, pull, count = pairs.spread_and_pull()
     valid = count > 0
     losses = spread.masked_fill(~valid, 0) - pull / count.masked_fill(~valid, 1)
@@ -90,58 +90,42 @@ def nt_xent_loss(
 
     Parameters
     ----------
-    x:
-        Rows ``(n, d)``.
     labels:
         Integers ``(n,)``, equal for views of one instance, or soft labels ``(n, c)``.
-    temperature:
-        What distances are divided by: a number, or a tensor that may learn.
-    metric:
-        ``"sqeuclidean"``, ``"euclidean"`` or ``"cosine"``.
-    reference, reference_labels:
-        Rows that the anchors are compared with, all of them, instead of one another.
-    exclude_self:
-        The reference begins with the anchors themselves: nobody meets himself.
-    reduction:
-        ``"mean"`` over the anchors that have a positive, ``"sum"`` or ``"none"``.
+    x, temperature, metric, reference, reference_labels, exclude_self, reduction:
+        As in :func:`supervised_contrastive_loss`.
 
     >>> import torch
     >>> x, y = torch.eye(4)[[0, 0, 1, 1]], torch.tensor([0, 0, 1, 1])
     >>> round(float(nt_xent_loss(x, y, temperature=1.0)), 4)  # log(1 + 2/e)
     0.5514
     """
-    pairs = Pairs.of(x, labels, temperature, metric, reference, reference_labels, exclude_self)
+    pairs = Pairs.weighed(x, labels, temperature, metric, reference, reference_labels, exclude_self)
     total, count = in_blocks(pairs.push, len(pairs.x), len(pairs.y))
     valid = count > 0
     losses = total / count.masked_fill(~valid, 1)
     return reduce_rows(keep_valid(losses, valid, pairs.x), valid, reduction)
 
 
-class SupervisedContrastiveLoss(MeetingLoss):
-    """Module form of :func:`supervised_contrastive_loss`."""
+class SupervisedContrastiveLoss(LossModule):
+    """Module form, parameters as in :func:`supervised_contrastive_loss`."""
 
     loss = staticmethod(supervised_contrastive_loss)
+    forward = meeting
 
     def __init__(
-        self,
-        *,
-        temperature: float | Tensor = 0.1,
-        metric: str = "cosine",
-        reduction: str = "mean",
+        self, *, temperature: float | Tensor = 0.1, metric: str = "cosine", reduction: str = "mean"
     ) -> None:
         super().__init__({"temperature": temperature, "metric": metric, "reduction": reduction})
 
 
-class NTXentLoss(MeetingLoss):
-    """Module form of :func:`nt_xent_loss`."""
+class NTXentLoss(LossModule):
+    """Module form, parameters as in :func:`nt_xent_loss`."""
 
     loss = staticmethod(nt_xent_loss)
+    forward = meeting
 
     def __init__(
-        self,
-        *,
-        temperature: float | Tensor = 0.1,
-        metric: str = "cosine",
-        reduction: str = "mean",
+        self, *, temperature: float | Tensor = 0.1, metric: str = "cosine", reduction: str = "mean"
     ) -> None:
         super().__init__({"temperature": temperature, "metric": metric, "reduction": reduction})

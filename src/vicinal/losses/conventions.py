@@ -9,14 +9,14 @@ from __future__ import annotations
 
 import functools
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import Any, ParamSpec, TypeGuard
+from typing import Any, ClassVar, ParamSpec, TypeGuard
 
 import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
-from torch import Tensor
+from torch import Tensor, nn
 
 from vicinal.checks import (
     InputError,
@@ -166,6 +166,16 @@ def check_class_range(labels: Int[Tensor, " n"], classes: int, name: str) -> Non
         )
 
 
+def check_own_rows(anchors: int, reference: Any) -> None:
+    """``exclude_self``: the reference begins with the anchors themselves, row for row."""
+    if reference is None or len(reference) < anchors:
+        raise InputError(
+            f"`exclude_self` needs a `reference` that begins with the {anchors} anchors, got "
+            f"{'none' if reference is None else f'{len(reference)} rows'}. Pass "
+            "torch.cat([x, others]), or MemoryBank.as_reference(x, labels)."
+        )
+
+
 def reduce_rows(
     losses: Float[Tensor, " n"], valid: Bool[Tensor, " n"] | None, reduction: str
 ) -> Tensor:
@@ -203,3 +213,21 @@ def class_ids(labels: Int[Tensor, " n"]) -> Int[Tensor, " n"]:
     rank = (ordered[1:] != ordered[:-1]).cumsum(0)
     rank = torch.cat([torch.zeros_like(labels[:1]), rank])
     return torch.empty_like(labels).scatter(0, order, rank)
+
+
+class LossModule(nn.Module):
+    """What the module forms of losses share: settings, which are attributes and are handed on.
+
+    A subclass names them with their defaults; ``forward`` is one call of the function.
+    """
+
+    loss: ClassVar[Callable[..., Tensor]]
+
+    def __init__(self, settings: Mapping[str, Any]) -> None:
+        super().__init__()
+        self.names = tuple(settings)
+        for name, value in settings.items():
+            setattr(self, name, value)
+
+    def settings(self) -> dict[str, Any]:
+        return {name: getattr(self, name) for name in self.names}

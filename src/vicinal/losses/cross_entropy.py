@@ -10,11 +10,11 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int
-from torch import Tensor, nn
+from torch import Tensor
 
 from vicinal.checks import check_same_rows
 
-from .conventions import as_class_targets, as_rows, full_precision, reduce_rows
+from .conventions import LossModule, as_class_targets, as_rows, full_precision, reduce_rows
 from .targets import MixedTargets, as_noise, check_share
 
 
@@ -92,20 +92,16 @@ def weighted(log_q: Float[Tensor, "n c"], weights: Tensor) -> Float[Tensor, " n"
     return -(weights * log_q.masked_fill(weights == 0, 0)).sum(1)
 
 
-class SoftTargetCrossEntropyLoss(nn.Module):
-    """Module form of :func:`soft_target_cross_entropy`."""
+class SoftTargetCrossEntropyLoss(LossModule):
+    """Module form, parameters as in :func:`soft_target_cross_entropy`; ``noise`` is a buffer."""
 
     noise: Tensor | None
 
     def __init__(
         self, *, reduction: str = "mean", epsilon: float = 0.0, noise: Tensor | None = None
     ) -> None:
-        super().__init__()
-        self.reduction = reduction
-        self.epsilon = epsilon
+        super().__init__({"reduction": reduction, "epsilon": epsilon})
         self.register_buffer("noise", noise)
 
     def forward(self, logits: Tensor, targets: Tensor | MixedTargets) -> Tensor:
-        return soft_target_cross_entropy(
-            logits, targets, reduction=self.reduction, epsilon=self.epsilon, noise=self.noise
-        )
+        return soft_target_cross_entropy(logits, targets, noise=self.noise, **self.settings())

@@ -267,7 +267,7 @@ def _nt_xent(loss: NTXentLoss, x: Tensor, labels: Tensor, ring: Ring) -> tuple[T
 
 def _pairs(loss: Any, x: Tensor, labels: Tensor, y: Any, y_labels: Any, *learned: Tensor) -> Pairs:
     temperature = learned[0] if learned else loss.temperature
-    return Pairs.of(x, labels, temperature, loss.metric, y, y_labels)
+    return Pairs.weighed(x, labels, temperature, loss.metric, y, y_labels)
 
 
 def _learned(loss: Any) -> tuple[Tensor, ...]:

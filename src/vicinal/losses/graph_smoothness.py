@@ -18,14 +18,14 @@ from typing import Any
 
 import torch
 from jaxtyping import Float, Int
-from torch import Tensor, nn
+from torch import Tensor
 
 from vicinal.checks import InputError, check_choice, check_positive, is_traced
 from vicinal.neighbors.derivatives import one_by_one
 from vicinal.neighbors.distances import unit_rows
 from vicinal.neighbors.search.exact import ExactSearch
 
-from .conventions import REDUCTIONS, any_scale, as_labels, as_rows, full_precision
+from .conventions import REDUCTIONS, LossModule, any_scale, as_labels, as_rows, full_precision
 from .graph_flow import edge_lengths, graph_flow
 
 SYMMETRIES = ("union", "mutual", "directed")
@@ -168,17 +168,12 @@ def _(x: Tensor, k: int) -> Tensor:
 _nearest_others.register_vmap(one_by_one(_nearest_others))
 
 
-class GraphSmoothnessLoss(nn.Module):
-    """Module form of :func:`graph_smoothness_loss`.
+class GraphSmoothnessLoss(LossModule):
+    """Module form, parameters as in :func:`graph_smoothness_loss`.
 
     To train with SGD take ``reduction="mean"`` and a rate of about 5 (the sum: 5 / edges). At the
     paper's 0.1 the sum over the 9,000 edges of a batch of 100 stayed at 44 % error on FashionMNIST,
     where the mean at 5 came to 16 % (300 steps, 10 nearest neighbors; 11 % after 900).
-
-    Parameters
-    ----------
-    alpha, k, symmetry, normalize, reduction:
-        As in :func:`graph_smoothness_loss`.
 
     >>> x = torch.tensor([[1.0, 0.0], [1.0, 0.0], [-1.0, 0.0]])
     >>> GraphSmoothnessLoss(alpha=1.0)(x, torch.tensor([0, 1, 1]))
@@ -193,20 +188,11 @@ class GraphSmoothnessLoss(nn.Module):
         normalize: bool = True,
         reduction: str = "sum",
     ) -> None:
-        super().__init__()
         check_positive(alpha, "alpha")
         check_choice(symmetry, "symmetry", SYMMETRIES)
         check_choice(reduction, "reduction", REDUCTIONS)
-        self.alpha, self.k, self.symmetry = alpha, k, symmetry
-        self.normalize, self.reduction = normalize, reduction
+        graph = {"alpha": alpha, "k": k, "symmetry": symmetry, "normalize": normalize}
+        super().__init__({**graph, "reduction": reduction})
 
     def forward(self, x: Float[Tensor, "n d"], labels: Any) -> Tensor:
-        return graph_smoothness_loss(
-            x,
-            labels,
-            alpha=self.alpha,
-            k=self.k,
-            symmetry=self.symmetry,
-            normalize=self.normalize,
-            reduction=self.reduction,
-        )
+        return graph_smoothness_loss(x, labels, **self.settings())

@@ -27,12 +27,12 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from jaxtyping import Float, Int
-from torch import Tensor, nn
+from torch import Tensor
 
 from vicinal.checks import InputError, as_tensor, check_positive, check_same_rows, is_traced
 
 from . import mixed_scores
-from .conventions import as_class_targets, as_rows, full_precision, reduce_rows
+from .conventions import LossModule, as_class_targets, as_rows, full_precision, reduce_rows
 from .log_partition import log_partition
 from .targets import MixedTargets, Targets, draw_labels
 
@@ -234,48 +234,30 @@ def _minus_noise(targets: Tensor, eta: Tensor | None) -> Float[Tensor, " m"] | N
     return -torch.mv(targets, torch.where(eta > 0, eta, 1).log())
 
 
-class _NoiseLoss(nn.Module):
-    """What both module forms share: their settings; a noise tensor is a buffer."""
+class InfoNCELoss(LossModule):
+    """Module form, parameters as in :func:`info_nce`; a noise tensor is a buffer."""
 
     eta: Tensor | None
 
     def __init__(
         self, *, noise: Noise = None, temperature: float | Tensor = 1.0, reduction: str = "mean"
     ) -> None:
-        super().__init__()
+        super().__init__({"temperature": temperature, "reduction": reduction})
         self.noise = noise if isinstance(noise, str) else None
         self.register_buffer("eta", noise if isinstance(noise, Tensor) else None)
-        self.temperature = temperature
-        self.reduction = reduction
-
-    def _law(self) -> Noise:
-        return self.noise if self.eta is None else self.eta
-
-
-class InfoNCELoss(_NoiseLoss):
-    """Module form of :func:`info_nce`; a noise tensor is a buffer."""
 
     def forward(
         self, logits: Tensor, targets: Targets, noise_targets: Targets | None = None
     ) -> Tensor:
-        return info_nce(
-            logits,
-            targets,
-            noise=self._law(),
-            temperature=self.temperature,
-            noise_targets=noise_targets,
-            reduction=self.reduction,
-        )
+        noise = self.noise if self.eta is None else self.eta
+        settings = self.settings()
+        return info_nce(logits, targets, noise=noise, noise_targets=noise_targets, **settings)
 
 
-class SoftDistributionInfoNCELoss(_NoiseLoss):
-    """Module form of :func:`soft_distribution_info_nce`; a noise tensor is a buffer.
+class SoftDistributionInfoNCELoss(LossModule):
+    """Module form, parameters as in :func:`soft_distribution_info_nce`; its noise is a buffer."""
 
-    Parameters
-    ----------
-    noise, temperature, generator, reduction:
-        As in :func:`soft_distribution_info_nce`.
-    """
+    eta: Tensor | None
 
     def __init__(
         self,
@@ -285,15 +267,11 @@ class SoftDistributionInfoNCELoss(_NoiseLoss):
         generator: torch.Generator | None = None,
         reduction: str = "mean",
     ) -> None:
-        super().__init__(noise=noise, temperature=temperature, reduction=reduction)
-        self.generator = generator
+        drawn = {"temperature": temperature, "generator": generator, "reduction": reduction}
+        super().__init__(drawn)
+        self.noise = noise if isinstance(noise, str) else None
+        self.register_buffer("eta", noise if isinstance(noise, Tensor) else None)
 
     def forward(self, logits: Tensor, targets: Targets) -> Tensor:
-        return soft_distribution_info_nce(
-            logits,
-            targets,
-            noise=self._law(),
-            temperature=self.temperature,
-            generator=self.generator,
-            reduction=self.reduction,
-        )
+        noise = self.noise if self.eta is None else self.eta
+        return soft_distribution_info_nce(logits, targets, noise=noise, **self.settings())

@@ -27,7 +27,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 from vicinal.neighbors.derivatives import check_pairs, derived, is_derived_again, is_functional
-from vicinal.neighbors.mass import log_sum_exp
+from vicinal.neighbors.mass import log_mass
 
 BLOCK = 1 << 22  # entries of one block of scores: 16 MB in float32
 
@@ -108,11 +108,11 @@ def _plain(queries: Tensor, keys: Tensor, bias: Tensor, diagonal: str) -> Tensor
     check_pairs(len(queries), len(keys))
     scores = torch.addmm(bias, queries, keys.T)
     if diagonal == "subtract":
-        return log_sum_exp(scores) - scores.diagonal()
+        return log_mass(scores) - scores.diagonal()
     if diagonal == "exclude":
         oneself = torch.eye(*scores.shape, dtype=torch.bool, device=scores.device)
         scores = scores.masked_fill(oneself, float("-inf"))
-    return log_sum_exp(scores)
+    return log_mass(scores)
 
 
 def _scores(q: Tensor, keys: Tensor, bias: Tensor, start: int) -> Tensor:
@@ -126,7 +126,7 @@ def _scores(q: Tensor, keys: Tensor, bias: Tensor, start: int) -> Tensor:
 def exponentials(scores: Tensor, dim: int) -> tuple[Tensor, Tensor, Tensor]:
     """e^(s - top), written over the scores; their sums along ``dim``, 0 for a sum of nothing; tops.
 
-    In place, where ``log_sum_exp`` keeps copies for autograd: here the gradient is written out.
+    In place, where ``log_mass`` keeps copies for autograd: here the gradient is written out.
     """
     top = scores.amax(dim, keepdim=True).clamp_min(torch.finfo(scores.dtype).min)
     weights = scores.sub_(top).exp_()

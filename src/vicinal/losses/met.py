@@ -6,18 +6,18 @@ The losses of margins (triplet, contrastive, multi-similarity, circle) look at e
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int
-from torch import Tensor, nn
+from torch import Tensor
 
 from vicinal.checks import InputError, check_same_width
+from vicinal.neighbors.mass import agreement
+from vicinal.neighbors.tiles.masses import check_same_kind
 
-from .conventions import as_hard_labels, as_rows
-from .pairs import check_own_rows
+from .conventions import LossModule, as_hard_labels, as_labels, as_rows, check_own_rows
 
 
 class Triplets(NamedTuple):
@@ -30,29 +30,53 @@ class Triplets(NamedTuple):
 
 @dataclass(frozen=True)
 class Met:
-    """Anchors ``x``, the rows ``y`` they meet, and who is of whose class."""
+    """Anchors ``x``, the rows ``y`` they meet (a reference, or one another), and their labels."""
 
     x: Float[Tensor, "n d"]
     y: Float[Tensor, "m d"]
-    labels: Int[Tensor, " n"]
-    y_labels: Int[Tensor, " m"]
+    labels: Tensor
+    y_labels: Tensor
     selfless: bool  # row i of y is anchor i, and nobody meets himself
 
     @classmethod
     def of(
-        cls, x: Any, labels: Any, reference: Any, reference_labels: Any, exclude_self: bool
+        cls,
+        x: Any,
+        labels: Any,
+        reference: Any,
+        reference_labels: Any,
+        exclude_self: bool,
+        *,
+        soft: bool = False,
     ) -> Met:
+        """Checked; labels may be ``soft`` where a loss has a meaning for them."""
+        read = as_labels if soft else as_hard_labels
         x = as_rows(x, "x")
-        labels = as_hard_labels(labels, len(x))
+        labels = read(labels, len(x))
+        labels = labels.to(x.dtype) if labels.ndim == 2 else labels
         if (reference is None) != (reference_labels is None):
             raise InputError("`reference` and `reference_labels` go together: pass both or none.")
-        check_own_rows(exclude_self, len(x), None if reference is None else len(reference))
+        if exclude_self:
+            check_own_rows(len(x), reference)
         if reference is None:
             return cls(x, x, labels, labels, True)
         y = as_rows(reference, "reference").to(x.dtype)
         check_same_width(x, y, "x", "reference")
-        y_labels = as_hard_labels(reference_labels, len(y), "reference_labels")
-        return cls(x, y, labels, y_labels, exclude_self)
+        y_labels = read(reference_labels, len(y), "reference_labels")
+        check_same_kind(labels, y_labels)
+        return cls(x, y, labels, y_labels.to(labels.dtype), exclude_self)
+
+    def agreement(self, start: int, stop: int) -> Tensor:
+        """Which pairs of a block of anchors share a class (bool), or how much of it (soft)."""
+        return agreement(self.labels[start:stop], self.y_labels)
+
+    def without_self(self, pairs: Tensor, start: int, value: float) -> Tensor:
+        """A block of pairs in which ``value`` stands where an anchor meets himself."""
+        if not self.selfless:
+            return pairs
+        anchors = torch.arange(start, start + pairs.shape[0], device=pairs.device)
+        oneself = anchors[:, None] == torch.arange(pairs.shape[1], device=pairs.device)
+        return pairs.masked_fill(oneself, value)
 
     def masks(self, start: int, stop: int) -> tuple[Bool[Tensor, "b m"], Bool[Tensor, "b m"]]:
         """Which pairs of a block of anchors share a class (oneself left out), and which do not.
@@ -61,51 +85,25 @@ class Met:
         >>> Met.of(torch.eye(3), y, None, None, False).masks(0, 1)
         (tensor([[False,  True, False]]), tensor([[False, False,  True]]))
         """
-        same = self.labels[start:stop, None] == self.y_labels
-        if not self.selfless:
-            return same, ~same
-        anchors = torch.arange(start, stop, device=same.device)[:, None]
-        return same & (anchors != torch.arange(len(self.y), device=same.device)), ~same
+        same = self.agreement(start, stop)
+        return self.without_self(same, start, False), ~same
 
 
-class MeetingLoss(nn.Module):
-    """What the module forms of losses with a reference share: settings, and one call of ``loss``.
+def meeting(
+    self: LossModule,
+    x: Tensor,
+    labels: Tensor,
+    reference: Tensor | None = None,
+    reference_labels: Tensor | None = None,
+    exclude_self: bool = False,
+) -> Tensor:
+    """The loss of one batch: ``forward`` of the losses that take a reference.
 
-    A subclass names its settings with their defaults and hands them on; they are attributes.
+    Parameters
+    ----------
+    x, labels : rows and their classes.
+    reference, reference_labels : rows that are met in place of the batch.
+    exclude_self : the reference begins with the batch, and no row meets itself.
     """
-
-    loss: ClassVar[Callable[..., Tensor]]
-
-    def __init__(self, settings: Mapping[str, Any]) -> None:
-        super().__init__()
-        self.names = tuple(settings)
-        for name, value in settings.items():
-            setattr(self, name, value)
-
-    def settings(self) -> dict[str, Any]:
-        return {name: getattr(self, name) for name in self.names}
-
-    def forward(
-        self,
-        x: Tensor,
-        labels: Tensor,
-        reference: Tensor | None = None,
-        reference_labels: Tensor | None = None,
-        exclude_self: bool = False,
-    ) -> Tensor:
-        """The loss of one batch.
-
-        Parameters
-        ----------
-        x, labels : rows and their classes.
-        reference, reference_labels : rows that are met in place of the batch.
-        exclude_self : the reference begins with the batch, and no row meets itself.
-        """
-        return type(self).loss(
-            x,
-            labels,
-            reference=reference,
-            reference_labels=reference_labels,
-            exclude_self=exclude_self,
-            **self.settings(),
-        )
+    met = {"reference": reference, "reference_labels": reference_labels}
+    return type(self).loss(x, labels, exclude_self=exclude_self, **met, **self.settings())

@@ -18,7 +18,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from vicinal.neighbors.derivatives import check_pairs, derived, is_derived_again, is_functional
-from vicinal.neighbors.mass import log_sum_exp
+from vicinal.neighbors.mass import log_mass
 
 from .log_partition import BLOCK, exponentials
 from .targets import MixedTargets
@@ -140,7 +140,7 @@ def _plain(
     """The same by ordinary operations, all scores at once: to be differentiated again."""
     check_pairs(len(z), len(a))
     scores = z.index_select(1, a) * share + z.index_select(1, b) * rest + bias
-    return log_sum_exp(scores) - (scores.diagonal() if subtract else 0.0)
+    return log_mass(scores) - (scores.diagonal() if subtract else 0.0)
 
 
 def _scores(

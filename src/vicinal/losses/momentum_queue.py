@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from vicinal.checks import InputError, check_positive, check_same_width
 from vicinal.neighbors.distances import unit_rows
 
-from .conventions import any_scale, as_rows, full_precision, reduce_rows
+from .conventions import LossModule, any_scale, as_rows, full_precision, reduce_rows
 from .log_partition import log_partition
 from .memory_bank import MemoryBank
 
@@ -65,7 +65,7 @@ def moco_loss(
     return reduce_rows(losses, None, reduction)
 
 
-class MoCoLoss(nn.Module):
+class MoCoLoss(LossModule):
     """Module form of :func:`moco_loss`, with its queue: ``loss(queries, keys)``.
 
     The queue starts empty, holds the last ``size`` keys without gradient and is in ``state_dict``;
@@ -84,27 +84,14 @@ class MoCoLoss(nn.Module):
     """
 
     def __init__(
-        self,
-        dim: int,
-        size: int,
-        *,
-        temperature: float | Tensor = 0.07,
-        reduction: str = "mean",
+        self, dim: int, size: int, *, temperature: float | Tensor = 0.07, reduction: str = "mean"
     ) -> None:
-        super().__init__()
+        super().__init__({"temperature": temperature, "reduction": reduction})
         self.queue = MemoryBank(dim, size)
-        self.temperature = temperature
-        self.reduction = reduction
 
     def forward(self, queries: Tensor, keys: Tensor) -> Tensor:
         keys = keys.detach()
-        value = moco_loss(
-            queries,
-            keys,
-            self.queue.reference,
-            temperature=self.temperature,
-            reduction=self.reduction,
-        )
+        value = moco_loss(queries, keys, self.queue.reference, **self.settings())
         if self.training:
             self.queue.add(keys, torch.zeros(len(keys), dtype=torch.long, device=keys.device))
         return value

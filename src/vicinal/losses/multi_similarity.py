@@ -18,9 +18,9 @@ from vicinal.checks import check_positive
 from vicinal.neighbors.distances import unit_rows
 from vicinal.neighbors.mass import own_log_mass
 
-from .conventions import any_scale, full_precision, keep_valid, reduce_rows
+from .conventions import LossModule, any_scale, full_precision, keep_valid, reduce_rows
 from .log_partition import in_blocks
-from .met import MeetingLoss, Met
+from .met import Met, meeting
 
 
 @full_precision
@@ -86,16 +86,11 @@ def _log_one_plus(terms: Tensor, mask: Tensor) -> Float[Tensor, " b"]:
     return torch.where(some, -F.logsigmoid(-mass), 0)
 
 
-class MultiSimilarityLoss(MeetingLoss):
-    """Module form of :func:`multi_similarity_loss`.
-
-    Parameters
-    ----------
-    alpha, beta, base, reduction:
-        As in :func:`multi_similarity_loss`.
-    """
+class MultiSimilarityLoss(LossModule):
+    """Module form, parameters as in :func:`multi_similarity_loss`."""
 
     loss = staticmethod(multi_similarity_loss)
+    forward = meeting
 
     def __init__(
         self, *, alpha: float = 2.0, beta: float = 50.0, base: float = 0.5, reduction: str = "mean"

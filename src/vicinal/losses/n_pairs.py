@@ -14,11 +14,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 from jaxtyping import Float
-from torch import Tensor, nn
+from torch import Tensor
 
 from vicinal.checks import InputError, check_same_rows
 
-from .conventions import any_scale, full_precision, keep_valid, reduce_rows
+from .conventions import LossModule, any_scale, full_precision, keep_valid, reduce_rows
 from .pairs import Pairs, Product
 
 
@@ -58,7 +58,7 @@ def n_pairs_loss(
     """
     if not l2_reg >= 0:
         raise InputError(f"`l2_reg` must be 0 or above, got {l2_reg!r}.")
-    pairs = Pairs.of(
+    pairs = Pairs.weighed(
         x, labels, temperature, "cosine", positives, None if positives is None else labels
     )
     if positives is not None:
@@ -75,27 +75,13 @@ def n_pairs_loss(
     return reduce_rows(keep_valid(losses, valid, pairs.x), valid, reduction)
 
 
-class NPairsLoss(nn.Module):
-    """Module form of :func:`n_pairs_loss`."""
+class NPairsLoss(LossModule):
+    """Module form, parameters as in :func:`n_pairs_loss`."""
 
     def __init__(
-        self,
-        *,
-        temperature: float | Tensor = 1.0,
-        l2_reg: float = 0.0,
-        reduction: str = "mean",
+        self, *, temperature: float | Tensor = 1.0, l2_reg: float = 0.0, reduction: str = "mean"
     ) -> None:
-        super().__init__()
-        self.temperature = temperature
-        self.l2_reg = l2_reg
-        self.reduction = reduction
+        super().__init__({"temperature": temperature, "l2_reg": l2_reg, "reduction": reduction})
 
     def forward(self, x: Tensor, labels: Tensor, positives: Tensor | None = None) -> Tensor:
-        return n_pairs_loss(
-            x,
-            labels,
-            temperature=self.temperature,
-            l2_reg=self.l2_reg,
-            reduction=self.reduction,
-            positives=positives,
-        )
+        return n_pairs_loss(x, labels, positives=positives, **self.settings())

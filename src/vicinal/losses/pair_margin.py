@@ -16,9 +16,9 @@ from torch import Tensor
 from vicinal.checks import InputError, check_choice
 from vicinal.neighbors.distances import METRICS, pairwise_distances
 
-from .conventions import REDUCTIONS, any_scale, full_precision
+from .conventions import REDUCTIONS, LossModule, any_scale, full_precision
 from .log_partition import in_blocks
-from .met import MeetingLoss, Met
+from .met import Met, meeting
 from .triplet import AVERAGES
 
 
@@ -95,16 +95,11 @@ def contrastive_loss(
     return near / near_count.clamp_min(1) + far / far_count.clamp_min(1)
 
 
-class ContrastiveLoss(MeetingLoss):
-    """Module form of :func:`contrastive_loss`.
-
-    Parameters
-    ----------
-    pos_margin, neg_margin, metric, reduction, average:
-        As in :func:`contrastive_loss`.
-    """
+class ContrastiveLoss(LossModule):
+    """Module form, parameters as in :func:`contrastive_loss`."""
 
     loss = staticmethod(contrastive_loss)
+    forward = meeting
 
     def __init__(
         self,
@@ -115,12 +110,5 @@ class ContrastiveLoss(MeetingLoss):
         reduction: str = "mean",
         average: str = "active",
     ) -> None:
-        super().__init__(
-            {
-                "pos_margin": pos_margin,
-                "neg_margin": neg_margin,
-                "metric": metric,
-                "reduction": reduction,
-                "average": average,
-            }
-        )
+        margins = {"pos_margin": pos_margin, "neg_margin": neg_margin, "metric": metric}
+        super().__init__({**margins, "reduction": reduction, "average": average})

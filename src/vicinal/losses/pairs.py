@@ -16,14 +16,14 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
-from vicinal.checks import InputError, check_choice, check_positive, check_same_width
+from vicinal.checks import check_choice, check_positive
 from vicinal.neighbors.derivatives import check_pairs, derived, is_derived_again, is_functional
 from vicinal.neighbors.distances import METRICS, pairwise_distances, unit_rows
 from vicinal.neighbors.mass import own_log_mass
-from vicinal.neighbors.tiles.masses import check_same_kind
 
-from .conventions import as_labels, as_rows, class_ids
+from .conventions import class_ids
 from .log_partition import exponentials, in_blocks, log_partition
+from .met import Met
 
 
 @dataclass(frozen=True)
@@ -37,19 +37,14 @@ class Product:
 
 
 @dataclass(frozen=True)
-class Pairs:
-    """Anchors ``x`` with labels, and the rows ``y`` they meet: a reference, or one another."""
+class Pairs(Met):
+    """Anchors and whom they meet, with the log-weights of the pairs."""
 
-    x: Float[Tensor, "n d"]
-    labels: Tensor
-    y: Float[Tensor, "m d"]
-    y_labels: Tensor
     temperature: float | Tensor
     product: Product | None  # None for the euclidean distance, which is no product
-    selfless: bool  # row i of y is anchor i, so nobody meets himself
 
     @classmethod
-    def of(
+    def weighed(
         cls,
         x: Any,
         labels: Any,
@@ -61,22 +56,9 @@ class Pairs:
     ) -> Pairs:
         check_choice(metric, "metric", METRICS)
         check_positive(temperature, "temperature")
-        x = as_rows(x, "x")
-        labels = as_labels(labels, len(x))
-        labels = labels.to(x.dtype) if labels.ndim == 2 else labels
-        if (reference is None) != (reference_labels is None):
-            raise InputError("`reference` and `reference_labels` go together: pass both or none.")
-        y, y_labels = x, labels
-        if reference is not None:
-            y = as_rows(reference, "reference").to(x.dtype)
-            check_same_width(x, y, "x", "reference")
-            y_labels = as_labels(reference_labels, len(y), "reference_labels")
-            check_same_kind(labels, y_labels)
-            y_labels = y_labels.to(labels.dtype)
-        check_own_rows(exclude_self, len(x), None if reference is None else len(y))
-        product = _product(x, y, temperature, metric)
-        selfless = reference is None or exclude_self
-        return cls(x, labels, y, y_labels, temperature, product, selfless)
+        met = Met.of(x, labels, reference, reference_labels, exclude_self, soft=True)
+        product = _product(met.x, met.y, temperature, metric)
+        return cls(**vars(met), temperature=temperature, product=product)
 
     def log_weights(self, start: int, stop: int) -> Float[Tensor, "b m"]:
         """A block of ``s_ij``, but for the row term where it is a product."""
@@ -86,20 +68,7 @@ class Pairs:
 
     def same(self, start: int, stop: int) -> Tensor:
         """Which pairs share a class (bool), or how much of it (soft labels); 0 for oneself."""
-        if self.labels.ndim == 1:
-            same = self.labels[start:stop, None] == self.y_labels
-        else:
-            same = (self.labels[start:stop] @ self.y_labels.T).clamp(0, 1)
-        return self.without_self(same, start, 0)
-
-    def without_self(self, pairs: Tensor, start: int, value: float) -> Tensor:
-        if not self.selfless:
-            return pairs
-        return pairs.masked_fill(self.oneself(pairs, start), value)
-
-    def oneself(self, pairs: Tensor, start: int) -> Tensor:
-        anchors = torch.arange(start, start + pairs.shape[0], device=pairs.device)
-        return anchors[:, None] == torch.arange(pairs.shape[1], device=pairs.device)
+        return self.without_self(self.agreement(start, stop), start, 0)
 
     def spread_and_pull(self) -> tuple[Tensor, Tensor, Tensor]:
         """Of each anchor: log Σ e^s over the others, Σ w·s over its positives, and Σ w."""
@@ -134,10 +103,7 @@ class Pairs:
     def push(self, start: int, stop: int) -> Float[Tensor, "2 b"]:
         """Σ_p w log(1 + Σ_neg e^(s_ij - s_ip)) and Σ_p w of a block of anchors."""
         s, same = self.log_weights(start, stop), self.same(start, stop)
-        if same.dtype == torch.bool:
-            negatives = ~same
-        else:
-            negatives = 1 - same
+        negatives = ~same if same.dtype == torch.bool else 1 - same
         negatives = self.without_self(negatives, start, 0)
         push = _plain_push if is_functional() else _Push.apply
         return torch.stack([push(s, same, negatives), same.sum(1, dtype=s.dtype)])
@@ -167,16 +133,6 @@ class Pairs:
 
         total, count = in_blocks(block, len(self.x), len(self.y))
         return total, count
-
-
-def check_own_rows(exclude_self: bool, anchors: int, rows: int | None) -> None:
-    """``exclude_self``: the reference begins with the anchors themselves, row for row."""
-    if exclude_self and (rows is None or rows < anchors):
-        raise InputError(
-            f"`exclude_self` needs a `reference` that begins with the {anchors} anchors, got "
-            f"{'none' if rows is None else f'{rows} rows'}. Pass torch.cat([x, others]), or "
-            "MemoryBank.as_reference(x, labels)."
-        )
 
 
 def _product(x: Tensor, y: Tensor, temperature: float | Tensor, metric: str) -> Product | None:

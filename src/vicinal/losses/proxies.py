@@ -24,7 +24,14 @@ from torch import Tensor, nn
 from vicinal.checks import InputError, check_positive, check_same_width
 from vicinal.neighbors.distances import unit_rows
 
-from .conventions import any_scale, as_class_targets, as_rows, full_precision, reduce_rows
+from .conventions import (
+    LossModule,
+    any_scale,
+    as_class_targets,
+    as_rows,
+    full_precision,
+    reduce_rows,
+)
 
 
 @full_precision
@@ -97,16 +104,12 @@ def normalized_softmax_loss(
 
     Parameters
     ----------
-    x:
-        Rows ``(n, d)``.
-    labels:
-        Class indices ``(n,)``, or soft labels ``(n, c)``.
+    x, labels, reduction:
+        As in :func:`proxy_nca_loss`.
     weights:
         One vector for each class, ``(c, d)``, or k sub-centers, ``(c, k, d)``.
     temperature:
         What similarities are divided by.
-    reduction:
-        ``"mean"``, ``"sum"`` or ``"none"``.
 
     >>> import torch
     >>> x, w = torch.eye(2), 3 * torch.eye(2)
@@ -168,7 +171,7 @@ def _without_own(scores: Tensor, labels: Tensor) -> Float[Tensor, " n"]:
     return others.logsumexp(1) - own[:, 0]
 
 
-class ProxyNCALoss(nn.Module):
+class ProxyNCALoss(LossModule):
     """Module form of :func:`proxy_nca_loss`; ``proxies`` is its parameter.
 
     Parameters
@@ -195,38 +198,23 @@ class ProxyNCALoss(nn.Module):
         sub_centers: int = 1,
         generator: torch.Generator | None = None,
     ) -> None:
-        super().__init__()
+        kind = {"include_positive": include_positive, "normalize": normalize}
+        super().__init__({"temperature": temperature, "reduction": reduction, **kind})
         self.proxies = first_vectors(num_classes, sub_centers, dim, generator)
-        self.temperature = temperature
-        self.include_positive = include_positive
-        self.reduction = reduction
-        self.normalize = normalize
 
     def forward(self, x: Tensor, labels: Tensor) -> Tensor:
-        return proxy_nca_loss(
-            x,
-            labels,
-            self.proxies,
-            temperature=self.temperature,
-            include_positive=self.include_positive,
-            reduction=self.reduction,
-            normalize=self.normalize,
-        )
+        return proxy_nca_loss(x, labels, self.proxies, **self.settings())
 
 
-class NormalizedSoftmaxLoss(nn.Module):
+class NormalizedSoftmaxLoss(LossModule):
     """Module form of :func:`normalized_softmax_loss`; ``weights`` is its parameter.
 
     Parameters
     ----------
-    num_classes, dim:
-        Shape of the weights.
+    num_classes, dim, sub_centers, generator:
+        As in :class:`ProxyNCALoss`.
     temperature, reduction:
         As in :func:`normalized_softmax_loss`.
-    sub_centers:
-        Vectors of each class.
-    generator:
-        Draws the first weights.
     """
 
     def __init__(
@@ -239,12 +227,8 @@ class NormalizedSoftmaxLoss(nn.Module):
         sub_centers: int = 1,
         generator: torch.Generator | None = None,
     ) -> None:
-        super().__init__()
+        super().__init__({"temperature": temperature, "reduction": reduction})
         self.weights = first_vectors(num_classes, sub_centers, dim, generator)
-        self.temperature = temperature
-        self.reduction = reduction
 
     def forward(self, x: Tensor, labels: Tensor) -> Tensor:
-        return normalized_softmax_loss(
-            x, labels, self.weights, temperature=self.temperature, reduction=self.reduction
-        )
+        return normalized_softmax_loss(x, labels, self.weights, **self.settings())

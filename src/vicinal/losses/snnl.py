@@ -25,8 +25,14 @@ from vicinal.neighbors.distances import METRICS
 from vicinal.neighbors.tiles.dense import Surprise, small_surprise
 from vicinal.neighbors.tiles.masses import Labels, precise_log_masses
 
-from .conventions import REDUCTIONS, as_rows, full_precision, keep_valid, leaves_range
-from .own_rows import log_masses_without_self
+from .conventions import (
+    REDUCTIONS,
+    as_rows,
+    check_own_rows,
+    full_precision,
+    keep_valid,
+    leaves_range,
+)
 from .schedules import (
     Relative,
     Schedule,
@@ -88,10 +94,11 @@ def _surprise(
         plain = small_surprise(x, labels, temperature, metric, mean=mean)
         if plain is not None:
             return plain
+    if exclude_self:
+        check_own_rows(len(x), references[0])
     far = any(leaves_range(t) for t in (x, references[0]) if t is not None)
     rows = x.double() if far else x  # and the reference with it
-    masses_of = log_masses_without_self if exclude_self else precise_log_masses
-    masses = masses_of(rows, labels, temperature, metric, *references)
+    masses = precise_log_masses(rows, labels, temperature, metric, *references, exclude_self)
     valid = masses.own != -torch.inf  # NaN counts: a wrong batch must show
     # log(all / own) = log(1 + other / own): where classes are apart, all - own would cancel.
     lead = torch.where(valid, masses.own - masses.other, 0.0)

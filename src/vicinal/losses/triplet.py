@@ -23,9 +23,9 @@ from vicinal.checks import check_choice, check_positive, is_traced
 from vicinal.neighbors.derivatives import is_functional
 from vicinal.neighbors.distances import METRICS, neighbor_distances, pairwise_distances
 
-from .conventions import REDUCTIONS, any_scale, full_precision
+from .conventions import REDUCTIONS, LossModule, any_scale, full_precision
 from .log_partition import in_blocks
-from .met import MeetingLoss, Met, Triplets
+from .met import Met, Triplets
 
 MININGS = ("all", "hard", "semihard")
 AVERAGES = ("active", "valid")
@@ -236,14 +236,8 @@ def _plain_triplets(
     return total.to(d.dtype), active.to(d.dtype)
 
 
-class TripletLoss(MeetingLoss):
-    """Module form of :func:`triplet_loss`.
-
-    Parameters
-    ----------
-    margin, mining, metric, reduction, average, fallback:
-        As in :func:`triplet_loss`.
-    """
+class TripletLoss(LossModule):
+    """Module form, parameters as in :func:`triplet_loss`."""
 
     def __init__(
         self,
@@ -255,18 +249,10 @@ class TripletLoss(MeetingLoss):
         average: str = "active",
         fallback: bool = True,
     ) -> None:
-        super().__init__(
-            {
-                "margin": margin,
-                "mining": mining,
-                "metric": metric,
-                "reduction": reduction,
-                "average": average,
-                "fallback": fallback,
-            }
-        )
+        triplets = {"margin": margin, "mining": mining, "metric": metric, "fallback": fallback}
+        super().__init__({**triplets, "reduction": reduction, "average": average})
 
-    def forward(  # one argument more: triplets that were mined
+    def forward(
         self,
         x: Tensor,
         labels: Tensor,

@@ -23,6 +23,7 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from vicinal.neighbors.distances import unit_rows
+from vicinal.neighbors.mass import agreement
 from vicinal.neighbors.search.exact import ExactSearch
 from vicinal.neighbors.spaces import (
     LABELED,
@@ -126,7 +127,7 @@ def best_steps(x: Float[Tensor, "n d"], labels: Labels, whitening: Whitening) ->
     some = torch.linspace(0, len(start.rows) - 1, min(len(start.rows), 2 * BATCH)).long()
     few = BATCH // 2
     held, known = _cut(start.space)(x[aside][:few]), start.rows[some]
-    shares = _shares(labels[aside][:few], labels[~aside][some])
+    shares = agreement(labels[aside][:few], labels[~aside][some])
     lowest, best = torch.inf, 0
     for step, b in walk(start, labels[~aside], STEPS):
         loss = _loss_among(_end(held @ b, start), _end(known @ b, start), shares)
@@ -204,13 +205,6 @@ def _loss_among(z: Tensor, others: Tensor, shares: Tensor) -> float:
         return 0.0  # no temperature matters
     distances, indices = ExactSearch().build(others).query(z, len(others))
     return fit_temperature(distances, shares.gather(1, indices)).loss
-
-
-def _shares(labels: Labels, others: Labels) -> Tensor:
-    """How much of their label rows share with others."""
-    if labels.ndim == 1:
-        return labels[:, None] == others
-    return (labels.double() @ others.double().T).clamp(0, 1)
 
 
 def _end(z: Tensor, start: Start) -> Tensor:

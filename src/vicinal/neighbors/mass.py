@@ -136,19 +136,31 @@ def _negative(value: float) -> str:
 # ------------------------------------------------------------------ masses
 
 
-def log_sum_exp(terms: Tensor) -> Tensor:
-    """Over dimension 1; unlike ``torch.logsumexp`` a sum of nothing has gradient 0, not NaN."""
-    peak = terms.detach().amax(1, keepdim=True).clamp_min(torch.finfo(terms.dtype).min)
-    return safe_log((terms - peak).exp().sum(1)) + peak.squeeze(1)
-
-
 def log_mass(log_weights: Float[Tensor, "n k"]) -> Float[Tensor, " n"]:
-    r"""All the weight around each point, :math:`\log M_i`.
+    r"""All the weight around each point, :math:`\log M_i`: the log-sum-exp over dimension 1.
+
+    Unlike that of ``torch.logsumexp`` the gradient of a sum of nothing is 0, not NaN.
 
     >>> log_mass(torch.zeros(1, 4)).exp()
     tensor([4.])
     """
-    return log_sum_exp(log_weights)
+    peak = log_weights.detach().amax(1, keepdim=True)
+    peak = peak.clamp_min(torch.finfo(log_weights.dtype).min)
+    return safe_log((log_weights - peak).exp().sum(1)) + peak.squeeze(1)
+
+
+def agreement(
+    labels: Int[Tensor, " n"] | Float[Tensor, "n c"], others: Tensor
+) -> Bool[Tensor, "n m"] | Float[Tensor, "n m"]:
+    """Which rows share their label with which others (bool), or how much of it, <α_i, α_j>.
+
+    >>> agreement(torch.tensor([0, 1]), torch.tensor([1, 1, 0]))
+    tensor([[False, False,  True],
+            [ True,  True, False]])
+    """
+    if labels.ndim == 1:
+        return labels[:, None] == others
+    return (labels @ others.T).clamp(0, 1)
 
 
 def own_log_mass(
@@ -162,8 +174,8 @@ def own_log_mass(
     tensor([2.])
     """
     if same.dtype == torch.bool:
-        return log_sum_exp(log_weights.masked_fill(~same, -torch.inf))
-    return log_sum_exp(log_weights + safe_log(same))
+        return log_mass(log_weights.masked_fill(~same, -torch.inf))
+    return log_mass(log_weights + safe_log(same))
 
 
 def class_log_mass(
@@ -180,7 +192,7 @@ def class_log_mass(
     """
     _check_neighbor_labels(log_weights, labels, num_classes)
     if labels.ndim == 3:
-        return log_sum_exp(log_weights.unsqueeze(2) + safe_log(labels))
+        return log_mass(log_weights.unsqueeze(2) + safe_log(labels))
     labels = labels.long()
     empty = log_weights.new_full((log_weights.shape[0], num_classes), -torch.inf)
     # The peak of each class cancels in value and gradient: it only keeps exp in range.

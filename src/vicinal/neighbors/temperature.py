@@ -29,6 +29,7 @@ from vicinal.neighbors.distances import (
     repair_near,
     squared_lengths,
 )
+from vicinal.neighbors.mass import agreement
 from vicinal.neighbors.search.exact import ExactSearch
 from vicinal.neighbors.surprise import (
     ALONE,
@@ -122,7 +123,8 @@ class AllOthers:
     anew each time they are gone through, so that memory stays linear in the number of rows."""
 
     def __init__(self, x: Tensor, labels: Tensor, metric: str, picked: Tensor) -> None:
-        self.labels, self.metric, self.picked = labels, metric, picked
+        self.labels = labels.to(x.dtype) if labels.ndim == 2 else labels
+        self.metric, self.picked = metric, picked
         self.base = compared_rows(x, metric)
         self.centered = self.base - self.base.mean(0)
         self.squares = squared_lengths(self.centered, self.base, metric)
@@ -141,7 +143,7 @@ class AllOthers:
         for rows in self.picked.split(max(64, TILE // n)):
             others = torch.arange(n, device=rows.device) != rows[:, None]
             distances = self._distances(rows, ~others)[others].view(len(rows), n - 1)
-            share = _common(self.labels[rows], self.labels, distances.dtype)
+            share = agreement(self.labels[rows], self.labels).to(distances.dtype)
             share = share[others].view(len(rows), n - 1)
             weight = distances.new_ones(len(rows))
             for i in range(0, len(rows), step):
@@ -154,13 +156,6 @@ class AllOthers:
         d = d.add_(squares[:, None]).clamp_min_(0).masked_fill_(self_, torch.inf)
         repair_near(d, self.base[rows], self.base, squares, self.squares)
         return in_unit(d, self.metric)
-
-
-def _common(mine: Tensor, theirs: Tensor, dtype: torch.dtype) -> Tensor:
-    """The share of label that rows have in common: 0 or 1 for hard labels, <α_i, α_j> for soft."""
-    if mine.ndim == 1:
-        return (mine[:, None] == theirs).to(dtype)
-    return mine.to(dtype) @ theirs.to(dtype).T
 
 
 def shared(labels: Tensor, indices: Tensor) -> Tensor:

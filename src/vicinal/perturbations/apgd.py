@@ -13,7 +13,6 @@ point. Of all points on the way each row keeps the worst.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,10 +20,9 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
-from vicinal.capture import evaluating
-from vicinal.checks import same_kind
+from vicinal.checks import check_whole
 from vicinal.perturbations.balls import ascent, by_row, project, random_point
-from vicinal.perturbations.climb import Bounds, Misread, check_count, checked, harm, slope
+from vicinal.perturbations.climb import Bounds, Misread, Model, by_batch, harm, slope
 
 _MOMENTUM, _RISING = 0.75, 0.75
 
@@ -65,21 +63,21 @@ def apgd(
     >>> apgd(model, torch.tensor([[0.5, 0.4]]), torch.tensor([0]), 0.1, steps=5)
     tensor([[0.4000, 0.5000]])
     """
-    net, rows, labels = checked(
-        model, x, y, epsilon, steps=steps, norm=norm, loss=loss, bounds=bounds
-    )
-    check_count(restarts, "restarts")
-    climb = _Climb(net, epsilon, steps, norm, loss, bounds, misread)
-    parts = []
-    with evaluating(net):
-        for a, b in zip(rows.split(batch_size), labels.split(batch_size), strict=True):
-            kept, worst = a, torch.full((len(a),), -math.inf, dtype=torch.float64).to(a.device)
-            for _ in range(restarts):
-                moved, harms = climb(a, random_point(a, epsilon, norm, bounds, generator), b)
-                kept = torch.where(by_row(harms > worst, a), moved, kept)
-                worst = torch.maximum(harms, worst)
-            parts.append(kept)
-    return same_kind(torch.cat(parts), x)
+    check_whole(restarts, "restarts", 1)
+
+    def move(net: Model, a: Tensor, b: Tensor) -> Tensor:
+        climb = _Climb(net, epsilon, steps, norm, loss, bounds, misread)
+        kept, worst = a, torch.full((len(a),), -math.inf, dtype=torch.float64).to(a.device)
+        for _ in range(restarts):
+            moved, harms = climb(a, random_point(a, epsilon, norm, bounds, generator), b)
+            kept = torch.where(by_row(harms > worst, a), moved, kept)
+            worst = torch.maximum(harms, worst)
+        return kept
+
+    return by_batch(
+        move, model, x, y, epsilon,
+        steps=steps, norm=norm, loss=loss, bounds=bounds, batch_size=batch_size,
+    )  # fmt: skip
 
 
 def checkpoints(steps: int) -> list[int]:
@@ -127,7 +125,7 @@ class _Rows:
 
 @dataclass(frozen=True)
 class _Climb:
-    net: Callable[[Tensor], Tensor]
+    net: Model
     epsilon: float
     steps: int
     norm: str

@@ -27,11 +27,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from vicinal.capture import evaluating
-from vicinal.checks import same_kind
+from vicinal.checks import check_whole
 from vicinal.perturbations.apgd import apgd
 from vicinal.perturbations.balls import ascent, project, random_point
-from vicinal.perturbations.climb import Bounds, check_count, check_size, checked, harm_of, slope
+from vicinal.perturbations.climb import Bounds, Model, by_batch, check_size, harm_of, slope
 
 
 def fgsm(
@@ -104,16 +103,15 @@ def bim(
     steps
         How many there are.
     """
-    net, rows, labels = checked(
-        model, x, y, epsilon, steps=steps, norm=norm, loss=loss, bounds=bounds
-    )
-    climb = _Climb(epsilon, epsilon / 5 if step is None else step, steps, norm, loss, bounds)
-    with evaluating(net):
-        parts = [
-            climb(net, a, a, b)
-            for a, b in zip(rows.split(batch_size), labels.split(batch_size), strict=True)
-        ]
-    return same_kind(torch.cat(parts), x)
+
+    def move(net: Model, a: Tensor, b: Tensor) -> Tensor:
+        length = epsilon / 5 if step is None else step
+        return _Climb(epsilon, length, steps, norm, loss, bounds)(net, a, a, b)
+
+    return by_batch(
+        move, model, x, y, epsilon,
+        steps=steps, norm=norm, loss=loss, bounds=bounds, batch_size=batch_size,
+    )  # fmt: skip
 
 
 def pgd(
@@ -146,21 +144,21 @@ def pgd(
     generator
         Draws the starts; None: torch's default generator.
     """
-    net, rows, labels = checked(
-        model, x, y, epsilon, steps=steps, norm=norm, loss=loss, bounds=bounds
-    )
-    check_count(restarts, "restarts")
-    length = 2.5 * epsilon / steps if step is None else step
-    climb = _Climb(epsilon, length, steps, norm, loss, bounds)
-    parts = []
-    with evaluating(net):
-        for a, b in zip(rows.split(batch_size), labels.split(batch_size), strict=True):
-            starts = (random_point(a, epsilon, norm, bounds, generator) for _ in range(restarts))
-            tries = [climb(net, a, start, b) for start in starts]
-            harms = [harm_of(net, moved, b, loss) for moved in tries] if restarts > 1 else [b]
-            best = torch.stack(harms).argmax(0)
-            parts.append(torch.stack(tries)[best, torch.arange(len(b), device=b.device)])
-    return same_kind(torch.cat(parts), x)
+    check_whole(restarts, "restarts", 1)
+
+    def move(net: Model, a: Tensor, b: Tensor) -> Tensor:
+        length = 2.5 * epsilon / steps if step is None else step
+        climb = _Climb(epsilon, length, steps, norm, loss, bounds)
+        starts = (random_point(a, epsilon, norm, bounds, generator) for _ in range(restarts))
+        tries = [climb(net, a, start, b) for start in starts]
+        harms = [harm_of(net, moved, b, loss) for moved in tries] if restarts > 1 else [b]
+        best = torch.stack(harms).argmax(0)
+        return torch.stack(tries)[best, torch.arange(len(b), device=b.device)]
+
+    return by_batch(
+        move, model, x, y, epsilon,
+        steps=steps, norm=norm, loss=loss, bounds=bounds, batch_size=batch_size,
+    )  # fmt: skip
 
 
 ATTACKS: dict[str, Callable[..., Any]] = {"fgsm": fgsm, "bim": bim, "pgd": pgd, "apgd": apgd}
@@ -180,9 +178,7 @@ class _Climb:
     def __post_init__(self) -> None:
         check_size(self.step, "step", "how far one step goes")
 
-    def __call__(
-        self, model: Callable[[Tensor], Tensor], x: Tensor, start: Tensor, y: Tensor
-    ) -> Tensor:
+    def __call__(self, model: Model, x: Tensor, start: Tensor, y: Tensor) -> Tensor:
         moved = start.detach()
         for _ in range(self.steps):
             _, gradient, _ = slope(model, moved, y, self.loss)

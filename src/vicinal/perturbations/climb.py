@@ -12,11 +12,20 @@ import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
 from torch import Tensor, nn
 
-from vicinal.checks import InputError, as_tensor, check_choice, check_finite
+from vicinal.capture import evaluating
+from vicinal.checks import (
+    InputError,
+    as_tensor,
+    check_choice,
+    check_finite,
+    check_whole,
+    same_kind,
+)
 from vicinal.perturbations.balls import NORMS, check_bounds
 
 LOSSES = ("cross_entropy", "margin")
 Bounds = tuple[float, float] | None
+Model = Callable[[Tensor], Tensor]  # inputs -> logits
 Misread = Callable[[Tensor, Tensor], Tensor]  # inputs, labels -> (n,) truth values
 
 
@@ -31,7 +40,7 @@ def attack_loss(
     return others.amax(1) - own
 
 
-def differentiable(model: Any) -> Callable[[Tensor], Tensor]:
+def differentiable(model: Any) -> Model:
     """The model itself, or the module of a fitted head that has one."""
     if not isinstance(model, nn.Module) and hasattr(model, "module"):
         model = model.module()
@@ -44,7 +53,7 @@ def differentiable(model: Any) -> Callable[[Tensor], Tensor]:
 
 
 def slope(
-    model: Callable[[Tensor], Tensor], x: Tensor, y: Tensor, loss: str
+    model: Model, x: Tensor, y: Tensor, loss: str
 ) -> tuple[Float[Tensor, " n"], Tensor, Bool[Tensor, " n"]]:
     """The loss of each row, its gradient with respect to the row, and which rows are misread."""
     x = x.detach().requires_grad_()
@@ -75,11 +84,7 @@ def harm(values: Float[Tensor, " n"], wrong: Bool[Tensor, " n"]) -> Float[Tensor
 
 @torch.no_grad()
 def harm_of(
-    model: Callable[[Tensor], Tensor],
-    x: Tensor,
-    y: Tensor,
-    loss: str,
-    misread: Misread | None = None,
+    model: Model, x: Tensor, y: Tensor, loss: str, misread: Misread | None = None
 ) -> Float[Tensor, " n"]:
     """:func:`harm` without a gradient."""
     output = model(x)
@@ -91,7 +96,8 @@ def _ranked(values: Tensor) -> Float[Tensor, " n"]:
     return torch.nan_to_num(values.detach().double(), nan=-1e30, posinf=1e30, neginf=-1e30)
 
 
-def checked(
+def by_batch(
+    move: Callable[[Model, Tensor, Tensor], Tensor],
     model: Any,
     x: Any,
     y: Any,
@@ -101,12 +107,14 @@ def checked(
     norm: str,
     loss: str,
     bounds: Bounds,
-) -> tuple[Callable[[Tensor], Tensor], Tensor, Tensor]:
-    """The model as a map, the rows and their labels, each in order or a sentence why not."""
+    batch_size: int,
+) -> Any:
+    """The inputs after ``move(model, rows, labels)`` of each batch, in evaluation mode, all checked
+    before."""
     check_choice(norm, "norm", NORMS)
     check_choice(loss, "loss", LOSSES)
     check_size(epsilon, "epsilon", "the radius within which inputs move")
-    check_count(steps, "steps")
+    check_whole(steps, "steps", 1)
     rows, labels = as_tensor(x, "x"), as_tensor(y, "y")
     if not rows.is_floating_point() or rows.ndim < 2 or len(rows) == 0:
         raise InputError(
@@ -121,12 +129,10 @@ def checked(
     check_finite(rows, "x")
     if bounds is not None:
         check_bounds(rows, bounds)
-    return differentiable(model), rows.detach(), labels.long().to(rows.device)
-
-
-def check_count(value: int, name: str) -> None:
-    if isinstance(value, bool) or not isinstance(value, int) or value < 1:
-        raise InputError(f"`{name}` must be a whole number of at least 1, got {value!r}.")
+    net, labels = differentiable(model), labels.long().to(rows.device)
+    batches = zip(rows.detach().split(batch_size), labels.split(batch_size), strict=True)
+    with evaluating(net):
+        return same_kind(torch.cat([move(net, *batch) for batch in batches]), x)
 
 
 def check_size(value: float, name: str, meaning: str) -> None:

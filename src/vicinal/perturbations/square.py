@@ -12,7 +12,6 @@ of windows.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,10 +19,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from vicinal.capture import evaluating
-from vicinal.checks import same_kind
 from vicinal.perturbations.balls import by_row, project
-from vicinal.perturbations.climb import Bounds, Misread, checked, harm_of
+from vicinal.perturbations.climb import Bounds, Misread, Model, by_batch, harm_of
 from vicinal.perturbations.draws import uniform
 
 # The share of an image that a window covers is halved after these parts of the queries.
@@ -68,16 +65,14 @@ def square(
     >>> bool(model(moved).argmax(1) != y)
     True
     """
-    net, rows, labels = checked(
-        model, x, y, epsilon, steps=queries, norm=norm, loss="margin", bounds=bounds
-    )
-    search = _Search(net, epsilon, queries, norm, bounds, misread, generator)
-    with evaluating(net):
-        parts = [
-            search(a, b)
-            for a, b in zip(rows.split(batch_size), labels.split(batch_size), strict=True)
-        ]
-    return same_kind(torch.cat(parts), x)
+
+    def move(net: Model, a: Tensor, b: Tensor) -> Tensor:
+        return _Search(net, epsilon, queries, norm, bounds, misread, generator)(a, b)
+
+    return by_batch(
+        move, model, x, y, epsilon,
+        steps=queries, norm=norm, loss="margin", bounds=bounds, batch_size=batch_size,
+    )  # fmt: skip
 
 
 def window_share(spent: float) -> float:
@@ -91,7 +86,7 @@ def window_share(spent: float) -> float:
 
 @dataclass(frozen=True)
 class _Search:
-    net: Callable[[Tensor], Tensor]
+    net: Model
     epsilon: float
     queries: int
     norm: str

@@ -11,7 +11,14 @@ from torch import Tensor, nn
 
 from vicinal.checks import InputError, check_positive
 from vicinal.confidence.ned.posterior import NEDParameters, ned_log_probs
-from vicinal.neighbors.distances import neighbor_distances, pairwise_distances, unit_rows, zero_rows
+from vicinal.neighbors.distances import (
+    compared_rows,
+    in_unit,
+    neighbor_distances,
+    pairwise_distances,
+    unit_rows,
+    zero_rows,
+)
 from vicinal.neighbors.neighborhood import Neighborhood
 
 if TYPE_CHECKING:
@@ -30,9 +37,9 @@ class NEDHead(nn.Module):
     attack through it sees flat gradients and reports robustness that is not there, hence
     ``temperature``, which replaces the fitted one.
 
-    Support, labels and the map of the space are buffers: ``.to(device)`` moves them,
-    ``state_dict`` holds them. ``nn.Sequential(net, head)`` is one graph for ``torch.export`` and
-    ONNX, with any number of rows.
+    The support (unit rows for the cosine), labels and the map of the space are buffers:
+    ``.to(device)`` moves them, ``state_dict`` holds them. ``nn.Sequential(net, head)`` is one graph
+    for ``torch.export`` and ONNX, with any number of rows.
     """
 
     support: Tensor
@@ -44,7 +51,7 @@ class NEDHead(nn.Module):
         self, ned: NEDClassifier, temperature: float | None = None, full_support: bool = False
     ) -> None:
         super().__init__()
-        self.register_buffer("support", ned.support_.rows.clone())
+        self.register_buffer("support", compared_rows(ned.support_.rows, ned.metric).clone())
         self.register_buffer("labels", ned.support_.labels.codes.clone())
         self.register_buffer("shift", ned.space_.shift)
         self.register_buffer("matrix", ned.space_.matrix)
@@ -72,9 +79,17 @@ class NEDHead(nn.Module):
         else:
             with torch.no_grad():
                 indices = self._nearest(x.detach())
-            distances = neighbor_distances(x, self.support[indices], self.metric)
+            distances = self._distances(x, indices)
         neighborhood = Neighborhood(distances, indices).labeled(self.labels)
         return ned_log_probs(neighborhood, self.num_classes, self.parameters_)
+
+    def _distances(self, x: Tensor, indices: Tensor) -> Float[Tensor, "n k"]:
+        near = self.support[indices]
+        if self.metric != "cosine":
+            return neighbor_distances(x, near, self.metric)
+        squared = neighbor_distances(unit_rows(x), near)  # what is kept has unit length already
+        lost = zero_rows(x)[:, None].to(squared) + zero_rows(self.support)[indices]
+        return in_unit(squared + lost, "cosine")
 
     def extra_repr(self) -> str:
         return f"k={self.k}, classes={self.num_classes}, {self.parameters_}"
@@ -88,13 +103,9 @@ class NEDHead(nn.Module):
 
     def _ranked(self, x: Tensor) -> Float[Tensor, "n m"]:
         """Squared distances but for ‖x‖²: enough to tell who is nearer."""
-        support = self.support.to(x.dtype)
+        x, support = compared_rows(x, self.metric), self.support.to(x.dtype)
         if self.metric == "cosine":
-            lost = zero_rows(support)
-            x, support = unit_rows(x), unit_rows(support)
+            return support.square().sum(1) + zero_rows(support) - 2 * x @ support.T
         center = support.mean(0)  # the product loses no digits to a common offset
         x, support = x - center, support - center
-        squares = support.square().sum(1)
-        if self.metric == "cosine":
-            squares = squares + lost
-        return squares - 2 * x @ support.T
+        return support.square().sum(1) - 2 * x @ support.T

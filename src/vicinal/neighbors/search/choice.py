@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import warnings
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, Self
@@ -15,6 +16,12 @@ from vicinal.neighbors.search.sharded import ShardedSearch
 
 SEARCHES = ("exact", "auto", "faiss")
 RECALL = 0.98
+EXTRAS = {  # engine -> its file
+    "FaissSearch": "faiss",
+    "ShardedLists": "sharded_lists",
+    "PgSearch": "postgres",
+    "RaySearch": "on_ray",
+}
 
 
 def make_search(
@@ -51,9 +58,14 @@ def make_search(
         return ExactSearch(metric)
     if search == "auto" and find_spec("faiss") is None:
         return _WithoutFaiss(metric)
-    from vicinal.neighbors.search.faiss import FaissSearch  # an extra: imported when asked for
+    kind = "auto" if search == "auto" else "ivf"
+    found: Search = engine("FaissSearch")(metric, kind, recall=recall)
+    return found
 
-    return FaissSearch(metric, "auto" if search == "auto" else "ivf", recall=recall)
+
+def engine(name: str) -> Any:
+    """The class of an engine that stands on an extra: loaded when it is asked for."""
+    return getattr(import_module(f"vicinal.neighbors.search.{EXTRAS[name]}"), name)
 
 
 def make_sharded(
@@ -71,10 +83,9 @@ def make_sharded(
         warn_of_minutes(*shape)
     if search == "exact" or without:
         return ShardedSearch(metric, memory=memory)
-    from vicinal.neighbors.search.sharded_lists import ShardedLists  # an extra, as above
-
-    kind = "auto" if search == "auto" else "ivf"
-    return ShardedLists(metric, kind, recall=recall, memory=memory, kept=kept)
+    lists, kind = engine("ShardedLists"), "auto" if search == "auto" else "ivf"
+    found: ShardedSearch = lists(metric, kind, recall=recall, memory=memory, kept=kept)
+    return found
 
 
 class _WithoutFaiss(ExactSearch):

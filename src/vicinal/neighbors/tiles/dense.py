@@ -1,6 +1,6 @@
 r"""Small batches whole, in a handful of calls.
 
-Below a few hundred rows the time goes into calls, not into arithmetic. :func:`dense_log_masses`
+Below a few hundred rows the time goes into calls, not into arithmetic. :class:`DenseMasses`
 keeps the one tile of pairs for the backward pass. Where only the own class's share counts
 (:func:`small_surprise`), even fewer calls do:
 
@@ -34,15 +34,16 @@ from torch import Tensor
 
 from vicinal.neighbors.derivatives import derived, is_derived_again
 from vicinal.neighbors.distances import NEAR, compared_rows, ordinary_distances
-from vicinal.neighbors.mass import log_mass, own_log_mass
+from vicinal.neighbors.mass import agreement, log_mass, own_log_mass
 from vicinal.neighbors.tiles.tile import (
+    Given,
     Problem,
     Sums,
     Upstream,
     add_sums,
-    equal_labels,
     gradients,
     new_buffers,
+    shares,
     tile,
     tile_masses,
     tile_slopes,
@@ -104,7 +105,8 @@ def small_surprise(
         loss, pairs = loss.sum().div_(count), pairs._replace(scale=scale / count)
 
     def plain(x: Tensor, learned: Tensor | None) -> Tensor:
-        return plain_surprise(x, codes, t if learned is None else learned, metric, mean)
+        by = torch.tensor(t, dtype=torch.float64) if learned is None else learned
+        return plain_surprise(Given(x, None, codes, None, by, metric, True), mean)
 
     return Surprise(_Attached.apply(x, learned, (loss,), pairs, plain), valid)
 
@@ -142,10 +144,7 @@ def _find(
     if not 2 * reach < info.max or (reach > 8 and float(s.amax()) > -NEAR * info.eps * reach):
         return None
     weights = torch.softmax(s, 1)
-    if labels.ndim == 1:
-        same = equal_labels(labels, labels, x.dtype)
-    else:
-        same = torch.mm(labels, labels.T).clamp_(0, 1)
+    same = shares(labels, labels, x.dtype)
     own = weights * same
     slopes = weights.sub_(own)
     mass = own.sum(1)
@@ -211,95 +210,72 @@ def _gradient(pairs: _Pairs, grad: Tensor) -> Float[Tensor, "n d"]:
 # ------------------------------------------------------------------ the masses themselves
 
 
-def dense_log_masses(
-    x: Tensor, y: Tensor | None, x_labels: Tensor, y_labels: Tensor | None, t: Tensor, metric: str
-) -> tuple[Tensor, Tensor, Tensor]:
-    """(all, own, other) log-masses of a small batch, float64, outside of torch.compile."""
-    return _Dense.apply(x, y, x_labels, y_labels, t, metric)
-
-
-class _Dense(torch.autograd.Function):
-    """No operator dispatch, log-weights kept."""
+class DenseMasses(torch.autograd.Function):
+    """(all, own, other) log-masses of a small batch, float64: no operator dispatch, log-weights
+    kept."""
 
     @staticmethod
-    def forward(ctx, x, y, x_labels, y_labels, t, metric):  # type: ignore[no-untyped-def]
-        with torch.autocast(x.device.type, enabled=False):
-            problem = Problem.of(x, y, x_labels, y_labels, t, metric)
-            left, right, kernel = problem
+    def forward(ctx, *args):  # type: ignore[no-untyped-def]  # the fields of Given
+        given = Given(*args)
+        with torch.autocast(given.x.device.type, enabled=False):
+            left, right, kernel, selfless = problem = Problem.of(given)
             buffers = new_buffers(len(left.rows), len(right.rows), left.rows)
-            pairs = tile(left, right, kernel, buffers, "diagonal" if right is left else None)
+            pairs = tile(left, right, kernel, buffers, "diagonal" if selfless else None)
             logs = tile_masses(pairs, left, right)
-        ctx.problem, ctx.pairs, ctx.logs, ctx.metric = problem, pairs, logs, metric
-        ctx.save_for_backward(x, y, x_labels, y_labels, t)  # also to be told if they change
+        ctx.problem, ctx.pairs, ctx.logs, ctx.options = problem, pairs, logs, given[5:]
+        ctx.save_for_backward(*given[:5])  # also to be told if they change
         return logs.clone().unbind(0)
 
     @staticmethod
     def backward(ctx, *grads):  # type: ignore[no-untyped-def]
-        x, y, x_labels, y_labels, t = ctx.saved_tensors
+        given = Given(*ctx.saved_tensors, *ctx.options)
         if is_derived_again(grads[1]):
-            given = x, y, x_labels, y_labels, t, ctx.metric
-            gx, gy, slope = derived_log_masses(grads, *given)
-            return gx, gy, None, None, slope, None
-        left, right, _ = ctx.problem
-        with torch.autocast(x.device.type, enabled=False):
-            upstream = Upstream.of(grads, ctx.logs, x.dtype)
+            gx, gy, slope = derived_log_masses(grads, given)
+            return gx, gy, None, None, slope, None, None
+        left, right = ctx.problem[:2]
+        with torch.autocast(given.x.device.type, enabled=False):
+            upstream = Upstream.of(grads, ctx.logs, given.x.dtype)
             m = tile_slopes(ctx.pairs.log_weights, left, right, upstream)
             sums = [Sums.zeros(left)] if right is left else [Sums.zeros(left), Sums.zeros(right)]
             m = m + m.T if right is left else m
             add_sums(m, ctx.pairs, left, right, sums[0], None if right is left else sums[1])
             gx, gy, slope = gradients(sums, ctx.problem, ctx.needs_input_grad[4])
-        return gx, gy, None, None, slope, None
+        return gx, gy, None, None, slope, None, None
 
 
 # ------------------------------------------------------------------ one plain formula
 
 
-def plain_log_masses(
-    x: Tensor,
-    y: Tensor | None,
-    x_labels: Tensor,
-    y_labels: Tensor | None,
-    t: float | Tensor,
-    metric: str,
-) -> tuple[Tensor, Tensor, Tensor]:
-    """(all, own, other) log-masses, float64, of rows as they are compared.
+def plain_log_masses(given: Given) -> tuple[Tensor, Tensor, Tensor]:
+    """(all, own, other) log-masses, float64.
 
     >>> x, labels = torch.tensor([[0.0], [1.0], [3.0]]), torch.tensor([0, 0, 1])
-    >>> plain_log_masses(x, None, labels, None, torch.tensor(1.0), "sqeuclidean")[1].tolist()
+    >>> given = Given(x, None, labels, None, torch.tensor(1.0), "sqeuclidean", True)
+    >>> plain_log_masses(given)[1].tolist()
     [-1.0, -1.0, -inf]
     """
+    x, y, x_labels, y_labels, t, metric, selfless = given
     s = -ordinary_distances(x, y, metric).double() / t
-    if y is None:
-        s = s.masked_fill(torch.eye(len(x), dtype=torch.bool, device=x.device), -torch.inf)
-    met = x_labels if y_labels is None else y_labels
-    if x_labels.ndim == 1:
-        same = x_labels[:, None] == met
-        return log_mass(s), own_log_mass(s, same), own_log_mass(s, ~same)
-    same = (x_labels @ met.T).clamp(0, 1)
-    return log_mass(s), own_log_mass(s, same), own_log_mass(s, 1 - same)
+    if selfless:
+        s = s.masked_fill(torch.eye(*s.shape, dtype=torch.bool, device=s.device), -torch.inf)
+    same = agreement(x_labels, x_labels if y_labels is None else y_labels)
+    apart = ~same if same.dtype == torch.bool else 1 - same
+    return log_mass(s), own_log_mass(s, same), own_log_mass(s, apart)
 
 
-def derived_log_masses(
-    upstream: Sequence[Tensor | None],
-    x: Tensor,
-    y: Tensor | None,
-    x_labels: Tensor,
-    y_labels: Tensor | None,
-    t: Tensor,
-    metric: str,
-) -> list[Tensor | None]:
+def derived_log_masses(upstream: Sequence[Tensor | None], given: Given) -> list[Tensor | None]:
     """Gradients in x, y and t of what reaches the three log-masses, differentiable again."""
 
     def masses(x: Tensor, y: Tensor | None, t: Tensor) -> tuple[Tensor, Tensor, Tensor]:
-        return plain_log_masses(x, y, x_labels, y_labels, t, metric)
+        return plain_log_masses(given._replace(x=x, y=y, t=t))
 
-    return derived(masses, [x, y, t], upstream)
+    return derived(masses, [given.x, given.y, given.t], upstream)
 
 
-def plain_surprise(x: Tensor, labels: Tensor, t: float | Tensor, metric: str, mean: bool) -> Tensor:
+def plain_surprise(given: Given, mean: bool) -> Tensor:
     """-log of the own class's share of each row, or its mean over the rows with a peer."""
-    _, own, other = plain_log_masses(x, None, labels, None, t, metric)
+    _, own, other = plain_log_masses(given)
     valid = own != -torch.inf
     lead = torch.where(valid, own - other, 0.0)
-    loss = torch.where(valid, -F.logsigmoid(lead), 0.0).to(x.dtype)
+    loss = torch.where(valid, -F.logsigmoid(lead), 0.0).to(given.x.dtype)
     return loss.sum() / valid.sum().clamp_min(1) if mean else loss

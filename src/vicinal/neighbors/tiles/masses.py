@@ -37,11 +37,11 @@ from vicinal.neighbors.derivatives import is_derived_again, is_functional
 from vicinal.neighbors.distances import METRICS, compared_rows
 from vicinal.neighbors.tiles.dense import (
     SMALL,
-    dense_log_masses,
+    DenseMasses,
     derived_log_masses,
     plain_log_masses,
 )
-from vicinal.neighbors.tiles.tile import Problem, Upstream, gradients
+from vicinal.neighbors.tiles.tile import Given, Problem, Upstream, gradients
 from vicinal.neighbors.tiles.walk import (
     stream_masses,
     stream_sums,
@@ -112,9 +112,16 @@ def precise_log_masses(
     metric: str,
     reference: Tensor | None,
     reference_labels: Tensor | None,
+    exclude_self: bool = False,
+    tile: int | None = None,
 ) -> LogMasses:
-    """:func:`log_masses` in float64, for those who subtract them: large ones cancel in float32."""
+    """:func:`log_masses` in float64, for those who subtract them: large ones cancel in float32.
+
+    ``exclude_self``: the reference begins with the rows themselves, and nobody meets himself.
+    ``tile``: go by tiles of so many rows; 0: all at once.
+    """
     check_choice(metric, "metric", METRICS)
+    check_positive(temperature, "temperature")
     x = as_matrix(x, "x", finite=False)
     labels = _labels(labels, "labels", x)
     if (reference is None) != (reference_labels is None):
@@ -126,32 +133,18 @@ def precise_log_masses(
         x, reference = x.to(dtype), reference.to(dtype)
         reference_labels = _labels(reference_labels, "reference_labels", reference)
         check_same_kind(labels, reference_labels)
-    return masses_by_tiles(x, labels, reference, reference_labels, temperature, metric)
-
-
-def masses_by_tiles(
-    x: Tensor,
-    labels: Tensor,
-    reference: Tensor | None,
-    reference_labels: Tensor | None,
-    temperature: float | Tensor,
-    metric: str,
-    tile: int | None = None,
-) -> LogMasses:
-    """:func:`precise_log_masses` of checked inputs, by tiles of so many rows; 0: all at once."""
-    if not is_traced():
-        check_positive(temperature, "temperature")
     t = torch.as_tensor(temperature, dtype=torch.float64, device=x.device)
     if t.numel() != 1:
         raise InputError(f"`temperature` must be one number, got shape {tuple(t.shape)}.")
     x, y = compared_rows(x, metric), None if reference is None else compared_rows(reference, metric)
     if tile is None:
         tile = 0 if max(len(x), len(x if y is None else y)) <= SMALL else TILE
-    given = x, y, labels, reference_labels, t.reshape(()), metric
+    selfless = y is None or exclude_self
+    given = Given(x, y, labels, reference_labels, t.reshape(()), metric, selfless)
     if is_functional():
-        return LogMasses(*plain_log_masses(*given))
+        return LogMasses(*plain_log_masses(given))
     if tile == 0 and not is_traced():
-        return LogMasses(*dense_log_masses(*given))
+        return LogMasses(*DenseMasses.apply(*given))
     return LogMasses(*_tiled(tile or TILE, *given))
 
 
@@ -175,7 +168,9 @@ def check_same_kind(labels: Tensor, reference_labels: Tensor) -> None:
 
 # ------------------------------------------------------------------ the operator
 
-_GIVEN = "Tensor x, Tensor? y, Tensor x_labels, Tensor? y_labels, Tensor t, str metric"
+_GIVEN = (
+    "Tensor x, Tensor? y, Tensor x_labels, Tensor? y_labels, Tensor t, str metric, bool selfless"
+)
 
 
 @torch.library.custom_op(
@@ -186,7 +181,7 @@ _GIVEN = "Tensor x, Tensor? y, Tensor x_labels, Tensor? y_labels, Tensor t, str 
 def _tiled(tile: int, *given: Any) -> Three:
     """(all, own, other) log-masses, float64, of rows as they are compared."""
     with torch.no_grad(), torch.autocast(given[0].device.type, enabled=False):
-        problem, order = _ordered(*given)
+        problem, order = _ordered(Given(*given))
         if order is None:
             logs = stream_masses(problem)
         else:
@@ -208,7 +203,7 @@ def _tiled_backward(
     x, t = given[0], given[4]
     with torch.no_grad(), torch.autocast(x.device.type, enabled=False):
         upstream = Upstream.of(grads, torch.stack(masses), x.dtype)
-        problem, order = _ordered(*given)
+        problem, order = _ordered(Given(*given))
         if order is None:
             sums = list(stream_sums(problem, upstream))
         else:
@@ -219,20 +214,18 @@ def _tiled_backward(
     return gx, x.new_empty(0) if gy is None else gy, t.new_zeros(()) if slope is None else slope
 
 
-def _ordered(
-    x: Tensor, y: Tensor | None, x_labels: Tensor, y_labels: Tensor | None, t: Tensor, metric: str
-) -> tuple[Problem, Tensor | None]:
+def _ordered(given: Given) -> tuple[Problem, Tensor | None]:
     """Without a reference rows ascend by hard label, as the symmetric walk wants them: in which
     order; None with one."""
-    if y is not None:
-        return Problem.of(x, y, x_labels, y_labels, t, metric), None
-    order = torch.arange(len(x), device=x.device)
-    if x_labels.ndim == 1:
-        ascending, order = x_labels.sort(stable=True)
+    if given.y is not None:
+        return Problem.of(given), None
+    order = torch.arange(len(given.x), device=given.x.device)
+    if given.x_labels.ndim == 1:
+        ascending, order = given.x_labels.sort(stable=True)
         # Ranks as floats: exact, and quicker to compare than integers.
-        x_labels = ascending.unique_consecutive(return_inverse=True)[1].to(x.dtype)
-        x = x[order]
-    return Problem.of(x, None, x_labels, y_labels, t, metric), order
+        ranks = ascending.unique_consecutive(return_inverse=True)[1].to(given.x.dtype)
+        given = given._replace(x=given.x[order], x_labels=ranks)
+    return Problem.of(given), order
 
 
 @_tiled.register_fake
@@ -243,24 +236,26 @@ def _(tile: int, x: Tensor, *rest: object) -> Three:
 
 @_tiled_backward.register_fake
 def _(grads: object, masses: object, learned: bool, tile: int, *given: Any) -> Three:
-    x, y, _, _, t, _ = given
+    x, y, t = given[0], given[1], given[4]
     gy = x.new_empty(0) if y is None else torch.empty_like(y)
     return torch.empty_like(x), gy, torch.empty_like(t)
 
 
 def _remember(ctx, inputs, output) -> None:  # type: ignore[no-untyped-def]  # torch's own record
-    ctx.tile, x, y, x_labels, y_labels, t, ctx.metric = inputs
-    ctx.save_for_backward(*output, x, y, x_labels, y_labels, t)
+    ctx.tile, *tensors, metric, selfless = inputs
+    ctx.options = metric, selfless
+    ctx.save_for_backward(*output, *tensors)
 
 
 def _backward(ctx, *grads):  # type: ignore[no-untyped-def]
-    *masses, x, y, x_labels, y_labels, t = ctx.saved_tensors
-    given, learned = (x, y, x_labels, y_labels, t, ctx.metric), ctx.needs_input_grad[5]
+    masses, tensors = ctx.saved_tensors[:3], ctx.saved_tensors[3:]
+    given, learned = Given(*tensors, *ctx.options), ctx.needs_input_grad[5]
     if is_derived_again(grads[1]):
-        gx, gy, slope = derived_log_masses(grads, *given)
-        return None, gx, gy, None, None, slope, None
-    gx, gy, slope = _tiled_backward(list(grads), masses, learned, ctx.tile, *given)
-    return None, gx, None if y is None else gy, None, None, slope if learned else None, None
+        gx, gy, slope = derived_log_masses(grads, given)
+    else:
+        gx, gy, slope = _tiled_backward(list(grads), list(masses), learned, ctx.tile, *given)
+        gy, slope = None if given.y is None else gy, slope if learned else None
+    return None, gx, gy, None, None, slope, None, None
 
 
 _tiled.register_autograd(_backward, setup_context=_remember)

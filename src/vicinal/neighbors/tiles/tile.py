@@ -61,31 +61,38 @@ class Kernel(NamedTuple):
         return (0.5 if self.metric == "cosine" else 1.0) / self.temperature
 
 
+class Given(NamedTuple):
+    """Rows as they are compared (unit ones for the cosine) and what they are compared by."""
+
+    x: Tensor
+    y: Tensor | None  # the reference; None: the rows meet one another
+    x_labels: Tensor
+    y_labels: Tensor | None
+    t: Tensor
+    metric: str
+    selfless: bool  # row i of what is met is row i itself: nobody meets himself
+
+
 class Problem(NamedTuple):
     """Who meets whom: both sides, the one side twice where there is no reference; the kernel."""
 
     left: Side
     right: Side
     kernel: Kernel
+    selfless: bool
 
     @classmethod
-    def of(
-        cls,
-        x: Tensor,
-        y: Tensor | None,
-        x_labels: Tensor,
-        y_labels: Tensor | None,
-        t: Tensor,
-        metric: str,
-    ) -> Problem:
-        """Rows as they are compared (unit ones for the cosine), both sides centered together."""
+    def of(cls, given: Given) -> Problem:
+        """Both sides centered together."""
+        x, y, x_labels, y_labels, t, metric, selfless = given
         a, b = center(x, y)
         kernel, squares = Kernel(metric, float(t)), squared_lengths(a, x, metric)
         left = Side(x, a, squares, x_labels, float(squares.max()))
         if y is None or y_labels is None:
-            return cls(left, left, kernel)
+            return cls(left, left, kernel, selfless)
         squares = squared_lengths(b, y, metric)
-        return cls(left, Side(y, b, squares, y_labels, float(squares.max())), kernel)
+        right = Side(y, b, squares, y_labels, float(squares.max()))
+        return cls(left, right, kernel, selfless)
 
 
 # ------------------------------------------------------------------ log-weights
@@ -147,17 +154,15 @@ def _repair(s: Tensor, left: Side, right: Side, kernel: Kernel) -> Tensor:
     return torch.empty(0, 2, dtype=torch.long, device=s.device)
 
 
-def agreement(left: Side, right: Side) -> Tensor:
-    """How far two labels agree: 1 or 0 for hard ones, ⟨α_i, α_j⟩ for soft ones."""
-    if left.soft:
-        return (left.labels @ right.labels.T).clamp_(0, 1)
-    return equal_labels(left.labels, right.labels, left.rows.dtype)
+def shares(labels: Tensor, others: Tensor, dtype: torch.dtype) -> Tensor:
+    """How far two labels agree: 1 or 0 for hard ones, ⟨α_i, α_j⟩ for soft ones.
 
-
-def equal_labels(left: Tensor, right: Tensor, dtype: torch.dtype) -> Tensor:
-    """1 where two hard labels are the same, else 0: floats, a tenth of a boolean mask's cost."""
-    same = torch.empty(len(left), len(right), dtype=dtype, device=left.device)
-    return torch.eq(left[:, None], right, out=same)
+    Floats for hard ones too: a tenth of a boolean mask's cost.
+    """
+    if labels.ndim == 2:
+        return torch.mm(labels, others.T).clamp_(0, 1)
+    same = torch.empty(len(labels), len(others), dtype=dtype, device=labels.device)
+    return torch.eq(labels[:, None], others, out=same)
 
 
 def tile_masses(pairs: Tile, left: Side, right: Side) -> Tensor:
@@ -169,7 +174,7 @@ def tile_masses(pairs: Tile, left: Side, right: Side) -> Tensor:
     top = s.amax(1, keepdim=True)
     top.masked_fill_(top == -torch.inf, 0)
     e = torch.sub(s, top, out=pairs.scratch).exp_()
-    same = agreement(left, right)
+    same = shares(left.labels, right.labels, s.dtype)
     own = (e * same).sum(1)
     other = e.mul_(same.neg_().add_(1)).sum(1)
     sums = torch.stack([own + other, own, other])
@@ -179,7 +184,7 @@ def tile_masses(pairs: Tile, left: Side, right: Side) -> Tensor:
     smallest = info.tiny / info.eps * s.shape[1]
     if float(sums.amin()) < smallest:
         weak = (sums < smallest).any(0)
-        same = agreement(left.part(weak), right)
+        same = shares(left.labels[weak], right.labels, s.dtype)
         exact = torch.stack([same, 1 - same]).log_().add_(s[weak]).double().logsumexp(2)
         logs[1:, weak] = torch.where(sums[1:, weak] < smallest, exact, logs[1:, weak])
     return logs
@@ -224,7 +229,7 @@ def tile_slopes(s: Tensor, left: Side, right: Side, upstream: Upstream) -> Tenso
     (own, other), (own_grad, other_grad) = logs[:, :, None], upstream.grads[:, :, None]
     # Are the log-masses so large that e^(s - log mass) no longer adds up to one?
     rounded = float(logs.abs().amax()) * torch.finfo(logs.dtype).eps > 2e-6
-    same = agreement(left, right)
+    same = shares(left.labels, right.labels, s.dtype)
     if left.soft:
         m = (s - own).add_(same.log()).exp_()
         rest = (s - other).add_((1 - same).log_()).exp_()

@@ -25,8 +25,8 @@ from vicinal.neighbors.tiles.tile import (
     Tile,
     Upstream,
     add_sums,
-    agreement,
     new_buffers,
+    shares,
     tile,
     tile_masses,
     tile_slopes,
@@ -61,14 +61,14 @@ def stream_sums(
 
 def _blocks(problem: Problem, rows: Tensor | None) -> Iterator[tuple[Index, Side, Tile]]:
     """Which rows (all of them for None), their side, and their tile with all columns."""
-    left, right, kernel = problem
-    n, width = len(left.rows) if rows is None else len(rows), len(right.rows)
-    height = min(max(BLOCK // width, 1), n)
+    left, right, kernel, selfless = problem
+    everyone = torch.arange(len(left.rows), device=left.rows.device)
+    numbers, width = everyone if rows is None else rows, len(right.rows)
+    height = min(max(BLOCK // width, 1), len(numbers))
     buffers = new_buffers(height, width, left.rows)
-    for start in range(0, n, height):
+    for start in range(0, len(numbers), height):
         part = slice(start, start + height)
-        i = part if rows is None else rows[part]
-        own_column = i if right is left and isinstance(i, Tensor) else None
+        i, own_column = part if rows is None else rows[part], numbers[part] if selfless else None
         side = left.part(i)
         yield i, side, tile(side, right, kernel, buffers, own_column)
 
@@ -143,7 +143,7 @@ def _split(e: Tensor, rows: Side, columns: Side) -> list[tuple[int, Tensor]]:
             return [(1, e)]
         if int(rows.labels[0]) == int(columns.labels[-1]):
             return [(0, e)]
-    same = agreement(rows, columns)
+    same = shares(rows.labels, columns.labels, e.dtype)
     if rows.soft:
         return [(0, e * same), (1, e * same.neg_().add_(1))]
     own = same.mul_(e)
