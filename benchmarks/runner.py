@@ -44,6 +44,8 @@ def measure(
     every page; the timed ones run as in a loop. With ``warmup=0`` the first timed call is the
     watched one.
     """
+    gc.collect()
+    gc.freeze()  # what is there already need not be looked through before every call
     best = dict.fromkeys(rivals, float("inf"))
     peaks = dict.fromkeys(rivals, 0.0)
     for round_ in range(warmup + repeats):
@@ -53,6 +55,7 @@ def measure(
                 peaks[name] = peak
             if round_ >= warmup:
                 best[name] = min(best[name], cpu)
+    gc.unfreeze()
     return {name: Measured(best[name], peaks[name]) for name in rivals}
 
 

@@ -36,7 +36,7 @@ from benchmarks.quality.sets import Split, sets, split_of
 from benchmarks.runner import save
 from vicinal.audits.facts import Facts, gather
 from vicinal.audits.inputs import ready_sets
-from vicinal.audits.settings import About, AuditSettings
+from vicinal.audits.settings import About, AuditSettings, Job
 from vicinal.confidence import NEDClassifier, TemperatureScaling
 from vicinal.evaluation import expected_calibration_error, noise_floor
 
@@ -56,7 +56,7 @@ def audited(split: Split) -> Facts:
     if not _last or _last[0] is not split:
         settings, about = AuditSettings(), About()
         sets = ready_sets(split.support, split.tune, None, settings, about, None)
-        _last[:] = [split, gather(sets, None, None, settings, about, None, None)]
+        _last[:] = [split, gather(sets, None, None, Job(settings, about))]
     return cast(Facts, _last[1])
 
 

@@ -25,7 +25,7 @@ from benchmarks.quality.sets import sets
 from benchmarks.runner import save
 from vicinal.audits.facts import gather
 from vicinal.audits.inputs import ready_sets
-from vicinal.audits.settings import About, AuditSettings
+from vicinal.audits.settings import About, AuditSettings, Job
 
 SETS = ("digits", "FashionMNIST features", "birds 1-100 features", "CIFAR-10 features")
 SHARES = (0.05, 0.1, 0.2)
@@ -70,7 +70,7 @@ def ours(x: Rows, given: Rows) -> tuple[Rows, Rows]:
     """Scores and suspects of an audit of the labeled rows alone, without its other sections."""
     settings, about = AuditSettings(), About()
     sets = ready_sets((x, given), None, None, settings, about, None)
-    noise = gather(sets, None, None, settings, about, None, None).labels.noise
+    noise = gather(sets, None, None, Job(settings, about)).labels.noise
     flagged = np.zeros(len(given), bool)
     flagged[noise.flagged.numpy()] = True
     return noise.scores.numpy(), flagged

@@ -46,12 +46,11 @@ def as_tensor(value: Any, name: str) -> Tensor:
         )
     if array.dtype.kind == "u" and array.dtype.itemsize > 1:
         # torch computes with no wider unsigned kind than uint8; what int64 cannot hold is float64.
-        wide = bool(array.size) and int(array.max()) > np.iinfo(np.int64).max
+        wide = int(array.max(initial=0)) > np.iinfo(np.int64).max
         array = array.astype(np.float64 if wide else np.int64)
     if array.dtype.kind == "f" and array.dtype.itemsize > 8:
         array = array.astype(np.float64)  # long doubles: torch has none
-    if not array.dtype.isnative:
-        array = array.astype(array.dtype.newbyteorder("="))
+    array = array.astype(array.dtype.newbyteorder("="), copy=False)
     if not array.flags.writeable or any(stride < 0 for stride in array.strides):
         array = array.copy()
     return torch.from_numpy(array)
@@ -232,6 +231,19 @@ def check_share(value: object, name: str) -> None:
     number = isinstance(value, (int, float, np.number)) and not isinstance(value, bool)
     if not number or not 0 < value < 1:  # type: ignore[operator]  # a number by now
         raise InputError(f"`{name}` must be between 0 and 1 (0.99 for 99 %), got {value!r}.")
+
+
+def number_or_fit(value: Any, name: str, below: float) -> float | None:
+    """A number from 0 to ``below``, which it does not reach; None where it is to be fitted."""
+    if isinstance(value, str):
+        check_choice(value, name, ("fit",))
+        return None
+    number = isinstance(value, (int, float, np.number)) and not isinstance(value, bool)
+    if not number or not 0 <= value < below:
+        raise InputError(
+            f"`{name}` must be 'fit' or a number of at least 0 and below {below:g}, got {value!r}."
+        )
+    return float(value)
 
 
 def check_k(k: int, available: int, name: str, of: str) -> None:

@@ -112,6 +112,17 @@ def utf8_name(path: Path) -> Iterator[Path]:
             yield link
 
 
+def arrow(why: str) -> Any:
+    """pyarrow, which is of an extra; where it is missing, a sentence that begins with ``why``."""
+    try:
+        import pyarrow
+        import pyarrow.ipc
+        import pyarrow.parquet
+    except ImportError:
+        raise InputError(f"{why}: pip install 'vicinal[parquet]'.") from None
+    return pyarrow
+
+
 def check_output(path: str | Path) -> None:
     """Refuse a place where no file can be written, before anything is computed for it."""
     path = Path(path)

@@ -67,6 +67,26 @@ def labels_of(y: Any, rows: int, name: str = "y") -> Labels:
     return Labels(*_coded(_of_one_kind(array, name)))
 
 
+def hard_labels_of(y: Any, rows: int, why: str) -> Labels:
+    """:func:`labels_of` where soft ones mean nothing."""
+    labels = labels_of(y, rows)
+    if labels.soft:
+        raise InputError(f"`y` must be hard, got soft labels, but {why}. Pass y.argmax(1).")
+    return labels
+
+
+def known_codes(y: Any, rows: int, classes: NDArray[Any], why: str) -> Int[Tensor, " n"]:
+    """:func:`codes_of` where each label must be one of ``classes``.
+
+    ``why`` not, said of the first row: "is {}, which …", with its label.
+    """
+    codes = codes_of(y, rows, Labels(classes))
+    if bool((codes < 0).any()):
+        row = int((codes < 0).nonzero()[0])
+        raise InputError(f"`y` row {row} {why}".format(repr(np.asarray(y)[row])))
+    return codes
+
+
 def codes_of(
     y: Any, rows: int, known: Labels, *, unlabeled: bool = False, name: str = "y"
 ) -> Int[Tensor, " n"] | Float[Tensor, "n c"]:
@@ -236,24 +256,19 @@ def _of_one_kind(array: NDArray[Any], name: str) -> NDArray[Any]:
             )
         if next(iter(kinds)) in ("numbers", "truth values"):
             array = np.array(array.tolist())
-        elif not _hashable(array):
-            raise InputError(
-                f"`{name}` holds labels that cannot be told apart ({next(iter(kinds))}, not "
-                "hashable). Pass numbers, text or tuples of them."
-            )
+        else:
+            try:
+                set(array)
+            except TypeError:
+                raise InputError(
+                    f"`{name}` holds labels that cannot be told apart ({next(iter(kinds))}, not "
+                    "hashable). Pass numbers, text or tuples of them."
+                ) from None
     if array.dtype.kind in "fMm":
         _check_no_nan(~np.isfinite(array), array, name)
     if array.dtype.kind == "c" or (array.dtype.kind == "f" and (array != np.floor(array)).any()):
         raise _continuous(array.dtype, name)
     return array
-
-
-def _hashable(labels: Iterable[Any]) -> bool:
-    try:
-        set(labels)
-    except TypeError:
-        return False
-    return True
 
 
 def _check_no_nan(bad: NDArray[np.bool_], array: NDArray[Any], name: str) -> None:

@@ -140,7 +140,7 @@ def _exchange(start: Callable[[], Any], group: Any, step: str) -> None:
                 if work.is_completed():  # just after this look: well, or with an error of its own
                     work.wait()
                     return
-                if time.monotonic() - began > limit or _alarmed(group):
+                if time.monotonic() - began > limit or _store(group).check(["alarm"]):
                     raise
     except RuntimeError as error:
         raise _lost(group, step, error) from None
@@ -183,10 +183,6 @@ def _silent(group: Any, step: str) -> list[int]:
         if not missing or time.monotonic() > end:
             return missing
         time.sleep(PULSE / 5)
-
-
-def _alarmed(group: Any) -> bool:
-    return bool(_store(group).check(["alarm"]))
 
 
 def _store(group: Any) -> Any:

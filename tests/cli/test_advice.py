@@ -7,6 +7,7 @@ import json
 import re
 import shlex
 import textwrap
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -17,6 +18,7 @@ import vicinal as library
 from vicinal.checks import InputError
 from vicinal.cli.explore import judge_of
 from vicinal.cli.run_folder import read_run
+from vicinal.cli.verbs import ExploreOptions
 
 NET = """
 import torch
@@ -206,7 +208,8 @@ def test_explore_judges_a_picture_by_the_model_that_is_typed(vicinal, photos, mo
     assert code == 0, err
     assert "       vicinal explore run --model net.py:make" in out
     audit, picture = read_run(photos / "run"), (photos / "new" / "owl0.png").read_bytes()
+    run = ExploreOptions(folder=photos / "run")
     with pytest.raises(InputError, match="type it: vicinal explore --model net.py:make"):
-        judge_of(photos / "run", audit)("owl0.png", picture)
-    (answer,) = judge_of(photos / "run", audit, model="net.py:make")("owl0.png", picture)
+        judge_of(audit, run)("owl0.png", picture)
+    (answer,) = judge_of(audit, replace(run, model="net.py:make"))("owl0.png", picture)
     assert answer["label"] == "owl"

@@ -18,7 +18,7 @@ from vicinal.cli.explore import bound, judge_of
 from vicinal.cli.explore_server import application
 from vicinal.cli.folders import locked
 from vicinal.cli.run_folder import read_run
-from vicinal.cli.verbs import VERBS
+from vicinal.cli.verbs import VERBS, ExploreOptions
 from vicinal.confidence.verdicts import VERDICTS
 
 
@@ -318,7 +318,7 @@ def test_out_of_memory_is_answered_with_a_smaller_batch(vicinal, photos, monkeyp
 
 def served(folder, token, *, trust_folder=False):
     audit = read_run(folder)
-    judge = judge_of(folder, audit, trust_folder=trust_folder)
+    judge = judge_of(audit, ExploreOptions(folder=folder, trust_folder=trust_folder))
     app = application(folder, audit, judge, token)
     return TestClient(app, base_url="http://127.0.0.1:8000")
 

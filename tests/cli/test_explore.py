@@ -16,6 +16,7 @@ from vicinal.cli.explore import bound, judge_of
 from vicinal.cli.explore_decode import uploaded_picture, uploaded_rows
 from vicinal.cli.explore_server import application, server_of
 from vicinal.cli.run_folder import read_run
+from vicinal.cli.verbs import ExploreOptions
 
 HOST = "http://127.0.0.1:8000"
 
@@ -32,7 +33,8 @@ def audit(run_folder):
 
 @pytest.fixture(scope="module")
 def client(run_folder, audit):
-    app = application(run_folder, audit, judge_of(run_folder, audit), "t", 8000)
+    judge = judge_of(audit, ExploreOptions(folder=run_folder))
+    app = application(run_folder, audit, judge, "t", 8000)
     return TestClient(app, base_url=HOST)
 
 

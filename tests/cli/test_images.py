@@ -14,6 +14,7 @@ from vicinal.cli.explore import judge_of
 from vicinal.cli.model_inputs import ImageReading
 from vicinal.cli.named_models import OWN_ENCODER
 from vicinal.cli.run_folder import read_run
+from vicinal.cli.verbs import ExploreOptions
 
 
 class Bright(torch.nn.Module):
@@ -56,7 +57,8 @@ def test_images_alone_are_audited_by_the_small_encoder_which_is_said(vicinal, ph
     assert code == 0, err
     with (photos / "p.csv").open(newline="") as file:
         assert next(csv.DictReader(file))["label"] == "day"
-    judge = judge_of(photos / "run", read_run(photos / "run"))  # our own code: nothing is typed
+    own = ExploreOptions(folder=photos / "run")  # our own code: nothing is typed
+    judge = judge_of(read_run(photos / "run"), own)
     (answer,) = judge("day3.png", (photos / "flat" / "day3.png").read_bytes())
     assert answer["label"] == "day"
 

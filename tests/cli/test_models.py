@@ -8,7 +8,9 @@ from torch import nn
 
 from vicinal.capture import capture
 from vicinal.checks import InputError
-from vicinal.cli.models import check_output, imported, load_model
+from vicinal.cli import models
+from vicinal.cli.models import check_output, imported
+from vicinal.cli.verbs import ModelOptions
 
 SOURCE = """
 from torch import nn
@@ -28,6 +30,10 @@ def not_a_model():
 
 number = 3
 """
+
+
+def load_model(spec, **typed):
+    return models.load_model(spec, ModelOptions(**typed))
 
 
 @pytest.fixture
@@ -71,7 +77,7 @@ def test_weights_of_another_model_are_refused_with_a_count(tmp_path, source, sta
         load_model(f"{source}:make", weights=str(tmp_path / "w.pt"))
     torch.save(state, tmp_path / "w.pt")
     with pytest.raises(InputError, match=r"weights match 1 of 4 parameters.*0\.weight"):
-        load_model(f"{source}:make", weights=str(tmp_path / "w.pt"), arguments={"width": "5"})
+        load_model(f"{source}:make", weights=str(tmp_path / "w.pt"), model_arg=["width=5"])
 
 
 def test_a_pickled_model_is_loaded_only_on_request(tmp_path, source):
@@ -112,9 +118,9 @@ def test_a_model_that_cannot_be_made_earns_a_sentence(source, spec, message):
 
 
 def test_arguments_reach_the_factory(source):
-    assert load_model(f"{source}:make", arguments={"width": "7"}).model[0].out_features == 7
+    assert load_model(f"{source}:make", model_arg=["width=7"]).model[0].out_features == 7
     with pytest.raises(InputError, match="cannot be called so: .*Use --model-arg"):
-        load_model(f"{source}:make", arguments={"wdth": "7"})
+        load_model(f"{source}:make", model_arg=["wdth=7"])
 
 
 def test_one_of_several_outputs_is_chosen_by_name(source):

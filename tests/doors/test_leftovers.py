@@ -64,11 +64,11 @@ def test_a_part_that_was_damaged_is_noticed_when_it_is_read(tmp_path, damage):
     made = Parts(tmp_path / "parts", 300, 200)
     made.fill(lambda start, stop: {"row": np.arange(start, stop) * 1.7})
     assert sum(len(part["row"]) for part in made.read("row")) == 300
-    whole = bytearray(made.path(0).read_bytes())
+    whole = bytearray(made.paths[0].read_bytes())
     if damage == "a byte":
         whole[len(whole) // 3] ^= 1
-        made.path(0).write_bytes(whole)
+        made.paths[0].write_bytes(whole)
     else:
-        made.path(1).write_bytes(whole)
+        made.paths[1].write_bytes(whole)
     with pytest.raises(files.InputError, match="--fresh"):
         list(made.read("row"))

@@ -6,6 +6,7 @@ import pytest
 from doors.attempts import said
 from vicinal.cli.explore import judge_of
 from vicinal.cli.run_folder import read_run
+from vicinal.cli.verbs import ExploreOptions
 from vicinal.confidence import load
 
 LINES = [f"{i % 3},{i * 7 % 5}.5,{100 + i * 3 % 11},c{i % 3}" for i in range(12)]
@@ -76,7 +77,7 @@ def test_rows_of_a_normalized_run_are_judged_alike_by_explore_and_by_predict(tab
     np.savez(table / "z.npz", Z=z, y=y)
     audit = ["audit", "z.npz", "-o", "run", "-q", "--normalize", "--space", "raw", "--map", "none"]
     assert said(table, *audit).code == 0
-    judge = judge_of(table / "run", read_run(table / "run"))
+    judge = judge_of(read_run(table / "run"), ExploreOptions(folder=table / "run"))
     near, far = (judge("rows.txt", f"{5 * s},{s},{s}".encode())[0] for s in (1, 100))
     assert near["neighbors"] == far["neighbors"]
     assert near["confidence"] == pytest.approx(far["confidence"])

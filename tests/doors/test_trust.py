@@ -18,7 +18,7 @@ from vicinal.cli.console import Console
 from vicinal.cli.explore import judge_of
 from vicinal.cli.predict import embedded
 from vicinal.cli.run_folder import read_run
-from vicinal.cli.verbs import PredictOptions
+from vicinal.cli.verbs import ExploreOptions, PredictOptions
 from vicinal.confidence.made_from import MadeFrom
 
 EVIL = "import pathlib\npathlib.Path('ran').write_text('x')\ndef make(): pass\nrows = make\n"
@@ -44,7 +44,7 @@ def test_a_run_folder_names_a_model_that_explore_shows_and_does_not_import(their
     configured(theirs, model=name)
     with inside(theirs):
         audit = read_run(theirs / "run")
-        judge = judge_of(theirs / "run", audit)
+        judge = judge_of(audit, ExploreOptions(folder=theirs / "run"))
         with pytest.raises(InputError, match="--trust-folder") as refused:
             judge("x.png", (theirs / "photos" / "cat" / "0.png").read_bytes())
     assert name in str(refused.value)

@@ -20,9 +20,9 @@ from vicinal.perturbations import (
     square,
     to_foolbox,
 )
-from vicinal.perturbations.balls import project, random_point
-from vicinal.perturbations.climb import attack_loss
+from vicinal.perturbations.climb import Ball, attack_loss, project, random_point
 
+BALL = Ball(0.1, "linf", (0.0, 1.0))
 each_attack = pytest.mark.parametrize("attack", ATTACKS.values(), ids=ATTACKS)
 each_norm = pytest.mark.parametrize("norm", ["linf", "l2"])
 
@@ -128,7 +128,7 @@ def test_no_input_leaves_its_ball_or_its_range(problem, attack, norm, loss):
 @each_norm
 def test_random_points_fill_the_ball(rng, norm):
     x = torch.full((4000, 3), 0.5)
-    lengths = length(random_point(x, 0.2, norm, None, rng) - x, norm)
+    lengths = length(random_point(x, Ball(0.2, norm, None), rng) - x, norm)
     assert float(lengths.max()) <= 0.2 + 1e-6
     # A share r³ of a ball's volume lies within r of its center, in both norms.
     for r in (0.4, 0.7, 0.9):
@@ -139,7 +139,7 @@ def test_projection_keeps_what_is_inside(rng):
     x = torch.rand(9, 5, generator=rng)
     near = (x + 0.01).clamp(0, 1)
     for norm in ("linf", "l2"):
-        assert torch.allclose(project(near, x, 0.1, norm, (0.0, 1.0)), near)
+        assert torch.allclose(project(near, x, Ball(0.1, norm, (0.0, 1.0))), near)
 
 
 @each_attack
@@ -189,7 +189,7 @@ def test_apgd_is_the_loop_of_its_algorithm(problem):
     net, x, y = problem
     x, y = x[:3].double(), y[:3]
     net = net.double()
-    start = random_point(x, 0.1, "linf", (0.0, 1.0), torch.Generator().manual_seed(4))
+    start = random_point(x, BALL, torch.Generator().manual_seed(4))
     moved = apgd(net, x, y, 0.1, steps=30, generator=torch.Generator().manual_seed(4))
     for i in range(3):
 
@@ -213,7 +213,7 @@ def test_apgd_stops_where_another_judge_is_fooled(problem):
         calls.append(len(z))
         return torch.ones(len(z), dtype=torch.bool)
 
-    start = random_point(x, 0.1, "linf", (0.0, 1.0), torch.Generator().manual_seed(4))
+    start = random_point(x, BALL, torch.Generator().manual_seed(4))
     moved = apgd(net, x, y, 0.1, misread=everything, generator=torch.Generator().manual_seed(4))
     assert torch.equal(moved, start)
     assert len(calls) == 1

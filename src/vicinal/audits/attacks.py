@@ -199,9 +199,11 @@ def _audit(
     worst: Tensor,
     square_only: int | None,
 ) -> AttackAudit:
-    share = {name: float(rows.double().mean()) for name, rows in right.items()}
+    share: dict[str, Any] = {
+        f"{name}_accuracy": float(rows.double().mean()) for name, rows in right.items()
+    }
     transfer = right.get("transfer")
-    masked = None if transfer is None else share["transfer"] < share["fitted"]
+    masked = None if transfer is None else share["transfer_accuracy"] < share["fitted_accuracy"]
     only = None if transfer is None else int((right["fitted"] & ~transfer).sum())
     if masked is None:
         note = "Transfer was not tested: no proxy was given, so masked gradients would not show."
@@ -212,15 +214,11 @@ def _audit(
         )
     else:
         note = "Transfer does not beat the white box: no sign of masked gradients."
+    found = {"transfer_accuracy": None, "transfer": None, **share, **right, "worst_case": worst}
     return AttackAudit(
-        attack=attack, norm=norm, epsilon=float(epsilon), samples=len(worst),
-        clean_accuracy=share["clean"], fitted_accuracy=share["fitted"],
-        smoothed_accuracy=share["smoothed"], transfer_accuracy=share.get("transfer"),
+        attack=attack, norm=norm, epsilon=float(epsilon), samples=len(worst), note=note,
         worst_case_accuracy=float(worst.double().mean()), masked_gradients=masked,
-        transfer_only=only, square_only=square_only,
-        clean=right["clean"], fitted=right["fitted"],  # type: ignore[arg-type]
-        smoothed=right["smoothed"], transfer=transfer, worst_case=worst,  # type: ignore[arg-type]
-        note=note,
+        transfer_only=only, square_only=square_only, **found,
     )  # fmt: skip
 
 

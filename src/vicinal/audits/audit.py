@@ -24,20 +24,20 @@ from vicinal.audits.class_order import below_warning, order_warning
 from vicinal.audits.credibility import credibility_of
 from vicinal.audits.facts import Facts, gather
 from vicinal.audits.familiarity import unknowns_of, untested
-from vicinal.audits.frames import Columns
+from vicinal.audits.frames import Columns, from_frames
 from vicinal.audits.head_rows import head_rows
 from vicinal.audits.inputs import AuditWarning, ready_sets, warn
-from vicinal.audits.keywords import asked_settings, check_model, from_frames, given_images
 from vicinal.audits.map import map_of
-from vicinal.audits.model import ModelFacts, images_of, listen
+from vicinal.audits.model import ModelFacts, check_model, images_of, listen
+from vicinal.audits.pictures import given_images
 from vicinal.audits.provenance import provenance_of
 from vicinal.audits.recommend import recommendation_of, warn_of_seen_support
 from vicinal.audits.record import Audit, SupportRows, rows_named
-from vicinal.audits.scale import audit_at_scale, is_source, on_ray
+from vicinal.audits.scale import audit_at_scale, is_source
 from vicinal.audits.scoring import MIN_ECE_ROWS, head_record, risk_coverage_of, sweep_over_k
 from vicinal.audits.searching import search_facts
 from vicinal.audits.sections import Data, Duplicates, Head, PriorShift
-from vicinal.audits.settings import About, AuditSettings
+from vicinal.audits.settings import About, AuditSettings, Job, asked_settings
 from vicinal.neighbors.search.resumable import Progress
 
 
@@ -134,34 +134,34 @@ def audit(
     )
     if images is not None:
         about = dataclasses.replace(about, media=given_images(images))
+    job = Job(settings, about, None if work is None else Path(work), progress, on)
     sets_given = {"support": support, "query": query, "calib": calib, "foreign": foreign}
     if model is None and (memory is not None or any(map(is_source, sets_given.values()))):
-        given = {**sets_given, "logits": logits}
-        return audit_at_scale(given, settings, about, work, progress, on, memory)
+        return audit_at_scale({**sets_given, "logits": logits}, job, memory)
     seen: ModelFacts | None = None
     check_model(model)
     if model is not None:
-        seen = listen(model, train, test, calib, settings, work, progress, foreign, checkpoints)
+        seen = listen(model, train, test, calib, job, foreign, checkpoints)
         support, query, calib, foreign = seen.support, seen.query, seen.calib, seen.foreign
         named = len(about.class_names) if isinstance(about.class_names, Sequence) else None
         logits = seen.columns_of(named) if logits is None else logits
         if about.media is None and about.show_images:
             about = dataclasses.replace(about, media=images_of(train, test))
+            job = dataclasses.replace(job, about=about)
 
     def gathered() -> Facts:
         sets = ready_sets(support, query, calib, settings, about, foreign)
-        make = None if on is None else on_ray(on, settings, work, progress)
-        return gather(sets, logits, seen, settings, about, work, progress, make)
+        return gather(sets, logits, seen, job)
 
-    return recorded(gathered, progress, start)
+    return recorded(gathered, start)
 
 
-def recorded(gathered: Callable[[], Facts], progress: Progress | None, start: float) -> Audit:
+def recorded(gathered: Callable[[], Facts], start: float) -> Audit:
     """Every section of what is gathered, and every sentence that is said on the way."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", UserWarning)
         facts = gathered()
-        sections = _sections(facts, progress)
+        sections = _sections(facts)
     settings, about = facts.settings, facts.about
     command = about.command or "vicinal.audit(...)"
     config = {**settings.to_dict(), **about.config}
@@ -317,12 +317,11 @@ SECTIONS: dict[str, Callable[[Facts], Any]] = {
 }
 
 
-def _sections(facts: Facts, progress: Progress | None) -> dict[str, Any]:
+def _sections(facts: Facts) -> dict[str, Any]:
     """Every field of the record; what is shared is made by the first that reads it."""
     found = {}
     for at, (name, section) in enumerate(SECTIONS.items()):
-        if progress is not None:
-            progress(name.replace("_", " "), at, len(SECTIONS))
+        facts.job.tell(name.replace("_", " "), at, len(SECTIONS))
         found[name] = section(facts)
     return found
 

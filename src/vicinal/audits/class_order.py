@@ -104,13 +104,11 @@ def order_of_model(model: nn.Module) -> tuple[list[str], str] | None:
             value = [value.get(at, value.get(str(at))) for at in range(len(value))]
         if not isinstance(value, (list, tuple)) or not value:
             continue
-        if all(isinstance(name, str) for name in value) and not _generic(value):
-            return list(value), where
+        if not all(isinstance(name, str) for name in value):
+            continue
+        if not all(re.fullmatch(r"(?i)(label|class)?_?\d+", name) for name in value):
+            return list(value), where  # more than LABEL_0, LABEL_1, …
     return None
-
-
-def _generic(names: Sequence[str]) -> bool:
-    return all(re.fullmatch(r"(?i)(label|class)?_?\d+", name) for name in names)
 
 
 def below_warning(

@@ -94,17 +94,14 @@ def with_history(
     model: nn.Module,
     data: Any,
     seed: int,
-    progress: Callable[[str, int, int | None], None] | None,
+    progress: Callable[[str, int, int], None],
 ) -> tuple[Layer, ...]:
     """The same layers at every checkpoint, on the same rows ``data``."""
-    if not states:
-        return layers
     net, names, found = copy.deepcopy(model), [layer.name for layer in layers], []
     for at, (step, state) in enumerate(states.items()):
         load_weights(net, *_read(step, state))
         found.append(entangled(capture(net, data, names, pool=compact), names, seed))
-        if progress is not None:
-            progress("checkpoints", at + 1, len(states))
+        progress("checkpoints", at + 1, len(states))
     return tuple(
         replace(
             layer,

@@ -21,7 +21,7 @@ from torch import Tensor
 from vicinal.audits.cases import cases_of, verdicts_of, weights_of
 from vicinal.audits.class_order import columns_for
 from vicinal.audits.familiarity import combination_of, foreignness, kept_standards
-from vicinal.audits.fitted_space import most_neighbors, space_facts, space_of
+from vicinal.audits.fitted_space import space_facts, space_of
 from vicinal.audits.fitting import Split, fitting_of, left_out_losses, split_of
 from vicinal.audits.heads import HEADS, RECIPES, Answer, Task, best_vote_k, held_out_view
 from vicinal.audits.inputs import LabeledRows, Sets, usable_k, warn
@@ -32,9 +32,15 @@ from vicinal.audits.scoring import Scored
 from vicinal.audits.search_record import Scale
 from vicinal.audits.searching import Searching
 from vicinal.audits.sections import SpaceFacts
-from vicinal.audits.settings import About, AuditSettings
+from vicinal.audits.settings import About, AuditSettings, Job
 from vicinal.audits.stress import stressed
-from vicinal.audits.suspects import ScoredLabels, class_log_probs, label_audit, scored_labels
+from vicinal.audits.suspects import (
+    ScoredLabels,
+    class_log_probs,
+    judged_labels,
+    label_audit,
+    scored_labels,
+)
 from vicinal.checks import InputError
 from vicinal.confidence.blend import Blend, blended_log_probs
 from vicinal.confidence.head import TrustHead
@@ -45,7 +51,6 @@ from vicinal.confidence.support import LabeledSupport
 from vicinal.evaluation import ChosenTarget, reachable_target
 from vicinal.labels import UNKNOWN, Labels, log_class_shares
 from vicinal.neighbors.neighborhood import Neighborhood
-from vicinal.neighbors.search.resumable import Progress
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,8 +63,7 @@ class Facts:
     """
 
     sets: Sets
-    settings: AuditSettings
-    about: About
+    job: Job
     model: ModelFacts | None
     support: LabeledSupport  # in its search, with its leave-one-out graph
     graph: Neighborhood  # of each support row among the others
@@ -77,8 +81,17 @@ class Facts:
     verdicts = cached_property(verdicts_of)
     cases = cached_property(cases_of)
     label_audit = cached_property(label_audit)
+    judged_labels = cached_property(judged_labels)
     standards = cached_property(kept_standards)
     stressed = cached_property(stressed)
+
+    @property
+    def settings(self) -> AuditSettings:
+        return self.job.settings
+
+    @property
+    def about(self) -> About:
+        return self.job.about
 
     @cached_property
     def task(self) -> Task:
@@ -222,8 +235,8 @@ class Facts:
     @cached_property
     def support_classes(self) -> Float[Tensor, "n c"]:
         """The same of its class alone, whatever its label: what labels are judged by."""
-        everyone = torch.arange(len(self.sets.codes))
-        return class_log_probs(self, everyone, self.ned.log_probs_of(self.graph))
+        log_ned = self.ned.log_probs_of(self.graph)
+        return class_log_probs(log_ned, self.linear.support, self.support_blend)
 
     @cached_property
     def support_blend(self) -> Blend | None:
@@ -278,29 +291,24 @@ def gather(
     sets: Sets,
     logits: Any,
     model: ModelFacts | None,
-    settings: AuditSettings,
-    about: About,
-    work: str | Path | None,
-    progress: Progress | None,
+    job: Job,
     make: Callable[[Sets, SpaceFit], Searching] | None = None,
-    kind: Callable[..., Facts] | None = None,
+    kind: Callable[..., Facts] = Facts,
 ) -> Facts:
-    """Choose the space, search and split; ``work`` keeps finished blocks of a stopped search.
+    """Choose the space, search and split.
 
-    ``make`` gives another search than the settings name: one in other processes, or of rows that
-    are not in memory, whose ``kind`` of facts is another too.
+    ``make`` gives the search of rows that are not in memory, whose ``kind`` of facts is another.
     """
+    settings, order = job.settings, job.about.class_names
     k, everyone = usable_k(settings, sets), sets.all_codes
-    given = None if logits is None else aligned_logits(logits, sets, about.class_names)
-    if progress is not None:
-        progress("space", 0, None)
+    given = None if logits is None else aligned_logits(logits, sets, order)
+    job.tell("space")
     fit = space_of(settings, sets, k)
     sets = sets.mapped(fit.space)
     if fit.crossed is not None and settings.k is None and not sets.support.sampled:
-        k = min(k, most_neighbors(fit.crossed))
-    searching = (
-        Searching(sets.support, settings, work, progress) if make is None else make(sets, fit)
-    )
+        fold = fit.crossed.fold  # as many as every row has outside its own
+        k = min(k, len(fold) - int(fold.bincount().max()))
+    searching = Searching(sets.support, job) if make is None else make(sets, fit)
 
     def nearest(rows: LabeledRows) -> Neighborhood:
         return searching.nearest(rows, k).labeled(everyone)
@@ -315,9 +323,7 @@ def gather(
     foreign = None if sets.foreign is None else nearest(sets.foreign)
     split = split_of(sets, query, graph, calib, settings.seed)
     said = space_facts(settings, fit)
-    return (kind or Facts)(
-        sets, settings, about, model, support, graph, query, split, given, said, searching, foreign
-    )
+    return kind(sets, job, model, support, graph, query, split, given, said, searching, foreign)
 
 
 def aligned_logits(logits: Any, sets: Sets, order: Any = None) -> Tensor:

@@ -24,9 +24,9 @@ from vicinal.confidence.familiarity import (
     PARTS,
     Familiarity,
     Surroundings,
+    cross_fitted_scores,
     enough,
 )
-from vicinal.confidence.held_out_familiarity import cross_fitted_scores
 from vicinal.confidence.ned.posterior import best_class
 from vicinal.confidence.ned_linear import NEDLinear
 from vicinal.confidence.verdicts import SUPPORTED, VERDICTS, judge, standards_of

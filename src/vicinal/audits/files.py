@@ -62,7 +62,6 @@ def summary(audit: Audit) -> dict[str, Any]:
 def samples_table(audit: Audit) -> dict[str, list[Any]]:
     """The columns of ``samples.csv`` as values: what ``report.samples`` holds."""
     cases, classes, ids = audit.cases, audit.classes, audit.support_names
-    near = cases.neighbors
     return {
         "id": list(cases.id),
         "label": audit.given_labels,
@@ -73,7 +72,7 @@ def samples_table(audit: Audit) -> dict[str, list[Any]]:
         "familiarity": _values(audit, "familiarity"),
         "verdict": list(cases.verdict),
         "reason": list(cases.reason),
-        "neighbors": [[ids[row] for row in rows[:TOP_NEIGHBORS]] for rows in near],
+        "neighbors": [[ids[row] for row in rows[:TOP_NEIGHBORS]] for rows in cases.neighbors],
     }
 
 

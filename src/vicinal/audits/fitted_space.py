@@ -10,7 +10,6 @@ from vicinal.audits.inputs import Sets
 from vicinal.audits.sections import SpaceFacts
 from vicinal.audits.settings import AuditSettings
 from vicinal.confidence.ned.space import SpaceFit, fit_space
-from vicinal.confidence.support import CrossFit
 from vicinal.labels import Labels
 
 MEANING = {
@@ -58,8 +57,3 @@ def space_facts(settings: AuditSettings, fit: SpaceFit) -> SpaceFacts:
             f"{fit.losses['raw']:.3f} (raw) to {fit.losses[name]:.3f}"
         )
     return SpaceFacts(name, how, dict(fit.losses), cross_fitted=fit.crossed is not None)
-
-
-def most_neighbors(crossed: CrossFit) -> int:
-    """As many as every row has outside its own fold."""
-    return len(crossed.fold) - int(crossed.fold.bincount().max())

@@ -7,7 +7,7 @@ what a small pretrained encoder says of them (:mod:`vicinal.audits.encoder`).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vicinal.audits.encoder import SIZE, USED, encoded
+from vicinal.audits.pictures import media_of_images
+from vicinal.audits.settings import About
 from vicinal.checks import InputError, closest
 
 LABELS = ("label", "labels", "y", "target", "targets", "class")
@@ -91,8 +93,9 @@ def _rows(
     """A column of vectors, named or usual columns of numbers, or the images through the encoder."""
     asked = columns.embedding
     vector = asked if isinstance(asked, str) else next((n for n in VECTORS if n in names), None)
-    if vector is not None and asked is None and not _is_list(_values(frame, vector)):
-        vector = None
+    if vector is not None and asked is None:
+        first = next(iter(_values(frame, vector)), None)
+        vector = vector if isinstance(first, (list, tuple, np.ndarray)) else None
     if vector is not None:
         if vector not in [str(name) for name in frame.columns]:
             raise InputError(f"no column {vector!r} for the embeddings. Columns: {list(names)}.")
@@ -122,5 +125,43 @@ def _values(frame: Any, name: str) -> list[Any]:
     return column.to_list() if hasattr(column, "to_list") else list(column)
 
 
-def _is_list(values: Sequence[Any]) -> bool:
-    return bool(len(values)) and isinstance(values[0], (list, tuple, np.ndarray))
+def from_frames(
+    sets: tuple[Any, Any, Any, Any, Any, Any], columns: Columns, about: About
+) -> tuple[Any, Any, Any, Any, Any, About]:
+    """Model, support, query, calib and foreign with data frames read; others as they came.
+
+    ``sets``: model, train, support, query, calib, foreign. A frame in the place of the model is the
+    support, and one behind it the query.
+    """
+    model, train, *rest = sets
+    if is_frame(model):
+        rest[0], rest[1], model = model, train if rest[1] is None else rest[1], None
+    roles = dict(zip(("support", "query", "calib", "foreign"), rest, strict=True))
+    read = {r: frame_rows(v, columns, r) for r, v in roles.items() if is_frame(v)}
+    if not read:
+        if columns.label or columns.image:
+            raise InputError("`label` and `image` name columns of a data frame; none was given.")
+        return (model, *rest, about)
+    roles |= {role: found.pair for role, found in read.items()}
+    if "foreign" in read:
+        roles["foreign"] = read["foreign"].rows
+    support = read.get("support")
+    if support is None or support.labels is None:
+        names = ", ".join(map(str, rest[0].columns)) if is_frame(rest[0]) else ""
+        raise InputError(f"`support` has no labels (columns: {names}). Name them: label='column'.")
+    return (model, *roles.values(), _described(about, support, read))
+
+
+def _described(about: About, support: FrameRows, read: dict[str, FrameRows]) -> About:
+    """Ids and images of the frames, and the sentence that says what rows are compared by."""
+    query = read.get("query", support)
+    media = about.media
+    if media is None and support.images is not None and query.images is not None:
+        media = media_of_images(query.images, support.images)
+    return replace(
+        about,
+        support_ids=about.support_ids or support.ids,
+        query_ids=about.query_ids or query.ids,
+        media=media,
+        warnings=(*about.warnings, f"{support.how}; embedding= names others."),
+    )

@@ -19,7 +19,6 @@ from vicinal.records import Record
 
 if TYPE_CHECKING:
     from vicinal.audits.facts import Facts
-    from vicinal.audits.scoring import Scored
 
 STEPS = 65535  # of a confidence
 LARGEST = 65504.0  # what half precision holds
@@ -82,11 +81,10 @@ def _bytes(text: str, size: int) -> bytes:
 
 def head_rows(facts: Facts) -> tuple[HeadRows, ...]:
     """Of every head that was scored."""
-    return tuple(rows_of(name, scored) for name, scored in facts.scored.items())
-
-
-def rows_of(name: str, scored: Scored) -> HeadRows:
-    loss = np.full(len(scored.codes), np.nan)
-    loss[scored.codes >= 0] = scored.row_losses
-    right = scored.answer.predicted.numpy() == scored.codes
-    return HeadRows.of(name, right, scored.answer.confidence, loss)
+    found = []
+    for name, scored in facts.scored.items():
+        loss = np.full(len(scored.codes), np.nan)
+        loss[scored.codes >= 0] = scored.row_losses
+        right = scored.answer.predicted.numpy() == scored.codes
+        found.append(HeadRows.of(name, right, scored.answer.confidence, loss))
+    return tuple(found)

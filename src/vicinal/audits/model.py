@@ -7,9 +7,9 @@ move one without the other (:mod:`~vicinal.audits.network`).
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from pathlib import Path
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -31,7 +31,7 @@ from vicinal.audits.network import NetworkFacts, network_facts
 from vicinal.audits.pictures import as_pixels
 from vicinal.audits.record import Media, ReadLater
 from vicinal.audits.sections import Layer
-from vicinal.audits.settings import AuditSettings
+from vicinal.audits.settings import AuditSettings, Job
 from vicinal.capture import (
     Activations,
     LayerOutput,
@@ -62,7 +62,6 @@ class Source:
     train: Any
     test: Any
     embedding: str
-    progress: Callable[[str, int, int | None], None] | None = None
 
 
 @dataclass(frozen=True)
@@ -84,7 +83,6 @@ class ModelFacts:
     network: NetworkFacts | None = None
     foreign: Any = None
     unknowns: ModelScores | None = None
-    embedding: str = "output"
     not_checked: dict[str, str] = field(default_factory=dict)
 
     def columns_of(self, named: int | None) -> Tensor | None:
@@ -117,57 +115,69 @@ def listen(
     train: Any,
     test: Any,
     calib: Any,
-    settings: AuditSettings,
-    work: str | Path | None,
-    progress: Callable[[str, int, int | None], None] | None,
+    job: Job,
     foreign: Any = None,
     checkpoints: Any = None,
 ) -> ModelFacts:
     """Run the model over the sets and ask its layers and gradients; arguments as of ``audit``."""
     if train is None or test is None:
         raise InputError("a model is audited on data: audit(model, train, test).")
-    states = states_of(checkpoints)
+    settings, states = job.settings, states_of(checkpoints)
     train, test, calib = in_order(train, "train"), in_order(test, "test"), in_order(calib, "calib")
     embedding, story, names = _layers_to_read(model, train, settings)
 
     def captured(data: Any, title: str) -> Activations:
-        report = None if progress is None else lambda d, t: progress(f"embed {title}", d, t)
-        folder = None if work is None else Path(work) / f"layers-{title}"
-        return capture(model, data, names, pool=compact, to=folder, progress=report)
+        folder = None if job.work is None else job.work / f"layers-{title}"
+        told = partial(job.tell, f"embed {title}")
+        return capture(model, data, names, pool=compact, to=folder, progress=told)
 
     support, query = captured(train, "support"), captured(test, "query")
     held = None if calib is None else captured(calib, "calib")
     unknown = None if foreign is None else captured(foreign, "foreign")
     if support.labels is None:
         raise InputError("`train` has no labels. Pass (x, y), or a Dataset of pairs.")
-    embedded = support[embedding], query[embedding]
-    tell = progress or (lambda title, done, total: None)
-    tell("layers", 0, None)
-    votes, shares, neighborhoods = _layer_votes(support, query, story, settings.seed)
+    embedded, output = (support[embedding], query[embedding]), query["output"]
+    job.tell("layers")
     some = sampled(len(support.labels), STORY_ROWS, settings.seed)
+    votes, shares, neighborhoods = _layer_votes(support, query, story, some)
     others = {"query": query, "calib": held, "foreign": unknown}
     unknowns = model_scores(support, others, story, some)
     layers = entangled(support, distinct(support, names), settings.seed)
     if states:
         same = sampled(len(support.labels), HISTORY_ROWS, settings.seed)
         read = some_rows(train, same, "train")
-        layers = with_history(layers, states, model, read, settings.seed, progress)
-    tell("network", 0, None)
+        layers = with_history(layers, states, model, read, settings.seed, job.tell)
+    job.tell("network")
     network, missing = network_facts(model, train, test, embedded, support.labels, settings)
     return ModelFacts(
-        source=Source(model, train, test, embedding, progress),
+        source=Source(model, train, test, embedding),
         name=type(model).__name__,
         fingerprint=fingerprint(model.state_dict())[:12],
         support=(embedded[0], support.labels),
         query=embedded[1] if query.labels is None else (embedded[1], query.labels),
         calib=None if held is None else (held[embedding], held.labels),
-        logits=_logits(query["output"], support.labels),
+        logits=output if output.shape[1] > int(support.labels.max()) else None,  # of every class
         layers=layers, story=story, layer_class=votes, layer_share=shares,
         support_neighborhoods=neighborhoods, network=network, unknowns=unknowns,
         foreign=None if unknown is None else unknown[embedding],
-        embedding=embedding,
         not_checked={} if missing is None else {"network": missing},
     )  # fmt: skip
+
+
+def check_model(model: Any) -> None:
+    if model is None or isinstance(model, nn.Module):
+        return
+    kind = type(model).__name__
+    if hasattr(model, "predict_proba"):
+        raise InputError(
+            f"`model` is a {kind}, which has no layers to listen to. Pass its inputs as rows and "
+            "its answers as logits: vicinal.audit(support=(X, y), query=(Xq, yq), "
+            "logits=model.predict_log_proba(Xq))."
+        )
+    raise InputError(
+        f"`model` must be a torch.nn.Module, got {kind}. For embeddings pass support=(Z, y) and "
+        "query=(Zq, yq)."
+    )
 
 
 def traced(model: nn.Module, data: Any) -> dict[str, LayerOutput]:
@@ -224,23 +234,17 @@ def spread(names: Sequence[str]) -> tuple[str, ...]:
     return tuple(names[i] for i in dict.fromkeys(at.tolist()))
 
 
-def _logits(output: Tensor, labels: Tensor) -> Tensor | None:
-    """The output, where it has a column for every class."""
-    return output if output.shape[1] > int(labels.max()) else None
-
-
 def _layer_votes(
-    support: Activations, query: Activations, story: Sequence[str], seed: int
+    support: Activations, query: Activations, story: Sequence[str], some: Int[Tensor, " s"]
 ) -> tuple[Tensor | None, Tensor | None, dict[str, Neighborhood]]:
-    """For each layer: the vote around each query row, and the neighbors of each support row."""
+    """For each layer: the vote around each query row, and the neighbors of each support row, among
+    ``some`` support rows."""
     labels = support.labels
     assert labels is not None
     if not story:
         return None, None, {}
-    n = len(labels)
-    some = sampled(n, STORY_ROWS, seed)
     codes = labels.unique(return_inverse=True)[1]
-    place = torch.full((n,), -1)
+    place = torch.full((len(labels),), -1)
     place[some] = torch.arange(len(some))
     k = min(LAYER_K, len(some) - 1)
     classes, shares, neighborhoods = [], [], {}

@@ -44,10 +44,8 @@ def model_scores(
     assert support.labels is not None
     codes = support.labels.unique(return_inverse=True)[1][some]
     searches = {name: ExactSearch("cosine").build(support[name][some].float()) for name in layers}
-    k, given = (
-        min(ASKED, len(some)),
-        {name: acts for name, acts in sets.items() if acts is not None},
-    )
+    k = min(ASKED, len(some))
+    given = {name: acts for name, acts in sets.items() if acts is not None}
     width = min(acts["output"].flatten(1).shape[1] for acts in given.values())
     logits = width > max(int(support.labels.max()), 1)
 

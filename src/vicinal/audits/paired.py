@@ -9,9 +9,12 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
 
 import numpy as np
 
+from vicinal.audits.files import samples_table
 from vicinal.audits.paired_heads import paired_heads, unpaired_heads, why_unpaired
 from vicinal.audits.record import Audit
 from vicinal.audits.resampling import Delta, Floats, Measure, delta_of, ece, mean, resampled
@@ -86,28 +89,17 @@ class _Run:
     audit: Audit
     rows: list[int]
 
-    @property
-    def ids(self) -> list[str]:
-        return [self.audit.cases.id[i] for i in self.rows]
-
-    @property
-    def labels(self) -> list[str | None]:
-        names = self.audit.given_labels
-        return [names[i] for i in self.rows]
+    @cached_property
+    def columns(self) -> dict[str, list[Any]]:
+        """As ``samples.csv`` has them: classes by name, also those that the support lacks."""
+        table = samples_table(self.audit)
+        return {name: [values[i] for i in self.rows] for name, values in table.items()}
 
     @property
     def labeled(self) -> tuple[Audit, list[int]]:
         """The audit and those of the rows that have a label."""
-        rows = zip(self.rows, self.labels, strict=True)
+        rows = zip(self.rows, self.columns["label"], strict=True)
         return self.audit, [row for row, label in rows if label is not None]
-
-    @property
-    def predicted(self) -> list[str]:
-        return [self.audit.classes[self.audit.cases.predicted[i]] for i in self.rows]
-
-    @property
-    def confidence(self) -> list[float]:
-        return [self.audit.cases.confidence[i] for i in self.rows]
 
     @property
     def neighbors(self) -> list[list[str]]:
@@ -140,9 +132,11 @@ def compare_audits(
     """
     named_a, named_b = names or (a.name, b.name)
     first, second = runs = _paired(a, b, (named_a, named_b))
-    labels = [p if p is not None else q for p, q in zip(first.labels, second.labels, strict=True)]
-    columns = (first.predicted, second.predicted, first.confidence, second.confidence)
-    lines = zip(first.ids, labels, *columns, strict=True)
+    a_columns, b_columns = first.columns, second.columns
+    both = zip(a_columns["label"], b_columns["label"], strict=True)
+    labels = [p if p is not None else q for p, q in both]
+    pairs = [side[name] for name in ("predicted", "confidence") for side in (a_columns, b_columns)]
+    lines = zip(a_columns["id"], labels, *pairs, strict=True)
     changes = [change for line in lines if (change := Change(*line)).a != change.b]
     changes.sort(key=lambda c: (-max(c.confidence_a, c.confidence_b), c.id))
     labeled = None not in labels
@@ -167,7 +161,7 @@ def compare_audits(
         provenance=provenance,
         warnings=(f"{left} rows are in only one of the runs and are left out.",) if left else (),
         not_checked=_not_checked(bool(deltas), unpaired if heads else None),
-        classes=_class_changes(labels, first.predicted, second.predicted),
+        classes=_class_changes(labels, a_columns["predicted"], b_columns["predicted"]),
     )
     return dataclasses.replace(found, gates=tuple(_gate(text, found) for text in gates))
 
@@ -189,7 +183,7 @@ def _paired(a: Audit, b: Audit, names: tuple[str, str]) -> tuple[_Run, _Run]:
             "Audit the same query set."
         )
     first, second = _Run(a, rows), _Run(b, [place[a.cases.id[row]] for row in rows])
-    pairs = zip(first.labels, second.labels, strict=True)
+    pairs = zip(first.columns["label"], second.columns["label"], strict=True)
     differ = sum(p != q for p, q in pairs if p is not None and q is not None)
     if differ:
         raise InputError(
@@ -208,7 +202,7 @@ def _deltas(
         return []
     right, sure = [], []
     for run in runs:
-        predicted, confidence = run.predicted, run.confidence
+        predicted, confidence = run.columns["predicted"], run.columns["confidence"]
         right.append(np.array([predicted[at] == labels[at] for at in known], float))
         sure.append(np.array([confidence[at] for at in known]))
     curve = runs[0].audit.risk_coverage

@@ -8,6 +8,7 @@ not.
 from __future__ import annotations
 
 import io
+import itertools
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -15,10 +16,10 @@ from typing import Any
 
 import numpy as np
 
-from vicinal.checks import InputError
 from vicinal.files import (
     PARTIAL,
     DiskError,
+    arrow,
     reading,
     reason,
     regular_file,
@@ -32,32 +33,12 @@ Columns = Mapping[str, Any]
 Run = Callable[[Callable[[int, int], Columns], Sequence[tuple[int, int]]], Iterable[Columns]]
 
 
-def in_turn(
-    work: Callable[[int, int], Columns], spans: Sequence[tuple[int, int]]
-) -> Iterator[Columns]:
-    """One span after the other, in this process."""
-    for start, stop in spans:
-        yield work(start, stop)
-
-
 def joined(parts: Sequence[Mapping[str, list[Any]]]) -> dict[str, list[Any]]:
     """
     >>> joined([{"row": [0, 1]}, {"row": [2]}])
     {'row': [0, 1, 2]}
     """
     return {name: [value for part in parts for value in part[name]] for name in parts[0]}
-
-
-def parquet() -> Any:
-    try:
-        import pyarrow
-        import pyarrow.parquet
-    except ImportError:
-        raise InputError(
-            "an audit of rows that do not fit into memory writes parquet, which needs pyarrow: "
-            "pip install 'vicinal[parquet]'."
-        ) from None
-    return pyarrow
 
 
 _FOLDER = re.compile(r"(labels|samples)-[0-9a-f]{16}-[0-9]+|search-[0-9a-f]{16}")
@@ -76,31 +57,27 @@ class Parts:
     """A folder of parquet parts of ``size`` rows each, of ``rows`` in all."""
 
     def __init__(self, folder: Path, rows: int, size: int) -> None:
-        parquet()
         self.folder, self.rows = folder, rows
+        self.arrow = arrow(
+            "an audit of rows that do not fit into memory writes parquet, which needs pyarrow"
+        )
         self.spans = [(at, min(at + size, rows)) for at in range(0, rows, size)]
+        self.paths = [folder / f"part-{at:05d}.parquet" for at in range(len(self.spans))]
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise DiskError(f"cannot write to folder {folder}: {reason(error)}.") from error
         sweep(folder)
 
-    def path(self, at: int) -> Path:
-        return self.folder / f"part-{at:05d}.parquet"
-
-    @property
-    def paths(self) -> list[Path]:
-        return [self.path(at) for at in range(len(self.spans))]
-
     def fill(
         self,
         work: Callable[[int, int], Columns],
-        run: Run = in_turn,
+        run: Run = itertools.starmap,  # one span after the other, in this process
         progress: Progress | None = None,
         title: str = "rows",
     ) -> None:
         """Make the parts that are missing; ``work(start, stop)`` gives the columns of a span."""
-        missing = [at for at in range(len(self.spans)) if not self.path(at).exists()]
+        missing = [at for at in range(len(self.spans)) if not self.paths[at].exists()]
         spans = [self.spans[at] for at in missing]
         for at, columns in zip(missing, run(work, spans), strict=True):
             self._write(at, columns)
@@ -108,14 +85,13 @@ class Parts:
                 progress(title, self.spans[at][1], self.rows)
 
     def _write(self, at: int, columns: Columns) -> None:
-        pyarrow, buffer = parquet(), io.BytesIO()
-        table = pyarrow.table(dict(columns))
-        pyarrow.parquet.write_table(table, buffer, write_page_checksum=True)
-        write_atomically(self.path(at), buffer.getvalue())
+        buffer, table = io.BytesIO(), self.arrow.table(dict(columns))
+        self.arrow.parquet.write_table(table, buffer, write_page_checksum=True)
+        write_atomically(self.paths[at], buffer.getvalue())
 
     def read(self, *columns: str, rows: Sequence[int] | None = None) -> Iterator[dict[str, Any]]:
         """Some columns of one part after the other, as numpy arrays or lists; or of some rows."""
-        read = parquet().parquet.read_table
+        read = self.arrow.parquet.read_table
         for path, (start, stop) in zip(self.paths, self.spans, strict=True):
             regular_file(path, "part", within=self.folder)
             with reading(path, "Run the same command with --fresh."):
@@ -125,6 +101,14 @@ class Parts:
                 if rows is not None:
                     table = table.filter(np.isin(table["row"].to_numpy(), rows))
                 yield {name: _values(table[name]) for name in columns}
+
+    def columns(self, *names: str, rows: Sequence[int] | None = None) -> dict[str, list[Any]]:
+        """The same of all parts together, as lists."""
+        found = {name: [] for name in names}  # type: dict[str, list[Any]]
+        for part in self.read(*names, rows=rows):
+            for name, values in part.items():
+                found[name] += values if isinstance(values, list) else values.tolist()
+        return found
 
 
 def _values(column: Any) -> Any:

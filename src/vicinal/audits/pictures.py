@@ -57,6 +57,14 @@ def media_of_images(query: Sequence[Any], support: Sequence[Any]) -> Media:
     return Media("images", _thumbnails(query), _thumbnails(support))
 
 
+def given_images(images: Any) -> Media:
+    """Thumbnails of ``(support images, query images)``; one list alone is of the support."""
+    two = isinstance(images, (tuple, list)) and len(images) == 2
+    if two and not isinstance(images[0], (str, Path)):
+        return media_of_images(images[1], images[0])
+    return media_of_images(images, images)
+
+
 def _thumbnails(images: Sequence[Any]) -> ReadLater:
     def read(row: int) -> NDArray[Any]:
         item = images[row]

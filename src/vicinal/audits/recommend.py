@@ -218,7 +218,7 @@ def made_from(facts: Facts) -> MadeFrom:
     reading |= {name: floats(config[name], name) for name in ("mean", "std") if config.get(name)}
     return MadeFrom(
         model=facts.about.model or model.name,
-        embedding=model.embedding,
+        embedding=model.source.embedding,
         normalize=facts.settings.normalize,
         names=names,
         **reading,

@@ -180,25 +180,23 @@ class Audit(Record):
 
     def _check_codes(self) -> None:
         """Classes are positions in ``classes``."""
-        cases, suspects = self.cases, self.labels.suspects if self.labels else ()
+        cases, labels = self.cases, self.labels
         codes = {*cases.predicted, *self.support.label, *cases.label} - {None}
-        codes |= {code for suspect in suspects for code in (suspect.given, suspect.suggested)}
-        codes |= {facts.label for facts in self.class_facts}
-        pairs = self.borders.pairs if self.borders else ()
-        codes |= {code for pair in pairs for code in (pair.a, pair.b)}
-        codes |= {code for row in cases.layer_class or () for code in row}
-        if self.labels is not None:
-            alike = [(pair.a, pair.b) for pair in self.labels.alike]
-            wrong = self.labels.wrong.pairs if self.labels.wrong else ()
-            codes |= {code for pair in alike for code in pair}
-            codes |= {code for pair in wrong for code in (pair.given, pair.true)}
-            if self.labels.rows is not None:
-                codes |= {*self.labels.rows.given, *self.labels.rows.suggested}
-        shown = self.stress.examples if self.stress else ()
-        codes |= {code for example in shown for code in (example.label, example.predicted)}
+        codes = codes.union({facts.label for facts in self.class_facts}, *(cases.layer_class or ()))
+        pairs = [(pair.a, pair.b) for pair in self.borders.pairs] if self.borders else []
+        pairs += [(row.label, row.predicted) for row in self.stress.examples] if self.stress else []
+        if labels is not None:
+            pairs += [(suspect.given, suspect.suggested) for suspect in labels.suspects]
+            pairs += [(pair.a, pair.b) for pair in labels.alike]
+            pairs += (
+                [(pair.given, pair.true) for pair in labels.wrong.pairs] if labels.wrong else []
+            )
+            if labels.rows is not None:
+                codes |= {*labels.rows.given, *labels.rows.suggested}
+        codes = codes.union(*pairs)
         if any(not 0 <= code < len(self.classes) for code in codes if code is not None):
             raise InputError(f"a class of `Audit` is none of its {len(self.classes)} classes.")
-        drawn, labels = self.map.support_row if self.map else (), self.labels
+        drawn = self.map.support_row if self.map else ()
         rows, held = {*self.support.row, *drawn}, self.data.support.rows
         if drawn and labels is not None and labels.rows is not None:
             held = min(held, len(labels.rows.id))

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
@@ -23,7 +22,7 @@ from vicinal.audits.facts import Facts, gather
 from vicinal.audits.inputs import Sets, ready_sets
 from vicinal.audits.recommend import made_from
 from vicinal.audits.searching import Searching
-from vicinal.audits.settings import About, AuditSettings
+from vicinal.audits.settings import Job
 from vicinal.audits.whole import READ, Whole
 from vicinal.confidence.head import TrustHead
 from vicinal.confidence.ned.classifier import NEDClassifier
@@ -34,7 +33,6 @@ from vicinal.files import fingerprint
 from vicinal.labels import Labels
 from vicinal.neighbors.neighborhood import Neighborhood, joined
 from vicinal.neighbors.search import Search, make_search
-from vicinal.neighbors.search.resumable import Progress
 from vicinal.neighbors.search.sharded import Mapped, Source, rows_at
 
 ANCHORS = 50_000  # rows that everything is fitted on
@@ -125,7 +123,7 @@ class SearchingAll(Searching):
                 parts.append(self._asked(search, rows, k, f"support {f}", own[mine]))
                 order.append(mine)
             graph = joined(parts).rows(torch.cat(order).argsort())
-        self.check(k, own, None)
+        self.check(k, None)
         return graph
 
     def labeled_support(self, labels: Labels, graph: Neighborhood, fit: SpaceFit) -> LabeledSupport:
@@ -135,8 +133,8 @@ class SearchingAll(Searching):
 
 
 def sampled_sets(
-    support: Whole, query: Whole | None, settings: AuditSettings, about: About, rest: dict[str, Any]
-) -> tuple[Sets, About]:
+    support: Whole, query: Whole | None, job: Job, rest: dict[str, Any]
+) -> tuple[Sets, Job]:
     """The rows in memory as an audit's sets; their ids are those of their places in the files."""
     given = {"support": support, "query": query}
     pairs: dict[str, Any] = {"support": None, "query": None}
@@ -148,31 +146,28 @@ def sampled_sets(
             names[f"{role}_ids"] = whole.names(whole.some.tolist())
     if query is None:
         names["query_ids"] = names["support_ids"]
-    about = replace(about, **names)
+    job = replace(job, about=replace(job.about, **names))
     sets = ready_sets(
-        pairs["support"], pairs["query"], rest.get("calib"), settings, about, rest.get("foreign")
-    )
+        pairs["support"], pairs["query"], rest.get("calib"), job.settings, job.about,
+        rest.get("foreign"),
+    )  # fmt: skip
     own, asked = replace(sets.support, whole=support), replace(sets.query, whole=query or support)
-    return replace(sets, support=own, query=asked), about
+    return replace(sets, support=own, query=asked), job
 
 
 def sampled_facts(
     sets: Sets,
     logits: Any,
-    settings: AuditSettings,
-    about: About,
+    job: Job,
     engines: tuple[Make, Make],
-    work: Path,
-    progress: Progress | None,
     kind: Callable[..., Facts],
 ) -> Facts:
     """Choose the space on the anchors, search them and the query among all rows, and split."""
 
     def make(mapped: Sets, fit: SpaceFit) -> Searching:
-        given = mapped.support, settings, work, progress
-        return SearchingAll(*given, block=PASS, fit=fit, engines=engines)
+        return SearchingAll(mapped.support, job, block=PASS, fit=fit, engines=engines)
 
-    return gather(sets, logits, None, settings, about, work, progress, make, kind)
+    return gather(sets, logits, None, job, make, kind)
 
 
 def anchors_head(facts: Facts) -> TrustHead:

@@ -10,42 +10,36 @@ stays in memory is anchors, labels, and sums.
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import os
 import re
 import time
-from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
-from torch import Tensor
 
 from vicinal.audits import sampled
 from vicinal.audits.facts import Facts
-from vicinal.audits.inputs import DEFAULT_K, Sets
-from vicinal.audits.parts import Run, in_turn
+from vicinal.audits.inputs import DEFAULT_K
+from vicinal.audits.parts import Run
 from vicinal.audits.record import Audit
 from vicinal.audits.sampled import sampled_facts, sampled_sets
-from vicinal.audits.searching import Searching
-from vicinal.audits.settings import About, AuditSettings
+from vicinal.audits.searching import ray_search
+from vicinal.audits.settings import About, AuditSettings, Job
 from vicinal.audits.streamed_facts import PART, StreamedFacts
 from vicinal.audits.whole import READ, Whole, whole_set
 from vicinal.capture.row_files import Names
 from vicinal.capture.sources import ArrayRows, Rows, ShardedRows, open_rows
 from vicinal.checks import InputError
-from vicinal.confidence.ned.space import SpaceFit
 from vicinal.labels import codes_of, labels_of
 from vicinal.neighbors.search import Search
 from vicinal.neighbors.search.choice import make_sharded
 from vicinal.neighbors.search.cost import lists_bytes
 from vicinal.neighbors.search.pg_rows import PgRows, is_pg
-from vicinal.neighbors.search.resumable import Progress
 from vicinal.neighbors.search.sharded import Source, rows_at
-
-if TYPE_CHECKING:
-    from vicinal.neighbors.search.on_ray import RaySearch
 
 DEFAULT_MEMORY = 2 << 30  # of an audit of shards, where nothing is said
 PROCESS = 420 << 20  # what Python and torch take, where it cannot be asked
@@ -90,35 +84,28 @@ def as_bytes(memory: int | str | None) -> int | None:
     return int(size)
 
 
-def audit_at_scale(
-    sets: dict[str, Any],
-    settings: AuditSettings,
-    about: About,
-    work: str | Path | None,
-    progress: Progress | None,
-    on: str | None,
-    memory: int | str | None,
-) -> Audit:
+def audit_at_scale(sets: dict[str, Any], job: Job, memory: int | str | None) -> Audit:
     """The audit of sets that are named, mapped or too many, in memory if they fit."""
     from vicinal.audits.audit import audit  # it calls this function
 
     allowed = as_bytes(memory) or DEFAULT_MEMORY
     rows = {role: as_rows(value) for role, value in sets.items() if role != "logits"}
     given = {role: value for role, value in rows.items() if value is not None}
-    fits, logits = needed(given, settings) <= allowed, logits_of(sets.get("logits"), rows)
+    fits, logits = needed(given, job.settings) <= allowed, logits_of(sets.get("logits"), rows)
     if fits:
         arrays = {role: in_memory(value) for role, value in given.items()}
         if logits is not None:
             arrays["logits"] = rows_at(logits, slice(None), READ)
-        about = with_ids(given, about)
+        about = with_ids(given, job.about)
         return audit(
-            **arrays, settings=settings, about=about, work=work, progress=progress, on=on
+            **arrays, settings=job.settings, about=about, work=job.work, progress=job.progress,
+            on=job.on,
         )  # fmt: skip
     if logits is not None:
         given["logits"] = logits
     with TemporaryDirectory() as folder:
-        place = Path(folder) if work is None else Path(work)
-        return streamed(given, settings, about, place, progress, on, allowed, work is not None)
+        place = job.work or Path(folder)
+        return streamed(given, dataclasses.replace(job, work=place), allowed, job.work is not None)
 
 
 def logits_of(given: Any, rows: dict[str, Rows | None]) -> Rows | None:
@@ -155,43 +142,31 @@ def with_ids(rows: dict[str, Rows], about: About) -> About:
     return dataclasses.replace(about, **found)
 
 
-def streamed(
-    rows: dict[str, Rows],
-    settings: AuditSettings,
-    about: About,
-    work: Path,
-    progress: Progress | None,
-    on: str | None,
-    memory: int,
-    stays: bool,
-) -> Audit:
-    """Fit on anchors, judge every row into parts in ``work``, which may stay, sum up."""
+def streamed(rows: dict[str, Rows], job: Job, memory: int, stays: bool) -> Audit:
+    """Fit on anchors, judge every row into parts where the job works, which may stay, sum up."""
     from vicinal.audits.audit import recorded  # it calls this function
 
     start = time.perf_counter()
 
     def gathered() -> Facts:
+        settings = job.settings
         support, query = wholes(rows, settings)
         rest: dict[str, Any] = {}
         if "calib" in rows:
             rest["calib"] = in_memory(rows["calib"])
         if "foreign" in rows:
             rest["foreign"] = rows_at(rows["foreign"], slice(None), READ)
-        sets, named = sampled_sets(support, query, settings, about, rest)
+        sets, named = sampled_sets(support, query, job, rest)
         block = room(memory, sets.support.rows.shape, support, settings)
-        make, run = engine(on, settings, block, work)
-        exactly, _ = engine(on, dataclasses.replace(settings, search="exact"), block, work)
+        make, run = engine(job, block)
+        exactly, _ = engine(job, block, exact=True)
         logits = None
         if "logits" in rows:
             logits = rows_at(rows["logits"], (query or support).some, READ)
-        kind = partial(
-            StreamedFacts, work=work, run=run, progress=progress, memory=memory, work_stays=stays
-        )
-        return sampled_facts(
-            sets, logits, settings, named, (make, exactly), work, progress, kind
-        )  # fmt: skip
+        kind = partial(StreamedFacts, run=run, memory=memory, work_stays=stays)
+        return sampled_facts(sets, logits, named, (make, exactly), kind)
 
-    return recorded(gathered, progress, start)
+    return recorded(gathered, start)
 
 
 def wholes(rows: dict[str, Rows], settings: AuditSettings) -> tuple[Whole, Whole | None]:
@@ -217,20 +192,21 @@ def wholes(rows: dict[str, Rows], settings: AuditSettings) -> tuple[Whole, Whole
     return support, dataclasses.replace(whole_set(asked, None, *drawn), codes=codes)
 
 
-def engine(
-    on: str | None, settings: AuditSettings, block: int, work: Path
-) -> tuple[sampled.Make, Run]:
+def engine(job: Job, block: int, exact: bool = False) -> tuple[sampled.Make, Run]:
     """Where neighbors are searched and rows judged: block by block here, or in Ray's processes."""
-    if on is None:
+    settings, work = job.settings, job.work
+    assert work is not None
+    name = "exact" if exact else settings.search
+    if job.on is None:
 
         def make(source: Source, key: str) -> Search:
             return make_sharded(
-                settings.search, settings.metric, recall=settings.recall, memory=block,
+                name, settings.metric, recall=settings.recall, memory=block,
                 shape=(len(source), source.width), kept=work / f"search-{key}",
             ).build(source)  # fmt: skip
 
-        return make, in_turn
-    spread = ray_search(on, settings)
+        return make, itertools.starmap
+    spread = ray_search(job.on, dataclasses.replace(settings, search=name))
     return lambda source, key: spread.build(source), spread.map
 
 
@@ -258,20 +234,3 @@ def process() -> int:
     except (OSError, ValueError, IndexError):
         return PROCESS
     return pages * os.sysconf("SC_PAGE_SIZE")
-
-
-def on_ray(
-    on: str, settings: AuditSettings, work: str | Path | None, progress: Progress | None
-) -> Callable[[Sets, SpaceFit], Searching]:
-    """Makes a search of rows in memory that lives in Ray's processes."""
-
-    def build(rows: Tensor) -> Search:
-        return ray_search(on, settings).build(rows)
-
-    return lambda sets, _: Searching(sets.support, settings, work, progress, build)
-
-
-def ray_search(on: str, settings: AuditSettings) -> RaySearch:
-    from vicinal.neighbors.search.on_ray import RaySearch
-
-    return RaySearch(settings.metric, on=on, engine=settings.search, recall=settings.recall)

@@ -6,9 +6,7 @@ the same space; what differs between the two answers is measured on them (:func:
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import torch
@@ -17,7 +15,7 @@ from torch import Tensor
 
 from vicinal.audits.inputs import LabeledRows, warn
 from vicinal.audits.search_record import SearchFacts
-from vicinal.audits.settings import AuditSettings
+from vicinal.audits.settings import AuditSettings, Job
 from vicinal.capture import ShardStore
 from vicinal.checks import check_choice
 from vicinal.confidence.ned.space import SpaceFit
@@ -32,10 +30,11 @@ from vicinal.neighbors.search.cost import PATIENCE, SAMPLE, exact_seconds
 from vicinal.neighbors.search.lists import AGAIN, keep, kept
 from vicinal.neighbors.search.protocol import ApproximateSearch, EffortSearch
 from vicinal.neighbors.search.recall import Recall, drawn_rows, recall_of
-from vicinal.neighbors.search.resumable import Progress, resumable_query
+from vicinal.neighbors.search.resumable import resumable_query
 
 if TYPE_CHECKING:
     from vicinal.audits.facts import Facts
+    from vicinal.neighbors.search.on_ray import RaySearch
 
 
 class Checked(NamedTuple):
@@ -51,10 +50,7 @@ class Searching:
     """Who asks: finished blocks stay in ``work``, and what was asked exactly in ``checked``."""
 
     support: LabeledRows
-    settings: AuditSettings
-    work: str | Path | None
-    progress: Progress | None
-    make: Callable[[Tensor], Search] | None = None  # another engine than the settings name
+    job: Job
     engine: Search = field(init=False)
     checked: list[Checked] = field(default_factory=list)
     title: str = ""  # of the engine that found the graph
@@ -63,6 +59,10 @@ class Searching:
 
     def __post_init__(self) -> None:
         self.engine = self._made(self.support.rows)
+
+    @property
+    def settings(self) -> AuditSettings:
+        return self.job.settings
 
     def nearest(self, rows: LabeledRows, k: int) -> Neighborhood:
         """Of the rows of another set."""
@@ -89,21 +89,19 @@ class Searching:
 
     def own(self, k: int) -> Neighborhood:
         """Of each support row among the others, itself left out by its index."""
-        own = self.support.numbers
-        found = self._asked(self.engine, self.support.rows, k, "support", own)
+        rows, numbers = self.support.rows, self.support.numbers
+        found = self._asked(self.engine, rows, k, "support", numbers)
         self.title = self.engine.title
-        self.check(k, own, found)
+        self.check(k, found)
         return found
 
-    def check(self, k: int, own: Int[Tensor, " n"], graph: Neighborhood | None) -> None:
-        """Ask some support rows exactly as well; ``own``: their numbers in the search.
-
-        ``graph``: what was found for all of them; None where that was in other maps.
-        """
+    def check(self, k: int, graph: Neighborhood | None) -> None:
+        """Ask some support rows exactly as well; ``graph``: what was found for all of them, None
+        where that was in other maps."""
         if not self.engine.exact:
             some = self._sample
             asked = cast(ApproximateSearch, self.engine)
-            rows, out = self.support.rows[some], own[some]
+            rows, out = self.support.rows[some], self.support.numbers[some]
             found = asked.query(rows, k, exclude=out) if graph is None else graph.rows(some)
             self.checked.append(Checked(some, found, asked.exactly(rows, k, exclude=out)))
 
@@ -146,14 +144,15 @@ class Searching:
         return drawn_rows(len(self.support.rows), SAMPLE, self.settings.seed + 1)
 
     def _made(self, rows: Tensor) -> Search:
-        if self.make is not None:
-            return self.make(rows)
-        name, metric, recall = self.settings.search, self.settings.metric, self.settings.recall
+        work, settings = self.job.work, self.settings
+        if self.job.on is not None:
+            return ray_search(self.job.on, settings).build(rows)
+        name, metric, recall = settings.search, settings.metric, settings.recall
         shape = (len(rows), rows.shape[1])
-        if self.work is None or name != "auto" or exact_seconds(*shape) < PATIENCE / 8:
+        if work is None or name != "auto" or exact_seconds(*shape) < PATIENCE / 8:
             return make_search(name, metric, recall=recall, shape=shape).build(rows)
-        key = fingerprint(self.support.fingerprint, *self.settings.searched, len(rows))[:16]
-        decided = Path(self.work) / f"search-{key}"  # by the clock, so once for all runs
+        key = fingerprint(self.support.fingerprint, *settings.searched, len(rows))[:16]
+        decided = work / f"search-{key}"  # by the clock, so once for all runs
         if (held := kept(decided)) is not None:
             with reading(decided, AGAIN):
                 name = held["search"]
@@ -166,15 +165,22 @@ class Searching:
         self, engine: Search, rows: Tensor, k: int, question: str, exclude: Any = None
     ) -> Neighborhood:
         store, title = None, "label audit" if question.startswith("support") else "neighbors"
-        if self.work is not None:
+        if self.job.work is not None:
             how = (*self.settings.searched, "" if engine.exact else engine.title)
             key = fingerprint(*self._key, question, *how, len(rows), k)
             facts = {"layers": ["distances", "indices"], "rows": len(rows), "k": k}
-            store = ShardStore.open_for_writing(Path(self.work) / key[:16], facts)
+            store = ShardStore.open_for_writing(self.job.work / key[:16], facts)
         return resumable_query(
-            engine, rows, k, exclude=exclude, store=store, progress=self.progress, title=title,
+            engine, rows, k, exclude=exclude, store=store, progress=self.job.progress, title=title,
             block=self.block,
         ).cpu()  # fmt: skip
+
+
+def ray_search(on: str, settings: AuditSettings) -> RaySearch:
+    """A search in the processes of a cluster."""
+    from vicinal.neighbors.search.on_ray import RaySearch
+
+    return RaySearch(settings.metric, on=on, engine=settings.search, recall=settings.recall)
 
 
 def search_facts(facts: Facts) -> SearchFacts:
@@ -230,6 +236,6 @@ def _suspects_moved(facts: Facts, rows: Tensor, *answers: Tensor) -> int:
     flags = torch.zeros(2, len(facts.sets.codes), dtype=torch.bool)
     for flag, log_ned in zip(flags, answers, strict=True):
         logs = facts.support_classes.clone()
-        logs[rows] = class_log_probs(facts, rows, log_ned)
+        logs[rows] = class_log_probs(log_ned, facts.linear.support[rows], facts.support_blend)
         flag[scored_labels(logs, facts.sets.codes).suspects] = True
     return int((flags[0] != flags[1])[rows].sum())

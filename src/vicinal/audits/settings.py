@@ -1,15 +1,29 @@
-"""What decides an audit's numbers besides the data, and what its rows are called."""
+"""What decides an audit's numbers besides the data, what its rows are called, where it works."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any
+
+from torch import nn
 
 from vicinal.checks import check_choice, check_share, check_whole
 from vicinal.neighbors.search.choice import RECALL, SEARCHES
+from vicinal.neighbors.search.resumable import Progress
 from vicinal.neighbors.spaces import SPACES
 from vicinal.records import Record
+
+CHOICES = {
+    "metric": ("sqeuclidean", "euclidean", "cosine"),
+    "space": (*SPACES, "fit"),
+    "map": ("tsne", "linear", "none"),
+    "prior": ("support", "uniform"),
+    "stress": ("none", "small", "full"),
+    "unknown": ("wrong", "unlabeled"),
+    "search": SEARCHES,
+}
 
 
 @dataclass(frozen=True)
@@ -63,13 +77,8 @@ class AuditSettings(Record):
         check_whole(self.seed, "seed")
         check_whole(self.network_rows, "network_rows")
         super().__post_init__()
-        check_choice(self.metric, "metric", ("sqeuclidean", "euclidean", "cosine"))
-        check_choice(self.space, "space", (*SPACES, "fit"))
-        check_choice(self.map, "map", ("tsne", "linear", "none"))
-        check_choice(self.prior, "prior", ("support", "uniform"))
-        check_choice(self.stress, "stress", ("none", "small", "full"))
-        check_choice(self.unknown, "unknown", ("wrong", "unlabeled"))
-        check_choice(self.search, "search", SEARCHES)
+        for name, choices in CHOICES.items():
+            check_choice(getattr(self, name), name, choices)
         if self.recall != 1:  # all of them: exact
             check_share(self.recall, "recall")
 
@@ -77,6 +86,21 @@ class AuditSettings(Record):
     def searched(self) -> tuple[str, ...]:
         """What decides who is near whom, besides rows and k."""
         return (self.metric, self.search, self.space, str(self.recall))
+
+
+def asked_settings(
+    settings: AuditSettings | None,
+    asked: Mapping[str, Any],
+    model: Any,
+    embedding: str | Sequence[str] | None,
+) -> AuditSettings:
+    """The settings with every keyword that was given; arguments as of :func:`vicinal.audit`."""
+    check_choice(asked["metric"], "metric", ("auto", *CHOICES["metric"]))
+    auto = {"metric"} if asked["metric"] == "auto" else set()
+    given = {name: v for name, v in asked.items() if v is not None and name not in auto}
+    if isinstance(model, nn.Module) and isinstance(embedding, str):
+        given["embedding"] = embedding
+    return replace(settings or AuditSettings(), **given)
 
 
 @dataclass(frozen=True)
@@ -110,3 +134,22 @@ class About:
     show_images: bool = True
     warnings: tuple[str, ...] = ()
     config: dict[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Job:
+    """One audit as it was asked for.
+
+    ``work`` keeps finished blocks of what takes long, for a run that was stopped; ``progress`` is
+    told how far it is; ``on`` names a cluster to work in.
+    """
+
+    settings: AuditSettings
+    about: About
+    work: Path | None = None
+    progress: Progress | None = None
+    on: str | None = None
+
+    def tell(self, title: str, done: int = 0, total: int | None = None) -> None:
+        if self.progress is not None:
+            self.progress(title, done, total)

@@ -8,23 +8,20 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections import Counter
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-
-import torch
 
 from vicinal.audits import sampled
 from vicinal.audits.facts import Facts
 from vicinal.audits.parts import Parts, Run
 from vicinal.audits.sampled import anchors_head
 from vicinal.audits.search_record import Scale
-from vicinal.audits.streamed_cases import CaseJudge, verdict_counts
-from vicinal.audits.streamed_labels import LabelJudge, ranked_suspects, streamed_labels
-from vicinal.audits.whole import Whole
+from vicinal.audits.streamed_rows import CaseJudge, LabelJudge, ranked_suspects, streamed_labels
 from vicinal.confidence.verdicts import VERDICTS
 from vicinal.files import fingerprint
-from vicinal.neighbors.search.resumable import Progress
 
 PART = 8  # of the memory one share for the rows that are judged, with what is said of them
 ROW = 3 << 10  # bytes of what is said of a row
@@ -32,27 +29,20 @@ ROW = 3 << 10  # bytes of what is said of a row
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class StreamedFacts(Facts):
-    """``run`` judges spans of rows into parts, which lie in ``work``, whether it stays or not."""
+    """``run`` judges spans of rows into parts, which lie where the job works."""
 
-    work: Path
     run: Run
-    progress: Progress | None
     memory: int
     work_stays: bool
 
-    label_audit = cached_property(streamed_labels)
+    judged_labels = cached_property(streamed_labels)
     head = cached_property(anchors_head)
     ranked_suspects = cached_property(ranked_suspects)
-
-    @property
-    def all_support(self) -> Whole:
-        assert self.sets.support.whole is not None
-        return self.sets.support.whole
 
     @cached_property
     def label_parts(self) -> Parts:
         """Every label; without a query its verdict beside it."""
-        return self._filled("labels", LabelJudge(self, self.all_support), "label audit")
+        return self._filled("labels", LabelJudge(self), "label audit")
 
     @cached_property
     def case_parts(self) -> Parts | None:
@@ -63,11 +53,12 @@ class StreamedFacts(Facts):
         return self._filled("samples", CaseJudge(self, whole), "verdicts")
 
     def _filled(self, table: str, judge: LabelJudge | CaseJudge, title: str) -> Parts:
-        classes, width = len(self.sets.classes), self.all_support.rows.width
+        classes, width = len(self.sets.classes), self.sets.support.as_given.shape[1]
         each = 96 * self.graph.k + 48 * classes + 16 * width + ROW
         size = max(256, min(self.memory // PART // each, sampled.PASS))
-        parts = Parts(self.work / f"{table}-{self._key}-{size}", len(judge.whole), size)
-        parts.fill(judge, self.run, self.progress, title)
+        assert self.job.work is not None
+        parts = Parts(self.job.work / f"{table}-{self._key}-{size}", len(judge.whole), size)
+        parts.fill(judge, self.run, self.job.progress, title)
         return parts
 
     @cached_property
@@ -107,18 +98,19 @@ class StreamedFacts(Facts):
     @property
     def scale(self) -> Scale:
         """The sums over all parts, and the sentence with the sampling error."""
-        labels, alone = self.label_parts, self.sets.leave_one_out
-        own, asked = self.all_support, self.sets.query
-        counts = torch.bincount(self.verdicts.codes, minlength=len(VERDICTS)).tolist()
-        judged = labels if alone else self.case_parts
+        labels, own, asked = self.label_parts, self.sets.support, self.sets.query
+        verdicts: Iterable[str] = self.cases.verdict
+        if judged := labels if self.sets.leave_one_out else self.case_parts:
+            verdicts = (word for part in judged.read("verdict") for word in part["verdict"])
+        counts = Counter(verdicts)
         return Scale(
             how=self._how(),
             search=str(self.support.search.title),
-            support_rows=len(own),
-            anchors=len(own.some),
+            support_rows=own.count,
+            anchors=len(own.rows),
             query_rows=asked.count,
             query_sample=len(asked.rows),
-            verdicts=verdict_counts(judged) if judged else dict(zip(VERDICTS, counts, strict=True)),
+            verdicts={verdict: counts[verdict] for verdict in VERDICTS},
             suspects=len(self.ranked_suspects),
             ambiguous=sum(int(part["ambiguous"].sum()) for part in labels.read("ambiguous")),
             memory=self.memory,

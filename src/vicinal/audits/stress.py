@@ -149,8 +149,7 @@ def _record(facts: Facts, extent: Extent, sample: Sample, total: int) -> Stresse
             strongest.setdefault(name, []).append(cases[at].judged)
         if at not in (0, worst):  # keep the pictures that may be shown, no others
             cases[at] = cases[at]._replace(perturbed=case._replace(x=case.x[:0]))
-        if facts.model.source.progress is not None:
-            facts.model.source.progress("stress", at + 1, extent.passes)
+        facts.job.tell("stress", at + 1, extent.passes)
     record = Stress(
         rows=len(sample.rows),
         how=_how(extent, sample, columns is not None),

@@ -7,9 +7,8 @@ embedding has memorized and a class that is wrong as a whole stay unseen.
 
 from __future__ import annotations
 
-import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -28,12 +27,11 @@ from vicinal.audits.label_records import (
     WrongPair,
 )
 from vicinal.audits.record import significant
-from vicinal.confidence.blend import blended_log_probs, product_log_probs
+from vicinal.confidence.blend import Blend, blended_log_probs, product_log_probs
 from vicinal.confidence.label_noise import AMBIGUOUS, LabelNoise, label_noise
 from vicinal.confidence.ned.effects import label_effects
 from vicinal.confidence.ned.posterior import BLOCK, best_class, ned_log_probs, neighbor_log_weights
 from vicinal.labels import UNKNOWN, log_class_shares
-from vicinal.neighbors.neighborhood import Neighborhood
 
 if TYPE_CHECKING:
     from vicinal.audits.facts import Facts
@@ -61,17 +59,17 @@ class ScoredLabels(NamedTuple):
 
 
 def class_log_probs(
-    facts: Facts, rows: Int[Tensor, " r"], log_ned: Float[Tensor, "r c"]
+    log_ned: Float[Tensor, "r c"], log_linear: Float[Tensor, "r c"], blend: Blend | None
 ) -> Float[Tensor, "r c"]:
     """Of support rows' classes, by neighbors and a linear head that have not seen their labels.
 
     Floors are even, not the class shares: a rare class is no reason to suspect a label.
     """
-    if facts.support_blend is None:
+    if blend is None:
         return log_ned
-    count = len(facts.sets.classes)
+    count = log_ned.shape[1]
     even = torch.full((count,), -math.log(count), dtype=torch.float64)
-    return product_log_probs(log_ned, facts.linear.support[rows], even, facts.support_blend)
+    return product_log_probs(log_ned, log_linear, even, blend)
 
 
 def scored_labels(log_probs: Float[Tensor, "n c"], codes: Int[Tensor, " n"]) -> ScoredLabels:
@@ -82,110 +80,104 @@ def scored_labels(log_probs: Float[Tensor, "n c"], codes: Int[Tensor, " n"]) -> 
     return ScoredLabels(noise, given, suggested, named)
 
 
+class JudgedLabels(NamedTuple):
+    """What the record holds of single labels: suspects by column, every row, the ambiguous rows."""
+
+    suspects: dict[str, list[Any]]
+    rows: LabelRows | None
+    ambiguous: tuple[int, ...]
+
+
 def label_audit(facts: Facts) -> LabelAudit:
     """Every label's score, how many are wrong, and the suspects with the effect of mending them."""
-    found = facts.labels
-    warn_of_few_named(found)
-    effects = effects_of(facts, facts.sets.codes, found.suspects, found.suggested)
-    return LabelAudit(
-        checked=len(facts.sets.codes),
-        how=facts.labels_by,
-        suspects=tuple(_suspects(facts)),
-        effects=tuple(effects) if len(found.suspects) else (),
-        rows=_rows(facts),
-        wrong=wrong_of(found.noise),
-        alike=alike_of(found.noise),
-        ambiguous=Ambiguous(AMBIGUOUS, tuple(found.noise.ambiguous.nonzero().flatten().tolist())),
-    )
-
-
-def warn_of_few_named(found: ScoredLabels) -> None:
+    found, judged, count = facts.labels, facts.judged_labels, facts.sets.support.count
     if found.named < FEW_NAMED:
         warn(
             f"the neighbors name the given label of only {100 * found.named:.0f} % of the support "
             "rows: suspects and their number say more about the embedding than about the labels."
         )
+    columns, effects = judged.suspects, tuple[Effect, ...]()
+    rows, new = (torch.tensor(columns[name], dtype=torch.long) for name in ("row", "suggested"))
+    if len(rows):  # effects on single answers are the neighbors' own, exact
+        affected = label_effects(facts.ned, facts.neighborhood, rows, new).changed
+        columns = columns | {"affected": affected.tolist()}
+        effects = tuple(effects_of(facts, rows, new))
+    lines = zip(*columns.values(), strict=True)
+    return LabelAudit(
+        checked=count,
+        how=facts.labels_by,
+        suspects=tuple(Suspect(**dict(zip(columns, line, strict=True))) for line in lines),
+        effects=effects,
+        rows=judged.rows,
+        wrong=wrong_of(found.noise, count / len(facts.sets.codes), count),
+        alike=tuple(AlikeClasses(a, b, round(apart, 6)) for a, b, apart in found.noise.alike),
+        ambiguous=Ambiguous(AMBIGUOUS, judged.ambiguous),
+    )
 
 
-def _suspects(facts: Facts) -> Iterator[Suspect]:
-    """The flagged rows, with the neighbors that speak against them and their effect on the query.
-
-    The effects are the neighbor head's own, exact.
-    """
-    found, rows = facts.labels, facts.labels.suspects
-    if not len(rows):
-        return
+def judged_labels(facts: Facts) -> JudgedLabels:
+    """The flagged rows with the neighbors that speak against them, and every row's score."""
+    found, codes, rows = facts.labels, facts.sets.codes, facts.labels.suspects
     near = facts.graph.rows(rows)
-    depth: dict[int, float] = {}
-    if facts.model is not None:
-        layers, count = facts.model.support_neighborhoods, len(facts.sets.classes)
-        depth = depth_agreement(layers, facts.sets.codes, rows, count)
     weights = neighbor_log_weights(near.double(), facts.ned.parameters_).softmax(1)
-    affected = label_effects(facts.ned, facts.neighborhood, rows, found.suggested).changed
     shown = near.first(SHOWN_NEIGHBORS)
-    columns: dict[str, Sequence[Any]] = {
+    suspects: dict[str, list[Any]] = {
         "row": rows.tolist(),
-        "id": facts.support_names(rows.tolist()),
-        "given": facts.sets.codes[rows].tolist(),
+        "id": list(facts.support_names(rows.tolist())),
+        "given": codes[rows].tolist(),
         "suggested": found.suggested.tolist(),
         "p_given": found.p_given[rows].tolist(),
         "p_suggested": found.p_suggested[rows].tolist(),
-        "affected": affected.tolist(),
         "neighbors": shown.indices.tolist(),
         "weights": weights[:, :SHOWN_NEIGHBORS].tolist(),
         "distances": shown.distances.tolist(),
-        "depth_agreement": [depth.get(row) for row in rows.tolist()],
+        "depth_agreement": depth_agreement(facts, rows),
         "score": found.noise.scores[rows].tolist(),
     }
-    for line in zip(*columns.values(), strict=True):
-        yield Suspect(**dict(zip(columns, line, strict=True)))
-
-
-def _rows(facts: Facts) -> LabelRows:
-    found = facts.labels
-    return LabelRows(
-        id=facts.support_names(range(len(facts.sets.codes))),
-        given=tuple(facts.sets.codes.tolist()),
+    every = LabelRows(
+        id=facts.support_names(range(len(codes))),
+        given=tuple(codes.tolist()),
         suggested=tuple(found.noise.suggested.tolist()),
         score=tuple(found.noise.scores.tolist()),
         p_given=tuple(significant(found.p_given).tolist()),
         p_suggested=tuple(significant(found.p_suggested).tolist()),
     )
+    unsure = found.noise.ambiguous.nonzero().flatten().tolist()
+    return JudgedLabels(suspects, every, tuple(unsure))
 
 
-def alike_of(noise: LabelNoise) -> tuple[AlikeClasses, ...]:
-    return tuple(AlikeClasses(a, b, round(apart, 6)) for a, b, apart in noise.alike)
+def wrong_of(noise: LabelNoise, scale: float, rows: int) -> WrongLabels:
+    """The estimate as whole labels; class pairs with one wrong label or more, the most first.
 
-
-def wrong_of(noise: LabelNoise) -> WrongLabels:
-    """The estimate as whole labels; class pairs with one wrong label or more, the most first."""
+    Where it was made on a sample of the ``rows``, counts are scaled to all of them.
+    """
     count, low, high, by_pair = noise.wrong
     places = (by_pair[:, :, 0] >= 0.5).nonzero().tolist()
     places.sort(key=lambda place: -float(by_pair[*place, 0]))
-    pairs = (WrongPair(j, k, *by_pair[j, k].round(decimals=2).tolist()) for j, k in places)
+    rounded = by_pair.round(decimals=2) * scale
+    pairs = tuple(WrongPair(j, k, *rounded[j, k].tolist()) for j, k in places[:SHOWN_PAIRS])
     how = (
         "from what remains if all that fades for unlike rows is overlap, to every confident "
         "contradiction (confident joint), each widened by 1.96 standard errors; the estimate lies "
         "between"
     )
-    few = tuple(itertools.islice(pairs, SHOWN_PAIRS))
-    return WrongLabels(round(count), math.floor(low), math.ceil(high), how, few)
+    count, low, high = round(count), math.floor(low), math.ceil(high)
+    if scale > 1:
+        how = f"estimated on a sample of the rows and scaled to all {rows:,}: {how}"
+        high = min(math.ceil(high * scale), rows)
+    return WrongLabels(round(count * scale), math.floor(low * scale), high, how, pairs)
 
 
 def effects_of(
-    facts: Facts,
-    codes: Int[Tensor, " n"],
-    suspects: Int[Tensor, " s"],
-    suggested: Int[Tensor, " s"],
+    facts: Facts, suspects: Int[Tensor, " s"], suggested: Int[Tensor, " s"]
 ) -> Iterator[Effect]:
     """Accepting the first 10, 50, 200 or all suggestions together: the answers of the kept head.
 
     Out of fold, as they are scored: accuracy before is the head's own. Where the kept head is
     linear alone, the neighbors' answers are told of. Without a query the support's own rows are
-    judged, each by the others (leave-one-out) and against the label it was given. ``codes`` are
-    those of all support rows.
+    judged, each by the others (leave-one-out) and against the label it was given.
     """
-    query, total = facts.sets.query, len(suspects)
+    query, codes, total = facts.sets.query, facts.sets.all_codes, len(suspects)
     head = facts.shown if facts.shown in ("ned", "ned_fitted", "ned_linear") else "ned_fitted"
     before = facts.answers[head].predicted
     for top in sorted({n for n in (10, 50, 200) if n < total} | {total}):
@@ -232,22 +224,19 @@ def _mended(
     return after
 
 
-def depth_agreement(
-    layers: dict[str, Neighborhood],
-    codes: Int[Tensor, " n"],
-    rows: Int[Tensor, " s"],
-    num_classes: int,
-) -> dict[int, float]:
+def depth_agreement(facts: Facts, rows: Int[Tensor, " s"]) -> list[float] | list[None]:
     """For each suspect, the share of layers whose plain vote is not for the given label.
 
     An embedding that has memorized a wrong label has neighbors that agree with it; earlier layers
     do not.
     """
+    layers = {} if facts.model is None else facts.model.support_neighborhoods
     if not layers:
-        return {}
+        return [None] * len(rows)
     against = torch.zeros(len(rows), dtype=torch.float64)
     for neighborhood in layers.values():
         near = neighborhood.labels[rows]
-        votes = torch.zeros(len(rows), num_classes).scatter_add_(1, near, torch.ones(near.shape))
-        against += votes.argmax(1) != codes[rows]
-    return dict(zip(rows.tolist(), (against / len(layers)).tolist(), strict=True))
+        votes = torch.zeros(len(rows), len(facts.sets.classes))
+        votes.scatter_add_(1, near, torch.ones(near.shape))
+        against += votes.argmax(1) != facts.sets.codes[rows]
+    return (against / len(layers)).tolist()

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+from collections import deque
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
@@ -15,13 +17,15 @@ from torch import Tensor, nn
 
 from vicinal.capture.batches import Batch, batches, row_count
 from vicinal.capture.hooks import Pool, device_of, evaluating, listening, pooled
-from vicinal.capture.on_ray import outputs_on_ray
 from vicinal.capture.shards import ShardStore
 from vicinal.checks import InputError, check_k
+from vicinal.cluster import RESTARTS, asking, connect, places
 from vicinal.files import fingerprint
 
 Progress = Callable[[int, int | None], None]
+Load = Callable[[], nn.Module]  # gives the model in another process
 SHARD_ROWS = 8192
+AHEAD = 2  # batches on their way to each actor of a cluster
 _Outputs = tuple[dict[str, Tensor], Tensor | None]  # of one batch, with its labels
 
 
@@ -53,7 +57,7 @@ def capture(
     to: str | Path | None = None,
     progress: Progress | None = None,
     on: str | None = None,
-    load: Callable[[], nn.Module] | None = None,
+    load: Load | None = None,
 ) -> Activations:
     """Run ``model`` over ``data`` and keep what the named ``layers`` put out, one vector per row.
 
@@ -104,7 +108,9 @@ def capture(
 
     if to is None:
         return Activations(*_joined(list(outputs()), layers))
-    first = _first_batch(data, batch_size)
+    first = next(batches(data, batch_size), None)
+    if first is None:
+        raise InputError("`data` has no rows.")
     settings = {
         "layers": list(layers),
         "pool": pool if isinstance(pool, str) else getattr(pool, "__qualname__", repr(pool)),
@@ -160,13 +166,6 @@ def outputs_of(
                 progress(batch.start + batch.rows, total)
 
 
-def _first_batch(data: Any, batch_size: int) -> Batch:
-    first = next(batches(data, batch_size), None)
-    if first is None:
-        raise InputError("`data` has no rows.")
-    return first
-
-
 def _joined(
     parts: list[_Outputs], layers: Sequence[str]
 ) -> tuple[dict[str, Tensor], Tensor | None]:
@@ -187,3 +186,60 @@ def _check_outputs(outputs: dict[str, Tensor], layers: Sequence[str], rows: int)
                 f"layer {name!r} gave {len(outputs[name])} rows for a batch of {rows}; its first "
                 "dimension must be the batch. Choose another layer or pass a function as `pool`."
             )
+
+
+# ------------------------------------------------------------------ in the processes of a cluster
+# Batches go to actors that loaded the model once. They are those of a capture in one process, and
+# come back in their order.
+
+
+class Listener:
+    """What an actor is: a model, and the layers that are kept of it."""
+
+    def __init__(
+        self, load: Load, state: dict[str, Tensor], folder: str, layers: Sequence[str], pool: Any
+    ) -> None:
+        self.load, self.state, self.folder = load, state, folder
+        self.layers, self.pool = layers, pool
+        self.model: nn.Module | None = None
+
+    def outputs(self, batch: Batch) -> _Outputs:
+        """Of one batch; the model is loaded when it is first asked."""
+        if self.model is None:
+            os.chdir(self.folder)  # a model named by a path is where the command was given
+            model = self.load()
+            model.load_state_dict(self.state)  # a factory may draw its weights anew
+            self.model = model
+        return next(outputs_of(self.model, iter([batch]), self.layers, self.pool, None, None, None))
+
+
+def outputs_on_ray(
+    on: str,
+    load: Load,
+    state: dict[str, Tensor],
+    source: Iterator[Batch],
+    layers: Sequence[str],
+    pool: Any,
+) -> Generator[_Outputs]:
+    """What the layers put out for each batch, in order.
+
+    Parameters
+    ----------
+    on : ``"ray"`` or ``"ray://host:port"``.
+    load, state : gives the model, once in every actor, and the weights that it takes.
+    source : the batches.
+    layers, pool : as of :func:`vicinal.capture.capture`.
+    """
+    ray = connect(on)
+    count, share = places(ray)
+    remote = ray.remote(num_cpus=share, max_restarts=RESTARTS, max_task_retries=RESTARTS)(Listener)
+    weights, here = ray.put(state), os.getcwd()
+    actors = [remote.remote(load, weights, here, list(layers), pool) for _ in range(count)]
+    waiting: deque[Any] = deque()
+    with asking("the model"):
+        for at, batch in enumerate(source):
+            waiting.append(actors[at % len(actors)].outputs.remote(batch))
+            if len(waiting) > AHEAD * len(actors):
+                yield ray.get(waiting.popleft())
+        while waiting:
+            yield ray.get(waiting.popleft())

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -56,26 +56,23 @@ class Batch:
 
     def call(self, model: torch.nn.Module, device: torch.device | None) -> Any:
         """The model's output on this batch, moved to ``device`` first."""
-        inputs = [_moved(v, device) for v in self.inputs]
-        named = {k: _moved(v, device) for k, v in self.named.items()}
-        return model(*inputs, **named)
+        moved = self.to(device)
+        return model(*moved.inputs, **moved.named)
 
     def to(self, device: torch.device | None) -> Batch:
-        """A batch of one input tensor, or of tensors by name, on ``device``."""
-        x, labels = self.x, _moved(self.labels, device)
-        if isinstance(x, dict):
-            named = {k: _moved(v, device) for k, v in x.items()}
-            return replace(self, named=named, labels=labels)
-        return replace(self, inputs=(_moved(x, device),), labels=labels)
+        """The same on ``device``."""
+        return self._each(lambda v: v.to(device) if isinstance(v, Tensor) and device else v)
 
     def take(self, first: int, last: int) -> Batch:
         """Rows ``first`` to ``last`` of a batch of one input tensor, or of tensors by name."""
-        x, start = self.x, self.start + first
-        labels = None if self.labels is None else self.labels[first:last]
-        if isinstance(x, dict):
-            named = {k: v[first:last] for k, v in x.items()}
-            return Batch((), named, labels, min(last, self.rows) - first, start)
-        return Batch((x[first:last],), {}, labels, len(x[first:last]), start)
+        rows, part = min(last, self.rows) - first, self._each(lambda v: v[first:last])
+        return replace(part, rows=rows, start=self.start + first)
+
+    def _each(self, change: Callable[[Any], Any]) -> Batch:
+        """With ``change`` done to every input and to the labels."""
+        named = {k: change(v) for k, v in self.named.items()}
+        labels = None if self.labels is None else change(self.labels)
+        return replace(self, inputs=tuple(map(change, self.inputs)), named=named, labels=labels)
 
 
 def batches(data: Any, batch_size: int, *, start: int = 0, name: str = "data") -> Iterator[Batch]:
@@ -293,10 +290,6 @@ def _joined(pieces: list[Batch]) -> Batch:
         named = {k: torch.cat([p.x[k] for p in pieces]) for k in first.x}
         return Batch((), named, joined, rows, first.start)
     return Batch((torch.cat([p.x for p in pieces]),), {}, joined, rows, first.start)
-
-
-def _moved(value: Any, device: torch.device | None) -> Any:
-    return value.to(device) if isinstance(value, Tensor) and device is not None else value
 
 
 def _check_rows(rows: int, name: str) -> None:

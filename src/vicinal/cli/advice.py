@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import importlib.util
 import json
 import shlex
@@ -15,10 +14,7 @@ from vicinal.cli.flags import FROM_CONFIG, settings_in
 from vicinal.cli.verbs import PredictOptions
 from vicinal.neighbors.search.pg_rows import is_pg
 
-# Of an audit's settings, what says how rows are read and embedded; the head knows its layer.
-READ = ("embedding_key", "label_key", "id_col", "image_col", "text_col", "align", "trust_pickle",
-        "pool", "transpose", "weights", "model_arg", "output", "online", "size", "gray", "mean",
-        "std", "model")  # fmt: skip
+NOT_REPEATED = ("query", "embedding")  # the rows are said already, the head knows its layer
 NEW = "NEW"
 SERVER = ("uvicorn", "starlette", "python_multipart")  # of the extra that explore needs
 CONFIG, HEAD, CLEANED = "config.json", "trust.vic", "labels_cleaned.csv"
@@ -71,13 +67,9 @@ def predict_command(config: Mapping[str, Any], head: Path) -> str:
     words = ["vicinal", "predict", str(head), str(rows)]
     for field, _ in settings_in(PredictOptions):
         value = config.get(field.name)
-        if field.name not in READ or value is None or value == _default(field):
+        if field.name in NOT_REPEATED or value is None or value == field.default:
             continue
         flag = f"--{field.name.replace('_', '-')}"
         values = value if isinstance(value, (list, tuple)) else [value]
         words += [flag] if value is True else [w for v in values for w in (flag, str(v))]
     return shlex.join(words)
-
-
-def _default(field: dataclasses.Field[Any]) -> Any:
-    return None if field.default is dataclasses.MISSING else field.default

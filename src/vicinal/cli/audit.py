@@ -29,11 +29,10 @@ from vicinal.audits.sections import Head
 from vicinal.audits.settings import About, AuditSettings
 from vicinal.capture import read_weights, row_count
 from vicinal.checks import InputError, check_choice
-from vicinal.cli.advice import repeat_command, what_was_written
+from vicinal.cli.advice import CLEANED, repeat_command, what_was_written
 from vicinal.cli.classes import order_for, stated_order
-from vicinal.cli.clock import Clock
 from vicinal.cli.config import as_config
-from vicinal.cli.console import Console
+from vicinal.cli.console import Clock, Console
 from vicinal.cli.data_files import read_rows, read_vectors, without_labels
 from vicinal.cli.decisions import cleaned_support
 from vicinal.cli.folders import WORK, locked
@@ -48,7 +47,7 @@ from vicinal.cli.model_inputs import (
 )
 from vicinal.cli.models import model_of
 from vicinal.cli.row_set import RowSet, check_same_dims, in_order
-from vicinal.cli.run_folder import CLEANED, DROPPED, media_of, next_folder, write_run
+from vicinal.cli.run_folder import DROPPED, media_of, next_folder, write_run
 from vicinal.cli.verbs import METRICS, AuditOptions
 from vicinal.files import remove_tree
 from vicinal.report.facts import (
@@ -331,15 +330,13 @@ def _pair(rows: RowSet) -> Any:
 
 def _about(options: AuditOptions, sets: dict[str, Any], names: list[str] | None = None) -> About:
     """What the sets are called and look like."""
-    support, query, calib = sets["support"], sets["query"], sets.get("calib")
+    support, query = sets["support"], sets["query"]
+    titles: dict[str, Any] = {f"{role}_name": rows.name for role, rows in sets.items()}
     wanted = not options.no_images
     media, notes = media_of(support, query, options.media_root) if wanted else (None, ())
     return About(
         name=run_name(options.query or options.support or "audit"),
-        support_name=support.name,
-        query_name=query.name,
-        calib_name=calib.name if calib else "calib",
-        foreign_name=sets["foreign"].name if "foreign" in sets else "foreign",
+        **titles,
         support_ids=_ids(support, options.hash_ids),
         query_ids=_ids(query, options.hash_ids),
         class_names=names or stated_order(options),

@@ -8,7 +8,7 @@ from vicinal.audits.pictures import read_image
 from vicinal.checks import check_choice
 from vicinal.cli.console import Console
 from vicinal.cli.data_files import read_rows
-from vicinal.cli.model_inputs import pictures
+from vicinal.cli.image_rows import pictures
 from vicinal.cli.row_set import RowSet, check_same_dims, checked_labels, in_order, usable, vectors
 from vicinal.cli.verbs import METRICS, CheckOptions
 from vicinal.confidence import load

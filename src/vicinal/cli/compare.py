@@ -6,14 +6,14 @@ import json
 import shlex
 import sys
 import time
-from contextlib import suppress
 from pathlib import Path
 
 from vicinal.audits import compare_audits
 from vicinal.audits.paired import Comparison
 from vicinal.audits.provenance import provenance_of
 from vicinal.checks import InputError
-from vicinal.cli.console import Console
+from vicinal.cli.console import Console, in_columns
+from vicinal.cli.folders import names_in, remove_empty
 from vicinal.cli.run_folder import read_run
 from vicinal.cli.verbs import CompareOptions
 from vicinal.files import DiskError, reason, regular_file, write_together
@@ -46,9 +46,7 @@ def run(options: CompareOptions) -> int:
         record = result.to_json(indent=1) + "\n"
         write_together(dict(zip((folder / name for name in FILES), (record, page), strict=True)))
     except (OSError, RecursionError) as error:
-        for path in made:
-            with suppress(OSError):
-                path.rmdir()
+        remove_empty(made)
         raise DiskError(f"cannot write to {folder}: {reason(error)}.") from error
     console.print(as_table(result, options.markdown))
     console.print(f"wrote  {folder / 'compare.html'} · compare.json")
@@ -80,21 +78,11 @@ def run_names(a: Path, b: Path) -> tuple[str, str]:
 
 
 def _missing(folder: Path) -> list[Path]:
-    """The folders that will have to be made, innermost first; a file in the way is refused."""
-    try:
-        if folder.exists() and not folder.is_dir():
-            raise InputError(f"--out {folder} is a file. Give a folder.")
-        _check_ours(folder)
-        return [path for path in (folder, *folder.parents) if not path.exists()]
-    except (OSError, ValueError) as error:
-        if isinstance(error, InputError):
-            raise
-        raise InputError(f"cannot write to --out {folder}: {reason(error)}.") from None
+    """The folders that will have to be made, innermost first.
 
-
-def _check_ours(folder: Path) -> None:
-    """A comparison replaces another one, and nothing else of these names."""
-    there = [name for name in FILES if (folder / name).exists()]
+    A comparison replaces another one, and nothing else of these names.
+    """
+    there = [name for name in FILES if name in names_in(folder)]
     try:
         found = json.loads(regular_file(folder / FILES[0]).read_bytes()) if there else None
     except (OSError, ValueError, RecursionError):
@@ -104,6 +92,7 @@ def _check_ours(folder: Path) -> None:
         raise InputError(
             f"{folder / there[0]} is there and not of vicinal compare. Give another --out."
         )
+    return [path for path in (folder, *folder.parents) if not path.exists()]
 
 
 def as_table(result: Comparison, markdown: bool) -> str:
@@ -130,8 +119,4 @@ def as_table(result: Comparison, markdown: bool) -> str:
     if markdown:
         lines = ["| " + " | ".join(row) + " |" for row in rows]
         return "\n".join([lines[0], "|" + "---|" * len(rows[0]), *lines[1:]])
-    widths = [max(len(row[at]) for row in rows) for at in range(len(rows[0]))]
-    return "\n".join(
-        "  ".join(text.ljust(width) for text, width in zip(row, widths, strict=True)).rstrip()
-        for row in rows
-    )
+    return "\n".join(in_columns(rows))

@@ -1,12 +1,14 @@
-"""What a command prints: words to the terminal, with progress; to stdout JSON alone if asked."""
+"""What a command prints: words to the terminal, with progress and where the time went; to stdout
+JSON alone if asked."""
 
 from __future__ import annotations
 
 import json
 import re
 import sys
+import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -20,8 +22,6 @@ from rich.progress import (
     TimeElapsedColumn,
     TimeRemainingColumn,
 )
-
-from vicinal.cli.clock import Clock
 
 # What moves a terminal's cursor, colors or order of letters: C0 but for the line break and the tab,
 # C1, and the marks of direction. Lone surrogates stand for bytes of a name that are no UTF-8.
@@ -45,6 +45,45 @@ def json_text(value: Any, indent: int | None = None) -> str:
     """
     text = json.dumps(value, ensure_ascii=False, allow_nan=False, indent=indent)
     return _CONTROLS.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
+
+
+def in_columns(lines: Sequence[Sequence[str]]) -> list[str]:
+    """Cells under one another, every column as wide as it needs."""
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    padded = ([*map(str.ljust, line, widths)] for line in lines)
+    return ["  ".join(cells).rstrip() for cells in padded]
+
+
+class Clock:
+    """Seconds by phase; a phase ends where the next begins.
+
+    >>> clock = Clock("reading")
+    >>> clock.now("neighbors"); clock.now("reading")
+    >>> list(clock.seconds())
+    ['reading', 'neighbors']
+    """
+
+    def __init__(self, phase: str) -> None:
+        self.phase, self.since = phase, time.perf_counter()
+        self.spent: dict[str, float] = {phase: 0.0}
+
+    def now(self, phase: str) -> None:
+        """What is done from here on."""
+        there = time.perf_counter()
+        self.spent[self.phase] += there - self.since
+        self.spent.setdefault(phase, 0.0)
+        self.phase, self.since = phase, there
+
+    def seconds(self) -> dict[str, float]:
+        """By phase, in the order in which they began."""
+        self.now(self.phase)
+        return dict(self.spent)
+
+    def __str__(self) -> str:
+        spent = self.seconds()
+        total = sum(spent.values())
+        parts = [f"{name} {s:.1f}" for name, s in spent.items() if s >= 0.05 * total]
+        return f"took   {total:.1f} s: {' · '.join(parts)}"
 
 
 class Terminal(RichConsole):

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vicinal.capture import ShardStore
+from vicinal.capture.row_files import LOGIT_KEYS
 from vicinal.capture.shards import MANIFEST
 from vicinal.capture.sources import described
 from vicinal.checks import InputError, closest
@@ -21,21 +22,7 @@ from vicinal.cli.arrays import read_npy, read_npz
 from vicinal.cli.console import Console
 from vicinal.cli.folders import DESCRIBED, NEW
 from vicinal.cli.image_rows import encoded_rows, listed_images
-from vicinal.cli.row_set import (
-    EMBEDDING_KEYS,
-    ID_KEYS,
-    IMAGE_KEYS,
-    LABEL_KEYS,
-    LOGIT_KEYS,
-    PATH_KEYS,
-    TEXT_KEYS,
-    RowSet,
-    aligned,
-    checked_labels,
-    pick,
-    usable,
-    vectors,
-)
+from vicinal.cli.row_set import RowSet, aligned, checked_labels, pick, usable, vectors
 from vicinal.cli.saved_datasets import is_saved
 from vicinal.cli.tables import TABLES, columns_of, labels_in, read_table
 from vicinal.cli.verbs import AuditOptions, DataOptions, FitOptions, VectorVerb
@@ -117,14 +104,12 @@ def _npy(parts: Sequence[str], options: DataOptions) -> RowSet:
 
 def _from_arrays(path: Path, arrays: Mapping[str, NDArray[Any]], options: DataOptions) -> RowSet:
     name = path.name
-    named = options.embedding_key or next((k for k in EMBEDDING_KEYS if k in arrays), "embeddings")
-    vector = pick(arrays, named, (), name, "--embedding-key")
+    vector = pick(arrays, options, "embedding_key", name)
+    if vector is None:
+        vector = pick(arrays, replace(options, embedding_key="embeddings"), "embedding_key", name)
     assert vector is not None  # what is not there was refused
-    label = pick(arrays, options.label_key, LABEL_KEYS, name, "--label-key")
-    ident = pick(arrays, options.id_col, ID_KEYS, name, "--id-col")
-    image = pick(arrays, options.image_col, IMAGE_KEYS, name, "--image-col")
-    images = image or pick(arrays, None, PATH_KEYS, name, "--image-col")
-    text = pick(arrays, options.text_col, TEXT_KEYS, name, "--text-col")
+    others = ("label_key", "id_col", "image_col", "text_col")
+    label, ident, images, text = (pick(arrays, options, what, name) for what in others)
     logit = next((key for key in LOGIT_KEYS if key in arrays), None)
     for key in (label, ident, images, text, logit):
         if key is not None and arrays[key].ndim == 0:

@@ -14,10 +14,9 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from vicinal.audits.files import word
 from vicinal.audits.inputs import class_names
@@ -29,36 +28,14 @@ from vicinal.files import reading, regular_file
 DECISIONS = ("relabel", "keep", "skip", "")
 
 
-class Cleaned(NamedTuple):
-    """Labels after the decisions, and the lines of ``labels_cleaned.csv``, the heading first."""
-
-    labels: NDArray[Any]
-    table: list[list[str]]
-
-
 def cleaned_support(path: Path, rows: RowSet, about: About) -> tuple[RowSet, list[list[str]]]:
-    """The support with the decided labels, and the lines of ``labels_cleaned.csv``."""
+    """The support with every decided relabel, and the lines of ``labels_cleaned.csv``."""
     if rows.labels is None:
         raise InputError(f"--apply needs labels that are read from a file; {rows.name} has none.")
-    classes = np.unique(rows.labels)
-    shown = dict(zip(classes.tolist(), class_names(classes, about), strict=True))
+    labels, values = rows.labels, np.unique(rows.labels)
+    shown = dict(zip(values.tolist(), class_names(values, about), strict=True))
+    classes = {word(name): value for value, name in shown.items()}  # as the page calls them
     ids = about.support_ids or tuple(map(rows.row_id, range(len(rows))))
-    labels, table = cleaned_labels(path, ids, rows.labels, shown)
-    return replace(rows, labels=labels), table
-
-
-def cleaned_labels(
-    path: Path, ids: Sequence[str], labels: NDArray[Any], shown: Mapping[Any, str]
-) -> Cleaned:
-    """The labels with every decided relabel in them.
-
-    Parameters
-    ----------
-    path : the decisions, ``.csv`` or ``.json``.
-    ids, labels : of the support, row by row.
-    shown : what the page calls each class.
-    """
-    classes = {word(name): value for value, name in shown.items()}
     places: dict[str, list[int]] = {}
     for row, name in enumerate(ids):
         places.setdefault(word(name), []).append(row)
@@ -83,7 +60,7 @@ def cleaned_labels(
         why[row] = f"{kind} in {path.name}" if kind else ""
     lines = zip(ids, after.tolist(), labels.tolist(), why, strict=True)
     table = [[word(str(cell)) for cell in line] for line in lines]
-    return Cleaned(after, [["id", "label", "was", "why"], *table])
+    return replace(rows, labels=after), [["id", "label", "was", "why"], *table]
 
 
 def read_decisions(path: Path) -> list[dict[str, str]]:

@@ -9,9 +9,8 @@ import torch
 
 from vicinal.audits.demo import audited, demonstration
 from vicinal.cli.audit import print_summary
-from vicinal.cli.clock import Clock
 from vicinal.cli.config import as_config
-from vicinal.cli.console import Console
+from vicinal.cli.console import Clock, Console
 from vicinal.cli.flags import FROM_CONFIG
 from vicinal.cli.folders import locked
 from vicinal.cli.run_folder import write_run

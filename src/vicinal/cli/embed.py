@@ -14,8 +14,7 @@ from vicinal.capture import Activations, ShardStore, capture
 from vicinal.capture.hooks import POOLS
 from vicinal.capture.shards import is_capture
 from vicinal.checks import InputError, check_choice
-from vicinal.cli.clock import Clock
-from vicinal.cli.console import Console
+from vicinal.cli.console import Clock, Console
 from vicinal.cli.folders import DESCRIBED, NEW, forget, locked, swap, write_json
 from vicinal.cli.model_inputs import ImageReading, ModelInputs, model_inputs, what_would_fit
 from vicinal.cli.models import model_of

@@ -8,7 +8,6 @@ import threading
 import webbrowser
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,6 +18,7 @@ from vicinal.audits.entangled_layers import compact
 from vicinal.audits.record import Audit
 from vicinal.capture import capture
 from vicinal.checks import InputError
+from vicinal.cli.advice import CONFIG, HEAD
 from vicinal.cli.config import OWN_MODEL, read_config
 from vicinal.cli.console import Console
 from vicinal.cli.data_files import IMAGE_SUFFIXES
@@ -27,7 +27,7 @@ from vicinal.cli.flags import FROM_CONFIG
 from vicinal.cli.model_inputs import ImageReading
 from vicinal.cli.models import model_of
 from vicinal.cli.predict import judged
-from vicinal.cli.run_folder import CONFIG, HEAD, read_run
+from vicinal.cli.run_folder import read_run
 from vicinal.cli.verbs import AuditOptions, ExploreOptions
 from vicinal.confidence import load
 from vicinal.confidence.made_from import MadeFrom
@@ -46,8 +46,7 @@ def run(options: ExploreOptions) -> None:
     with console.progress("reading the run") as step:  # seconds pass on a terminal from the first
         audit = read_run(options.folder)
         step(1, 3)
-        trust = {"trust_pickle": options.trust_pickle, "trust_folder": options.trust_folder}
-        judge = judge_of(options.folder, audit, model=options.model, **trust)
+        judge = judge_of(audit, options)
         step(2, 3)
         listening = bound(options.port)
         port = listening.getsockname()[1]
@@ -60,27 +59,11 @@ def run(options: ExploreOptions) -> None:
     server_of(app).run(sockets=[listening])
 
 
-def judge_of(
-    folder: Path,
-    audit: Audit,
-    *,
-    model: str | None = None,
-    trust_pickle: bool = False,
-    trust_folder: bool = False,
-) -> Judge:
-    """A function from an upload to answers, with the run's own head (and model, for images).
-
-    Parameters
-    ----------
-    folder : the run.
-    audit : its record.
-    model : what embeds pictures, typed by whoever calls; our own models need not be.
-    trust_pickle, trust_folder : whether a checkpoint's objects, and the model that the folder
-        names, may be loaded.
-    """
-    head = load(folder / HEAD)
+def judge_of(audit: Audit, options: ExploreOptions) -> Judge:
+    """A function from an upload to answers, with the run's own head (and model, for images)."""
+    head = load(options.folder / HEAD)
     names = audit.support_names
-    embed = _embedder(folder, head.made_from, model, trust_pickle, trust_folder)
+    embed = _embedder(options, head.made_from)
 
     def judge(name: str, data: bytes) -> list[dict[str, Any]]:
         if not name.lower().endswith(IMAGE_SUFFIXES):
@@ -98,17 +81,16 @@ def judge_of(
     return judge
 
 
-def _embedder(
-    folder: Path, made: MadeFrom, typed: str | None, trust_pickle: bool, trust_folder: bool
-) -> Callable[[bytes], NDArray[Any]] | None:
+def _embedder(options: ExploreOptions, made: MadeFrom) -> Callable[[bytes], NDArray[Any]] | None:
     """From the bytes of an image to its embedding by the model the run was made with.
 
     Code is that of this invocation: a typed model, our own, or the folder's where it is trusted. Of
     the folder's settings only those are used that say how a picture is read.
     """
-    given = read_config(folder / CONFIG, AuditOptions) if (folder / CONFIG).exists() else {}
+    typed, config = options.model, options.folder / CONFIG
+    given = read_config(config, AuditOptions) if config.exists() else {}
     named = given.get("model") or (ENCODER if made.model == ENCODER else None)
-    if typed is None and not trust_folder and named not in (None, OWN_MODEL, ENCODER):
+    if typed is None and not options.trust_folder and named not in (None, OWN_MODEL, ENCODER):
 
         def refuse(_: bytes) -> NDArray[Any]:
             raise InputError(
@@ -121,9 +103,9 @@ def _embedder(
     spec = typed or named
     if spec is None:
         return None
-    code = {} if trust_folder else {"model_arg": None, "online": False}
+    code = {} if options.trust_folder else {"model_arg": None, "online": False}
     settings = AuditOptions(
-        **{"support": FROM_CONFIG, **given, **code, "trust_pickle": trust_pickle}
+        **{"support": FROM_CONFIG, **given, **code, "trust_pickle": options.trust_pickle}
     )
     loaded = model_of(spec, settings, Console(quiet=True))
     layer = settings.embedding or made.embedding or "output"

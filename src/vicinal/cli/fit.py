@@ -7,8 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from vicinal.checks import InputError, check_choice
-from vicinal.cli.clock import Clock
-from vicinal.cli.console import Console
+from vicinal.cli.console import Clock, Console
 from vicinal.cli.data_files import read_vectors, without_labels
 from vicinal.cli.row_set import RowSet, in_order
 from vicinal.cli.verbs import METRICS, FitOptions

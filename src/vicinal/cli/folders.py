@@ -70,7 +70,10 @@ def locked(folder: Path, kind: str | None = None) -> Iterator[Path]:
             with suppress(OSError):
                 if not _is_long(path):
                     remove_tree(path)
-        _remove_if_bare(made)
+        if made:
+            with suppress(OSError):
+                (folder / LOCK).unlink(missing_ok=True)
+        remove_empty(made)
         raise
     finally:
         with suppress(OSError):
@@ -193,13 +196,21 @@ def _is_plain(name: Any) -> bool:
     return isinstance(name, str) and name not in ("", ".", "..") and not set(name) & set("/\\\0")
 
 
-def _check_ours(folder: Path, kind: str | None) -> None:
+def names_in(folder: Path) -> set[str]:
+    """What an ``--out`` folder holds already; what is no folder, or cannot be read, is refused."""
     try:
-        if folder.exists() and not folder.is_dir():
-            raise InputError(f"--out {folder} is a file. Give a folder.")
-        names = set(os.listdir(folder)) if folder.is_dir() else set()
+        if folder.is_dir():
+            return set(os.listdir(folder))
+        is_file = folder.exists()
     except (OSError, ValueError) as error:
         raise InputError(f"cannot write to --out {folder}: {reason(error)}.") from None
+    if is_file:
+        raise InputError(f"--out {folder} is a file. Give a folder.")
+    return set()
+
+
+def _check_ours(folder: Path, kind: str | None) -> None:
+    names = names_in(folder)
     for name in sorted(names & {*OURS, MARK, MANIFEST}):
         if (folder / name).is_symlink():
             raise InputError(
@@ -233,23 +244,15 @@ def _taken(folder: Path, made: list[Path]) -> FileLock:
             f"{folder} is in use by another process. Wait for it, or give another --out."
         ) from None
     except (OSError, ValueError, RecursionError) as error:  # pathlib climbs by recursion
-        _remove_empty(made)
+        remove_empty(made)
         raise InputError(
             f"cannot write to --out {folder}: {reason(error)}. Give another folder."
         ) from None
     return lock
 
 
-def _remove_if_bare(made: list[Path]) -> None:
-    """Folders that were made for nothing; only who has the lock may call this."""
-    if made:
-        with suppress(OSError):
-            (made[0] / LOCK).unlink(missing_ok=True)
-    _remove_empty(made)
-
-
-def _remove_empty(made: list[Path]) -> None:
-    """Innermost first; one that holds anything stays."""
+def remove_empty(made: list[Path]) -> None:
+    """Folders that were made for nothing, innermost first; one that holds anything stays."""
     for path in made:
         with suppress(OSError):
             path.rmdir()

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from vicinal.audits.encoder import ENCODER, SIZE, USED, encoded
 from vicinal.checks import InputError
@@ -34,18 +35,25 @@ def listed_images(table: Path, files: Sequence[Path], options: DataOptions) -> R
     return replace(rows, name=table.parent.name, ids=ids, dropped=dropped)
 
 
-def image_paths(rows: RowSet, media_root: Path | None) -> tuple[list[str] | None, str | None]:
-    """Where the pictures of the rows are and, if they may not be read, a sentence that says why.
+def pictures(rows: RowSet, media_root: Path | None) -> tuple[Sequence[Any] | None, str | None]:
+    """The pictures of the rows and, if they may not be read, a sentence that says why.
 
     Paths in a data file are read below that file's folder or ``media_root``, and nowhere else:
     whoever wrote the file may not choose what of this machine is put on a page.
     """
-    root = media_root or rows.root
-    images = [str(path) for path in rows.images or ()]
+    images, root = rows.images, media_root or rows.root
+    if images is None or not len(images):
+        return None, None
+    if isinstance(images[0], bytes):  # files, which say themselves that they are pictures
+        return images, None
+    if not isinstance(images[0], (str, np.str_)):
+        for at, item in enumerate(images):
+            _check_pixels(np.asarray(item), f"{rows.name}: the picture of row {at}")
+        return images, None
     if root is None:
         return [str(regular_file(path, "image")) for path in images], None
     found = []
-    for path in images:
+    for path in map(str, images):
         place = next((p for p in (root / path, Path(path)) if os.path.lexists(p)), root / path)
         if not place.resolve().is_relative_to(root.resolve()):
             return None, (
@@ -56,17 +64,25 @@ def image_paths(rows: RowSet, media_root: Path | None) -> tuple[list[str] | None
     return found, None
 
 
+def _check_pixels(pixels: NDArray[Any], what: str) -> None:
+    channels = {1, 3} & {pixels.shape[0], pixels.shape[-1]} if pixels.ndim == 3 else {1}
+    shaped = pixels.ndim in (2, 3) and pixels.size and channels
+    if not shaped or pixels.dtype.kind not in "biuf" or not np.isfinite(pixels).all():
+        raise InputError(
+            f"{what} is no picture: shape {pixels.shape} of {pixels.dtype}. Save (h, w) or "
+            "(h, w, 3), name another key with --image-col, or add --no-images."
+        )
+
+
 def encoded_rows(rows: RowSet, options: Any, console: Console) -> RowSet:
     """The rows as the small pretrained encoder sees them, and a line that says so."""
-    images: Sequence[Any] | None = rows.images
-    if images is not None and len(images) and isinstance(images[0], (str, np.str_)):
-        images, note = image_paths(rows, options.media_root)
-        if images is None:
-            raise InputError(note or f"{rows.name} holds no images.")
+    images, note = pictures(rows, options.media_root)
+    if images is None:
+        raise InputError(note or f"{rows.name} holds no images.")
     size = getattr(options, "size", None) or SIZE
     with console.progress("embed images") as bar:
         try:
-            found = encoded(images or (), size, bar)
+            found = encoded(images, size, bar)
         except InputError as error:
             if "vicinal[images]" not in str(error):
                 raise

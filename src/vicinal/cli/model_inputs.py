@@ -20,41 +20,13 @@ from vicinal.audits.pictures import floats, read_image
 from vicinal.capture import batches, evaluating
 from vicinal.checks import InputError
 from vicinal.cli.data_files import read_rows
-from vicinal.cli.image_rows import image_paths
+from vicinal.cli.image_rows import pictures
 from vicinal.cli.models import check_output, imported
 from vicinal.cli.row_set import RowSet, checked_labels
 from vicinal.cli.user_code import user_code
 from vicinal.cli.verbs import LARGEST, DataOptions, ImageOptions
 from vicinal.files import reading
 from vicinal.labels import labels_of
-
-
-def pictures(rows: RowSet, media_root: Path | None) -> tuple[Sequence[Any] | None, str | None]:
-    """The pictures of the rows and, if they may not be shown, a sentence that says why.
-
-    Paths in a data file are read below that file's folder or ``media_root``, and nowhere else:
-    whoever wrote the file may not choose what of this machine is put on a page.
-    """
-    images = rows.images
-    if images is None or not len(images):
-        return None, None
-    if isinstance(images[0], bytes):  # files, which say themselves that they are pictures
-        return images, None
-    if not isinstance(images[0], (str, np.str_)):
-        for at, item in enumerate(images):
-            _check_pixels(np.asarray(item), f"{rows.name}: the picture of row {at}")
-        return images, None
-    return image_paths(rows, media_root)
-
-
-def _check_pixels(pixels: NDArray[Any], what: str) -> None:
-    channels = {1, 3} & {pixels.shape[0], pixels.shape[-1]} if pixels.ndim == 3 else {1}
-    shaped = pixels.ndim in (2, 3) and pixels.size and channels
-    if not shaped or pixels.dtype.kind not in "biuf" or not np.isfinite(pixels).all():
-        raise InputError(
-            f"{what} is no picture: shape {pixels.shape} of {pixels.dtype}. Save (h, w) or "
-            "(h, w, 3), name another key with --image-col, or add --no-images."
-        )
 
 
 @dataclass(frozen=True)
@@ -228,12 +200,13 @@ def in_codes_of(names: list[str] | None, inputs: ModelInputs) -> ModelInputs:
         return inputs
     place = {name: code for code, name in enumerate(names)}
     new = [place.get(name, len(names) + at) for at, name in enumerate(inputs.classes)]
-    recode = torch.tensor(new)
-    if isinstance(inputs.data, tuple):
-        data: Any = (inputs.data[0], recode[inputs.data[1]])
-    else:
-        data = inputs.data.with_codes(recode[inputs.data.codes])
-    return replace(inputs, data=data, classes=names)
+    pairs = isinstance(inputs.data, tuple)
+    codes = torch.tensor(new)[inputs.data[1] if pairs else inputs.data.codes]
+    return replace(inputs, data=_with_codes(inputs.data, codes), classes=names)
+
+
+def _with_codes(data: Any, codes: Int[Tensor, " n"]) -> Any:
+    return (data[0], codes) if isinstance(data, tuple) else data.with_codes(codes)
 
 
 def relabeled(inputs: ModelInputs, rows: RowSet) -> ModelInputs:
@@ -241,10 +214,7 @@ def relabeled(inputs: ModelInputs, rows: RowSet) -> ModelInputs:
     place = {name: code for code, name in enumerate(inputs.classes or ())}
     assert rows.labels is not None
     found = [int(y) if inputs.classes is None else place[str(y)] for y in rows.labels.tolist()]
-    codes = torch.tensor(found)
-    if isinstance(inputs.data, tuple):
-        return replace(inputs, data=(inputs.data[0], codes), rows=rows)
-    return replace(inputs, data=inputs.data.with_codes(codes), rows=rows)
+    return replace(inputs, data=_with_codes(inputs.data, torch.tensor(found)), rows=rows)
 
 
 def check_fits(model: nn.Module, data: Any) -> None:

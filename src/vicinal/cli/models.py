@@ -47,54 +47,38 @@ class LoadedModel:
         return None if self.named is None else self.named.tokenize
 
 
-def load_model(
-    spec: str,
-    *,
-    weights: str | None = None,
-    arguments: Mapping[str, str] | None = None,
-    output: str | None = None,
-    trust_pickle: bool = False,
-    online: bool = False,
-) -> LoadedModel:
+def load_model(spec: str, options: ModelOptions) -> LoadedModel:
     """``pkg.module:factory``, ``file.py:factory``, ``model.ts``, ``model.pt2``, or by a name.
 
     Weights are read with ``weights_only=True``; a training checkpoint is unwrapped and prefixes of
-    parallel or compiled models removed, and the notes say so.
-
-    Parameters
-    ----------
-    spec : where the model comes from.
-    weights : a checkpoint for the model of a factory.
-    arguments : what the factory is called with; numbers, true, false and none are read as such.
-    output : which of several outputs is the model's, by key, attribute or position.
-    trust_pickle : read a checkpoint that holds pickled objects. They can run any code.
-    online : whether a named model (``hf:``, ``timm:``) may be downloaded.
+    parallel or compiled models removed, and the notes say so. A factory is called with the
+    ``name=value`` pairs: numbers, true, false and none are read as such.
     """
+    arguments = model_arguments(options.model_arg)
     if spec == OWN_ENCODER:
         from vicinal.audits.encoder import image_encoder  # late: with it come audits
 
         loaded = LoadedModel(image_encoder(), spec)
     elif is_named(spec):
-        found = named_model(spec, online)
-        notes = _loaded(found.model, weights, trust_pickle)
-        loaded = LoadedModel(found.model, spec, notes, named=found)
+        found = named_model(spec, options.online)
+        loaded = LoadedModel(found.model, spec, _loaded(found.model, options), named=found)
     elif ":" not in spec:
         loaded = _load_program(spec)
     else:
-        factory = _factory(spec)
-        model = _called(factory, spec, dict(arguments or {}))
-        loaded = LoadedModel(model, spec, _loaded(model, weights, trust_pickle))
-    if output is None:
+        model = _called(_factory(spec), spec, arguments)
+        loaded = LoadedModel(model, spec, _loaded(model, options))
+    if options.output is None:
         return loaded
-    return replace(loaded, model=ChosenOutput(loaded.model, output))
+    return replace(loaded, model=ChosenOutput(loaded.model, options.output))
 
 
-def _loaded(model: nn.Module, weights: str | None, trust_pickle: bool) -> tuple[str, ...]:
+def _loaded(model: nn.Module, options: ModelOptions) -> tuple[str, ...]:
     """What was said on loading a checkpoint into the model; nothing without one."""
+    weights = options.weights
     if not weights:
         return ()
     fix = "If it holds a whole pickled model that you trust, add --trust-pickle."
-    found = read_weights(weights, trust_pickle=trust_pickle, fix=fix)
+    found = read_weights(weights, trust_pickle=options.trust_pickle, fix=fix)
     return load_weights(model, found, Path(weights).name)
 
 
@@ -102,27 +86,20 @@ def model_of(spec: str, options: ModelOptions, console: Console) -> LoadedModel:
     """The model that a command was given; what there is to say about its weights is printed."""
     if spec.endswith(".pt2"):
         console.warn(EXECUTES.format(spec))
-    loaded = load_model(
-        spec,
-        weights=options.weights,
-        arguments=model_arguments(options.model_arg),
-        output=options.output,
-        trust_pickle=options.trust_pickle,
-        online=options.online,
-    )
+    loaded = load_model(spec, options)
     for note in loaded.notes:
         console.print(note)
     return loaded
 
 
-def model_arguments(pairs: Sequence[str] | None) -> dict[str, str]:
+def model_arguments(pairs: Sequence[str] | None) -> dict[str, Any]:
     """``name=value`` pairs of ``--model-arg`` by name."""
     found = {}
     for pair in pairs or ():
         name, equals, value = pair.partition("=")
         if not equals:
             raise InputError(f"--model-arg must be name=value, got {pair!r}.")
-        found[name] = value
+        found[name] = _value(value)
     return found
 
 
@@ -234,8 +211,7 @@ def _module_from_file(path: Path) -> Any:
     return module
 
 
-def _called(factory: Callable[..., Any], spec: str, arguments: dict[str, str]) -> nn.Module:
-    given = {key: _value(text) for key, text in arguments.items()}
+def _called(factory: Callable[..., Any], spec: str, given: dict[str, Any]) -> nn.Module:
     try:
         inspect.signature(factory).bind(**given)
     except ValueError:  # some classes of C tell no signature

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from vicinal.checks import InputError
-from vicinal.cli.user_code import described
+from vicinal.cli.user_code import user_code
 from vicinal.files import reading
 
 OWN_ENCODER = "efficientnet-lite0"  # vicinal.audits.encoder: our own code, from an extra
@@ -51,7 +51,8 @@ def named_model(spec: str, online: bool) -> NamedModel:
     """The model behind ``timm:name``, ``hf:folder-or-name`` or ``sentence-transformers:name``."""
     kind, _, name = spec.partition(":")
     made = {"timm": _timm, "hf": _hugging_face, "sentence-transformers": _sentences}[kind]
-    with _cache_alone(online), _explained(spec, online):
+    fix = "" if online else "Give a folder, or add --online to download it."
+    with _cache_alone(online), user_code(f"making --model {spec}", fix):
         return made(name, online)
 
 
@@ -68,18 +69,6 @@ def _cache_alone(online: bool) -> Iterator[None]:
             os.environ.pop("HF_HUB_OFFLINE", None)
         else:
             os.environ["HF_HUB_OFFLINE"] = before
-
-
-@contextmanager
-def _explained(spec: str, online: bool) -> Iterator[None]:
-    """What a library says when it cannot make the model, with what to do."""
-    try:
-        yield
-    except InputError:
-        raise
-    except Exception as error:
-        hint = "" if online else " Give a folder, or add --online to download it."
-        raise InputError(f"--model {spec} could not be made: {described(error)}.{hint}") from error
 
 
 def _needed(module: str, kind: str) -> Any:

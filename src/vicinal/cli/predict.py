@@ -20,8 +20,7 @@ from vicinal.audits.entangled_layers import compact
 from vicinal.audits.files import cell, csv_text
 from vicinal.capture import capture
 from vicinal.checks import InputError
-from vicinal.cli.clock import Clock
-from vicinal.cli.console import Console, json_text
+from vicinal.cli.console import Clock, Console, in_columns, json_text
 from vicinal.cli.data_files import read_rows
 from vicinal.cli.image_rows import encoded_rows
 from vicinal.cli.model_inputs import ImageReading, check_fits, model_inputs
@@ -118,11 +117,7 @@ def as_table(answers: Sequence[dict[str, Any]]) -> list[str]:
         sure, credible = f"{a['confidence']:.3f}", f"{a['credibility']:.3f}"
         far = f"{a['near_percentile']:.0f} %"
         lines.append([a["id"], a["label"], sure, credible, far, a["verdict"], a["reason"]])
-    widths = [max(len(line[at]) for line in lines) for at in range(len(lines[0]) - 1)] + [0]
-    return [
-        "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
-        for line in lines
-    ]
+    return in_columns(lines)
 
 
 class AnswerWriter:

@@ -10,30 +10,36 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vicinal.capture.row_files import EMBEDDING_KEYS as EMBEDDING_KEYS
-from vicinal.capture.row_files import ID_KEYS as ID_KEYS
-from vicinal.capture.row_files import LABEL_KEYS as LABEL_KEYS
-from vicinal.capture.row_files import LOGIT_KEYS as LOGIT_KEYS
+from vicinal.capture.row_files import EMBEDDING_KEYS, ID_KEYS, LABEL_KEYS
 from vicinal.checks import InputError, check_choice, closest
+from vicinal.cli.verbs import DataOptions
 from vicinal.files import fingerprint
 
 # The names under which people keep what rows look like.
 IMAGE_KEYS = ("images", "image", "thumbnails")
-TEXT_KEYS = ("text", "texts", "sentence", "sentences")
 PATH_KEYS = ("paths", "path", "filepath", "file", "filename", "file_name")
+TEXT_KEYS = ("text", "texts", "sentence", "sentences")
+USUAL = {"embedding_key": EMBEDDING_KEYS, "label_key": LABEL_KEYS, "id_col": ID_KEYS,
+         "image_col": (*IMAGE_KEYS, *PATH_KEYS), "text_col": TEXT_KEYS}  # fmt: skip
 POOLS = ("mean", "max", "flatten")
 
 
 def pick(
-    table: Mapping[str, Any], asked: str | None, usual: Iterable[str], name: str, option: str
+    table: Mapping[str, Any],
+    options: DataOptions,
+    what: str,
+    name: str,
+    usual: Iterable[str] | None = None,
 ) -> str | None:
-    """The key the user named, or the first usual one; a name that is not there is an error."""
+    """The key that an option names, or the first usual one; one that is not there is an error."""
+    asked: str | None = getattr(options, what)
     if asked is None:
-        return next((key for key in usual if key in table), None)
+        known = USUAL[what] if usual is None else usual
+        return next((key for key in known if key in table), None)
     if asked in table:
         return asked
     near = closest(asked, table)
-    hint = f" Did you mean {option} {near[0]}?" if near else ""
+    hint = f" Did you mean --{what.replace('_', '-')} {near[0]}?" if near else ""
     raise InputError(f"{name} has no key {asked!r} (keys: {', '.join(table)}).{hint}")
 
 

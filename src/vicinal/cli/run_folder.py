@@ -30,10 +30,7 @@ from vicinal.audits.files import (
 from vicinal.audits.pictures import media_of_images
 from vicinal.audits.record import Audit, Media
 from vicinal.checks import InputError
-from vicinal.cli.advice import CLEANED as CLEANED
-from vicinal.cli.advice import CONFIG as CONFIG
-from vicinal.cli.advice import HEAD as HEAD
-from vicinal.cli.advice import predict_command
+from vicinal.cli.advice import CONFIG, HEAD, predict_command
 from vicinal.cli.arrays import open_npz
 from vicinal.cli.folders import (
     FORMAT,
@@ -46,7 +43,7 @@ from vicinal.cli.folders import (
     replacing,
     write_json,
 )
-from vicinal.cli.model_inputs import pictures
+from vicinal.cli.image_rows import pictures
 from vicinal.cli.row_set import RowSet
 from vicinal.files import reading, regular_file, remove_tree, write_atomically
 from vicinal.report import save_report

@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from vicinal.checks import InputError
-from vicinal.files import reading, regular_file
+from vicinal.files import arrow, reading, regular_file
 
 INFO, STATE, SPLITS = "dataset_info.json", "state.json", "dataset_dict.json"
+NEEDED = "a saved data set is read with pyarrow"
 Table = dict[str, list[Any]]
 
 
@@ -44,16 +45,16 @@ def saved_table(path: Path) -> Table:
     listed = [str(each["filename"]) for each in state.get("_data_files", [])]
     names = listed or sorted(file.name for file in path.glob("*.arrow"))
     tables = [_arrow(regular_file(path / name, "part", within=path)) for name in names]
-    arrow = _pyarrow().concat_tables(tables)
+    whole = arrow(NEEDED).concat_tables(tables)
     info = _json(path, INFO).get("features") if (path / INFO).is_file() else None
-    return columns_in(arrow, info)
+    return columns_in(whole, info)
 
 
-def columns_in(arrow: Any, features: Mapping[str, Any] | None = None) -> Table:
+def columns_in(table: Any, features: Mapping[str, Any] | None = None) -> Table:
     """Columns of an Arrow table as lists, as the features say; its own, unless they are given."""
-    known = features if features is not None else _own_features(arrow.schema)
+    known = features if features is not None else _own_features(table.schema)
     return {
-        name: _values(arrow[name].to_pylist(), known.get(name), name) for name in arrow.column_names
+        name: _values(table[name].to_pylist(), known.get(name), name) for name in table.column_names
     }
 
 
@@ -103,20 +104,9 @@ def _json(folder: Path, name: str) -> dict[str, Any]:
 
 def _arrow(path: Path) -> Any:
     """The rows of one part, in either of Arrow's two forms."""
-    pyarrow = _pyarrow()
+    pyarrow = arrow(NEEDED)
     with reading(path, "Save the data set again."), pyarrow.OSFile(str(path)) as file:
         start = file.read(6)
         file.seek(0)
         form = pyarrow.ipc.open_file if start == b"ARROW1" else pyarrow.ipc.open_stream
         return form(file).read_all()
-
-
-def _pyarrow() -> Any:
-    try:
-        import pyarrow
-        import pyarrow.ipc
-    except ImportError:
-        raise InputError(
-            "a saved data set is read with pyarrow: pip install 'vicinal[parquet]'."
-        ) from None
-    return pyarrow

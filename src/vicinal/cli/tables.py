@@ -17,19 +17,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vicinal.checks import InputError
-from vicinal.cli.row_set import (
-    EMBEDDING_KEYS,
-    ID_KEYS,
-    IMAGE_KEYS,
-    LABEL_KEYS,
-    PATH_KEYS,
-    TEXT_KEYS,
-    RowSet,
-    pick,
-)
+from vicinal.cli.row_set import IMAGE_KEYS, PATH_KEYS, USUAL, RowSet, pick
 from vicinal.cli.saved_datasets import columns_in, saved_table
 from vicinal.cli.verbs import DataOptions
-from vicinal.files import reading, reason, regular_file
+from vicinal.files import arrow, reading, reason, regular_file
 
 TABLES = (".csv", ".tsv", ".jsonl", ".parquet")
 
@@ -62,13 +53,7 @@ def _table_in(path: Path) -> dict[str, list[Any]]:
         return saved_table(path)
     ending = path.suffix.lower()
     if ending == ".parquet":
-        try:
-            import pyarrow.parquet as parquet  # an extra
-        except ImportError:
-            raise InputError(
-                "reading .parquet needs pyarrow: pip install 'vicinal[parquet]'."
-            ) from None
-        table = parquet.read_table(path)
+        table = arrow("reading .parquet needs pyarrow").parquet.read_table(path)
         _check_unique(table.column_names)
         return columns_in(table)
     if ending == ".jsonl":
@@ -123,18 +108,17 @@ def _check_heading(names: list[str]) -> None:
 def _from_table(path: Path, table: Mapping[str, list[Any]], options: DataOptions) -> RowSet:
     """The embedding list column, or all numeric columns that are nothing else."""
     name = path.name
-    label = pick(table, options.label_key, LABEL_KEYS, name, "--label-key")
+    label = pick(table, options, "label_key", name)
     if label is not None and not any(value is not None for value in table[label]):
         label, table = None, {key: table[key] for key in table if key != label}
-    ident = pick(table, options.id_col, ID_KEYS, name, "--id-col")
+    ident, text = pick(table, options, "id_col", name), pick(table, options, "text_col", name)
     pictures = (key for key in IMAGE_KEYS if isinstance(table.get(key, [0])[0], (bytes, str)))
-    image = pick(table, options.image_col, (*PATH_KEYS, *pictures), name, "--image-col")
-    text = pick(table, options.text_col, TEXT_KEYS, name, "--text-col")
+    image = pick(table, options, "image_col", name, (*PATH_KEYS, *pictures))
     taken = {label, ident, image, text}
-    usual = [key for key in EMBEDDING_KEYS if key in table and _is_vector(table[key][0])]
+    usual = [k for k in USUAL["embedding_key"] if k in table and _is_vector(table[k][0])]
     lists = [key for key in table if key not in taken and isinstance(table[key][0], list)]
     usual = usual or (lists if len(lists) == 1 else [])  # one column of lists is what is meant
-    vector = pick(table, options.embedding_key, usual, name, "--embedding-key")
+    vector = pick(table, options, "embedding_key", name, usual)
     features: tuple[str, ...] = ()
     numeric = [key for key in table if key not in taken and _is_numeric(table[key])]
     if vector:

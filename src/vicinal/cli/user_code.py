@@ -31,9 +31,14 @@ def remember(path: str | None) -> None:
 
 def is_theirs(error: BaseException) -> bool:
     """Whether an error came through code that the command line named, or what lies beside it."""
-    files = {frame.filename for frame in traceback.extract_tb(error.__traceback__)}
-    own = [file for file in files if not file.startswith((*_LIBRARIES, "<"))]
-    return any(str(Path(file).resolve()).startswith(tuple(_THEIRS)) for file in own)
+    files = {frame.filename for frame in _own_frames(error)}
+    return any(str(Path(file).resolve()).startswith(tuple(_THEIRS)) for file in files)
+
+
+def _own_frames(error: BaseException) -> list[traceback.FrameSummary]:
+    """Lines that are no library's, of ours or of others."""
+    frames = traceback.extract_tb(error.__traceback__)
+    return [frame for frame in frames if not frame.filename.startswith((*_LIBRARIES, "<"))]
 
 
 @contextmanager
@@ -63,9 +68,5 @@ def place_of(error: BaseException) -> str | None:
     """``net.py, line 3``: the last line of the user's that the error passed; None without any."""
     if isinstance(error, SyntaxError) and error.filename:
         return f"{error.filename}, line {error.lineno}"
-    lines = [
-        frame
-        for frame in traceback.extract_tb(error.__traceback__)
-        if not frame.filename.startswith((*_LIBRARIES, "<"))
-    ]
+    lines = _own_frames(error)
     return f"{lines[-1].filename}, line {lines[-1].lineno}" if lines else None

@@ -27,6 +27,16 @@ FORMAT = "vicinal-head"
 VERSION = 1
 
 
+class Kept:
+    """What can be kept in a file."""
+
+    def save(self: Any, path: str | Path) -> Path:
+        """Write a ``.vic`` file (safetensors and JSON, never pickle); ``vicinal.load`` reads it."""
+        from vicinal.confidence.head_file import save  # it imports every head
+
+        return save(self, path)
+
+
 def write(path: str | Path, kind: str, tensors: dict[str, Tensor], facts: dict[str, Any]) -> Path:
     """Write one head; ``facts`` is plain JSON."""
     tensors = {name: value.detach().cpu().contiguous() for name, value in tensors.items()}

@@ -35,8 +35,15 @@ from sklearn.base import BaseEstimator
 from sklearn.exceptions import NotFittedError
 from torch import Tensor
 
-from vicinal.checks import InputError, as_tensor, check_choice, check_distributions, check_finite
-from vicinal.labels import Labels, codes_of
+from vicinal.checks import (
+    InputError,
+    as_tensor,
+    check_choice,
+    check_distributions,
+    check_finite,
+    check_share,
+)
+from vicinal.labels import known_codes
 
 SCORES = ("lac", "aps", "raps", "dknn")
 
@@ -47,11 +54,6 @@ class Calibration(NamedTuple):
     scores: Float[Tensor, " m"]
     classes: Int[Tensor, " m"]
     mondrian: bool
-
-
-def check_alpha(alpha: float) -> None:
-    if not hasattr(alpha, "__float__") or not 0 < alpha < 1:
-        raise InputError(f"`alpha` must lie strictly between 0 and 1, got {alpha!r}.")
 
 
 def warn_of_missing_classes(codes: Int[Tensor, " m"], classes: NDArray[Any]) -> None:
@@ -182,7 +184,7 @@ class ConformalSets(BaseEstimator):
         """Remember the scores of held-out rows with their true labels."""
         check_choice(self.score, "score", SCORES)
         check_choice(self.empty, "empty", ("keep", "top"))
-        check_alpha(self.alpha)
+        check_share(self.alpha, "alpha")
         numbers = hasattr(self.k_reg, "__float__") and hasattr(self.lam, "__float__")
         if not numbers or not 0 <= self.k_reg < math.inf or not 0 <= self.lam < math.inf:
             raise InputError(
@@ -191,13 +193,9 @@ class ConformalSets(BaseEstimator):
             )
         self.classes_ = np.asarray(self.base.classes_)
         scores = self._scores(X, stream=0)
-        codes = codes_of(y, len(scores), Labels(self.classes_))
-        unknown = (codes < 0).nonzero().flatten()
-        if len(unknown):
-            raise InputError(
-                f"`y` row {int(unknown[0])} holds a label the base classifier does not know. "
-                "No set could hold it: leave such rows out, or fit the base with that class."
-            )
+        unknown = "holds {}, which the base classifier does not know. No set could hold it: "
+        unknown += "leave such rows out, or fit the base with that class."
+        codes = known_codes(y, len(scores), self.classes_, unknown)
         own = scores.gather(1, codes[:, None]).squeeze(1)
         self.calibration_ = Calibration(own, codes, bool(self.mondrian))
         if self.mondrian:
@@ -215,7 +213,7 @@ class ConformalSets(BaseEstimator):
     def prediction_sets(self, X: Any, alpha: float | None = None) -> Any:
         """(n, c) bool: the labels with p > alpha; ``forced_`` counts rows given their top label."""
         alpha = self.alpha if alpha is None else alpha
-        check_alpha(alpha)
+        check_share(alpha, "alpha")
         p, scores = self._ranked(X)
         sets: Bool[Tensor, "n c"] = p > alpha
         top = torch.zeros_like(sets).scatter_(1, scores.argmin(1, keepdim=True), True)

@@ -24,14 +24,21 @@ from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
-from vicinal.checks import InputError, as_matrix, check_choice, check_k, closest, same_kind
+from vicinal.checks import (
+    InputError,
+    as_matrix,
+    check_choice,
+    check_k,
+    check_share,
+    closest,
+    same_kind,
+)
 from vicinal.confidence.conformal import (
     Calibration,
-    check_alpha,
     conformal_p_values,
     warn_of_missing_classes,
 )
-from vicinal.labels import Labels, codes_of, labels_of, named
+from vicinal.labels import hard_labels_of, known_codes, named
 from vicinal.neighbors.distances import METRICS
 from vicinal.neighbors.neighborhood import Neighborhood
 from vicinal.neighbors.search import Search, make_search
@@ -103,9 +110,7 @@ class DeepKNN(BaseEstimator):
         rows = _matrices(layers)
         n = len(next(iter(rows.values())))
         check_k(self.k, n, "k", "the support")
-        labels = labels_of(y, n)
-        if labels.soft:
-            raise InputError("`y` must be hard labels: DeepKNN counts neighbors. Pass y.argmax(1).")
+        labels = hard_labels_of(y, n, "DeepKNN counts neighbors")
         self.classes_ = labels.classes
         self.support_labels_ = labels.codes
         self.searches_: dict[str, Search] = {
@@ -120,13 +125,8 @@ class DeepKNN(BaseEstimator):
         check_is_fitted(self)
         rows = self._rows(layers)
         n = len(next(iter(rows.values())))
-        codes, mondrian = codes_of(y, n, Labels(self.classes_)), bool(self.mondrian)
-        if bool((codes < 0).any()):
-            row = int((codes < 0).nonzero()[0])
-            raise InputError(
-                f"`y` row {row} holds a label that the support does not. "
-                "Credibility is about the support's classes: leave such rows out."
-            )
+        unknown = "holds {}, which the support does not. Leave such rows out."
+        codes, mondrian = known_codes(y, n, self.classes_, unknown), bool(self.mondrian)
         neighborhoods, against = self._counts(rows)
         self._warn_of_support_rows(rows, neighborhoods)
         if mondrian:
@@ -192,7 +192,7 @@ class DeepKNN(BaseEstimator):
 
     def prediction_sets(self, layers: Any, alpha: float = 0.1) -> Bool[Tensor, "n c"]:
         """Labels with p > alpha: they hold the true one with chance at least 1 − alpha."""
-        check_alpha(alpha)
+        check_share(alpha, "alpha")
         return self.p_values(layers) > alpha
 
     def _ranks(self, strange: Tensor, layer: str | None = None) -> Float[Tensor, "n c"]:

@@ -14,7 +14,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property, partial
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,13 +22,10 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from vicinal.checks import InputError, as_matrix, as_tensor, check_pair, check_share, same_kind
-from vicinal.confidence.bundle import write
-from vicinal.confidence.familiarity import Familiarity, Surroundings
-from vicinal.confidence.held_out_familiarity import held_out_scores
-from vicinal.confidence.linear_file import ned_linear_state
+from vicinal.confidence.bundle import Kept
+from vicinal.confidence.familiarity import Familiarity, Surroundings, held_out_scores
 from vicinal.confidence.made_from import MadeFrom
 from vicinal.confidence.ned.classifier import NEDClassifier
-from vicinal.confidence.ned.file import ned_state
 from vicinal.confidence.ned.fit import fit_recipe
 from vicinal.confidence.ned.posterior import best_class, ned_log_probs
 from vicinal.confidence.ned_linear import NEDLinear
@@ -82,7 +78,7 @@ class Judgement(Prediction):
         return {name: int((self.verdict == name).sum()) for name in VERDICTS}
 
 
-class TrustHead:
+class TrustHead(Kept):
     """NED with the standards of held-out rows; ``fit`` makes one, ``predict`` judges new rows.
 
     ``model`` is a NED, or a NED and a linear part together; ``ned`` is the one whose neighbors are
@@ -243,23 +239,6 @@ class TrustHead:
         self.standards = measure(self.model, (X, y), self.standards.target_accuracy, self._rate)
         self._linear_stale = ()
         return self
-
-    def save(self, path: str | Path) -> Path:
-        """Write a ``.vic`` file: safetensors and JSON, never pickle."""
-        kind, (tensors, facts) = "head", ned_state(self.ned)
-        if isinstance(self.model, NEDLinear):
-            kind, (tensors, facts) = "head_linear", ned_linear_state(self.model)
-            facts["linear_stale"] = list(self._linear_stale)
-        held = {item.name: getattr(self.standards, item.name) for item in fields(Standards)}
-        familiar = held.pop("familiarity")
-        if familiar is not None:
-            held |= {"familiar_parts": familiar.ranks.parts, "familiar": familiar.ranks.combined}
-            facts["familiarity"] = {"parts": list(familiar.parts), "rate": familiar.rate}
-        arrays = {f"held_{k}": v for k, v in held.items() if isinstance(v, Tensor)}
-        threshold = torch.tensor([held.pop("threshold")], dtype=torch.float64)
-        facts["made_from"] = self.made_from.to_dict()
-        facts["standards"] = {k: v for k, v in held.items() if not isinstance(v, Tensor)}
-        return write(path, kind, {**tensors, **arrays, "held_threshold": threshold}, facts)
 
     def _check_known(self, y: Any) -> None:
         """A linear part has a column for each class it was fitted to, and no other."""

@@ -29,7 +29,7 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
-from vicinal.checks import InputError, check_choice, check_k, same_kind
+from vicinal.checks import InputError, check_choice, check_k, number_or_fit, same_kind
 from vicinal.confidence.support import LabeledSupport, check_announced, rows_of
 from vicinal.labels import labels_of, log_class_shares, named
 from vicinal.neighbors.distances import plain_distances
@@ -163,7 +163,8 @@ class KNNClassifier(ClassifierMixin, BaseEstimator):
 
     def _counted(self) -> KNNClassifier:
         """What follows from the support: classes, their shares, the smoothing."""
-        labels, given = self.support_.labels, self._given_smoothing()
+        labels = self.support_.labels
+        given = number_or_fit(self.smoothing, "smoothing", math.inf)
         self.classes_: NDArray[Any] = labels.classes
         self.log_shares_ = log_class_shares(labels.codes, len(labels.classes))
         self.smoothing_ = 0.0
@@ -222,15 +223,4 @@ class KNNClassifier(ClassifierMixin, BaseEstimator):
         if rows == 1 and self.k != 1:
             raise InputError(f"`k`={self.k} but the support has 1 sample. Pass more rows, or k=1.")
         check_k(self.k, rows, "k", "the support")
-        self._given_smoothing()
-
-    def _given_smoothing(self) -> float | None:
-        """The number that was given; None where it is to be fitted."""
-        if isinstance(self.smoothing, str):
-            check_choice(self.smoothing, "smoothing", ("fit",))
-            return None
-        if not hasattr(self.smoothing, "__float__") or not 0 <= self.smoothing < math.inf:
-            raise InputError(
-                f"`smoothing` must be 'fit' or a number of at least 0, got {self.smoothing!r}."
-            )
-        return float(self.smoothing)
+        number_or_fit(self.smoothing, "smoothing", math.inf)

@@ -22,7 +22,6 @@ each step starting where the last one ended, until held-out rows object.
 from __future__ import annotations
 
 import math
-from pathlib import Path
 from typing import Any, NamedTuple, Self
 
 import numpy as np
@@ -35,10 +34,10 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from vicinal.checks import InputError, as_tensor, check_positive, same_kind
-from vicinal.confidence.bundle import write
+from vicinal.confidence.bundle import Kept
 from vicinal.confidence.minimum import Vector, minimum
 from vicinal.confidence.support import rows_of
-from vicinal.labels import Labels, folds_of, labels_of, named
+from vicinal.labels import folds_of, hard_labels_of, named
 
 PATH = tuple(10.0**-e for e in range(2, 9))  # λ, strong to weak
 LEAST_GAIN = 1e-3  # nats: less is not worth a weaker λ
@@ -205,7 +204,7 @@ def calibrated(log_probs: Float[Tensor, "n c"], codes: Int[Tensor, " n"]) -> tup
     return math.exp(found.x), float(found.fun)
 
 
-class LinearClassifier(ClassifierMixin, BaseEstimator):
+class LinearClassifier(Kept, ClassifierMixin, BaseEstimator):
     """Logistic regression with λ by cross-validation and a temperature fitted out of fold.
 
     Parameters
@@ -230,7 +229,15 @@ class LinearClassifier(ClassifierMixin, BaseEstimator):
     def fit(self, X: Any, y: Any) -> Self:
         """Fit rows ``X`` with labels ``y`` (n,); soft labels are refused."""
         x = rows_of(self, X, reset=True).double()
-        labels = self._checked(labels_of(y, len(x)))
+        labels = hard_labels_of(y, len(x), "a linear head is fitted to one class per row")
+        if len(x) < 2:
+            raise InputError(
+                "a linear head needs at least 2 rows, got 1 sample: nothing could be held out."
+            )
+        if isinstance(self.folds, bool) or not isinstance(self.folds, int) or self.folds < 2:
+            raise InputError(f"`folds` must be a whole number of at least 2, got {self.folds!r}.")
+        if self.l2 is not None:
+            check_positive(self.l2, "l2")
         codes, count = labels.codes, len(labels.classes)
         fold = folds_of(codes, min(self.folds, len(x)))
         held = fold[:, None] == torch.arange(int(fold.max()) + 1)
@@ -268,29 +275,6 @@ class LinearClassifier(ClassifierMixin, BaseEstimator):
         """The most probable class; the temperature has no say in it."""
         best = as_tensor(self.logits(X), "logits").argmax(1)
         return named(self.classes_, best, X)
-
-    def save(self, path: str | Path) -> Path:
-        """Write a ``.vic`` file (safetensors and JSON, never pickle); ``vicinal.load`` reads it."""
-        from vicinal.confidence.linear_file import linear_state  # it imports this file
-
-        check_is_fitted(self)
-        return write(path, "linear", *linear_state(self))
-
-    def _checked(self, labels: Labels) -> Labels:
-        if labels.soft:
-            raise InputError(
-                "`y` is soft labels (n, c), but the linear head is fitted to hard ones. "
-                "Pass y.argmax(1)."
-            )
-        if len(labels.codes) < 2:
-            raise InputError(
-                "a linear head needs at least 2 rows, got 1 sample: nothing could be held out."
-            )
-        if isinstance(self.folds, bool) or not isinstance(self.folds, int) or self.folds < 2:
-            raise InputError(f"`folds` must be a whole number of at least 2, got {self.folds!r}.")
-        if self.l2 is not None:
-            check_positive(self.l2, "l2")
-        return labels
 
 
 def _out_of_fold(problem: Problem, weights: Tensor, rows: Tensor, fold: Tensor) -> Tensor:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from copy import copy
 from dataclasses import dataclass, fields, replace
-from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
@@ -15,9 +14,9 @@ from sklearn.base import BaseEstimator, ClassifierMixin, clone
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor, nn
 
-from vicinal.checks import InputError, as_tensor, same_kind
+from vicinal.checks import InputError, as_tensor, check_choice, number_or_fit, same_kind
 from vicinal.confidence.blend import Blend, blended_log_probs, fit_blend, linear_share
-from vicinal.confidence.bundle import write
+from vicinal.confidence.bundle import Kept
 from vicinal.confidence.linear import LinearClassifier
 from vicinal.confidence.ned.classifier import NEDClassifier
 from vicinal.confidence.ned.effects import LabelEffects
@@ -46,7 +45,7 @@ class BlendedEffects(LabelEffects):
     exact_for: str = "the neighbors; the linear part is held as it was fitted"
 
 
-class NEDLinear(ClassifierMixin, BaseEstimator):
+class NEDLinear(Kept, ClassifierMixin, BaseEstimator):
     """NED and a linear head as one: the neighbors are shown, and what the linear part carries.
 
     Parameters
@@ -224,12 +223,10 @@ class NEDLinear(ClassifierMixin, BaseEstimator):
         log_before = log_before.cpu()[query]
         was, now = log_before.argmax(1), log_after.argmax(1)
         changed = near.edit[(was != now).numpy()]
+        kept = {name: getattr(near, name) for name in ("ids", "touched", "edit", "query")}
         return BlendedEffects(
-            ids=near.ids,
-            touched=near.touched,
+            **kept,
             changed=np.bincount(changed, minlength=len(near.ids)),
-            edit=near.edit,
-            query=near.query,
             before=self.classes_[was.numpy()],
             after=self.classes_[now.numpy()],
             p_before=_at(log_before, was),
@@ -242,13 +239,6 @@ class NEDLinear(ClassifierMixin, BaseEstimator):
         """A differentiable ``nn.Module``: embeddings to class log-probabilities; a snapshot."""
         check_is_fitted(self)
         return NEDLinearHead(self)
-
-    def save(self, path: str | Path) -> Path:
-        """Write a ``.vic`` file (safetensors and JSON, never pickle); ``vicinal.load`` reads it."""
-        from vicinal.confidence.linear_file import ned_linear_state  # it imports this file
-
-        check_is_fitted(self)
-        return write(path, "ned_linear", *ned_linear_state(self))
 
     @property
     def oof_log_proba_(self) -> NDArray[np.float64]:
@@ -265,23 +255,18 @@ class NEDLinear(ClassifierMixin, BaseEstimator):
         return self.ned_.log_probs_of(neighborhood), log_linear.cpu()
 
     def _given(self) -> tuple[tuple[float, float] | None, float | None]:
-        weights, background = self.weights, self.background
-        if not isinstance(weights, str):
-            pair = as_tensor(weights, "weights").double()
-            if pair.shape != (2,) or not bool((pair.isfinite() & (pair >= 0)).all()):
-                raise InputError(
-                    f"`weights` must be 'fit' or two numbers (a, b) of at least 0, got {weights!r}."
-                )
-            weights = (float(pair[0]), float(pair[1]))
-        elif weights != "fit":
-            raise InputError(f"`weights` must be 'fit' or two numbers (a, b), got {weights!r}.")
-        if isinstance(background, str):
-            if background != "fit":
-                raise InputError(f"`background` must be 'fit' or a number, got {background!r}.")
-        elif not isinstance(background, (int, float, np.number)) or not 0 <= background < 1:
-            raise InputError(f"`background` must lie between 0 and 1, got {background!r}.")
-        fit_both = weights if weights != "fit" else None
-        return fit_both, None if background == "fit" else float(background)
+        """The weights and the background; None for what is to be fitted."""
+        background = number_or_fit(self.background, "background", 1)
+        given = self.weights
+        if isinstance(given, str):
+            check_choice(given, "weights", ("fit",))
+            return None, background
+        pair = as_tensor(given, "weights").double()
+        if pair.shape != (2,) or not bool((pair.isfinite() & (pair >= 0)).all()):
+            raise InputError(
+                f"`weights` must be 'fit' or two numbers (a, b) of at least 0, got {given!r}."
+            )
+        return (float(pair[0]), float(pair[1])), background
 
 
 class NEDLinearHead(nn.Module):

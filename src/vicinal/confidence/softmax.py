@@ -31,7 +31,7 @@ from torch import Tensor
 from vicinal.checks import InputError, as_matrix, as_tensor, same_kind
 from vicinal.confidence.support import rows_of
 from vicinal.evaluation.outliers import energy_score, max_softmax_score
-from vicinal.labels import Labels, codes_of, labels_of, named
+from vicinal.labels import hard_labels_of, known_codes, named
 
 _REACH = math.log(1e4)  # the bracket: logits' spread times or divided by this much
 
@@ -102,17 +102,10 @@ class TemperatureScaling(ClassifierMixin, BaseEstimator):
     def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
         """Fit T to logits ``X`` (n, c) and labels, each row weighed where weights are given."""
         z = rows_of(self, X, reset=True)
-        labels = labels_of(y, len(z))
-        if labels.soft:
-            raise InputError("`y` must be class labels (n,), got soft labels. Pass y.argmax(1).")
+        labels = hard_labels_of(y, len(z), "each names a column")
         self.classes_ = self._names(labels.classes, z.shape[1])
-        columns = codes_of(y, len(z), Labels(self.classes_))
-        unknown = (columns < 0).nonzero().flatten().tolist()
-        if unknown:
-            raise InputError(
-                f"`y` row {unknown[0]} is {y[unknown[0]]!r}, not one of the {len(self.classes_)} "
-                "`classes` of the columns."
-            )
+        unknown = f"is {{}}, not one of the {len(self.classes_)} `classes` of the columns."
+        columns = known_codes(y, len(z), self.classes_, unknown)
         weight = _weights(sample_weight, z)
         z = self._scores(z.double())
         self.temperature_, self.at_bound_ = fit_softmax_temperature(z, columns.to(z.device), weight)

@@ -347,15 +347,6 @@ def rows_of(estimator: Any, X: Any, *, reset: bool = False) -> Float[Tensor, "n 
     return x
 
 
-def fit_in_parts(estimator: Any, X: Any, y: Any, classes: Any = None) -> Any:
-    """``fit`` at the first call, ``add`` at the next; new classes may come at any.
-
-    ``classes``: what scikit-learn lets one announce; labels are checked against it.
-    """
-    check_announced(y, classes)
-    return estimator.add(X, y) if hasattr(estimator, "support_") else estimator.fit(X, y)
-
-
 def check_announced(y: Any, classes: Any) -> None:
     """scikit-learn's ``partial_fit(..., classes)``: no label but those."""
     if classes is None:

@@ -26,7 +26,7 @@ from torch import Tensor
 
 from vicinal.checks import InputError, check_choice, check_k, check_share, same_kind
 from vicinal.confidence.support import rows_of
-from vicinal.labels import Labels, codes_of, labels_of, named
+from vicinal.labels import hard_labels_of, known_codes, named
 from vicinal.neighbors.distances import METRICS
 from vicinal.neighbors.search import Search, leave_one_out, make_search
 
@@ -76,9 +76,7 @@ class TrustScore(BaseEstimator):
         if self.alpha != 0:
             check_share(self.alpha, "alpha")
         x = rows_of(self, X, reset=True)
-        labels = labels_of(y, len(x))
-        if labels.soft:
-            raise InputError("`y` must be hard labels: a row belongs to one class. Pass argmax(1).")
+        labels = hard_labels_of(y, len(x), "a row belongs to one class")
         self.classes_ = labels.classes
         self.searches_: list[Search] = []
         self.kept_ = np.ones(len(x), dtype=bool)
@@ -103,13 +101,8 @@ class TrustScore(BaseEstimator):
         """The trust in each predicted label ``y``; larger is more trusted. Not an accuracy."""
         check_is_fitted(self)
         d = self._distances(X)
-        codes = codes_of(y, len(d), Labels(self.classes_))
-        if bool((codes < 0).any()):
-            row = int((codes < 0).nonzero()[0])
-            raise InputError(
-                f"`y` row {row} predicts a label that has no support row. "
-                "Fit TrustScore on rows of every class the classifier can predict."
-            )
+        unknown = "predicts {}, which has no support row. Fit on rows of every class there is."
+        codes = known_codes(y, len(d), self.classes_, unknown)
         if d.shape[1] == 1:
             raise InputError(
                 "the support has one class only, so there is no other class to compare with."

@@ -166,7 +166,8 @@ def by_confidence(c: FloatArray, hit: BoolArray) -> tuple[FloatArray, BoolArray]
 def bin_slices(c: FloatArray, bins: int, scheme: str) -> list[slice]:
     """Where each bin starts and ends in the sorted confidences."""
     check_choice(scheme, "scheme", SCHEMES)
-    check_whole(bins, "bins", 1)
+    if isinstance(bins, bool) or not isinstance(bins, (int, np.integer)) or bins < 1:
+        raise InputError(f"`bins` must be a whole number of at least 1, got {bins!r}.")
     if scheme == "width":
         # b/M rounded to the confidences' own kind: 3/10 in float32 is an edge, not just above it
         inner = (np.arange(1, bins) / bins).astype(c.dtype)

@@ -27,7 +27,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from vicinal.checks import InputError, as_matrix
-from vicinal.evaluation.inputs import as_classes, exact_sum, row_order
+from vicinal.evaluation.inputs import as_classes, by_class, exact_sum
 from vicinal.neighbors.distances import pairwise_distances
 from vicinal.neighbors.temperature import chance_level, optimal_temperature
 from vicinal.neighbors.tiles.masses import log_masses
@@ -109,9 +109,7 @@ def _layer(name: str, rows: Any, labels: Any, metric: str) -> LayerEntanglement:
     x = as_matrix(rows, name).detach().cpu().double()
     y = as_classes(labels, len(x), "labels")
     if len(np.unique(y)) < len(y):
-        # one order of summation, however the rows came
-        order = torch.from_numpy(np.lexsort((row_order(x.numpy()), y)))
-        x, target = x[order], torch.from_numpy(y[order.numpy()])
+        x, target = by_class(x, y)
         temperature = optimal_temperature(x, target, metric=metric)
         mass = log_masses(x, target, temperature=temperature, metric=metric)
         loss = float((mass.all - mass.own)[torch.isfinite(mass.own)].mean())

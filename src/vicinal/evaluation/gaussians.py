@@ -21,13 +21,12 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
 
-import numpy as np
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
 from vicinal.checks import as_matrix
-from vicinal.evaluation.inputs import as_classes, row_order
+from vicinal.evaluation.inputs import as_classes, by_class, row_order
 
 PRINCIPAL = 0.9  # of the variance
 EXACTLY = 512  # dimensions
@@ -166,10 +165,9 @@ def class_gaussians(
 def gaussian_scores(support: Any, labels: Any, query: Any) -> dict[str, Tensor]:
     """``"relative_mahalanobis"`` and ``"vim"``, its residual alone, under shrunk covariances."""
     x, rows = as_matrix(support, "support").double(), as_matrix(query, "query").double()
-    y = as_classes(labels, len(x), "labels")
-    order = np.lexsort((row_order(x.numpy()), y))  # one order of summation, however rows came
-    names, group = np.unique(y[order], return_inverse=True)
-    fitted = class_gaussians(x[torch.from_numpy(order)], torch.from_numpy(group), len(names))
+    x, y = by_class(x, as_classes(labels, len(x), "labels"))
+    names, group = y.unique(return_inverse=True)
+    fitted = class_gaussians(x, group, len(names))
     place = torch.from_numpy(row_order(rows.numpy()))
     ordered = torch.empty_like(rows)
     ordered[place] = rows

@@ -11,6 +11,9 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
 
 from vicinal.checks import InputError, as_tensor, check_distributions, check_finite, check_same_rows
 
@@ -38,6 +41,15 @@ def row_order(x: FloatArray) -> IntArray:
     rank = np.empty(len(rows), dtype=np.int64)
     rank[np.argsort(keys, kind="stable")] = np.arange(len(rows))
     return rank
+
+
+def by_class(
+    x: Float[Tensor, "n d"], classes: IntArray
+) -> tuple[Float[Tensor, "n d"], Int[Tensor, " n"]]:
+    """Rows and their classes by class, then by their bytes: one order of summation, however they
+    came."""
+    order = np.lexsort((row_order(x.numpy()), classes))
+    return x[torch.from_numpy(order)], torch.from_numpy(classes[order])
 
 
 def as_vector(value: Any, name: str) -> FloatArray:

@@ -36,7 +36,7 @@ from vicinal.checks import (
     same_kind,
 )
 from vicinal.evaluation.gaussians import gaussian_scores
-from vicinal.evaluation.inputs import FloatArray, as_classes, exact_sum, row_order
+from vicinal.evaluation.inputs import FloatArray, as_classes, by_class, exact_sum, row_order
 from vicinal.neighbors.mass import log_mass
 from vicinal.neighbors.search import Search, make_search
 from vicinal.neighbors.temperature import optimal_temperature
@@ -109,10 +109,8 @@ def outlier_scores(
     distances = finder.query(rows, k).distances
     scores = {"knn": distances[:, -1]}
     if labels is not None and temperature is None:
-        y = as_classes(labels, len(x), "labels")
-        order = np.lexsort((row_order(x.numpy()), y))  # the fit sums in one order, too
-        y_sorted, x_sorted = torch.from_numpy(y[order]), x[torch.from_numpy(order)]
-        temperature = optimal_temperature(x_sorted, y_sorted, metric=metric, k=min(k, len(x) - 1))
+        sorted_rows = by_class(x, as_classes(labels, len(x), "labels"))
+        temperature = optimal_temperature(*sorted_rows, metric=metric, k=min(k, len(x) - 1))
     if temperature is not None:
         scores["ned"] = -ned_log_density(distances, temperature, len(x))
     if labels is not None:
@@ -159,11 +157,8 @@ def mahalanobis_distance(support: Any, labels: Any, query: Any) -> Tensor:
     leaves them out, as a support of fewer rows than dimensions cannot measure them.
     """
     x, rows = as_matrix(support, "support").double(), as_matrix(query, "query").double()
-    y = as_classes(labels, len(x), "labels")
-    order = np.lexsort((row_order(x.numpy()), y))  # one order of summation, however rows came
-    x, y = x[torch.from_numpy(order)], y[order]
-    _, group = np.unique(y, return_inverse=True)
-    index = torch.from_numpy(group)
+    x, y = by_class(x, as_classes(labels, len(x), "labels"))
+    index = y.unique(return_inverse=True)[1]
     counts = torch.bincount(index).double()
     means = torch.zeros(len(counts), x.shape[1], dtype=torch.float64).index_add_(0, index, x)
     means /= counts[:, None]

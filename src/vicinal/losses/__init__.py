@@ -5,12 +5,19 @@ the same defaults.
 """
 
 from vicinal.losses.angular_margin import ArcFaceLoss, CosFaceLoss, arcface_loss, cosface_loss
-from vicinal.losses.circle import CircleLoss, circle_loss
 from vicinal.losses.contrastive import (
+    NPairsLoss,
     NTXentLoss,
     SupervisedContrastiveLoss,
+    n_pairs_loss,
     nt_xent_loss,
     supervised_contrastive_loss,
+)
+from vicinal.losses.cosines import (
+    CircleLoss,
+    MultiSimilarityLoss,
+    circle_loss,
+    multi_similarity_loss,
 )
 from vicinal.losses.cross_entropy import SoftTargetCrossEntropyLoss, soft_target_cross_entropy
 from vicinal.losses.distributed import DistributedLoss
@@ -29,8 +36,6 @@ from vicinal.losses.miners import distance_weighted_triplets, hard_triplets, sem
 from vicinal.losses.momentum_queue import MoCoLoss, moco_loss, momentum_update
 from vicinal.losses.monitor import EntanglementCallback
 from vicinal.losses.multi_label import multi_label_targets
-from vicinal.losses.multi_similarity import MultiSimilarityLoss, multi_similarity_loss
-from vicinal.losses.n_pairs import NPairsLoss, n_pairs_loss
 from vicinal.losses.noise_targets import (
     continuous_categorical_noise,
     dirichlet_noise,

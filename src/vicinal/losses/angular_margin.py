@@ -32,13 +32,11 @@ from .conventions import (
     as_hard_labels,
     as_rows,
     check_class_range,
-    full_precision,
     reduce_rows,
 )
 from .proxies import class_rows, first_vectors, nearest_center
 
 
-@full_precision
 @any_scale
 def arcface_loss(
     x: Float[Tensor, "n d"],
@@ -83,7 +81,6 @@ def arcface_loss(
     return _margin_softmax(x, labels, weights, moved, scale, reduction)
 
 
-@full_precision
 @any_scale
 def cosface_loss(
     x: Float[Tensor, "n d"],

@@ -70,7 +70,8 @@ def leaves_range(x: Tensor) -> bool:
 
 
 def any_scale(loss: Callable[P, Tensor]) -> Callable[P, Tensor]:
-    """Where squares of float32 rows overflow or vanish, a loss is computed in float64.
+    """Where squares of float32 rows overflow or vanish, a loss is computed in float64, and under
+    autocast in :func:`full_precision`.
 
     The result is float32 again: infinite if it is beyond 3.4e38, never NaN for finite rows. (Not
     while tracing, which cannot look at values.)
@@ -87,7 +88,7 @@ def any_scale(loss: Callable[P, Tensor]) -> Callable[P, Tensor]:
         wide = loss(*map(_wide, given), **{name: _wide(v) for name, v in named.items()})
         return wide.to(torch.promote_types(rows[0].dtype, torch.float32))
 
-    return call
+    return full_precision(call)
 
 
 def _read(value: Any) -> Any:

@@ -28,7 +28,7 @@ from vicinal.processes import all_added, all_gathered, check_alike, facts_of_all
 
 from .contrastive import NTXentLoss, SupervisedContrastiveLoss
 from .conventions import as_labels, as_rows, keep_valid, leaves_range
-from .pairs import Pairs
+from .pairs import Pairs, pulled
 from .ring import ring_sums
 from .snnl import SoftNearestNeighborLoss
 from .targets import MixedTargets
@@ -244,9 +244,7 @@ def _supervised_contrastive(
         return _pairs(loss, *shard).spread_and_pull()
 
     kinds = ("log", "add", "add")
-    spread, pull, count = ring(sums, kinds, x, labels, *_learned(loss))
-    valid = count > 0
-    losses = spread.masked_fill(~valid, 0) - pull / count.masked_fill(~valid, 1)
+    losses, valid = pulled(*ring(sums, kinds, x, labels, *_learned(loss)))
     return keep_valid(losses, valid, x.to(losses.dtype)), valid
 
 

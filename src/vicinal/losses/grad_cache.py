@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from vicinal.checks import InputError
+from vicinal.checks import check_whole
 
 
 class GradCache(nn.Module):
@@ -34,8 +34,7 @@ class GradCache(nn.Module):
         self, model: nn.Module, loss: Callable[[Tensor, Tensor], Tensor], micro_batch: int
     ) -> None:
         super().__init__()
-        if micro_batch < 1:
-            raise InputError(f"`micro_batch` must be at least 1, got {micro_batch!r}.")
+        check_whole(micro_batch, "micro_batch", 1)
         self.model = model
         self.loss = loss
         self.micro_batch = micro_batch

@@ -26,7 +26,6 @@ from vicinal.neighbors.distances import (
     NEAR,
     center,
     near_gradient,
-    neighbor_distances,
     ordinary_distances,
     repair_near,
     unit_rows,
@@ -264,7 +263,7 @@ def edge_lengths(x: Tensor, indices: Int[Tensor, "n k"]) -> Float[Tensor, "n k"]
 def _all_lengths(x: Tensor, indices: Tensor) -> Tensor:
     # index_select, not x[…]: its backward adds rows, where indexing's scatters numbers.
     near = x.index_select(0, indices.flatten()).view(*indices.shape, -1)
-    return neighbor_distances(x, near, "euclidean")
+    return torch.linalg.vector_norm(near - x[:, None], dim=2)
 
 
 class _Lengths(torch.autograd.Function):

@@ -20,18 +20,17 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from vicinal.checks import InputError, check_choice, check_positive, is_traced
+from vicinal.checks import check_choice, check_positive, check_whole, is_traced
 from vicinal.neighbors.derivatives import one_by_one
 from vicinal.neighbors.distances import unit_rows
 from vicinal.neighbors.search.exact import ExactSearch
 
-from .conventions import REDUCTIONS, LossModule, any_scale, as_labels, as_rows, full_precision
+from .conventions import REDUCTIONS, LossModule, any_scale, as_labels, as_rows
 from .graph_flow import edge_lengths, graph_flow
 
 SYMMETRIES = ("union", "mutual", "directed")
 
 
-@full_precision
 @any_scale
 def graph_smoothness_loss(
     x: Float[Tensor, "n d"],
@@ -75,9 +74,15 @@ def graph_smoothness_loss(
     labels = as_labels(labels, len(x))
     if labels.ndim == 2:
         labels = labels.detach().to(x.dtype)
-    if not normalize:
-        _warn_of_scattering()
-    full, total = _is_full(k, len(x)), reduction != "none"
+    if not (normalize or is_traced()):
+        warnings.warn(
+            "graph smoothness without normalize=True is lowest with all outputs scattered to "
+            "infinity. Bound the outputs yourself, or leave normalize=True.",
+            stacklevel=4,
+        )
+    if k is not None:
+        check_whole(k, "k", 1)
+    full, total = k is None or k >= len(x) - 1, reduction != "none"
     if full:
         found = graph_flow(x, labels, alpha, normalize, total)
     else:
@@ -88,23 +93,6 @@ def graph_smoothness_loss(
         return found
     edges = _all_edges(labels).to(x.dtype) if full else edges
     return found / edges.masked_fill(edges == 0, 1)
-
-
-def _warn_of_scattering() -> None:
-    if not is_traced():
-        warnings.warn(
-            "graph smoothness without normalize=True is lowest with all outputs scattered to "
-            "infinity. Bound the outputs yourself, or leave normalize=True.",
-            stacklevel=5,
-        )
-
-
-def _is_full(k: int | None, n: int) -> bool:
-    if k is None:
-        return True
-    if isinstance(k, bool) or not isinstance(k, int) or k < 1:
-        raise InputError(f"`k` must be a whole number of at least 1, or None for all, got {k!r}.")
-    return k >= n - 1
 
 
 def _all_edges(labels: Tensor) -> Tensor:

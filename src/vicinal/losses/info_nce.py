@@ -12,7 +12,7 @@ The sum runs over the batch's targets, or over the own target and separately dra
 * hard: :math:`\sum_j` groups by class, :math:`\log \sum_k n_k e^{s_{ik}}`, ``O(n c)``;
 * soft: one matrix product, :math:`z\alpha^\top/\tau - c_j` with
   :math:`c_j = \sum_k \alpha_{jk} \log \eta_k` (0 log 0 = 0), see :mod:`.log_partition`;
-* mixed: two columns of the scores per target, see :mod:`.mixed_scores`.
+* mixed: two columns of the scores per target, see there too.
 
 The paper's temperature is applied once and the noise stays outside of it, as in its Figure 2 (its
 eq. 5 divides twice). With hard labels and ``noise="batch"`` the loss is exactly the cross-entropy
@@ -31,9 +31,8 @@ from torch import Tensor
 
 from vicinal.checks import InputError, as_tensor, check_positive, check_same_rows, is_traced
 
-from . import mixed_scores
 from .conventions import LossModule, as_class_targets, as_rows, full_precision, reduce_rows
-from .log_partition import log_partition
+from .log_partition import log_partition, mixed_log_sum, mixed_own, mixed_weights
 from .targets import MixedTargets, Targets, draw_labels
 
 Noise = Tensor | str | None
@@ -168,7 +167,7 @@ def _class_weights(targets: Targets, logits: Tensor) -> Float[Tensor, " c"]:
     """Sum of the targets over the batch: the class counts if they are hard."""
     counts = logits.new_zeros(logits.shape[1])
     if isinstance(targets, MixedTargets):
-        return mixed_scores.class_weights(targets, counts)
+        return mixed_weights(targets, counts)
     if targets.ndim == 2:
         return targets.sum(0)
     return counts.scatter_add(0, targets, torch.ones_like(targets, dtype=counts.dtype))
@@ -191,7 +190,7 @@ def _check_noise_covers(targets: Targets, eta: Tensor | None, name: str) -> None
 
 def _in_batch(z: Tensor, targets: Targets, eta: Tensor | None) -> Float[Tensor, " n"]:
     if isinstance(targets, MixedTargets):
-        return mixed_scores.in_batch(z, targets, eta)
+        return mixed_log_sum(z, targets, eta, subtract=True)
     if targets.ndim == 2:
         return log_partition(z, targets, _minus_noise(targets, eta), diagonal="subtract")
     # -s_y + log Σ_k n_k e^{s_k} = cross-entropy of s + log n, plus log n_y: one fused pass over z
@@ -203,7 +202,7 @@ def _in_batch(z: Tensor, targets: Targets, eta: Tensor | None) -> Float[Tensor, 
 def _own_scores(z: Tensor, targets: Targets, eta: Tensor | None) -> Float[Tensor, " n"]:
     """Each sample's score of its own target."""
     if isinstance(targets, MixedTargets):
-        return mixed_scores.own(z, targets, eta)
+        return mixed_own(z, targets, eta)
     if targets.ndim == 1:
         own = z.gather(1, targets[:, None])[:, 0]
         return own if eta is None else own - eta.log()[targets]
@@ -215,7 +214,7 @@ def _own_scores(z: Tensor, targets: Targets, eta: Tensor | None) -> Float[Tensor
 def _log_sum(z: Tensor, keys: Targets, eta: Tensor | None) -> Float[Tensor, " n"]:
     """Log of the summed exponentials of each sample's scores of all ``keys``."""
     if isinstance(keys, MixedTargets):
-        return mixed_scores.log_sum(z, keys, eta)
+        return mixed_log_sum(z, keys, eta)
     if keys.ndim == 2:
         return log_partition(z, keys, _minus_noise(keys, eta))
     return (z + _log_weights(_class_weights(keys, z), eta)).logsumexp(1)

@@ -74,9 +74,7 @@ class Met:
         """A block of pairs in which ``value`` stands where an anchor meets himself."""
         if not self.selfless:
             return pairs
-        anchors = torch.arange(start, start + pairs.shape[0], device=pairs.device)
-        oneself = anchors[:, None] == torch.arange(pairs.shape[1], device=pairs.device)
-        return pairs.masked_fill(oneself, value)
+        return torch.diagonal_scatter(pairs, pairs.new_full((len(pairs),), value), start)
 
     def masks(self, start: int, stop: int) -> tuple[Bool[Tensor, "b m"], Bool[Tensor, "b m"]]:
         """Which pairs of a block of anchors share a class (oneself left out), and which do not.

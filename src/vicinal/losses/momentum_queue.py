@@ -16,12 +16,12 @@ from torch import Tensor, nn
 from vicinal.checks import InputError, check_positive, check_same_width
 from vicinal.neighbors.distances import unit_rows
 
-from .conventions import LossModule, any_scale, as_rows, full_precision, reduce_rows
+from .conventions import LossModule, any_scale, as_rows, reduce_rows
 from .log_partition import log_partition
 from .memory_bank import MemoryBank
+from .targets import check_share
 
 
-@full_precision
 @any_scale
 def moco_loss(
     queries: Float[Tensor, "n d"],
@@ -106,8 +106,7 @@ def momentum_update(slow: nn.Module, fast: nn.Module, momentum: float = 0.999) -
     >>> momentum_update(slow, fast, 0.75); slow.weight.item()
     0.25
     """
-    if not 0 <= momentum <= 1:
-        raise InputError(f"`momentum` must lie between 0 and 1, got {momentum!r}.")
+    check_share(momentum, "momentum")
     theirs = dict(fast.named_parameters())
     if set(theirs) != {name for name, _ in slow.named_parameters()}:
         raise InputError(

@@ -10,6 +10,8 @@ from torch import Tensor
 
 from vicinal.checks import InputError, as_tensor
 
+from .targets import check_share
+
 
 def multi_label_targets(labels: Any, *, epsilon: float = 0.0) -> Float[Tensor, "n c"]:
     r"""Rows of 0 and 1 (or of weights) as distributions: each label has an equal share.
@@ -29,8 +31,7 @@ def multi_label_targets(labels: Any, *, epsilon: float = 0.0) -> Float[Tensor, "
             "`labels` must be (n, c), 1 for every class that a sample has, got shape "
             f"{tuple(weights.shape)}. For one class each, integers (n,) need no conversion."
         )
-    if not 0 <= epsilon <= 1:
-        raise InputError(f"`epsilon` must lie between 0 and 1, got {epsilon!r}.")
+    check_share(epsilon, "epsilon")
     weights = weights if weights.dtype == torch.float64 else weights.float()
     total = weights.sum(1, keepdim=True)
     bad = ((weights < 0).any(1) | ~(total[:, 0] > 0) | ~total[:, 0].isfinite()).nonzero()

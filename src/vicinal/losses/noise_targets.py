@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from vicinal.checks import InputError, as_tensor
+from vicinal.checks import InputError, as_tensor, check_whole
 
 from .targets import MixedTargets, as_noise, beta, log_gamma_draws
 
@@ -24,7 +24,7 @@ def one_hot_noise(
     tensor([1, 1, 1])
     """
     eta = as_noise(probabilities, len(probabilities), "probabilities")
-    _check_count(count)
+    check_whole(count, "count", 1)
     return _draw(eta, count, generator)
 
 
@@ -55,7 +55,7 @@ def mixup_noise(
     2
     """
     eta = as_noise(probabilities, len(probabilities), "probabilities")
-    _check_count(count)
+    check_whole(count, "count", 1)
     a, b = _draw(eta, count, generator), _draw(eta, count, generator)
     lam = beta(alpha, count, generator, eta.device).float()
     return MixedTargets(a, b, lam, epsilon, len(eta))
@@ -72,7 +72,7 @@ def dirichlet_noise(
     concentration = as_tensor(concentration, "concentration").float()
     if concentration.ndim != 1 or not bool((concentration > 0).all()):
         raise InputError("`concentration` must be a vector of numbers above 0, one per class.")
-    _check_count(count)
+    check_whole(count, "count", 1)
     logs = log_gamma_draws(concentration.expand(count, -1), generator)
     return logs.softmax(1).to(concentration)
 
@@ -95,7 +95,7 @@ def continuous_categorical_noise(
     tensor([0., 0.])
     """
     eta = as_noise(probabilities, len(probabilities), "probabilities")
-    _check_count(count)
+    check_whole(count, "count", 1)
     support = (eta > 0).nonzero().flatten()
     rates = _centered_rates(eta[support].double().log())
     classes = len(rates)
@@ -133,8 +133,3 @@ def _draw(eta: Tensor, count: int, generator: torch.Generator | None) -> Int[Ten
     place = generator.device if generator is not None else eta.device
     drawn = torch.multinomial(eta.to(place), count, replacement=True, generator=generator)
     return drawn.to(eta.device)
-
-
-def _check_count(count: int) -> None:
-    if count < 1:
-        raise InputError(f"`count` must be at least 1, got {count!r}.")

@@ -16,13 +16,12 @@ from torch import Tensor
 from vicinal.checks import InputError, check_choice
 from vicinal.neighbors.distances import METRICS, pairwise_distances
 
-from .conventions import REDUCTIONS, LossModule, any_scale, full_precision
+from .conventions import REDUCTIONS, LossModule, any_scale
 from .log_partition import in_blocks
 from .met import Met, meeting
 from .triplet import AVERAGES
 
 
-@full_precision
 @any_scale
 def contrastive_loss(
     x: Float[Tensor, "n d"],

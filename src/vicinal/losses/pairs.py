@@ -135,6 +135,12 @@ class Pairs(Met):
         return total, count
 
 
+def pulled(spread: Tensor, pull: Tensor, count: Tensor) -> tuple[Tensor, Tensor]:
+    """The spread less the mean over the positives, and which anchors have one."""
+    valid = count > 0
+    return spread.masked_fill(~valid, 0) - pull / count.masked_fill(~valid, 1), valid
+
+
 def _product(x: Tensor, y: Tensor, temperature: float | Tensor, metric: str) -> Product | None:
     if metric == "euclidean":
         return None

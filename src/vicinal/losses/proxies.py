@@ -29,12 +29,10 @@ from .conventions import (
     any_scale,
     as_class_targets,
     as_rows,
-    full_precision,
     reduce_rows,
 )
 
 
-@full_precision
 @any_scale
 def proxy_nca_loss(
     x: Float[Tensor, "n d"],
@@ -88,7 +86,6 @@ def proxy_nca_loss(
     return reduce_rows(losses, None, reduction)
 
 
-@full_precision
 @any_scale
 def normalized_softmax_loss(
     x: Float[Tensor, "n d"],

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import Sampler
 
-from vicinal.checks import InputError
+from vicinal.checks import InputError, check_whole
 
 from .conventions import as_hard_labels
 
@@ -57,8 +57,7 @@ class ClassBalancedBatchSampler(Sampler[list[int]]):
                 f"`classes_per_batch` must lie between 1 and the {len(values)} of `labels`, "
                 f"got {classes_per_batch!r}."
             )
-        if samples_per_class < 1:
-            raise InputError(f"`samples_per_class` must be at least 1, got {samples_per_class!r}.")
+        check_whole(samples_per_class, "samples_per_class", 1)
         short = values[counts < samples_per_class].tolist()
         if short:
             raise InputError(

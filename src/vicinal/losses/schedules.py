@@ -20,7 +20,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from vicinal.checks import InputError, check_choice, check_positive
+from vicinal.checks import InputError, check_choice, check_positive, check_whole
 from vicinal.neighbors.derivatives import one_by_one
 from vicinal.neighbors.distances import compared_rows, pairwise_distances
 from vicinal.neighbors.temperature import optimal_temperature
@@ -50,43 +50,43 @@ class InversePower:
 
 
 @dataclass(frozen=True)
-class Cosine:
+class _Between:
+    """From one value to another over some epochs, then constant."""
+
+    start: float
+    stop: float
+    epochs: float
+
+    def __post_init__(self) -> None:
+        for name in ("start", "stop", "epochs"):
+            check_positive(getattr(self, name), name)
+
+    def done(self, epoch: float) -> float:
+        """The share of the way."""
+        return min(max(epoch / self.epochs, 0.0), 1.0)
+
+
+class Cosine(_Between):
     r"""From ``start`` to ``stop`` along half a cosine over ``epochs``, then constant.
 
     >>> [round(Cosine(2.0, 1.0, 4)(epoch), 3) for epoch in (0, 1, 2, 4, 9)]
     [2.0, 1.854, 1.5, 1.0, 1.0]
     """
 
-    start: float
-    stop: float
-    epochs: float
-
-    def __post_init__(self) -> None:
-        _check_ends(self.start, self.stop, self.epochs)
-
     def __call__(self, epoch: float) -> float:
-        done = min(max(epoch / self.epochs, 0.0), 1.0)
-        return self.stop + 0.5 * (self.start - self.stop) * (1.0 + math.cos(math.pi * done))
+        cosine = math.cos(math.pi * self.done(epoch))
+        return self.stop + 0.5 * (self.start - self.stop) * (1.0 + cosine)
 
 
-@dataclass(frozen=True)
-class Linear:
+class Linear(_Between):
     """From ``start`` to ``stop`` along a line over ``epochs``, then constant.
 
     >>> [Linear(2.0, 1.0, 4)(epoch) for epoch in (0, 1, 4, 9)]
     [2.0, 1.75, 1.0, 1.0]
     """
 
-    start: float
-    stop: float
-    epochs: float
-
-    def __post_init__(self) -> None:
-        _check_ends(self.start, self.stop, self.epochs)
-
     def __call__(self, epoch: float) -> float:
-        done = min(max(epoch / self.epochs, 0.0), 1.0)
-        return self.start + (self.stop - self.start) * done
+        return self.start + (self.stop - self.start) * self.done(epoch)
 
 
 @dataclass(frozen=True)
@@ -181,11 +181,7 @@ def check_temperature(temperature: float | Tensor | Schedule | str) -> None:
 
 
 def check_refits(every: int, floor: float) -> None:
-    if isinstance(every, bool) or not isinstance(every, int) or every < 1:
-        raise InputError(
-            f"`every` must be a whole number of calls, at least 1, got {every!r}: an optimal "
-            "temperature is fitted anew after so many."
-        )
+    check_whole(every, "every", 1)
     if not 0 <= floor < math.inf:
         raise InputError(
             f"`floor` must be 0 or more mean distances of the batch, got {floor!r}. "
@@ -202,8 +198,3 @@ def _check_schedule(schedule: Schedule) -> None:
             "It must return a plain number above 0."
         )
     check_positive(float(value), "temperature")
-
-
-def _check_ends(start: float, stop: float, epochs: float) -> None:
-    for value, name in ((start, "start"), (stop, "stop"), (epochs, "epochs")):
-        check_positive(value, name)

@@ -23,7 +23,7 @@ from vicinal.checks import check_choice, check_positive, is_traced
 from vicinal.neighbors.derivatives import is_functional
 from vicinal.neighbors.distances import METRICS, neighbor_distances, pairwise_distances
 
-from .conventions import REDUCTIONS, LossModule, any_scale, full_precision
+from .conventions import REDUCTIONS, LossModule, any_scale
 from .log_partition import in_blocks
 from .met import Met, Triplets
 
@@ -31,7 +31,6 @@ MININGS = ("all", "hard", "semihard")
 AVERAGES = ("active", "valid")
 
 
-@full_precision
 @any_scale
 def triplet_loss(
     x: Float[Tensor, "n d"],

@@ -37,7 +37,8 @@ from vicinal.neighbors.spaces import (
 )
 from vicinal.neighbors.surprise import fit_temperature
 from vicinal.neighbors.temperature import optimal_temperature
-from vicinal.neighbors.tiles.masses import log_masses
+from vicinal.neighbors.tiles.dense import DenseMasses
+from vicinal.neighbors.tiles.tile import Given
 
 RANK = 64  # directions, or as many as there are classes
 BATCH = 512  # rows that are compared at a time
@@ -193,10 +194,12 @@ def _adam(value: Tensor, slope: Tensor, moment: tuple[Tensor, Tensor], step: int
 
 
 def _loss(z: Tensor, labels: Labels, temperature: Tensor) -> Tensor:
-    """Mean surprise of the rows that have a peer among the others."""
-    masses = log_masses(z, labels, temperature=temperature)
-    valid = masses.own > -torch.inf
-    return (masses.all - masses.own)[valid].mean() if bool(valid.any()) else z.sum() * 0
+    """Mean surprise of the rows that have a peer among the others; a batch is a single tile."""
+    labels = labels if labels.ndim == 1 else labels.to(z.dtype)
+    given = Given(z, None, labels, None, temperature.double(), "sqeuclidean", True)
+    everything, own, _ = (mass.to(z.dtype) for mass in DenseMasses.apply(*given))
+    valid = own > -torch.inf
+    return (everything - own)[valid].mean() if bool(valid.any()) else z.sum() * 0
 
 
 def _loss_among(z: Tensor, others: Tensor, shares: Tensor) -> float:

@@ -137,16 +137,13 @@ def _negative(value: float) -> str:
 
 
 def log_mass(log_weights: Float[Tensor, "n k"]) -> Float[Tensor, " n"]:
-    r"""All the weight around each point, :math:`\log M_i`: the log-sum-exp over dimension 1.
-
-    Unlike that of ``torch.logsumexp`` the gradient of a sum of nothing is 0, not NaN.
+    r"""All the weight around each point, :math:`\log M_i`; of a sum of nothing the gradient is 0.
 
     >>> log_mass(torch.zeros(1, 4)).exp()
     tensor([4.])
     """
-    peak = log_weights.detach().amax(1, keepdim=True)
-    peak = peak.clamp_min(torch.finfo(log_weights.dtype).min)
-    return safe_log((log_weights - peak).exp().sum(1)) + peak.squeeze(1)
+    top = log_weights.detach().amax(1, keepdim=True).clamp_min(torch.finfo(log_weights.dtype).min)
+    return safe_log((log_weights - top).exp().sum(1)) + top.squeeze(1)
 
 
 def agreement(

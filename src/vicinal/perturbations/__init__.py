@@ -1,9 +1,8 @@
 """What if the input differed? Common corruptions and deliberate attacks, seeded, on tensors.
 
-``corruptions`` (those of Hendrycks & Dietterich, by family in ``noise``, ``blur``, ``weather``,
-``digital`` and ``spatter``), ``attacks`` (FGSM, BIM, PGD, also through a neighbor head), ``apgd``
-(its own step sizes), ``square`` (no gradients), ``adversarial_training``, and ``adapters``
-(foolbox, an extra).
+``corruptions`` (those of Hendrycks & Dietterich, by family in ``noise``, ``blur``, ``weather`` and
+``digital``), ``attacks`` (FGSM, BIM, PGD, also through a neighbor head), ``apgd`` (its own step
+sizes), ``square`` (no gradients), ``adversarial_training``, and ``adapters`` (foolbox, an extra).
 """
 
 from vicinal.perturbations.adapters import foolbox_attack, to_foolbox

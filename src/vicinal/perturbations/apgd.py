@@ -21,8 +21,19 @@ from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 from vicinal.checks import check_whole
-from vicinal.perturbations.balls import ascent, by_row, project, random_point
-from vicinal.perturbations.climb import Bounds, Misread, Model, by_batch, harm, slope
+from vicinal.perturbations.climb import (
+    Ball,
+    Bounds,
+    Misread,
+    Model,
+    ascent,
+    by_batch,
+    by_row,
+    harm,
+    project,
+    random_point,
+    slope,
+)
 
 _MOMENTUM, _RISING = 0.75, 0.75
 
@@ -64,20 +75,18 @@ def apgd(
     tensor([[0.4000, 0.5000]])
     """
     check_whole(restarts, "restarts", 1)
+    ball = Ball(epsilon, norm, bounds)
 
     def move(net: Model, a: Tensor, b: Tensor) -> Tensor:
-        climb = _Climb(net, epsilon, steps, norm, loss, bounds, misread)
+        climb = _Climb(net, ball, steps, loss, misread)
         kept, worst = a, torch.full((len(a),), -math.inf, dtype=torch.float64).to(a.device)
         for _ in range(restarts):
-            moved, harms = climb(a, random_point(a, epsilon, norm, bounds, generator), b)
+            moved, harms = climb(a, random_point(a, ball, generator), b)
             kept = torch.where(by_row(harms > worst, a), moved, kept)
             worst = torch.maximum(harms, worst)
         return kept
 
-    return by_batch(
-        move, model, x, y, epsilon,
-        steps=steps, norm=norm, loss=loss, bounds=bounds, batch_size=batch_size,
-    )  # fmt: skip
+    return by_batch(move, model, x, y, ball, steps=steps, loss=loss, batch_size=batch_size)
 
 
 def checkpoints(steps: int) -> list[int]:
@@ -126,11 +135,9 @@ class _Rows:
 @dataclass(frozen=True)
 class _Climb:
     net: Model
-    epsilon: float
+    ball: Ball
     steps: int
-    norm: str
     loss: str
-    bounds: Bounds
     misread: Misread | None
 
     def __call__(
@@ -138,7 +145,7 @@ class _Climb:
     ) -> tuple[Tensor, Float[Tensor, " n"]]:
         """The most harmful point on the way from the start, and its harm."""
         value, gradient, wrong = self._slope(start, y)
-        size = torch.full((len(x),), 2 * self.epsilon, dtype=x.dtype, device=x.device)
+        size = torch.full((len(x),), 2 * self.ball.epsilon, dtype=x.dtype, device=x.device)
         rows = _Rows(start, start, value, gradient, start, value, gradient, size)
         kept, worst = start, harm(value, wrong)
         halved, settled = torch.ones_like(wrong), value
@@ -162,10 +169,10 @@ class _Climb:
         return kept, worst
 
     def _move(self, rows: _Rows, x: Tensor, weight: float) -> None:
-        aim = rows.here + by_row(rows.step, x) * ascent(rows.gradient, self.norm)
-        aim = project(aim, x, self.epsilon, self.norm, self.bounds)
+        aim = rows.here + by_row(rows.step, x) * ascent(rows.gradient, self.ball.norm)
+        aim = project(aim, x, self.ball)
         pull = weight * (aim - rows.here) + (1 - weight) * (rows.here - rows.before)
-        moved = project(rows.here + pull, x, self.epsilon, self.norm, self.bounds)
+        moved = project(rows.here + pull, x, self.ball)
         rows.before, rows.here = rows.here, moved
 
     def _slope(self, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor, Tensor]:

@@ -29,8 +29,18 @@ from torch import Tensor
 
 from vicinal.checks import check_whole
 from vicinal.perturbations.apgd import apgd
-from vicinal.perturbations.balls import ascent, project, random_point
-from vicinal.perturbations.climb import Bounds, Model, by_batch, check_size, harm_of, slope
+from vicinal.perturbations.climb import (
+    Ball,
+    Bounds,
+    Model,
+    ascent,
+    by_batch,
+    check_size,
+    harm_of,
+    project,
+    random_point,
+    slope,
+)
 
 
 def fgsm(
@@ -103,15 +113,13 @@ def bim(
     steps
         How many there are.
     """
+    ball = Ball(epsilon, norm, bounds)
 
     def move(net: Model, a: Tensor, b: Tensor) -> Tensor:
         length = epsilon / 5 if step is None else step
-        return _Climb(epsilon, length, steps, norm, loss, bounds)(net, a, a, b)
+        return _Climb(ball, length, steps, loss)(net, a, a, b)
 
-    return by_batch(
-        move, model, x, y, epsilon,
-        steps=steps, norm=norm, loss=loss, bounds=bounds, batch_size=batch_size,
-    )  # fmt: skip
+    return by_batch(move, model, x, y, ball, steps=steps, loss=loss, batch_size=batch_size)
 
 
 def pgd(
@@ -145,20 +153,18 @@ def pgd(
         Draws the starts; None: torch's default generator.
     """
     check_whole(restarts, "restarts", 1)
+    ball = Ball(epsilon, norm, bounds)
 
     def move(net: Model, a: Tensor, b: Tensor) -> Tensor:
         length = 2.5 * epsilon / steps if step is None else step
-        climb = _Climb(epsilon, length, steps, norm, loss, bounds)
-        starts = (random_point(a, epsilon, norm, bounds, generator) for _ in range(restarts))
+        climb = _Climb(ball, length, steps, loss)
+        starts = (random_point(a, ball, generator) for _ in range(restarts))
         tries = [climb(net, a, start, b) for start in starts]
         harms = [harm_of(net, moved, b, loss) for moved in tries] if restarts > 1 else [b]
         best = torch.stack(harms).argmax(0)
         return torch.stack(tries)[best, torch.arange(len(b), device=b.device)]
 
-    return by_batch(
-        move, model, x, y, epsilon,
-        steps=steps, norm=norm, loss=loss, bounds=bounds, batch_size=batch_size,
-    )  # fmt: skip
+    return by_batch(move, model, x, y, ball, steps=steps, loss=loss, batch_size=batch_size)
 
 
 ATTACKS: dict[str, Callable[..., Any]] = {"fgsm": fgsm, "bim": bim, "pgd": pgd, "apgd": apgd}
@@ -168,12 +174,10 @@ ATTACKS: dict[str, Callable[..., Any]] = {"fgsm": fgsm, "bim": bim, "pgd": pgd, 
 class _Climb:
     """Steps of one size up the loss, each projected back."""
 
-    epsilon: float
+    ball: Ball
     step: float
     steps: int
-    norm: str
     loss: str
-    bounds: Bounds
 
     def __post_init__(self) -> None:
         check_size(self.step, "step", "how far one step goes")
@@ -182,6 +186,6 @@ class _Climb:
         moved = start.detach()
         for _ in range(self.steps):
             _, gradient, _ = slope(model, moved, y, self.loss)
-            moved = moved + self.step * ascent(gradient, self.norm)
-            moved = project(moved, x, self.epsilon, self.norm, self.bounds)
+            moved = moved + self.step * ascent(gradient, self.ball.norm)
+            moved = project(moved, x, self.ball)
         return moved

@@ -1,11 +1,12 @@
-"""What an attack climbs: the loss of a model's answer, its slope, and the inputs it may take."""
+"""What an attack climbs, the loss of a model's answer, and how far it may go: the ball around each
+input, L∞ or L2, inside the range."""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable
 from numbers import Real
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -21,8 +22,9 @@ from vicinal.checks import (
     check_whole,
     same_kind,
 )
-from vicinal.perturbations.balls import NORMS, check_bounds
+from vicinal.perturbations.draws import normal, uniform
 
+NORMS = ("linf", "l2")
 LOSSES = ("cross_entropy", "margin")
 Bounds = tuple[float, float] | None
 Model = Callable[[Tensor], Tensor]  # inputs -> logits
@@ -101,19 +103,17 @@ def by_batch(
     model: Any,
     x: Any,
     y: Any,
-    epsilon: float,
+    ball: Ball,
     *,
     steps: int,
-    norm: str,
     loss: str,
-    bounds: Bounds,
     batch_size: int,
 ) -> Any:
     """The inputs after ``move(model, rows, labels)`` of each batch, in evaluation mode, all checked
     before."""
-    check_choice(norm, "norm", NORMS)
+    check_choice(ball.norm, "norm", NORMS)
     check_choice(loss, "loss", LOSSES)
-    check_size(epsilon, "epsilon", "the radius within which inputs move")
+    check_size(ball.epsilon, "epsilon", "the radius within which inputs move")
     check_whole(steps, "steps", 1)
     rows, labels = as_tensor(x, "x"), as_tensor(y, "y")
     if not rows.is_floating_point() or rows.ndim < 2 or len(rows) == 0:
@@ -127,8 +127,8 @@ def by_batch(
             f"{labels.dtype} of shape {tuple(labels.shape)}."
         )
     check_finite(rows, "x")
-    if bounds is not None:
-        check_bounds(rows, bounds)
+    if ball.bounds is not None:
+        _check_bounds(rows, ball.bounds)
     net, labels = differentiable(model), labels.long().to(rows.device)
     batches = zip(rows.detach().split(batch_size), labels.split(batch_size), strict=True)
     with evaluating(net):
@@ -156,3 +156,67 @@ def _check_output(output: Any, y: Tensor) -> None:
             f"`y` must hold labels 0 to {output.shape[1] - 1}, the columns of the model's output, "
             f"got labels from {int(y.min())} to {top}."
         )
+
+
+# ------------------------------------------------------------------ the ball
+
+
+class Ball(NamedTuple):
+    """Where an input may go: no farther than ε in the norm, and inside the range."""
+
+    epsilon: float
+    norm: str
+    bounds: Bounds
+
+
+def ascent(gradient: Tensor, norm: str) -> Tensor:
+    """The direction of length one, in the norm, that climbs most; zero where the gradient is."""
+    if norm == "linf":
+        return gradient.sign()
+    # By its largest entry first: squares of tiny gradients vanish in float32.
+    gradient = gradient / by_row(gradient.flatten(1).abs().amax(1), gradient).clamp(min=1e-38)
+    length = by_row(gradient.flatten(1).norm(dim=1), gradient)
+    return torch.where(length > 0, gradient / length.clamp(min=1e-38), 0)
+
+
+def project(moved: Tensor, x: Tensor, ball: Ball) -> Tensor:
+    """The nearest point of the ball around x, then of the range.
+
+    Clipping into the range does not leave the ball: x lies in the range, and each clipped entry
+    comes nearer to it.
+    """
+    change = moved - x
+    if ball.norm == "linf":
+        change = change.clamp(-ball.epsilon, ball.epsilon)
+    else:
+        length = by_row(change.flatten(1).norm(dim=1), x)
+        change = change * (ball.epsilon / length.clamp(min=1e-38)).clamp(max=1)
+    inside = x + change
+    return inside if ball.bounds is None else inside.clamp(*ball.bounds)
+
+
+def random_point(x: Tensor, ball: Ball, generator: torch.Generator | None) -> Tensor:
+    """A uniform point of the ball (L2: a random direction, its length U^(1/d) ε), in the range."""
+    if ball.norm == "linf":
+        change = (uniform(x.shape, x, generator) * 2 - 1) * ball.epsilon
+    else:
+        direction = ascent(normal(x.shape, x, generator), "l2")
+        length = uniform((len(x),), x, generator) ** (1 / x[0].numel()) * ball.epsilon
+        change = direction * by_row(length, x)
+    return project(x + change, x, ball)
+
+
+def _check_bounds(x: Tensor, bounds: tuple[float, float]) -> None:
+    """The inputs lie in their range, or the attack would move them there."""
+    low, high = bounds
+    least, most = float(x.min()), float(x.max())
+    if least < low or most > high:
+        raise InputError(
+            f"`x` must lie in its range bounds=({low:g}, {high:g}), got values from {least:.4g} to "
+            f"{most:.4g}. Pass the range the model was trained on, or bounds=None for no range."
+        )
+
+
+def by_row(values: Tensor, like: Tensor) -> Tensor:
+    """One value a row, shaped to meet the rows of ``like``."""
+    return values.view(-1, *[1] * (like.ndim - 1))

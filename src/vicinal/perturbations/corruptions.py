@@ -2,7 +2,7 @@
 
 Written from the paper's descriptions and its two published sets of severity constants: those of
 ImageNet-C, made for 224 x 224, and of CIFAR-10-C, milder and made for 32 x 32. One file per family:
-``noise``, ``blur``, ``weather``, ``digital``, and ``spatter``. At those sizes constants, order and
+``noise``, ``blur``, ``weather`` and ``digital``. At those sizes constants, order and
 mean change are the published ones (a table of them is in the tests). Frost is drawn, not
 photographed, as bright as the photographs.
 
@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 
 from vicinal.checks import InputError, as_tensor, check_choice, check_finite, closest, same_kind
-from vicinal.perturbations import blur, digital, noise, spatter, weather
+from vicinal.perturbations import blur, digital, noise, weather
 
 CONSTANTS = ("imagenet", "cifar")
 _REFERENCE = {"imagenet": 224, "cifar": 32}
@@ -56,7 +56,7 @@ _TABLE: dict[str, _Corruption] = {
 _EXTRA: dict[str, _Corruption] = {
     "speckle_noise": _Corruption(noise.speckle_noise, noise.SPECKLE_NOISE),
     "gaussian_blur": _Corruption(blur.gaussian_blur, blur.GAUSSIAN_BLUR),
-    "spatter": _Corruption(spatter.spatter, spatter.SPATTER),
+    "spatter": _Corruption(weather.spatter, weather.SPATTER),
     "saturate": _Corruption(digital.saturate, digital.SATURATE),
 }
 CORRUPTIONS: tuple[str, ...] = tuple(_TABLE)

@@ -19,8 +19,16 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from vicinal.perturbations.balls import by_row, project
-from vicinal.perturbations.climb import Bounds, Misread, Model, by_batch, harm_of
+from vicinal.perturbations.climb import (
+    Ball,
+    Bounds,
+    Misread,
+    Model,
+    by_batch,
+    by_row,
+    harm_of,
+    project,
+)
 from vicinal.perturbations.draws import uniform
 
 # The share of an image that a window covers is halved after these parts of the queries.
@@ -65,14 +73,12 @@ def square(
     >>> bool(model(moved).argmax(1) != y)
     True
     """
+    ball = Ball(epsilon, norm, bounds)
 
     def move(net: Model, a: Tensor, b: Tensor) -> Tensor:
-        return _Search(net, epsilon, queries, norm, bounds, misread, generator)(a, b)
+        return _Search(net, ball, queries, misread, generator)(a, b)
 
-    return by_batch(
-        move, model, x, y, epsilon,
-        steps=queries, norm=norm, loss="margin", bounds=bounds, batch_size=batch_size,
-    )  # fmt: skip
+    return by_batch(move, model, x, y, ball, steps=queries, loss="margin", batch_size=batch_size)
 
 
 def window_share(spent: float) -> float:
@@ -87,10 +93,8 @@ def window_share(spent: float) -> float:
 @dataclass(frozen=True)
 class _Search:
     net: Model
-    epsilon: float
+    ball: Ball
     queries: int
-    norm: str
-    bounds: Bounds
     misread: Misread | None
     generator: torch.Generator | None
 
@@ -114,7 +118,11 @@ class _Search:
 
     def _stripes(self, x: Tensor) -> Tensor:
         n, c, _, w = _picture(x).shape
-        return (self._signs((n, c, 1, w), x) * self.epsilon).expand(_picture(x).shape).reshape_as(x)
+        return (
+            (self._signs((n, c, 1, w), x) * self.ball.epsilon)
+            .expand(_picture(x).shape)
+            .reshape_as(x)
+        )
 
     def _window(self, change: Tensor, share: float) -> Tensor:
         """The change with one window of each row filled anew."""
@@ -123,7 +131,8 @@ class _Search:
         side = math.sqrt(share * h * w)
         high, wide = (h, share * w) if h == 1 else (min(round(side), h), min(side, w))
         high, wide = max(high, 1), max(round(wide), 1)
-        size = self.epsilon if self.norm == "linf" else self.epsilon / math.sqrt(c * high * wide)
+        size = self.ball.epsilon
+        size = size if self.ball.norm == "linf" else size / math.sqrt(c * high * wide)
         top = (uniform((n, 1, 1), change, self.generator) * (h - high + 1)).floor()
         left = (uniform((n, 1, 1), change, self.generator) * (w - wide + 1)).floor()
         down = torch.arange(h, device=change.device)[:, None]
@@ -136,7 +145,7 @@ class _Search:
         return (uniform(shape, like, self.generator) < 0.5).to(like.dtype) * 2 - 1
 
     def _inside(self, x: Tensor, change: Tensor) -> Tensor:
-        return project(x + change, x, self.epsilon, self.norm, self.bounds)
+        return project(x + change, x, self.ball)
 
 
 def _picture(x: Tensor) -> Float[Tensor, "n c h w"]:

@@ -18,8 +18,8 @@ class Block:
     """The gradients of some consecutive samples.
 
     ``factors`` times ``scale(x)`` are one of these forms: ``raw`` G; ``white`` K^-½ G;
-    ``unit`` K^-½ G / √r, of norm 1; ``sum`` the same, to be summed and multiplied with sums (large
-    gradients are mixed on the way); ``dual`` K⁻¹ G.
+    ``unit`` K^-½ G / √r, of norm 1; ``sum`` the same, to be summed and multiplied with sums;
+    ``dual`` K⁻¹ G.
     """
 
     start: int
@@ -56,15 +56,11 @@ class Block:
         if root.shape[-1] == 1:
             alone = root[:, 0, 0].to(self.outputs.dtype)
             return replace(self, scale=alone if scale is None else alone * scale)
-        if form == "sum":
-            scale = None
         found: list[Factor] = []
         written: dict[Any, Tensor] = {}  # where gradients of two maps are the same
         for f in self.factors:
-            if isinstance(f, Dense):
-                found.append(f.to_mix(root) if form == "sum" else f.mixed(root))
-            elif not spent:
-                found.append(f.mixed(root))
+            if isinstance(f, Dense) or not spent:
+                found.append(f.remixed(root) if spent else f.mixed(root))
             elif (at := (f.b.data_ptr(), f.b.shape)) in written:
                 found.append(replace(f, b=written[at]))
             else:

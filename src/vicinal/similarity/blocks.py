@@ -17,8 +17,9 @@ from torch import Tensor
 
 from vicinal.capture.batches import Batch, row_count, samples
 from vicinal.checks import InputError
+from vicinal.neighbors.product import product_rate
 from vicinal.similarity.block import Block, joined
-from vicinal.similarity.explain import TWICE, passes, product_rate
+from vicinal.similarity.explain import TWICE, passes
 from vicinal.similarity.store import FactorStore, ScratchStore
 
 if TYPE_CHECKING:

@@ -122,10 +122,6 @@ class Engine:
 
         Raises :class:`Replanned` if the batch went ways that no batch before it went.
         """
-        if rows_of(x) == 1 and wants_company(self.model):
-            both = None if target is None else target[[0, 0]]
-            pair = take(x, [0, 0])
-            return self.capture(pair, both, start=start, create_graph=create_graph).first()
         found = None
         while found is None:
             if self.plan is None:
@@ -168,10 +164,6 @@ class Engine:
         self, x: Inputs, target: Tensor | None, start: int, seeds: Float[Tensor, "n c d"]
     ) -> list[Factor]:
         """Factors of ``Σ_j seeds(x)_ij ∇f_j``; for batches after the first."""
-        if rows_of(x) == 1 and wants_company(self.model):
-            both = None if target is None else target[[0, 0]]
-            pair = self.capture_mixed(take(x, [0, 0]), both, start, seeds[[0, 0]])
-            return [factor.select(slice(0, 1)) for factor in pair]
         try:
             return self._capture(x, target, start, seeds=seeds).factors
         except Surprise as surprise:
@@ -195,6 +187,11 @@ class Engine:
         create_graph: bool = False,
         seeds: Float[Tensor, "n c d"] | None = None,
     ) -> Captured:
+        if rows_of(x) == 1 and wants_company(self.model):  # beside itself
+            both, mixes = (None if t is None else t[[0, 0]] for t in (target, seeds))
+            pair = take(x, [0, 0])
+            twice = self._capture(pair, both, start, create_graph=create_graph, seeds=mixes)
+            return twice.first()
         plan = self.plan
         assert plan is not None
         named = layers_of(self.model)

@@ -2,19 +2,13 @@
 
 from __future__ import annotations
 
-import functools
-import math
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-import torch
-from torch import nn
-
+from vicinal.neighbors.product import product_rate
+from vicinal.similarity.plan import opens
 from vicinal.similarity.rules import rule_for
-from vicinal.similarity.rules.attention import can_open
-from vicinal.similarity.rules.recurrence import can_unroll
 
 if TYPE_CHECKING:
     from vicinal.similarity.engine import Engine
@@ -109,17 +103,6 @@ class Explanation:
         return "\n".join(lines)
 
 
-@functools.cache
-def product_rate() -> float:
-    """FLOPs of a matrix product in a second of CPU time, measured once."""
-    a, best = torch.ones(384, 384), math.inf
-    for _ in range(4):
-        begun = time.process_time()
-        a @ a
-        best = min(best, time.process_time() - begun)
-    return 2 * 384**3 / max(best, 1e-6)
-
-
 def passes(groups: int) -> float:
     """How often a sample is looked at for all pairs, in so many groups: once for its own and once
     for each before it.
@@ -163,7 +146,5 @@ def _promised(engine: Engine) -> Iterator[LayerExplanation]:
         names = tuple(name for name in names if name in engine.selected)
         if names:
             exact = "exact, chosen by FLOPs at first use"
-            opens = isinstance(module, nn.MultiheadAttention) and can_open(module)
-            opens = opens or can_unroll(module)
-            rule = exact if opens or rule_for(module) else "vmap(vjp), or by copies"
+            rule = exact if opens(module) or rule_for(module) else "vmap(vjp), or by copies"
             yield LayerExplanation(layer, names, rule, None, None)

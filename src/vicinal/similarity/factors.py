@@ -39,20 +39,16 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from vicinal.similarity.places import Places, Tensors, Totals, own_layout
+from vicinal.neighbors.product import product
+from vicinal.similarity.places import Places, Tensors, Totals, own_layout, rewritten
 
 
 @dataclass(frozen=True)
 class Dense(Tensors):
-    """The per-sample gradients themselves: ``g`` is ``(n, d, p)``.
-
-    With ``mix`` they stand for ``Σ_j mix(x)_ij g(x, j)``: sums and products take it in their
-    stride, d numbers for p, so nothing as large as the weights is written again.
-    """
+    """The per-sample gradients themselves: ``g`` is ``(n, d, p)``."""
 
     g: Float[Tensor, "n d p"]
     shape: tuple[int, ...] = ()  # (out, *kernel, in) where the kernel was unfolded channels-last
-    mix: Float[Tensor, "n d d"] | None = None
     kind = "dense"
 
     @property
@@ -66,48 +62,40 @@ class Dense(Tensors):
         return 0
 
     def self_gram(self) -> Float[Tensor, "n d d"]:
-        g = self._whole()
         if self.outputs == 1:  # a matrix product of one row leaves the cores idle
-            return torch.linalg.vecdot(g, g)[..., None]
-        return g @ g.mT
+            return torch.linalg.vecdot(self.g, self.g)[..., None]
+        return self.g @ self.g.mT
 
     def trace_gram(self, other: Dense, into: Tensor | None = None) -> Float[Tensor, "n m"]:
-        left, right = self._whole().flatten(1), other._whole().flatten(1).T
-        return left @ right if into is None else into.addmm_(left, right)
+        gram = product(self.g.flatten(1), other.g.flatten(1))
+        return gram if into is None else into.add_(gram)
 
     def matrix_gram(self, other: Dense) -> Float[Tensor, "n m d e"]:
-        flat = self._whole().flatten(0, 1) @ other._whole().flatten(0, 1).T
+        flat = self.g.flatten(0, 1) @ other.g.flatten(0, 1).T
         return flat.view(len(self), self.outputs, len(other), other.outputs).transpose(1, 2)
 
     def mixed(self, w: Float[Tensor, "n c d"]) -> Dense:
-        w, g = w.to(self.g.dtype), self._whole()
-        return replace(self, g=g * w if w.shape[1:] == (1, 1) else w @ g, mix=None)
+        w = w.to(self.g.dtype)
+        return replace(self, g=self.g * w if w.shape[1:] == (1, 1) else w @ self.g)
 
-    def to_mix(self, w: Float[Tensor, "n d d"]) -> Dense:
-        """:meth:`mixed`, but on the way."""
-        return replace(self, g=self._whole(), mix=w.to(self.g.dtype))
+    def remixed(self, w: Float[Tensor, "n d d"]) -> Dense:
+        """:meth:`mixed`, written over what there was."""
+        if not self.g.is_contiguous() or self.g.requires_grad or w.requires_grad:
+            return self.mixed(w)
+        return replace(self, g=rewritten(self.g, w))
 
     def total(self, weights: Tensor | None = None, into: Totals | None = None) -> Totals:
-        if self.mix is not None:  # Σ_x Σ_j mix(x)_ij g(x, j): one product, (d, n d) by (n d, p)
-            mix = self.mix if weights is None else self.mix * weights[:, None, None]
-            found = mix.transpose(0, 1).flatten(1) @ self.g.flatten(0, 1)
-        elif weights is None:
+        if weights is None:
             found = self.g.sum(0)
         else:
             found = (weights @ self.g.flatten(1)).view(self.g.shape[1:])
         return (found if into is None else into[0].add_(found),)
 
     def dot(self, total: Totals) -> Float[Tensor, " n"]:
-        if self.mix is None:
-            return self.g.flatten(1) @ total[0].flatten()
-        each = (self.g.flatten(0, 1) @ total[0].T).view(self.g.shape[0], self.g.shape[1], -1)
-        return (each.mT * self.mix).sum((1, 2))
+        return self.g.flatten(1) @ total[0].flatten()
 
     def dense(self) -> Float[Tensor, "n d p"]:
-        return own_layout(self._whole(), self.shape)
-
-    def _whole(self) -> Float[Tensor, "n d p"]:
-        return self.g if self.mix is None else self.mix @ self.g
+        return own_layout(self.g, self.shape)
 
 
 Factor: TypeAlias = Places | Dense
@@ -197,9 +185,7 @@ def together(parts: Sequence[Factor]) -> Factor:
     if len(parts) == 1:
         return first
     if isinstance(first, Dense):
-        mixes = [p.mix for p in parts if isinstance(p, Dense) and p.mix is not None]
-        g = torch.cat([p.g for p in parts if isinstance(p, Dense)])
-        return replace(first, g=g, mix=torch.cat(mixes) if mixes else None)
+        return replace(first, g=torch.cat([p.g for p in parts if isinstance(p, Dense)]))
     rows = [p for p in parts if isinstance(p, Places)]
     longest = max(p.b.shape[1] for p in rows)
     ones = [p.b.new_ones(len(p)) if p.one is None else p.one for p in rows]

@@ -12,6 +12,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from vicinal.neighbors.product import product
+
 Totals: TypeAlias = tuple[Tensor, ...]
 TILE_BYTES = 64 << 20  # the largest temporary of one Gram product
 CACHE_BYTES = 1 << 20  # of what is written and read again at once
@@ -121,7 +123,7 @@ class Places(Tensors):
             b = self.b[:, :, 0]
             return (inner * (b @ b.mT)).sum((1, 2)).view(n, 1, 1)
         found: list[Tensor] = []
-        step = self._cached_rows()
+        step = max(1, CACHE_BYTES // max(1, self.b[0].nbytes))
         for right in self._each_output().split(step, 1):
             some = slice(len(found) * step, len(found) * step + right.shape[1])
             left = (inner[some] if len(inner) > 1 else inner) @ right
@@ -133,7 +135,7 @@ class Places(Tensors):
         n, t = self.b.shape[:2]
         m, s = other.b.shape[:2]
         if t == s == 1:
-            gram = self.b.reshape(n, -1) @ other.b.reshape(m, -1).T
+            gram = product(self.b.reshape(n, -1), other.b.reshape(m, -1))
             inner = self._inner(other)
             gram = gram * inner if gram.requires_grad or inner.requires_grad else gram.mul_(inner)
             return gram if into is None else into.add_(gram)
@@ -149,7 +151,7 @@ class Places(Tensors):
             one = replace(self, b=self.b[:, :, i : i + 1])
             two = one if other is self else replace(other, b=other.b[:, :, i : i + 1])
             for left, right in one._carried_out(two):
-                yield left.flatten(1) @ right.flatten(1).T
+                yield product(left.flatten(1), right.flatten(1))
 
     def _by_places(self, other: Places) -> Float[Tensor, "n m"]:
         (n, t), (m, s) = self.b.shape[:2], other.b.shape[:2]
@@ -189,12 +191,7 @@ class Places(Tensors):
         if t == 1:
             return replace(self, b=(w @ self.b[:, 0])[:, None])
         flat = self._each_output().reshape(d, n, t * out).transpose(0, 1)
-        if w.requires_grad or flat.requires_grad:
-            mixed = torch.bmm(w, flat).transpose(0, 1)
-        else:
-            mixed = flat.new_empty(w.shape[1], n, t * out)
-            torch.bmm(w, flat, out=mixed.transpose(0, 1))
-        return replace(self, b=mixed.unflatten(2, (t, out)).permute(1, 2, 0, 3))
+        return replace(self, b=(w @ flat).unflatten(2, (t, out)).transpose(1, 2))
 
     def remixed(self, w: Float[Tensor, "n d d"]) -> Places:
         """:meth:`mixed`, written over what there was: nothing as large is made anew."""
@@ -202,16 +199,8 @@ class Places(Tensors):
         each = self._each_output()
         if t == 1 or not each.is_contiguous() or self.b.requires_grad or w.requires_grad:
             return self.mixed(w)
-        flat = each.view(d, n, t * out).transpose(0, 1)
-        step = self._cached_rows()
-        for first in range(0, n, step):
-            some = flat[first : first + step]
-            some.copy_(torch.bmm(w[first : first + step].to(flat.dtype), some))
+        rewritten(each.view(d, n, t * out).transpose(0, 1), w)
         return self
-
-    def _cached_rows(self) -> int:
-        """Of how many samples the gradients at the outputs stay in the cache."""
-        return max(1, CACHE_BYTES // max(1, self.b[0].numel() * self.b.element_size()))
 
     def total(self, weights: Tensor | None = None, into: Totals | None = None) -> Totals:
         """Of the weight ``(d, out, in)``, of an embedding ``(vocabulary, d, out)``; and of the bias
@@ -225,8 +214,14 @@ class Places(Tensors):
             table = rows.new_zeros(size) if into is None else into[0]
             found.append(table.index_add(0, self.a.flatten(), rows.transpose(0, 1)))
         elif self.weight:
-            a = self.a.reshape(1, -1, self.a.shape[-1]).expand(len(rows), -1, -1)
-            found.append(torch.bmm(rows.mT, a) if into is None else into[0].baddbmm_(rows.mT, a))
+            a = self.a.reshape(-1, self.a.shape[-1]).T.contiguous()
+            each = (product(a, b.T) for b in rows)
+            if into is None:
+                found.append(torch.stack(list(each)).mT)
+            else:
+                found.append(into[0])
+                for so_far, more in zip(into[0], each, strict=True):
+                    so_far.add_(more.T)
         if self.bias:
             summed = self._with_one(b).sum((0, 1))
             found.append(summed if into is None else into[-1].add_(summed))
@@ -244,8 +239,7 @@ class Places(Tensors):
             elif self.vocabulary:
                 against = total[0][a, i]
             else:
-                weight = total[0][i].T
-                against = a @ weight if bias is None else torch.addmm(bias, a, weight)
+                against = product(a, total[0][i], bias)
             found.append(torch.linalg.vecdot(b.reshape(n, -1), against.expand_as(b).reshape(n, -1)))
         return functools.reduce(torch.add, found)
 
@@ -270,7 +264,7 @@ class Places(Tensors):
             return self.b.new_ones(1, 1)
         if self.vocabulary:
             return (self.a.reshape(-1, 1) == other.a.reshape(1, -1)).to(self.b.dtype)
-        inner = self.a.reshape(-1, self.a.shape[-1]) @ other.a.reshape(-1, self.a.shape[-1]).T
+        inner = product(*(f.a.reshape(-1, f.a.shape[-1]) for f in (self, other)))
         if self.bias and (self.one is not None or other.one is not None):
             return inner + self._ones()[:, None] * other._ones()[None]
         return inner + 1 if self.bias and inner.requires_grad else inner.add_(float(self.bias))
@@ -295,6 +289,14 @@ class Places(Tensors):
         if self.bias and self.one is not None and other.one is not None:
             return self.a @ other.a.mT + (self.one * other.one)[:, None, None]
         return self.a @ other.a.mT + float(self.bias)
+
+
+def rewritten(g: Float[Tensor, "n d p"], w: Float[Tensor, "n d d"]) -> Float[Tensor, "n d p"]:
+    """``w @ g`` in the place of g, of as many samples at a time as stay in the cache."""
+    step = max(1, CACHE_BYTES // max(1, g[0].nbytes))
+    for some, by in zip(g.split(step), w.to(g.dtype).split(step), strict=True):
+        some.copy_(by @ some)
+    return g
 
 
 def outputs_apart(grads: Sequence[Float[Tensor, "n t out"]]) -> Float[Tensor, "n t d out"]:
@@ -324,7 +326,7 @@ def _one_after_another(grads: Sequence[Tensor]) -> Tensor:
 def _outer(left: Float[Tensor, "d k out"], right: Float[Tensor, "d l out"]) -> Float[Tensor, "k l"]:
     """Inner products summed over the outputs."""
     if len(left) == 1:
-        return left[0] @ right[0].T
+        return product(left[0], right[0])
     start = left.new_zeros(left.shape[1], right.shape[1])
     return torch.addbmm(start, left, right.mT)
 

@@ -32,10 +32,10 @@ from torch import Tensor, nn
 
 from vicinal.similarity import routing
 from vicinal.similarity.rules import COVERED, feature_axes, rule_for
-from vicinal.similarity.rules.attention import Projection, can_open
-from vicinal.similarity.rules.inside import insides
+from vicinal.similarity.rules.attention import can_open
+from vicinal.similarity.rules.inside import InsideMap, insides
 from vicinal.similarity.rules.parametrized import edges_each, made_from, originals
-from vicinal.similarity.rules.recurrence import InputGates, can_unroll
+from vicinal.similarity.rules.recurrence import can_unroll
 from vicinal.similarity.rules.vjp import unit_axes
 from vicinal.similarity.watch import (
     NO_COPIES,
@@ -262,7 +262,7 @@ def _closed(module: nn.Module) -> bool:
     return isinstance(module, nn.RNNBase) and not can_unroll(module)
 
 
-def _opens(module: nn.Module) -> bool:
+def opens(module: nn.Module) -> bool:
     """Whether the parameters of a layer are those of linear maps inside it."""
     return can_unroll(module) or (isinstance(module, nn.MultiheadAttention) and can_open(module))
 
@@ -271,9 +271,9 @@ def _owners(model: nn.Module) -> dict[int, list[Owner]]:
     """Every (layer, module, local name) under which a parameter is held, by its identity."""
     found: dict[int, list[Owner]] = defaultdict(list)
     for layer, module in _layers(model):
-        if isinstance(module, (Projection, InputGates)):
+        if isinstance(module, InsideMap):
             held = {own: getattr(module, own) for own in COVERED}
-        elif _opens(module):
+        elif opens(module):
             held = {}
         else:
             whole = _closed(module)

@@ -20,9 +20,9 @@ from torch.utils import _pytree as pytree
 from vicinal.capture.hooks import LayerCall, hooked, restored
 from vicinal.checks import InputError
 from vicinal.similarity.outputs import logits
-from vicinal.similarity.rules.attention import Projection, opened, projections
-from vicinal.similarity.rules.inside import insides, seen
-from vicinal.similarity.rules.recurrence import InputGates, gates, unrolled
+from vicinal.similarity.rules.attention import opened, projections
+from vicinal.similarity.rules.inside import InsideMap, insides, seen
+from vicinal.similarity.rules.recurrence import gates, unrolled
 
 Inputs: TypeAlias = Tensor | Mapping[str, Tensor]  # of some samples, one row each
 REORDERING = ("Index", "Gather", "Scatter", "MaskedS", "Take", "Sort", "Topk", "Flip", "Roll")
@@ -138,11 +138,11 @@ def watched(
         calls.append(watched_call(call))
         return copied
 
-    opens = {name: m for name, m in layers.items() if isinstance(m, Projection)}
-    steps = {name: m for name, m in layers.items() if isinstance(m, InputGates)}
+    own_maps = {name: m for name, m in layers.items() if isinstance(m, InsideMap)}
+    inside = {**projections(model), **gates(model), **own_maps}
     with (
-        opened({**projections(model), **opens}),
-        unrolled({**gates(model), **steps}, twice),
+        opened(inside),
+        unrolled(inside, twice),
         hooked(layers, note, first=True),
         seen({name: layers[name] for name in insides(model) if name in layers}, note),
     ):

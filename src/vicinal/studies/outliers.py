@@ -113,10 +113,18 @@ def outlier_study(
     if labels is not None and temperature is None:
         y = labels_of(labels, len(rows), "labels").codes
         temperature = optimal_temperature(rows, y, metric=metric, k=min(k, len(rows) - 1))
-    extra = {} if credibility is None else {"credibility": lambda z: -_credible(credibility, z)}
-    ask = _Asked(rows, labels, logits, extra | dict(detectors or {}), k, temperature, metric)
-    inside = ask.scores(known)
-    outside = {name: ask.scores(z) for name, z in sets.items()}
+    own = {} if credibility is None else {"credibility": credibility}
+
+    def scores(z: Tensor) -> dict[str, Any]:
+        found = outlier_scores(
+            rows, z, labels=labels, logits=None if logits is None else logits(z),
+            k=k, temperature=temperature, metric=metric,
+        )  # fmt: skip
+        found |= {name: -_column(score(z), name, len(z)) for name, score in own.items()}
+        others = (detectors or {}).items()
+        return found | {name: _column(score(z), name, len(z)) for name, score in others}
+
+    inside, outside = scores(known), {name: scores(z) for name, z in sets.items()}
     table = [
         Detector(name, which, auroc(inside[name], theirs[name]),
                  fpr_at_tpr(inside[name], theirs[name], positive=positive))
@@ -133,28 +141,6 @@ def outlier_study(
     )  # fmt: skip
 
 
-@dataclass(frozen=True)
-class _Asked:
-    """What every detector is asked with."""
-
-    support: Tensor
-    labels: Any
-    logits: Score | None
-    detectors: dict[str, Score]
-    k: int
-    temperature: float | None
-    metric: str
-
-    def scores(self, z: Tensor) -> dict[str, Any]:
-        found = outlier_scores(
-            self.support, z, labels=self.labels,
-            logits=None if self.logits is None else self.logits(z),
-            k=self.k, temperature=self.temperature, metric=self.metric,
-        )  # fmt: skip
-        extra = {name: _column(score(z), name, len(z)) for name, score in self.detectors.items()}
-        return found | extra
-
-
 def _missing(sets: Any, logits: Any, credibility: Any, labels: Any) -> tuple[str, ...]:
     reasons = {
         "outliers: no outlier set was given": not sets,
@@ -163,10 +149,6 @@ def _missing(sets: Any, logits: Any, credibility: Any, labels: Any) -> tuple[str
         "NED density, Mahalanobis, ViM, trust score: no labels were given": labels is None,
     }
     return tuple(words for words, missing in reasons.items() if missing)
-
-
-def _credible(credibility: Score, z: Tensor) -> Tensor:
-    return _column(credibility(z), "credibility", len(z))
 
 
 def _sets(outliers: Any) -> dict[str, Tensor]:

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -25,7 +24,7 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from vicinal.checks import InputError, check_choice, check_k, same_kind
-from vicinal.confidence.bundle import write
+from vicinal.confidence.bundle import Kept
 from vicinal.confidence.ned.effects import (
     JointEffect,
     LabelEffects,
@@ -45,14 +44,14 @@ from vicinal.confidence.ned.posterior import (
 )
 from vicinal.confidence.ned.space import DEFAULT_K, check_space, flatness, support_in_space
 from vicinal.confidence.prediction import Prediction, prediction_of
-from vicinal.confidence.support import Evidence, LabeledSupport, fit_in_parts, rows_of
+from vicinal.confidence.support import Evidence, LabeledSupport, check_announced, rows_of
 from vicinal.labels import codes_of, labels_of, named, without_empty_classes
 from vicinal.neighbors.neighborhood import Neighborhood
 from vicinal.neighbors.search import Search
 from vicinal.neighbors.spaces import Space
 
 
-class NEDClassifier(ClassifierMixin, BaseEstimator):
+class NEDClassifier(Kept, ClassifierMixin, BaseEstimator):
     r"""Class probabilities from the exponential of distances to the k nearest support rows.
 
     The defaults are eq. 3 exactly, with T fitted leave-one-out on the support. Beyond the paper,
@@ -249,7 +248,13 @@ class NEDClassifier(ClassifierMixin, BaseEstimator):
         self._fitted().support_.add(self._rows(X), y)
         return self._edited(refit)
 
-    partial_fit = fit_in_parts  # scikit-learn's name: fit, and add from then on
+    def partial_fit(self, X: Any, y: Any, classes: Any = None) -> NEDClassifier:
+        """:meth:`fit` at the first call, :meth:`add` at the next; new classes may come at any.
+
+        ``classes``: what scikit-learn lets one announce; labels are checked against it.
+        """
+        check_announced(y, classes)
+        return self.add(X, y) if hasattr(self, "support_") else self.fit(X, y)
 
     def remove(self, ids: Any, refit: bool = True) -> NEDClassifier:
         """Take rows out of the support by id; the other rows keep theirs."""
@@ -302,12 +307,6 @@ class NEDClassifier(ClassifierMixin, BaseEstimator):
     @property
     def n_conflicting_duplicates_(self) -> int:
         return self._fitted().support_.conflicting_duplicates(self.k_)
-
-    def save(self, path: str | Path) -> Path:
-        """Write a ``.vic`` file (safetensors and JSON, never pickle); ``vicinal.load`` reads it."""
-        from vicinal.confidence.ned.file import ned_state  # it imports this file
-
-        return write(path, "ned", *ned_state(self._fitted()))
 
     def _fitted(self) -> NEDClassifier:
         check_is_fitted(self, "support_")

@@ -12,7 +12,6 @@ from torch import Tensor, nn
 from vicinal.checks import InputError, check_positive
 from vicinal.confidence.ned.posterior import NEDParameters, ned_log_probs
 from vicinal.neighbors.distances import (
-    compared_rows,
     in_unit,
     neighbor_distances,
     pairwise_distances,
@@ -37,9 +36,9 @@ class NEDHead(nn.Module):
     attack through it sees flat gradients and reports robustness that is not there, hence
     ``temperature``, which replaces the fitted one.
 
-    The support (unit rows for the cosine), labels and the map of the space are buffers:
-    ``.to(device)`` moves them, ``state_dict`` holds them. ``nn.Sequential(net, head)`` is one graph
-    for ``torch.export`` and ONNX, with any number of rows.
+    Support, labels and the map of the space are buffers: ``.to(device)`` moves them,
+    ``state_dict`` holds them. ``nn.Sequential(net, head)`` is one graph for ``torch.export`` and
+    ONNX, with any number of rows.
     """
 
     support: Tensor
@@ -51,7 +50,7 @@ class NEDHead(nn.Module):
         self, ned: NEDClassifier, temperature: float | None = None, full_support: bool = False
     ) -> None:
         super().__init__()
-        self.register_buffer("support", compared_rows(ned.support_.rows, ned.metric).clone())
+        self.register_buffer("support", ned.support_.rows.clone())
         self.register_buffer("labels", ned.support_.labels.codes.clone())
         self.register_buffer("shift", ned.space_.shift)
         self.register_buffer("matrix", ned.space_.matrix)
@@ -60,6 +59,7 @@ class NEDHead(nn.Module):
         self.num_classes = len(ned.classes_)
         self.k = len(self.support) if full_support else ned.k_
         self.metric = ned.metric
+        self.unit = False  # whether the support's rows have unit length already, for the cosine
         parameters = ned.parameters_
         if temperature is not None:
             check_positive(temperature, "temperature")
@@ -84,10 +84,9 @@ class NEDHead(nn.Module):
         return ned_log_probs(neighborhood, self.num_classes, self.parameters_)
 
     def _distances(self, x: Tensor, indices: Tensor) -> Float[Tensor, "n k"]:
-        near = self.support[indices]
-        if self.metric != "cosine":
-            return neighbor_distances(x, near, self.metric)
-        squared = neighbor_distances(unit_rows(x), near)  # what is kept has unit length already
+        if not self.unit:
+            return neighbor_distances(x, self.support[indices], self.metric)
+        squared = neighbor_distances(unit_rows(x), self.support[indices])
         lost = zero_rows(x)[:, None].to(squared) + zero_rows(self.support)[indices]
         return in_unit(squared + lost, "cosine")
 
@@ -103,8 +102,9 @@ class NEDHead(nn.Module):
 
     def _ranked(self, x: Tensor) -> Float[Tensor, "n m"]:
         """Squared distances but for ‖x‖²: enough to tell who is nearer."""
-        x, support = compared_rows(x, self.metric), self.support.to(x.dtype)
+        support = self.support.to(x.dtype)
         if self.metric == "cosine":
+            x, support = unit_rows(x), support if self.unit else unit_rows(support)
             return support.square().sum(1) + zero_rows(support) - 2 * x @ support.T
         center = support.mean(0)  # the product loses no digits to a common offset
         x, support = x - center, support - center

@@ -2,9 +2,10 @@
 
 For ``torch.export``, and for ONNX (the ``onnx`` extra), with any number of rows.
 
-It is the head's own ``module()`` in fp32: one matrix product and ``TopK`` find the neighbors, their
-distances are then computed again from the differences. The support lies in the file.
-Class names are in the model's metadata under ``classes``, as JSON.
+It is the head's own ``module()``, alone or with its linear part, which uses ordinary operations
+while it is exported: one matrix product and ``TopK`` find the neighbors, their distances are then computed
+again from the differences; fp32 throughout. The support lies in the file. Class names are in the
+model's metadata under ``classes``, as JSON.
 """
 
 from __future__ import annotations
@@ -20,8 +21,9 @@ from torch import Tensor, nn
 from vicinal.checks import InputError
 from vicinal.confidence.bundle import pack_classes
 from vicinal.confidence.ned.classifier import NEDClassifier
-from vicinal.confidence.ned_linear import NEDLinear
+from vicinal.confidence.ned_linear import NEDLinear, NEDLinearHead
 from vicinal.files import write_atomically
+from vicinal.neighbors.distances import unit_rows
 
 if TYPE_CHECKING:
     from vicinal.confidence.head import TrustHead
@@ -90,9 +92,8 @@ def _graph(
     """The module to export, and what to trace it with."""
     model = head if isinstance(head, (NEDClassifier, NEDLinear)) else head.model
     ned = model.ned_ if isinstance(model, NEDLinear) else model
-    said = model.module().float()
     if net is None:
-        return _Answer(said).eval(), (torch.zeros(2, ned.n_features_in_),)
+        return Answer(model).eval(), (torch.zeros(2, ned.n_features_in_),)
     if example is None or len(example) < 1:
         raise InputError(
             "`net` needs an `example`: a batch of its inputs, to trace the graph with."
@@ -105,12 +106,20 @@ def _graph(
             f"`net` gives rows of shape {width}, but the support has {ned.n_features_in_} "
             "dimensions. Pass the network up to the layer that was embedded, flattened."
         )
-    return _Answer(net, said).eval(), (rows,)
+    return Answer(model, net).eval(), (rows,)
 
 
-class _Answer(nn.Sequential):
-    """Class number and probabilities from the log-probabilities at the end."""
+class Answer(nn.Module):
+    """The class number and all probabilities, of embeddings or, behind ``net``, of its inputs."""
+
+    def __init__(self, model: NEDClassifier | NEDLinear, net: nn.Module | None = None) -> None:
+        super().__init__()
+        self.net = nn.Identity() if net is None else net
+        self.head = model.module().float()
+        near = self.head.ned if isinstance(self.head, NEDLinearHead) else self.head
+        if near.metric == "cosine":  # lengths are no business of the graph
+            near.support, near.unit = unit_rows(near.support), True
 
     def forward(self, x: Tensor) -> tuple[Int[Tensor, " n"], Float[Tensor, "n c"]]:
-        p = super().forward(x).exp()
+        p = self.head(self.net(x)).exp()
         return p.argmax(1), p

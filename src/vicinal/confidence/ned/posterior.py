@@ -34,7 +34,7 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from vicinal.checks import InputError, check_choice
+from vicinal.checks import InputError, check_choice, number_or_fit
 from vicinal.neighbors.mass import class_log_mass, exponential, log_mass
 from vicinal.neighbors.neighborhood import Neighborhood
 
@@ -71,12 +71,10 @@ class Recipe(NamedTuple):
     def of(cls, temperature: Any, sharpness: Any, background: Any, bandwidth: Any) -> Recipe:
         check_choice(bandwidth, "bandwidth", ("shared", "class"))
         t = None if temperature is None else _number(temperature, "temperature")
-        gamma = _number_or_fit(sharpness, "sharpness")
-        eps = _number_or_fit(background, "background", 1)
-        if gamma in (0, math.inf):
+        gamma = number_or_fit(sharpness, "sharpness", math.inf)
+        eps = number_or_fit(background, "background", 1)  # at 1 the neighbors would have no say
+        if gamma == 0:
             raise InputError(f"`sharpness` must be a finite number above 0, got {sharpness!r}.")
-        if eps == 1:
-            raise InputError("`background` must be below 1: at 1 the neighbors have no say.")
         recipe = cls(t, gamma, eps, bandwidth == "class")
         if t in (0, math.inf) and recipe.names:
             raise InputError(
@@ -227,15 +225,8 @@ def _eq18(distances: Tensor, log_bandwidths: Tensor, parameters: NEDParameters) 
     return -distances / scale - 0.5 * parameters.effective_dimension * log_bandwidths
 
 
-def _number_or_fit(value: Any, name: str, high: float = math.inf) -> float | None:
-    if isinstance(value, str):
-        check_choice(value, name, ("fit",))
-        return None
-    return _number(value, name, high)
-
-
-def _number(value: Any, name: str, high: float = math.inf) -> float:
+def _number(value: Any, name: str) -> float:
     is_number = isinstance(value, (int, float, np.integer, np.floating))
-    if not is_number or isinstance(value, bool) or not 0 <= float(value) <= high:
-        raise InputError(f"`{name}` must be a number from 0 to {high}, got {value!r}.")
+    if not is_number or isinstance(value, bool) or not float(value) >= 0:
+        raise InputError(f"`{name}` must be a number from 0 to inf, got {value!r}.")
     return float(value)

@@ -1,7 +1,7 @@
 r"""What a search will cost on this machine, before it is begun.
 
 The exact leave-one-out graph of n rows of d columns is one product of :math:`2 n^2 d` operations;
-selecting from it costs about half as much again. So one number, the machine's rate of products
+selecting from it costs half as much again, or as much. So one number, the rate of products here
 (measured once in a process, in a few milliseconds), says how long it takes. Lists cost their
 centers' k-means and the rows' way into them, and 2,000 exact rows that their effort and their
 recall are measured on; what reading them costs is known only when they are there, and is measured
@@ -10,41 +10,25 @@ then.
 
 from __future__ import annotations
 
-import time
-from functools import lru_cache
-
 import torch
 
-SELECTION = 1.5  # of the product's time: the whole of an exact search (measured: 1.3 to 1.6)
+from vicinal.neighbors.product import product_rate
+
+SELECTION = 1.6  # of the product's time: the whole of an exact search (measured: 1.3 to 2.1)
 PATIENCE = 60.0  # seconds an exact graph may take before an approximate one is thought of
 ITERATIONS = 10  # of the k-means of faiss's inverted lists
 TRAINING = 64  # rows to a center that it is trained on
 SAMPLE = 1_000  # exact rows to measure on: some to choose the effort by, as many to state recall by
 
 
-def product_rate() -> float:
-    """Operations per second of a float32 matrix product with the threads torch has now."""
-    return _product_rate(torch.get_num_threads())
-
-
-@lru_cache
-def _product_rate(threads: int) -> float:
-    a, b = torch.ones(512, 128), torch.ones(4096, 128)
-    out = torch.empty(512, 4096)
-
-    def seconds() -> float:  # of CPU, all threads: what else the machine does is not its rate
-        start = time.process_time()
-        torch.mm(a, b.T, out=out)
-        return (time.process_time() - start) / threads
-
-    best = min(seconds() for _ in range(9))  # the first ones warm up; others may be disturbed
-    return 2.0 * 512 * 4096 * 128 / best
-
-
 def exact_seconds(rows: int, width: int, queries: int | None = None) -> float:
     """Of an exact search of so many queries; by default of every row among the others."""
     asked = rows if queries is None else queries
-    return SELECTION * 2.0 * asked * rows * width / product_rate()
+    return SELECTION * _seconds(2.0 * asked * rows * width)
+
+
+def _seconds(operations: float) -> float:
+    return operations / (product_rate() * torch.get_num_threads())
 
 
 def list_count(rows: int) -> int:
@@ -57,7 +41,7 @@ def lists_seconds(rows: int, width: int) -> float:
     lists = list_count(rows)
     trained = min(rows, TRAINING * lists)
     operations = 2.0 * lists * width * (ITERATIONS * trained + rows)
-    return operations / product_rate() + exact_seconds(rows, width, min(rows, 2 * SAMPLE))
+    return _seconds(operations) + exact_seconds(rows, width, min(rows, 2 * SAMPLE))
 
 
 def lists_bytes(rows: int, width: int) -> int:

@@ -17,6 +17,8 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from vicinal.neighbors.product import product, takes_other
+
 TILE = 1 << 19  # scores per tile: with its operands it stays in the shared cache
 SMALL = 1 << 14  # rows of support below which groups of columns are enough, without a threshold
 SAMPLE = 8192  # rows that a threshold is estimated on
@@ -32,7 +34,7 @@ def smallest_scores(
     Tile t is every T-th row from t on: a sample of the support, so that the first tiles estimate
     the threshold even where the support is sorted by class.
     """
-    m = len(x)
+    m, q = len(x), -2 * q
     tiles = max(len(q) * m // TILE, 8) | 1  # odd: rows a power of two apart would share cache lines
     if m < SMALL or 8 * count > m:
         return _dense(q, x, bias, count)
@@ -98,7 +100,10 @@ def _tile(
     part, part_bias = x[t::tiles], bias[t::tiles].contiguous()
     if out is None:
         out = q.new_empty(len(q), -(-(len(x) // tiles + 1) // 32) * 32)
-    torch.addmm(part_bias, q, part.T, alpha=-2, out=out[:, : len(part)])
+    if takes_other(q, part):
+        out[:, : len(part)] = product(q, part, part_bias)
+    else:
+        torch.addmm(part_bias, q, part.T, out=out[:, : len(part)])
     out[:, len(part) :] = torch.inf
     return out
 

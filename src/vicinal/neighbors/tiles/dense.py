@@ -35,6 +35,7 @@ from torch import Tensor
 from vicinal.neighbors.derivatives import derived, is_derived_again
 from vicinal.neighbors.distances import NEAR, compared_rows, ordinary_distances
 from vicinal.neighbors.mass import agreement, log_mass, own_log_mass
+from vicinal.neighbors.product import product
 from vicinal.neighbors.tiles.tile import (
     Given,
     Problem,
@@ -106,7 +107,11 @@ def small_surprise(
 
     def plain(x: Tensor, learned: Tensor | None) -> Tensor:
         by = torch.tensor(t, dtype=torch.float64) if learned is None else learned
-        return plain_surprise(Given(x, None, codes, None, by, metric, True), mean)
+        _, own, other = plain_log_masses(Given(x, None, codes, None, by, metric, True))
+        valid = own != -torch.inf
+        lead = torch.where(valid, own - other, 0.0)
+        loss = torch.where(valid, -F.logsigmoid(lead), 0.0).to(x.dtype)
+        return loss.sum() / valid.sum().clamp_min(1) if mean else loss
 
     return Surprise(_Attached.apply(x, learned, (loss,), pairs, plain), valid)
 
@@ -165,7 +170,7 @@ def _half_of_the_products(rows: Float[Tensor, "n d"]) -> Float[Tensor, "n n"]:
     """``rows @ rows.T``, stripe by stripe from the diagonal on, and mirrored."""
     found = rows.new_empty(len(rows), len(rows))
     for i in range(0, len(rows), STRIPE):
-        stripe = rows[i : i + STRIPE] @ rows[i:].T
+        stripe = product(rows[i : i + STRIPE], rows[i:])
         found[i : i + STRIPE, i:] = stripe
         found[i + STRIPE :, i : i + STRIPE] = stripe[:, STRIPE:].T
     return found
@@ -203,7 +208,7 @@ def _gradient(pairs: _Pairs, grad: Tensor) -> Float[Tensor, "n d"]:
     m = m + m.T
     if rows.shape[1] >= WIDE:  # the rows themselves among the sum: they are read once less
         m.diagonal().sub_(m.sum(1))
-        return m @ rows
+        return product(m, rows.T)
     return (m @ rows).addcmul_(rows, m.sum(1, keepdim=True), value=-1)
 
 
@@ -270,12 +275,3 @@ def derived_log_masses(upstream: Sequence[Tensor | None], given: Given) -> list[
         return plain_log_masses(given._replace(x=x, y=y, t=t))
 
     return derived(masses, [given.x, given.y, given.t], upstream)
-
-
-def plain_surprise(given: Given, mean: bool) -> Tensor:
-    """-log of the own class's share of each row, or its mean over the rows with a peer."""
-    _, own, other = plain_log_masses(given)
-    valid = own != -torch.inf
-    lead = torch.where(valid, own - other, 0.0)
-    loss = torch.where(valid, -F.logsigmoid(lead), 0.0).to(given.x.dtype)
-    return loss.sum() / valid.sum().clamp_min(1) if mean else loss

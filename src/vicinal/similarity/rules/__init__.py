@@ -17,9 +17,9 @@ from torch import Tensor, nn
 
 from vicinal.similarity.factors import Dense, Factor, stacked
 from vicinal.similarity.places import Places, outputs_apart
-from vicinal.similarity.rules.attention import Projection
 from vicinal.similarity.rules.conv import convolution, transposed_convolution
-from vicinal.similarity.rules.recurrence import InputGates, Projected, StateGates
+from vicinal.similarity.rules.inside import InsideMap
+from vicinal.similarity.rules.recurrence import StatesMap
 
 COVERED = ("weight", "bias")  # what a rule knows the gradients of, where the layer has them
 
@@ -143,8 +143,7 @@ def _over_places(g: Tensor) -> Tensor:
 
 
 RULES: dict[type[nn.Module], Rule] = {
-    nn.Linear: linear,
-    **dict.fromkeys((Projection, InputGates, StateGates, Projected), linear),
+    **dict.fromkeys((nn.Linear, InsideMap, StatesMap), linear),
     nn.Embedding: embedding,
     nn.PReLU: prelu,
     **dict.fromkeys((nn.Conv1d, nn.Conv2d, nn.Conv3d), convolution),
@@ -179,7 +178,7 @@ def _is_transposed(module: nn.Module) -> bool:
 def widths(module: Any) -> tuple[int, int] | None:
     """Features in and out of a layer that is a linear map at every place."""
     transposed = _is_transposed(module)
-    if not transposed and not isinstance(module, (nn.Linear, Projection, InputGates)):
+    if not transposed and not isinstance(module, (nn.Linear, InsideMap)):
         return None
     first, second = module.weight.shape
     return (first, second) if transposed else (second, first)

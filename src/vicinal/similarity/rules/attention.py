@@ -2,14 +2,14 @@ r"""Attention opened: ``nn.MultiheadAttention`` as the linear maps and products 
 
 ``(q, k, v) = split(W_in x + b_in)``, ``softmax(q kᵀ / √h + mask) v``, ``W_out · + b_out``: the
 parameters are those of two linear layers, but torch applies them out of sight of any hook. While
-:func:`opened`, attention layers run the lines below instead, which call a :class:`Projection` for
+:func:`opened`, attention layers run the lines below instead, which call a map for
 W_in and the layer's own ``out_proj``; so both are watched like any linear layer.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from functools import partial
 from math import sqrt
 from typing import Any
@@ -18,32 +18,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from vicinal.similarity.rules.inside import InsideMap, running
+
 INSIDE = ".in_proj"  # how the projection of an attention layer is called
 
 
-class Projection(nn.Module):
-    """``W_in x + b_in`` of an attention layer, whose parameters they are."""
-
-    def __init__(self, attention: nn.MultiheadAttention) -> None:
-        super().__init__()
-        self.attention = (attention,)  # in a tuple: not a child
-
-    @property
-    def weight(self) -> Tensor:
-        return self.attention[0].in_proj_weight
-
-    @property
-    def bias(self) -> Tensor | None:
-        return self.attention[0].in_proj_bias
-
-    def forward(self, x: Tensor) -> Tensor:
-        return F.linear(x, self.weight, self.bias)
-
-
-def projections(model: nn.Module) -> dict[str, Projection]:
+def projections(model: nn.Module) -> dict[str, InsideMap]:
     """One for every attention layer that can be opened, by the name it is watched under."""
     return {
-        name + INSIDE: Projection(module)
+        name + INSIDE: InsideMap(module, "in_proj_weight", "in_proj_bias")
         for name, module in model.named_modules()
         if isinstance(module, nn.MultiheadAttention) and can_open(module)
     }
@@ -56,17 +39,13 @@ def can_open(module: nn.MultiheadAttention) -> bool:
     return own and plain and module.in_proj_weight is not None
 
 
-@contextmanager
-def opened(inside: Mapping[str, Projection]) -> Iterator[None]:
-    """While inside, the attention layers of these projections run open."""
-    modules = [(projection.attention[0], projection) for projection in inside.values()]
-    try:
-        for module, projection in modules:
-            module.forward = partial(attend, module, projection)  # type: ignore[method-assign]
-        yield
-    finally:
-        for module, _ in modules:
-            vars(module).pop("forward", None)
+def opened(inside: Mapping[str, InsideMap]) -> AbstractContextManager[None]:
+    """While inside, the attention layers of these maps run open."""
+    maps = {one.layer[0]: one for one in inside.values()}
+    attention = {
+        layer: one for layer, one in maps.items() if isinstance(layer, nn.MultiheadAttention)
+    }
+    return running({layer: partial(attend, layer, one) for layer, one in attention.items()})
 
 
 def attend(

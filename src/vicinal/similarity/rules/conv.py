@@ -17,6 +17,7 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
+from vicinal.neighbors.product import products
 from vicinal.similarity.factors import Dense, stacked
 from vicinal.similarity.places import CACHE_BYTES, Places
 
@@ -38,10 +39,11 @@ def convolution(use: LayerUse) -> list[Piece]:
         patches = _patches(_by_group(_padded(use.x[rows], module), groups), module)
         b = stacked([g[rows] for g in grads], 1)
         split = b.reshape(len(b), -1, groups, out // groups, t).transpose(1, 2)
-        g = split.reshape(len(patches), -1, t) @ patches  # each group's against its own patches
+        # each group's against its own patches
+        g = products(split.reshape(len(patches), -1, t), patches.mT)
         return g.view(len(b), groups, len(grads), -1).transpose(1, 2).flatten(2)
 
-    return _pieces(use, gradient, t * width * groups)
+    return _pieces(use, gradient, t * (width * groups + len(grads) * out))
 
 
 def transposed_convolution(use: LayerUse) -> list[Piece]:
@@ -63,8 +65,8 @@ def transposed_convolution(use: LayerUse) -> list[Piece]:
 
 
 def _pieces(use: LayerUse, gradient: Callable[[slice], Tensor], each: int) -> list[Piece]:
-    """The weight's gradients, of so few samples at a time that their patches, ``each`` numbers,
-    stay in the cache; and the bias'.
+    """The weight's gradients, of so few samples at a time that what is multiplied, ``each``
+    numbers, stays in the cache; and the bias'.
     """
     pieces: list[Piece] = []
     n, step = len(use.x), max(1, 2 * CACHE_BYTES // (each * use.x.element_size()))

@@ -1,16 +1,18 @@
-"""The layer inside a layer: a subclass of ``nn.Linear``, ``nn.Embedding`` or a layer norm whose own
-forward does something before or after what its base does (Hugging Face's position tables, scaled
-word tables, norms over channels).
+"""Layers inside layers, watched as layers of their own.
 
-The subclass has no rule, what its base does has: the call of ``F.linear``, ``F.embedding`` or
-``F.layer_norm`` with the layer's own parameters is seen where it happens, as a call of a plain
-layer that shares them.
+A linear map that torch applies out of sight of any hook (in attention, in recurrence) is an
+:class:`InsideMap`, which the layer calls while it is :func:`running` lines of ours.
+
+A subclass of ``nn.Linear``, ``nn.Embedding`` or a layer norm may do something before or after what
+its base does (Hugging Face's position tables, scaled word tables, norms over channels). It has no
+rule, what its base does has: the call of ``F.linear``, ``F.embedding`` or ``F.layer_norm`` with the
+layer's own parameters is seen where it happens, as a call of a plain layer that shares them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch.nn.functional as F
@@ -32,6 +34,39 @@ TAKES: dict[Callable[..., Any], dict[str, Any]] = {  # what each takes, with its
     },
 }  # fmt: skip
 KINDS = {nn.Linear: F.linear, nn.Embedding: F.embedding, nn.LayerNorm: F.layer_norm}
+
+
+class InsideMap(nn.Module):
+    """``W x + b`` inside a layer, by the names that the layer has for W and b."""
+
+    def __init__(self, layer: nn.Module, weight: str, bias: str) -> None:
+        super().__init__()
+        self.layer = (layer,)  # in a tuple: not a child
+        self.names = weight, bias
+
+    @property
+    def weight(self) -> Tensor:
+        found: Tensor = getattr(self.layer[0], self.names[0])
+        return found
+
+    @property
+    def bias(self) -> Tensor | None:
+        return getattr(self.layer[0], self.names[1], None)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return F.linear(x, self.weight, self.bias)
+
+
+@contextmanager
+def running(forwards: Mapping[Any, Callable[..., Any]]) -> Iterator[None]:
+    """While inside, these layers run other lines than their own."""
+    try:
+        for layer, forward in forwards.items():
+            layer.forward = forward
+        yield
+    finally:
+        for layer in forwards:
+            vars(layer).pop("forward", None)
 
 
 def insides(model: nn.Module) -> dict[str, nn.Module]:

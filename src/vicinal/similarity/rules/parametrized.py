@@ -113,7 +113,7 @@ def _of_spectral_norm(factor: Places, weight: Tensor, made: Any) -> Places:
     place.
     """
     u, v = made._u, made._v
-    sigma = torch.dot(u, weight @ v)
+    sigma = u @ (weight @ v)
     along = torch.einsum("ntdo,nto->nd", factor.b, factor.a @ (weight.mT / sigma))
     place = v.expand(len(factor), 1, -1), -along[:, None, :, None] * u
     b = torch.cat([x.permute(2, 0, 1, 3) for x in (factor.b, place[1])], 2) / sigma

@@ -15,56 +15,31 @@ side in the order of the samples; past its end a sequence keeps its state, so no
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence, pad_packed_sequence
 
-
-class InputGates(nn.Module):
-    """``W_ih x + b_ih`` of one layer and direction, whose parameters they are."""
-
-    kind = "ih"
-
-    def __init__(self, recurrent: nn.RNNBase, suffix: str) -> None:
-        super().__init__()
-        self.recurrent = (recurrent,)  # in a tuple: not a child
-        self.suffix = suffix
-
-    @property
-    def weight(self) -> Tensor:
-        found: Tensor = getattr(self.recurrent[0], f"weight_{self.kind}{self.suffix}")
-        return found
-
-    @property
-    def bias(self) -> Tensor | None:
-        return getattr(self.recurrent[0], f"bias_{self.kind}{self.suffix}", None)
-
-    def forward(self, x: Tensor) -> Tensor:
-        return F.linear(x, self.weight, self.bias)
+from vicinal.neighbors.product import product
+from vicinal.similarity.rules.inside import InsideMap, running
 
 
-class StateGates(InputGates):
-    """``W_hh h + b_hh``; called with the states of all steps and the tensor that stands for it."""
-
-    kind = "hh"
+class StatesMap(InsideMap):
+    """A map that is not called but at the end, with what it took in at all steps and the tensor
+    that stands for its output.
+    """
 
     def forward(self, x: Tensor, out: Tensor) -> Tensor:  # type: ignore[override]
         return out
 
 
-class Projected(InputGates):
-    """``W_hr`` of what an LSTM with ``proj_size`` would have put out; called as the states are."""
-
-    kind = "hr"
-    forward = StateGates.forward  # type: ignore[assignment]
+MAPS = {"ih": InsideMap, "hh": StatesMap, "hr": StatesMap}  # by torch's names: W_ih, W_hh, W_hr
 
 
 def can_unroll(module: nn.Module) -> bool:
@@ -72,8 +47,8 @@ def can_unroll(module: nn.Module) -> bool:
     return type(module) in (nn.LSTM, nn.GRU, nn.RNN) and "forward" not in vars(module)
 
 
-def _kinds(module: nn.RNNBase) -> tuple[type[InputGates], ...]:
-    return (InputGates, StateGates, Projected)[: 3 if module.proj_size else 2]
+def _kinds(module: nn.RNNBase) -> list[str]:
+    return [*MAPS][: 3 if module.proj_size else 2]
 
 
 def suffixes(module: nn.RNNBase) -> list[str]:
@@ -82,14 +57,16 @@ def suffixes(module: nn.RNNBase) -> list[str]:
     return [f"_l{layer}{way}" for layer in range(module.num_layers) for way in ways]
 
 
-def gates(model: nn.Module) -> dict[str, InputGates]:
+def gates(model: nn.Module) -> dict[str, InsideMap]:
     """The maps of every recurrent layer that can be unrolled, by the name they are watched under.
 
     >>> list(gates(nn.Sequential(nn.GRU(2, 3))))
     ['0.ih_l0', '0.hh_l0']
     """
     return {
-        f"{name}.{kind.kind}{suffix}": kind(module, suffix)
+        f"{name}.{kind}{suffix}": MAPS[kind](
+            module, f"weight_{kind}{suffix}", f"bias_{kind}{suffix}"
+        )
         for name, module in model.named_modules()
         if isinstance(module, nn.RNNBase) and can_unroll(module)
         for suffix in suffixes(module)
@@ -97,26 +74,20 @@ def gates(model: nn.Module) -> dict[str, InputGates]:
     }
 
 
-@contextmanager
-def unrolled(inside: Mapping[str, InputGates], twice: bool = False) -> Iterator[None]:
+def unrolled(inside: Mapping[str, InsideMap], twice: bool = False) -> AbstractContextManager[None]:
     """While inside, the recurrent layers of these maps run unrolled; ``twice``: so that their
     gradients can be differentiated.
     """
-    found: dict[nn.RNNBase, dict[tuple[str, str], InputGates]] = {}
+    found: dict[nn.RNNBase, dict[str, InsideMap]] = {}
     for one in inside.values():
-        found.setdefault(one.recurrent[0], {})[one.kind, one.suffix] = one
-    try:
-        for module, maps in found.items():
-            module.forward = partial(recur, module, maps, twice)
-        yield
-    finally:
-        for module in found:
-            vars(module).pop("forward", None)
+        if isinstance(one.layer[0], nn.RNNBase):
+            found.setdefault(one.layer[0], {})[one.names[0]] = one
+    return running({layer: partial(recur, layer, maps, twice) for layer, maps in found.items()})
 
 
 def recur(
     module: nn.RNNBase,
-    maps: Mapping[tuple[str, str], InputGates],
+    maps: Mapping[str, InsideMap],
     twice: bool,
     input: Any,
     hx: Any = None,
@@ -138,7 +109,7 @@ def recur(
     for layer in range(module.num_layers):
         found = []
         for i in range(layer * ways, (layer + 1) * ways):
-            own = {kind: maps[kind.kind, names[i]] for kind in _kinds(module)}
+            own = {kind: maps[f"weight_{kind}{names[i]}"] for kind in _kinds(module)}
             steps = _Steps(module, own, lengths, twice)
             out, end = steps(x, (first[0][i], first[1][i]), names[i].endswith("_reverse"))
             found.append(out)
@@ -165,7 +136,7 @@ class _Steps:
     """
 
     module: nn.RNNBase
-    maps: Mapping[type[InputGates], InputGates]
+    maps: Mapping[str, InsideMap]
     lengths: Int[Tensor, " n"] | None
     twice: bool
 
@@ -173,8 +144,8 @@ class _Steps:
         self, x: Float[Tensor, "n t i"], start: tuple[Tensor, Tensor], backwards: bool
     ) -> tuple[Float[Tensor, "n t h"], tuple[Tensor, Tensor]]:
         """The outputs, and the last state."""
-        onto, project = self.maps[StateGates], self.maps.get(Projected)
-        given = self.maps[InputGates](x)
+        onto, project = self.maps["hh"], self.maps.get("hr")
+        given = self.maps["ih"](x)
         # The parameters are read once each: the plan counts their uses.
         weight, bias = onto.weight, onto.bias
         plain = self.twice or project is not None or self.lengths is not None
@@ -221,7 +192,7 @@ class _Steps:
 class _Through:
     """``W_hr`` step by step."""
 
-    def __init__(self, project: InputGates, x: Tensor, size: int) -> None:
+    def __init__(self, project: InsideMap, x: Tensor, size: int) -> None:
         self.project, self.weight = project, project.weight.t()
         self.stand_in = _stand_in(x.new_empty(*x.shape[:2], size))
         self.taken = [x] * x.shape[1]
@@ -250,16 +221,17 @@ class LSTMSteps(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, gates: Tensor, weight: Tensor, h: Tensor, c: Tensor, back: bool) -> Any:
-        made = gates.transpose(0, 1).clone(memory_format=torch.contiguous_format)
-        steps = range(len(made))[::-1] if back else range(len(made))
-        size = h.shape[1]
+        given = gates.transpose(0, 1).contiguous()
+        steps = range(len(given))[::-1] if back else range(len(given))
+        size, made = h.shape[1], torch.empty_like(given)
         before, bent, states, outs = (made.new_empty(len(made), *h.shape) for _ in range(4))
         for t in steps:
             states[t], before[t] = h, c
-            both, g, o = made[t].addmm_(h, weight.t()).split([2 * size, size, size], 1)
-            i, f = both.sigmoid_().chunk(2, 1)
-            c = torch.addcmul(f * c, i, g.tanh_())
-            h = torch.mul(o.sigmoid_(), torch.tanh(c, out=bent[t]), out=outs[t])
+            both, g, o = product(h, weight, given[t]).split([2 * size, size, size], 1)
+            into, g_into, o_into = made[t].split([2 * size, size, size], 1)
+            i, f = torch.sigmoid(both, out=into).chunk(2, 1)
+            c = torch.addcmul(f * c, i, torch.tanh(g, out=g_into))
+            h = torch.mul(torch.sigmoid(o, out=o_into), torch.tanh(c, out=bent[t]), out=outs[t])
         ctx.save_for_backward(weight, made, before, bent)
         ctx.set_materialize_grads(False)
         ctx.steps, ctx.slopes = steps[::-1], None
@@ -284,7 +256,7 @@ class LSTMSteps(torch.autograd.Function):
             dc = torch.addcmul(dc, dh, into_c)
             torch.mul(dc[:, None], three, out=into[t][0])
             torch.mul(dh, last, out=into[t][1])
-            dh, dc = rows[t] @ weight, dc * f
+            dh, dc = product(rows[t], weight.t()), dc * f
         return found.flatten(2), None, dh, dc, None
 
 

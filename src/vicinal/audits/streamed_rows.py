@@ -1,13 +1,15 @@
-"""Every label of a support that is not in memory: scored block by block, the worst ones kept.
+"""Every row of sets that are not in memory, judged block by block: its verdict, its label.
 
-What :mod:`vicinal.confidence.label_noise` estimates of the classes (the noise matrix, how many
-labels are wrong) is estimated on the anchors, and counts are scaled to all rows; what it says of a
-row is said of every row. As many rows as are estimated to be wrong are suspects.
+Verdicts are those of the head that is kept; rows of the sample that the heads were compared on were
+judged out of fold, and stay as they were. What :mod:`vicinal.confidence.label_noise` estimates of
+the classes (the noise matrix, how many labels are wrong) is estimated on the anchors, and counts
+are scaled to all rows; what it says of a row is said of every row. As many rows as are estimated to
+be wrong are suspects.
 """
 
 from __future__ import annotations
 
-import dataclasses
+import itertools
 import math
 from typing import TYPE_CHECKING, Any
 
@@ -17,21 +19,15 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from vicinal.audits.facts import Facts
-from vicinal.audits.label_records import Ambiguous, LabelAudit, LabelRows, Suspect, WrongLabels
-from vicinal.audits.parts import JUDGED, Columns, Parts, joined
+from vicinal.audits.files import TOP_NEIGHBORS
+from vicinal.audits.label_records import LabelRows
+from vicinal.audits.parts import JUDGED, Columns, joined
 from vicinal.audits.record import significant
-from vicinal.audits.streamed_cases import CaseJudge
-from vicinal.audits.suspects import (
-    SHOWN_NEIGHBORS,
-    alike_of,
-    effects_of,
-    warn_of_few_named,
-    wrong_of,
-)
-from vicinal.audits.whole import Whole
-from vicinal.confidence.blend import product_log_probs
+from vicinal.audits.suspects import SHOWN_NEIGHBORS, JudgedLabels, class_log_probs
+from vicinal.audits.whole import READ, Whole
+from vicinal.checks import as_tensor
+from vicinal.confidence.head import TrustHead
 from vicinal.confidence.label_noise import AMBIGUOUS, true_label_log_posterior
-from vicinal.confidence.ned.effects import label_effects
 from vicinal.confidence.ned.posterior import neighbor_log_weights
 from vicinal.neighbors.neighborhood import Neighborhood
 from vicinal.neighbors.neighborhood import joined as joined_lists
@@ -43,19 +39,76 @@ MOST_SUSPECTS = 10_000  # in the record, on the page and in suspects.csv
 MOST_ROWS = 200_000  # in the record and in labels.csv
 
 
+class CaseJudge:
+    """What is said of rows ``start`` to ``stop`` of the query: the columns of ``samples.csv``."""
+
+    def __init__(self, facts: Facts, whole: Whole) -> None:
+        self.head = TrustHead(facts.kept, facts.standards)
+        self.whole, self.names, self.cases = whole, facts.sets.names, facts.cases
+
+    def __call__(self, start: int, stop: int) -> Columns:
+        rows = torch.cat([block for _, block in self.whole.source.blocks(READ, start, stop)])
+        near = self.head.ned.neighborhood_of(rows)  # all at once: the support is read once for them
+        columns = self.columns(start, rows, near)
+        codes = self.whole.codes
+        given = [-1] * (stop - start) if codes is None else codes[start:stop].tolist()
+        return {
+            "row": list(range(start, stop)),
+            "id": self.whole.rows.ids(start, stop),
+            "label": [self.names[code] if code >= 0 else None for code in given],
+            **columns,
+        }
+
+    def columns(self, start: int, rows: Tensor, near: Neighborhood) -> dict[str, list[Any]]:
+        """The verdicts of rows from ``start`` on, whose neighbors were found."""
+        columns = joined(list(map(self._judged, rows.split(JUDGED), near.blocks(JUDGED))))
+        self._keep_sampled(columns, start, start + len(rows))
+        columns["predicted"] = [self.names[code] for code in columns["predicted"]]
+        return columns
+
+    def _judged(self, rows: Tensor, near: Neighborhood) -> dict[str, list[Any]]:
+        out = self.head.judgement_of(near, rows)
+        codes = {label: code for code, label in enumerate(self.head.classes_.tolist())}
+        share = out.linear_share
+        return {
+            "predicted": [codes[label] for label in out.label.tolist()],
+            "confidence": out.confidence.tolist(),
+            "credibility": out.credibility.tolist(),
+            "near_percentile": out.near_percentile.tolist(),
+            "familiarity": out.familiarity.tolist(),
+            "linear_share": [None] * len(rows) if share is None else share.tolist(),
+            "verdict": out.verdict.tolist(),
+            "reason": out.reason,
+            "neighbors": as_tensor(out.neighbors, "neighbors")[:, :TOP_NEIGHBORS].tolist(),
+            "weights": as_tensor(out.weights, "weights")[:, :TOP_NEIGHBORS].tolist(),
+        }
+
+    def _keep_sampled(self, columns: dict[str, list[Any]], start: int, stop: int) -> None:
+        some, cases = self.whole.some, self.cases
+        low, high = torch.searchsorted(some, torch.tensor([start, stop])).tolist()
+        for at in range(low, high):
+            row = int(some[at]) - start
+            for name, column in columns.items():
+                values = getattr(cases, name)
+                kept = None if values is None else values[at]
+                column[row] = list(kept[:TOP_NEIGHBORS]) if isinstance(kept, tuple) else kept
+
+
 class LabelJudge:
     """What is said of the labels of rows ``start`` to ``stop`` of the support.
 
     Of a support without a query every row has its verdict beside, by the same neighbors.
     """
 
-    def __init__(self, facts: Facts, whole: Whole) -> None:
-        assert whole.codes is not None
+    def __init__(self, facts: Facts) -> None:
+        whole = facts.sets.support.whole
+        assert whole is not None
         self.cases = CaseJudge(facts, whole) if facts.sets.leave_one_out else None
         self.ned, self.k = facts.ned, facts.graph.k
         self.whole, self.anchors, self.graph = whole, whole.some, facts.graph
         self.own, self.matrix = facts.support_classes, facts.labels.noise.matrix
-        self.counts = torch.bincount(whole.codes, minlength=len(facts.sets.classes))
+        self.codes = facts.sets.all_codes
+        self.counts = torch.bincount(self.codes, minlength=len(facts.sets.classes))
         self.blend, self.linear = facts.support_blend, facts.linear.head
 
     def __call__(self, start: int, stop: int) -> Columns:
@@ -63,13 +116,11 @@ class LabelJudge:
         rows = torch.cat([block for _, block in self.whole.source.blocks(JUDGED, start, stop)])
         own = torch.arange(start, stop)
         near = self._neighbors(own, rows)
-        parts = [
-            self._judged(
-                own[at : at + JUDGED], rows[at : at + JUDGED], near.rows(slice(at, at + JUDGED))
-            )
-            for at in range(0, len(rows), JUDGED)
-        ]
-        columns = {"id": self.whole.rows.ids(start, stop), **joined(parts)}
+        blocks = own.split(JUDGED), rows.split(JUDGED), near.blocks(JUDGED)
+        columns = {
+            "id": self.whole.rows.ids(start, stop),
+            **joined(list(map(self._judged, *blocks))),
+        }
         verdicts = self.cases.columns(start, rows, near) if self.cases is not None else {}
         return {**verdicts, **columns}  # neighbors where a label is contradicted, as everywhere
 
@@ -88,10 +139,8 @@ class LabelJudge:
     ) -> Float[Tensor, "m c"]:
         """By parts that have not seen the row; anchors as they were judged before."""
         log_p = self.ned.log_probs_of(near)
-        if self.blend is not None:  # as suspects.class_log_probs does
-            even = torch.full((log_p.shape[1],), -math.log(log_p.shape[1]), dtype=torch.float64)
-            log_linear = torch.from_numpy(self.linear.predict_log_proba(rows.numpy()))
-            log_p = product_log_probs(log_p, log_linear, even, self.blend)
+        log_linear = torch.from_numpy(self.linear.predict_log_proba(rows.numpy()))
+        log_p = class_log_probs(log_p, log_linear, self.blend)
         place, mine = self._anchors_among(own)
         log_p[mine] = self.own[place]
         return log_p
@@ -103,8 +152,7 @@ class LabelJudge:
         return place[mine], mine
 
     def _judged(self, own: Tensor, rows: Tensor, near: Neighborhood) -> dict[str, Any]:
-        assert self.whole.codes is not None
-        codes, log_p = self.whole.codes[own], self.log_probs(own, rows, near)
+        codes, log_p = self.codes[own], self.log_probs(own, rows, near)
         share, count = 1 / (len(self.anchors) + 1), log_p.shape[1]
         even = torch.full_like(log_p, math.log(share / count))
         sure = torch.logaddexp(log_p + math.log1p(-share), even)  # as label_noise does
@@ -133,41 +181,24 @@ class LabelJudge:
         }
 
 
-def streamed_labels(facts: StreamedFacts) -> LabelAudit:
-    """The record of all labels, from the parts that were filled."""
-    found, parts, n = facts.labels, facts.label_parts, facts.sets.support.count
-    warn_of_few_named(found)
-    suspects = _suspects(facts, parts, facts.ranked_suspects[:MOST_SUSPECTS])
-    rows = torch.tensor([suspect.row for suspect in suspects], dtype=torch.long)
-    new = torch.tensor([suspect.suggested for suspect in suspects], dtype=torch.long)
-    effects = effects_of(facts, facts.sets.all_codes, rows, new) if len(rows) else ()
-    unsure = np.concatenate(
-        [part["row"][part["ambiguous"]] for part in parts.read("row", "ambiguous")]
-    )
-    every = n <= MOST_ROWS
-    return LabelAudit(
-        checked=n,
-        how=facts.labels_by,
-        suspects=suspects,
-        effects=tuple(effects),
-        rows=_rows(parts) if every else None,
-        wrong=scaled(wrong_of(found.noise), n / len(facts.sets.codes), n),
-        alike=alike_of(found.noise),
-        ambiguous=Ambiguous(AMBIGUOUS, tuple(unsure.tolist()) if every else ()),
-    )
-
-
-def scaled(wrong: WrongLabels, scale: float, n: int) -> WrongLabels:
-    """Counts of the anchors as counts of all rows."""
-    if scale == 1:
-        return wrong
-    pairs = tuple(
-        dataclasses.replace(p, count=p.count * scale, low=p.low * scale, high=p.high * scale)
-        for p in wrong.pairs
-    )
-    how = f"estimated on a sample of the rows and scaled to all {n:,}: {wrong.how}"
-    high = min(math.ceil(wrong.high * scale), n)
-    return WrongLabels(round(wrong.count * scale), math.floor(wrong.low * scale), high, how, pairs)
+def streamed_labels(facts: StreamedFacts) -> JudgedLabels:
+    """What the parts hold of the worst rows, and of every row where these are not too many."""
+    parts, rows = facts.label_parts, facts.ranked_suspects[:MOST_SUSPECTS]
+    found = parts.columns(
+        "row", "id", "given", "suggested", "p_given", "p_suggested", "neighbors", "weights",
+        "distances", "score", rows=rows,
+    )  # fmt: skip
+    place = {row: at for at, row in enumerate(found["row"])}
+    suspects = {name: [column[place[row]] for row in rows] for name, column in found.items()}
+    if facts.sets.support.count > MOST_ROWS:
+        return JudgedLabels(suspects, None, ())
+    every = parts.columns("id", "given", "suggested", "score", "p_given", "p_suggested")
+    for name in ("p_given", "p_suggested"):
+        every[name] = significant(every[name]).tolist()
+    unsure = parts.columns("row", "ambiguous")
+    rows = list(itertools.compress(unsure["row"], unsure["ambiguous"]))
+    kept = LabelRows(**{name: tuple(column) for name, column in every.items()})
+    return JudgedLabels(suspects, kept, tuple(rows))
 
 
 def ranked_suspects(facts: StreamedFacts) -> list[int]:
@@ -180,47 +211,6 @@ def ranked_suspects(facts: StreamedFacts) -> list[int]:
     row, score, lead = (np.concatenate(column) for column in kept.values())
     order = np.lexsort((row, -lead, -score))
     return row[order][: round(facts.labels.noise.wrong.total * scale)].tolist()
-
-
-def _suspects(facts: Facts, parts: Parts, rows: list[int]) -> tuple[Suspect, ...]:
-    """The record of each, with the query predictions that mending it would change."""
-    found = dict[int, dict[str, Any]]()
-    names = ("row", "id", "given", "suggested", "p_given", "p_suggested", "neighbors", "weights")
-    for part in parts.read(*names, "distances", "score", rows=rows):
-        for at, row in enumerate(part["row"].tolist()):
-            found[row] = {name: column[at] for name, column in part.items()}
-    if not rows:
-        return ()
-    new = torch.tensor([int(found[row]["suggested"]) for row in rows])
-    changed = label_effects(facts.ned, facts.neighborhood, torch.tensor(rows), new).changed
-    return tuple(
-        Suspect(
-            row=row,
-            id=str(line["id"]),
-            given=int(line["given"]),
-            suggested=int(line["suggested"]),
-            p_given=float(line["p_given"]),
-            p_suggested=float(line["p_suggested"]),
-            affected=int(affected),
-            neighbors=tuple(line["neighbors"]),
-            weights=tuple(line["weights"]),
-            distances=tuple(line["distances"]),
-            score=float(line["score"]),
-        )
-        for row, affected in zip(rows, changed.tolist(), strict=True)
-        for line in (found[row],)
-    )
-
-
-def _rows(parts: Parts) -> LabelRows:
-    names = ("id", "given", "suggested", "score", "p_given", "p_suggested")
-    columns = {name: [] for name in names}  # type: dict[str, list[Any]]
-    for part in parts.read(*names):
-        for name in names:
-            columns[name] += part[name].tolist()
-    for name in ("p_given", "p_suggested"):
-        columns[name] = significant(columns[name]).tolist()
-    return LabelRows(**{name: tuple(column) for name, column in columns.items()})
 
 
 def _lists(values: Tensor, wanted: list[bool]) -> list[list[Any] | None]:
