@@ -2,8 +2,8 @@
 
 For ``torch.export``, and for ONNX (the ``onnx`` extra), with any number of rows.
 
-It is the head's own ``module()``, alone or with its linear part, which uses ordinary operations
-while it is exported: one matrix product and ``TopK`` find the neighbors, their distances are then computed
+It is the head's own ``module()``, a linear part included, which uses ordinary operations while it
+is exported: one matrix product and ``TopK`` find the neighbors, their distances are then computed
 again from the differences; fp32 throughout. The support lies in the file. Class names are in the
 model's metadata under ``classes``, as JSON.
 """
@@ -95,9 +95,7 @@ def _graph(
     if net is None:
         return Answer(model).eval(), (torch.zeros(2, ned.n_features_in_),)
     if example is None or len(example) < 1:
-        raise InputError(
-            "`net` needs an `example`: a batch of its inputs, to trace the graph with."
-        )
+        raise InputError("`net` needs an `example`: a batch of its inputs to trace the graph with.")
     rows = torch.cat([example, example])[:2]  # one row alone would be taken for a constant
     with torch.no_grad():
         width = tuple(net(rows).shape[1:])
