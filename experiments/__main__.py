@@ -7,6 +7,7 @@ is not run again, unless ``--into DIR`` asks for all anew; then the two are comp
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from collections.abc import Sequence
@@ -83,9 +84,14 @@ def line(name: str) -> str:
 
 
 def told(arguments: Sequence[str]) -> int:
-    """:func:`run`; one that is stopped says how to go on."""
+    """:func:`run`; one that is stopped says how to go on, one that nobody reads ends."""
     try:
-        return run(arguments)
+        code = run(arguments)
+        sys.stdout.flush()
+        return code
+    except BrokenPipeError:  # --list | head
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
     except KeyboardInterrupt:
         print(
             "\nstopped; the seeds that were done are kept, and the same command goes on from there"

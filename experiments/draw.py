@@ -44,10 +44,14 @@ def over_seeds(values: Sequence[Sequence[float]]) -> tuple[np.ndarray, np.ndarra
 
 
 def curves(ax: Axes, x: Sequence[float], lines: Mapping[str, Sequence[Sequence[float]]]) -> None:
-    """A line per name with a band of one standard error; values are (seeds, points)."""
-    for color, (name, values) in zip(COLORS, lines.items(), strict=False):
-        mean, error = over_seeds(values)
-        ax.plot(x, mean, color=color, label=name, marker="o", markersize=3, linewidth=1.4)
+    """A line per name with a band of one standard error; values are (seeds, points).
+
+    Beyond as many as there are colors, the lines are dashed.
+    """
+    for at, (name, values) in enumerate(lines.items()):
+        (mean, error), color = over_seeds(values), COLORS[at % len(COLORS)]
+        style = {"color": color, "linestyle": "-" if at < len(COLORS) else "--", "linewidth": 1.4}
+        ax.plot(x, mean, label=name, marker="o", markersize=3, **style)
         ax.fill_between(x, mean - error, mean + error, color=color, alpha=0.2, linewidth=0)
 
 

@@ -5,8 +5,8 @@ neighbors in the graph, little beyond the number of classes; (3) it is low for a
 dimension d, and falls slowly beyond the number of classes; (4) it does not depend on α unless α
 is large. The figures print no numbers.
 
-Here: FashionMNIST, three convolutions, batches of 100, 4 epochs; the mean over edges, a rate of 5
-(the sum at the paper's 0.1 does not train here).
+Here: FashionMNIST, a ResNet of three blocks, 8 to 32 channels, batches of 100, 9 epochs; the mean
+over edges, a rate of 5 (the sum at the paper's 0.1 does not train here), α = 1 where not varied.
 """
 
 from __future__ import annotations
@@ -26,30 +26,35 @@ class Settings:
     data: str = "fashion_mnist"
     rows: int = 10_000
     test: int = 2000
-    steps: int = 400
-    ks: tuple[int, ...] = (1, 5, 10, 30, 99)
-    ds: tuple[int, ...] = (2, 5, 10, 50, 200)
-    alphas: tuple[float, ...] = (0.1, 0.5, 2.0, 8.0, 20.0)
+    steps: int = 900
+    alpha: float = 1.0
+    ks: tuple[int, ...] = (1, 5, 10, 20, 50, 99)
+    ds: tuple[int, ...] = (2, 5, 10, 20, 50, 200)
+    alphas: tuple[float, ...] = (0.1, 0.5, 1.0, 2.0, 5.0, 10.0, 20.0)
+    net: str = "res8"
+    width: int = 8
     seeds: tuple[int, ...] = (0, 1, 2)
 
 
 PRESETS = {
-    "quick": Settings("digits", 1200, 400, 30, (1, 10, 99), (2, 10), (0.5, 2.0, 20.0), (0,)),
+    "quick": Settings("digits", 1200, 400, 30, 1.0, (1, 10, 99), (2, 10), (0.5, 2.0, 20.0),
+                      seeds=(0,)),
     "cpu": Settings(),
-    "paper": Settings("cifar10_whole", 50_000, 10_000, 100_000),
-}
+    "paper": Settings("cifar10_whole", 50_000, 10_000, 100_000, 2.0, net="preact_resnet18"),
+}  # fmt: skip
 THEIRS: dict[str, float] = {}
-WHY = "after four epochs a sparser graph and a smaller α are ahead; 200 may level them"
-SMALLER = "FashionMNIST and three convolutions for CIFAR-10 and PreActResNet-18; 4 epochs for 200"
+WHY = "k = 10 to 99 gives 1.0 ± 0.5 points, α up to 2 ranges over 1.5 ± 0.8: three seeds are few"
+SMALLER = "FashionMNIST and a ResNet of three blocks for CIFAR-10 and PreActResNet-18; 9 epochs"
 
 
 def run(settings: Settings, seed: int, source: Source) -> dict:
     train, test = rows_of(source, settings.data, settings.rows, settings.test, seed)
     known: dict[tuple, float] = {}
 
-    def right(k: int = 99, d: int = 10, alpha: float = 2.0) -> float:
+    def right(k: int = 99, d: int = 10, alpha: float = settings.alpha) -> float:
         if (k, d, alpha) not in known:
-            model = trained(train, d, settings.steps, seed, smooth={"alpha": alpha, "k": k})
+            model = trained(train, d, settings.steps, seed, smooth={"alpha": alpha, "k": k},
+                            net=settings.net, width=settings.width)  # fmt: skip
             known[k, d, alpha] = 100 - error_of_neighbors(model, train, test)
         return known[k, d, alpha]
 

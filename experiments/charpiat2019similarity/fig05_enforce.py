@@ -3,9 +3,9 @@
 Claim (Charpiat 2019, section 5, appendix D.2): pulling the gradients of two samples of one class
 together, as an auxiliary loss, raises the validation accuracy of the first batches.
 
-Here: the released net at half its width, the cosine of the mean gradients of two batches,
-with the text's sign (together) and with that of the released code (apart); one class per batch, as
-in the released loader, and batches of all classes.
+Here: the released net, the cosine of the mean gradients of two batches, with the text's sign
+(together) and with that of the released code (apart); one class per batch, as in the released
+loader, and batches of all classes. 150 batches, of which the first 60 are judged.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from torch import Tensor
 from vicinal.similarity import TwoBatchSimilarityLoss, similarity_gradients
 
 SIGNS = {"plain": 0.0, "together": 1.0, "apart": -1.0}  # of the loss, minus the cosine
-BATCHES = ("one class", "mixed")
+BATCHES, EVERY, EARLY = ("one class", "mixed"), 6, 10  # a look every 6 batches, ten are judged
 
 
 @dataclass(frozen=True)
@@ -35,10 +35,10 @@ class Settings:
     data: str = "mnist"
     rows: int = 4000
     test: int = 400
-    steps: int = 60
+    steps: int = 150
     batch: int = 16
-    width: int = 16
-    seeds: tuple[int, ...] = (0, 1, 2, 3)
+    width: int = 32
+    seeds: tuple[int, ...] = tuple(range(12))
 
 
 PRESETS = {
@@ -47,7 +47,7 @@ PRESETS = {
     "paper": Settings(rows=59_000, test=1000, steps=512, width=32, seeds=tuple(range(60))),
 }
 THEIRS = {"20": (36, 26), "40": (55, 46), "60": (65, 58)}
-SMALLER = "half the width, 400 rows to validate on"
+SMALLER = "12 runs, 400 rows to validate on"
 WHY = "with the text's sign the criterion slows training; the released code adds it with the other"
 
 
@@ -80,7 +80,7 @@ def run(settings: Settings, seed: int, source: Source) -> dict:
             return F.cross_entropy(g.output, y[rows]) + weight * alike.of(g, len(rows) // 2)
 
         def look(step: int, model=model, curve=curve) -> None:
-            if (step + 1) % max(1, settings.steps // 20) == 0:
+            if (step + 1) % EVERY == 0:
                 curve.append(100 * accuracy(model, *test))
 
         rows = (batch_of(y, settings.batch, kind, draws) for _ in range(settings.steps))
@@ -92,9 +92,9 @@ def run(settings: Settings, seed: int, source: Source) -> dict:
 def claims(rows: list[dict]) -> list[Claim]:
     made = []
     for kind, name in product(BATCHES, ("together", "apart")):
-        gain = [float(np.mean(r[kind][name]) - np.mean(r[kind]["plain"])) for r in rows]
+        gain = [np.subtract(r[kind][name], r[kind]["plain"])[:EARLY].mean() for r in rows]
         text = (kind, name) == ("one class", "together")
-        made.append(Claim(f"{kind}, pulled {name}: mean accuracy − plain", gain,
+        made.append(Claim(f"{kind}, pulled {name}: accuracy in 60 batches − plain", gain,
                           "about +9" if text else "", beyond=not text, unit="points"))  # fmt: skip
     return made
 
@@ -102,7 +102,7 @@ def claims(rows: list[dict]) -> list[Claim]:
 def draw(rows: list[dict], figure) -> None:
     for ax, kind in zip(figure.subplots(1, 2, sharey=True), BATCHES, strict=True):
         points = len(rows[0][kind]["plain"])
-        curves(ax, 3 * np.arange(1, points + 1), {n: [r[kind][n] for r in rows] for n in SIGNS})
+        curves(ax, EVERY * np.arange(1, points + 1), {n: [r[kind][n] for r in rows] for n in SIGNS})
         tidy(ax, f"batches: {kind}", "batch", "accuracy, %").legend(fontsize=6, frameon=False)
 
 

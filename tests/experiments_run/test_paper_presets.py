@@ -50,16 +50,19 @@ def test_the_papers_resnet_has_four_groups_and_eleven_million_weights():
     assert net[:5](torch.rand(2, 3, 32, 32)).shape == (2, 512, 4, 4)
 
 
-def test_color_images_are_trained_as_in_the_paper_and_gray_ones_small(monkeypatch):
+def test_the_papers_resnet_is_trained_where_a_preset_names_it(monkeypatch):
     built = []
     monkeypatch.setattr(
         nets, "preact_resnet18", lambda c, out: built.append(c) or nets.res8(c, 4, out)
     )
-    y = torch.arange(10).repeat(4)
-    for channels in (1, 3):
-        model = smooth.trained((torch.rand(40, channels, 8, 8), y), 2, 3, 0, smooth={"alpha": 2.0})
+    rows = torch.rand(40, 3, 8, 8), torch.arange(10).repeat(4)
+    for net in ("res8", "preact_resnet18"):
+        model = smooth.trained(rows, 2, 3, 0, smooth={"alpha": 2.0}, net=net)
         assert all(p.isfinite().all() for p in model.parameters())
     assert built == [3]
+    for name in names(["bontonou*"]):
+        presets = module_of(name).PRESETS
+        assert (presets["cpu"].net, presets["paper"].net) == ("res8", "preact_resnet18")
 
 
 def test_a_jittered_image_is_a_shifted_copy_or_mirror_of_itself():

@@ -1,5 +1,7 @@
 """Seeds are stored one by one, a cut run goes on, and missing data is a sentence."""
 
+import subprocess
+import sys
 from dataclasses import dataclass
 from types import SimpleNamespace
 
@@ -8,7 +10,7 @@ import pytest
 from experiments import runner
 from experiments.__main__ import run, told
 from experiments.data import NoDataError, Source, images
-from experiments.record import Claim, load, save
+from experiments.record import ROOT, Claim, load, save
 
 
 @dataclass(frozen=True)
@@ -136,11 +138,21 @@ def test_a_run_that_is_stopped_says_that_it_goes_on(monkeypatch, capsys):
 
 
 def test_the_list_has_name_title_and_verdicts(capsys):
-    assert run(["karpusha*table1*", "--list"]) == 0
+    assert run(["karpusha*table1_heads", "--list"]) == 0
     name, title = capsys.readouterr().out.splitlines()
     assert name.startswith("karpusha2020ned/table1_heads")
     assert "holds" in name
     assert title.strip().startswith("Table 1: ")
+
+
+def test_a_list_of_which_only_the_head_is_read_ends_without_a_traceback():
+    command = [sys.executable, "-m", "experiments", "--list"]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT.parent
+    ) as running:
+        running.stdout.close()
+        assert running.stderr.read() == ""
+    assert running.returncode == 0
 
 
 def test_an_unknown_pattern_is_told_even_beside_a_known_one(capsys):
