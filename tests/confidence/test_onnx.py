@@ -10,7 +10,7 @@ from torch import nn
 from torch.testing import assert_close
 
 from vicinal.checks import InputError
-from vicinal.confidence import NEDClassifier, TrustHead
+from vicinal.confidence import NEDClassifier, NEDLinear, TrustHead
 from vicinal.confidence.ned.onnx import export_onnx, export_program
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
@@ -68,6 +68,21 @@ def test_a_head_exports_its_ned_and_names_its_classes(cloud, tmp_path):
     classes = json.loads(session.get_modelmeta().custom_metadata_map["classes"])
     assert [classes[i] for i in label] == head.ned.predict(queries.numpy()).tolist()
     assert [p.name for p in tmp_path.iterdir()] == ["head.onnx"]
+
+
+@pytest.mark.parametrize(
+    "blend", [{"weights": (0.7, 0.6)}, {"weights": (0.0, 1.0), "background": 0.0}]
+)
+def test_a_head_with_a_linear_part_exports_what_both_say(cloud, tmp_path, blend):
+    x, y, queries = cloud
+    head = TrustHead.fit((x, y), ned=NEDLinear(NEDClassifier(k=15, space="whitened"), **blend))
+    expected = head.predict_proba(queries).float()
+    _, (_, probabilities) = run(export_onnx(head, tmp_path / "head.onnx"), queries)
+    assert_close(torch.from_numpy(probabilities), expected, rtol=0, atol=1e-4)
+    program = export_program(head.model).module()
+    assert_close(program(queries)[1], expected, rtol=0, atol=1e-4)
+    apart = (expected - head.ned.predict_proba(queries)).abs().max()
+    assert apart > 0.01, "the neighbors alone must say something else for this to show anything"
 
 
 def test_a_zero_row_is_at_cosine_distance_one_in_both(tmp_path):

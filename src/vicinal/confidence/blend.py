@@ -81,9 +81,9 @@ def product_log_probs(
 
 def _above(log_p: Tensor, log_prior: Tensor, background: Any) -> Tensor:
     """log((1 - ε) p + ε π)."""
-    eps = torch.as_tensor(background, dtype=log_p.dtype)
-    if not eps.requires_grad and eps == 0:
+    if not isinstance(background, Tensor) and background == 0:
         return log_p
+    eps = torch.as_tensor(background, dtype=log_p.dtype)
     floor = (eps.log() + log_prior.to(log_p)).expand_as(log_p)
     return torch.logaddexp(torch.log1p(-eps) + log_p, floor)
 

@@ -216,8 +216,8 @@ class NEDLinear(Kept, ClassifierMixin, BaseEstimator):
         log_before = as_tensor(self.predict_log_proba(X), "X")
         near = self.ned_.label_effects(X, ids, new_labels, probabilities=True)
         query, count = torch.from_numpy(near.query), log_before.shape[1]
-        assert near.probabilities is not None or not len(query)
-        log_ned = torch.zeros(0, count) if near.probabilities is None else _log(near.probabilities)
+        after = near.probabilities  # None: no query has such a neighbor; an exact zero stays one
+        log_ned = torch.zeros(0, count) if after is None else torch.from_numpy(after).log()
         log_linear = as_tensor(self.linear_.predict_log_proba(X), "X").cpu()[query]
         log_after = blended_log_probs(log_ned.double(), log_linear, self.log_prior_, self.blend_)
         log_before = log_before.cpu()[query]
@@ -287,10 +287,6 @@ class NEDLinearHead(nn.Module):
     def forward(self, x: Float[Tensor, "n d"]) -> Float[Tensor, "n c"]:
         log_linear = nn.functional.linear(x, self.coef.to(x), self.intercept.to(x)).log_softmax(1)
         return blended_log_probs(self.ned(x), log_linear, self.log_prior, self.blend)
-
-
-def _log(probabilities: NDArray[np.float64]) -> Tensor:
-    return torch.from_numpy(probabilities).log()  # an exact zero stays one
 
 
 def _at(log_probs: Tensor, codes: Tensor) -> NDArray[np.float64]:
