@@ -34,10 +34,8 @@ def product(
     w = w if w.is_contiguous() or w.T.is_contiguous() else w.contiguous()  # else oneDNN crawls
     linear = torch.ops.mkldnn._linear_pointwise
     if added is None or added.ndim == 1:
-        found: Tensor = linear(x, w, added, "none", [], "")
-        return found
-    found = linear.binary(x, added, w, None, "add")
-    return found
+        return linear(x, w, added, "none", [], "")
+    return linear.binary(x, added, w, None, "add")
 
 
 def products(x: Float[Tensor, "b n k"], w: Float[Tensor, "b m k"]) -> Float[Tensor, "b n m"]:
