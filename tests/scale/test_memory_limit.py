@@ -24,7 +24,7 @@ sampled.ANCHORS, folder = 500, sys.argv[1]
 query = np.load(folder + "/q.npy", mmap_mode="r")
 settings = AuditSettings(space="raw", k=10, map="none")
 begun = peak()
-allowed = begun + (320 << 20)
+allowed = begun + (340 << 20)
 audit = vicinal.audit(support=folder + "/s.npz", query=query, settings=settings, memory=allowed)
 rows = audit.scale.query_rows if audit.scale else 0
 print(json.dumps({"peak": peak(), "allowed": allowed, "begun": begun, "streamed": rows}))

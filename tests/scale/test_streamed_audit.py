@@ -247,6 +247,15 @@ def test_too_little_memory_is_a_sentence_that_says_how_much_it_takes(shards, few
         vicinal.audit(**shards, settings=RAW, memory="much")
 
 
+def test_many_classes_take_more_than_2_gb_where_nothing_is_said_and_are_refused_where_it_is(
+    shards, few_anchors, monkeypatch
+):
+    monkeypatch.setattr(scale, "ANSWERS", 2 << 20)  # as if there were thousands of classes
+    with pytest.raises(InputError, match="--memory 2048 MB is too little"):
+        vicinal.audit(**shards, settings=RAW, memory="2GB")
+    assert vicinal.audit(**shards, settings=RAW).scale.support_rows == len(SUPPORT[1])
+
+
 def test_sets_that_differ_in_width_or_lack_labels_are_a_sentence(shards, few_anchors, tmp_path):
     np.savez(tmp_path / "narrow.npz", Z=QUERY[0][:, :2])
     with pytest.raises(InputError, match="`support` has 4 columns but `query` has 2"):

@@ -41,7 +41,7 @@ from vicinal.neighbors.search.cost import lists_bytes
 from vicinal.neighbors.search.pg_rows import PgRows, is_pg
 from vicinal.neighbors.search.sharded import Source, rows_at
 
-DEFAULT_MEMORY = 2 << 30  # of an audit of shards, where nothing is said
+DEFAULT_MEMORY = 2 << 30  # of an audit of shards, where nothing is said; more where it must be
 PROCESS = 420 << 20  # what Python and torch take, where it cannot be asked
 LATER = 96 << 20  # modules that are loaded later, and what the allocator keeps
 SMALLEST = 64 << 20  # for blocks of rows
@@ -89,11 +89,11 @@ def audit_at_scale(sets: dict[str, Any], job: Job, memory: int | str | None) -> 
     """The audit of sets that are named, mapped or too many, in memory if they fit."""
     from vicinal.audits.audit import audit  # it calls this function
 
-    allowed = as_bytes(memory) or DEFAULT_MEMORY
+    allowed = as_bytes(memory)
     rows = {role: as_rows(value) for role, value in sets.items() if role != "logits"}
     given = {role: value for role, value in rows.items() if value is not None}
-    fits, logits = needed(given, job.settings) <= allowed, logits_of(sets.get("logits"), rows)
-    if fits:
+    logits = logits_of(sets.get("logits"), rows)
+    if needed(given, job.settings) <= (allowed or DEFAULT_MEMORY):
         arrays = {role: in_memory(value) for role, value in given.items()}
         if logits is not None:
             arrays["logits"] = rows_at(logits, slice(None), READ)
@@ -146,7 +146,7 @@ def with_ids(rows: dict[str, Rows], about: About) -> About:
     return dataclasses.replace(about, **found)
 
 
-def streamed(rows: dict[str, Rows], job: Job, memory: int, stays: bool) -> Audit:
+def streamed(rows: dict[str, Rows], job: Job, memory: int | None, stays: bool) -> Audit:
     """Fit on anchors, judge every row into parts where the job works, which may stay, sum up."""
     from vicinal.audits.audit import recorded  # it calls this function
 
@@ -161,13 +161,15 @@ def streamed(rows: dict[str, Rows], job: Job, memory: int, stays: bool) -> Audit
         if "foreign" in rows:
             rest["foreign"] = rows_at(rows["foreign"], slice(None), READ)
         sets, named = sampled_sets(support, query, job, rest)
-        block = room(memory, sets, support, settings)
+        held = resident(sets, support, settings)
+        allowed = memory or max(DEFAULT_MEMORY, 2 * held)
+        block = room(allowed, held, sets)
         make, run = engine(job, block)
         exactly, _ = engine(job, block, exact=True)
         logits = None
         if "logits" in rows:
             logits = rows_at(rows["logits"], (query or support).some, READ)
-        kind = partial(StreamedFacts, run=run, memory=memory, work_stays=stays)
+        kind = partial(StreamedFacts, run=run, memory=allowed, work_stays=stays)
         return sampled_facts(sets, logits, named, (make, exactly), kind)
 
     return recorded(gathered, start)
@@ -214,19 +216,24 @@ def engine(job: Job, block: int, exact: bool = False) -> tuple[sampled.Make, Run
     return lambda source, key: spread.build(source), spread.map
 
 
-def room(memory: int, sets: Sets, support: Whole, settings: AuditSettings) -> int:
-    """Bytes for a block of rows and its search, besides what stays in memory and the record, for
-    which the allocator does not always give back what blocks took."""
+def resident(sets: Sets, support: Whole, settings: AuditSettings) -> int:
+    """Bytes that stay in memory whatever a block of rows takes, the record among them, for which
+    the allocator does not always give back what blocks took."""
     (anchors, width), asked = sets.support.rows.shape, len(sets.query.rows)
     k = min(settings.k or DEFAULT_K, len(support) - 1)
     held = anchors * (12 * width + 80 * k) + 40 * len(support) + GAUSSIANS * width**2
     if settings.search != "exact":
         held += lists_bytes(len(support), support.rows.width)
-    held += ANSWERS * (anchors + asked) * len(sets.classes) + 2 * ROW * asked
+    return held + ANSWERS * (anchors + asked) * len(sets.classes) + 2 * ROW * asked
+
+
+def room(memory: int, held: int, sets: Sets) -> int:
+    """Bytes for a block of rows and its search, besides the process and what it holds."""
     held += process() + LATER
     left = memory - held - memory // PART
     if left < SMALLEST:
         least = (held + SMALLEST) * PART / (PART - 1) / (1 << 20)
+        anchors = len(sets.support.rows)
         raise InputError(
             f"--memory {memory >> 20} MB is too little: the process, {anchors:,} anchors with "
             f"neighbors, {len(sets.classes):,} classes, the record and a block take {least:.0f} MB."
