@@ -31,7 +31,6 @@ import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
 from numpy.typing import NDArray
-from sklearn.base import BaseEstimator
 from sklearn.exceptions import NotFittedError
 from torch import Tensor
 
@@ -43,6 +42,7 @@ from vicinal.checks import (
     check_finite,
     check_share,
 )
+from vicinal.confidence.estimator import Estimator
 from vicinal.labels import known_codes
 
 SCORES = ("lac", "aps", "raps", "dknn")
@@ -134,7 +134,7 @@ class _NotCalibrated(InputError, NotFittedError):
     """What scikit-learn's users catch."""
 
 
-class ConformalSets(BaseEstimator):
+class ConformalSets(Estimator):
     """Prediction sets around a fitted classifier: any with ``predict_proba``, or a DeepKNN.
 
     ``calibrate(X, y)`` on rows that neither the classifier nor its embedding was fitted on.

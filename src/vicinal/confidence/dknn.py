@@ -20,7 +20,6 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
-from sklearn.base import BaseEstimator
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
@@ -38,6 +37,7 @@ from vicinal.confidence.conformal import (
     conformal_p_values,
     warn_of_missing_classes,
 )
+from vicinal.confidence.estimator import Estimator
 from vicinal.labels import hard_labels_of, known_codes, named
 from vicinal.neighbors.distances import METRICS
 from vicinal.neighbors.neighborhood import Neighborhood
@@ -67,7 +67,7 @@ def class_counts(labels: Int[Tensor, "n k"], num_classes: int) -> Int[Tensor, "n
     return counts.scatter_add_(1, labels, torch.ones_like(labels))
 
 
-class DeepKNN(BaseEstimator):
+class DeepKNN(Estimator):
     """Credibility of predictions from the neighbors in several layers at once.
 
     ``fit(layers, y)`` with training rows ``{name: (n, d)}`` (or captured activations), then
@@ -111,7 +111,7 @@ class DeepKNN(BaseEstimator):
         n = len(next(iter(rows.values())))
         check_k(self.k, n, "k", "the support")
         labels = hard_labels_of(y, n, "DeepKNN counts neighbors")
-        self.classes_ = labels.classes
+        self.classes_, self.layers_ = labels.classes, tuple(rows)
         self.support_labels_ = labels.codes
         self.searches_: dict[str, Search] = {
             name: make_search(self.search, self.metric).build(x) for name, x in rows.items()

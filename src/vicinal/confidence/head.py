@@ -55,6 +55,7 @@ class Judgement(Prediction):
     crowding: NDArray[np.float64] | None = None
     familiarity: Any = None  # (n,)
     linear_share: Any = None  # (n,): of the answer's lead, where a part of the head is linear
+    _name_of: Callable[[Any], str] = field(default=str, repr=False)  # what a class is called
 
     @cached_property
     def reason(self) -> list[str]:
@@ -64,10 +65,10 @@ class Judgement(Prediction):
     def __repr__(self) -> str:
         """The first rows as a table; all of them are in the arrays."""
         lines = [f"{'label':<16}{'confidence':>11}{'credibility':>13}  {'verdict':<12}reason"]
-        for row in range(min(len(self), SHOWN_ROWS)):
+        for row, label in enumerate(self.label[:SHOWN_ROWS].tolist()):
             sure, credible = float(self.confidence[row]), float(self.credibility[row])
             lines.append(
-                f"{str(self.label[row])[:15]:<16}{sure:>11.3f}{credible:>13.3f}  "
+                f"{self._name_of(label)[:15]:<16}{sure:>11.3f}{credible:>13.3f}  "
                 f"{self.verdict[row]:<12}{self.reason[row]}"
             )
         verdicts = " · ".join(f"{name} {n:,}" for name, n in self.counts().items())
@@ -207,6 +208,7 @@ class TrustHead(Kept):
             _reasons=partial(reasons, *said),
             crowding=None if crowd is None else crowd.numpy(),
             familiarity=None if found.familiarity is None else same_kind(found.familiarity, X),
+            _name_of=self.made_from.name_of,
         )
 
     @property

@@ -25,11 +25,12 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 from scipy.optimize import minimize_scalar
-from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.base import ClassifierMixin
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from vicinal.checks import InputError, check_choice, check_k, number_or_fit, same_kind
+from vicinal.confidence.estimator import Estimator
 from vicinal.confidence.support import LabeledSupport, check_announced, rows_of
 from vicinal.labels import labels_of, log_class_shares, named
 from vicinal.neighbors.distances import plain_distances
@@ -91,7 +92,7 @@ def fit_smoothing(log_votes: Tensor, targets: Tensor, k: int) -> float:
     return math.exp(minimize_scalar(loss, bounds=bounds, method="bounded").x)
 
 
-class KNNClassifier(ClassifierMixin, BaseEstimator):
+class KNNClassifier(ClassifierMixin, Estimator):
     """Vote of the k nearest support rows; labels may be soft (n, c).
 
     The vote is piecewise constant in the query, so there is no ``module()``: its gradient is zero

@@ -29,12 +29,13 @@ import torch
 from jaxtyping import Bool, Float, Int
 from numpy.typing import NDArray
 from scipy.optimize import minimize_scalar
-from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.base import ClassifierMixin
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from vicinal.checks import InputError, as_tensor, check_positive, same_kind
 from vicinal.confidence.bundle import Kept
+from vicinal.confidence.estimator import Estimator
 from vicinal.confidence.minimum import Vector, minimum
 from vicinal.confidence.support import rows_of
 from vicinal.labels import folds_of, hard_labels_of, named
@@ -204,7 +205,7 @@ def calibrated(log_probs: Float[Tensor, "n c"], codes: Int[Tensor, " n"]) -> tup
     return math.exp(found.x), float(found.fun)
 
 
-class LinearClassifier(Kept, ClassifierMixin, BaseEstimator):
+class LinearClassifier(Kept, ClassifierMixin, Estimator):
     """Logistic regression with λ by cross-validation and a temperature fitted out of fold.
 
     Parameters

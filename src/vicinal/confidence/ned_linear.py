@@ -10,13 +10,14 @@ import numpy as np
 import torch
 from jaxtyping import Float, Int
 from numpy.typing import NDArray
-from sklearn.base import BaseEstimator, ClassifierMixin, clone
+from sklearn.base import ClassifierMixin, clone
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor, nn
 
 from vicinal.checks import InputError, as_tensor, check_choice, number_or_fit, same_kind
 from vicinal.confidence.blend import Blend, blended_log_probs, fit_blend, linear_share
 from vicinal.confidence.bundle import Kept
+from vicinal.confidence.estimator import Estimator
 from vicinal.confidence.linear import LinearClassifier
 from vicinal.confidence.ned.classifier import NEDClassifier
 from vicinal.confidence.ned.effects import LabelEffects
@@ -45,7 +46,7 @@ class BlendedEffects(LabelEffects):
     exact_for: str = "the neighbors; the linear part is held as it was fitted"
 
 
-class NEDLinear(Kept, ClassifierMixin, BaseEstimator):
+class NEDLinear(Kept, ClassifierMixin, Estimator):
     """NED and a linear head as one: the neighbors are shown, and what the linear part carries.
 
     Parameters

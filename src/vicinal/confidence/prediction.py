@@ -56,12 +56,10 @@ class Prediction:
     def __repr__(self) -> str:
         """The first rows as a table; all of them are in the arrays."""
         lines = [f"{'label':<16}{'confidence':>11}  nearest neighbors (share)"]
-        for row in range(min(len(self), SHOWN_ROWS)):
+        for row, label in enumerate(self.label[:SHOWN_ROWS].tolist()):
             pairs = zip(self.neighbor_labels[row][:3], self.weights[row][:3], strict=True)
-            near = " · ".join(f"{label} {float(share):.2f}" for label, share in pairs)
-            lines.append(
-                f"{str(self.label[row])[:15]:<16}{float(self.confidence[row]):>11.3f}  {near}"
-            )
+            near = " · ".join(f"{other} {float(share):.2f}" for other, share in pairs)
+            lines.append(f"{str(label)[:15]:<16}{float(self.confidence[row]):>11.3f}  {near}")
         return "\n".join([*lines, f"{len(self):,} rows, {len(self.classes)} classes"])
 
 

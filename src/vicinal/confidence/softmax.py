@@ -23,12 +23,13 @@ import torch
 from jaxtyping import Float, Int
 from numpy.typing import NDArray
 from scipy.optimize import root_scalar
-from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.base import ClassifierMixin
 from sklearn.utils import Tags
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from vicinal.checks import InputError, as_matrix, as_tensor, same_kind
+from vicinal.confidence.estimator import Estimator
 from vicinal.confidence.support import rows_of
 from vicinal.evaluation.outliers import energy_score, max_softmax_score
 from vicinal.labels import hard_labels_of, known_codes, named
@@ -79,7 +80,7 @@ def fit_softmax_temperature(
     return math.exp(-root_scalar(slope, bracket=(low, high), xtol=1e-13).root), False
 
 
-class TemperatureScaling(ClassifierMixin, BaseEstimator):
+class TemperatureScaling(ClassifierMixin, Estimator):
     """Calibrate logits by one temperature, fitted on rows the network was not trained on.
 
     Logits are not features: their columns are the classes, so this is a classifier on top of a

@@ -19,12 +19,12 @@ from typing import Any, Self
 import numpy as np
 import torch
 from jaxtyping import Bool, Float
-from sklearn.base import BaseEstimator
 from sklearn.utils import Tags
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from vicinal.checks import InputError, check_choice, check_k, check_share, same_kind
+from vicinal.confidence.estimator import Estimator
 from vicinal.confidence.support import rows_of
 from vicinal.labels import hard_labels_of, known_codes, named
 from vicinal.neighbors.distances import METRICS
@@ -39,7 +39,7 @@ def dense_rows(search: Search, k: int, alpha: float) -> Bool[Tensor, " n"]:
     return radius <= radius.sort().values[max(kept, 1) - 1]
 
 
-class TrustScore(BaseEstimator):
+class TrustScore(Estimator):
     """Distance to the nearest other class over distance to the predicted class.
 
     Parameters

@@ -19,12 +19,13 @@ from typing import Any
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.base import ClassifierMixin
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
 from vicinal.checks import InputError, check_choice, check_k, same_kind
 from vicinal.confidence.bundle import Kept
+from vicinal.confidence.estimator import Estimator
 from vicinal.confidence.ned.effects import (
     JointEffect,
     LabelEffects,
@@ -51,7 +52,7 @@ from vicinal.neighbors.search import Search
 from vicinal.neighbors.spaces import Space
 
 
-class NEDClassifier(Kept, ClassifierMixin, BaseEstimator):
+class NEDClassifier(Kept, ClassifierMixin, Estimator):
     r"""Class probabilities from the exponential of distances to the k nearest support rows.
 
     The defaults are eq. 3 exactly, with T fitted leave-one-out on the support. Beyond the paper,
