@@ -131,7 +131,7 @@ def settings():
         yield f"distances {metric}", lambda x, r, t, m=metric: pairwise_distances(x, r, m).sin()
         yield (
             f"tiles {metric}",
-            lambda x, r, t, m=metric: precise_log_masses(x, y, t, m, None, None, tile=4).own,
+            lambda x, r, t, m=metric: precise_log_masses(x, y, t, m, None, None, tile=4)[0],
         )
     yield (
         "weighted",

@@ -67,8 +67,8 @@ def test_terms_are_those_of_a_plain_loop_dense_or_tiled(metric, rng):
     expected = torch.tensor(plain_terms(x, y, 0.5, metric), dtype=torch.float64)
     got = soft_nearest_neighbor_loss(x, y, temperature=0.5, metric=metric, reduction="none")
     assert_close(got, expected)
-    tiled = precise_log_masses(x, y, 0.5, metric, None, None, tile=5)
-    assert_close(tiled.all - tiled.own, expected)
+    own, other = precise_log_masses(x, y, 0.5, metric, None, None, tile=5)
+    assert_close(torch.logaddexp(own, other) - own, expected)
 
 
 def test_neither_order_nor_translation_nor_rotation_matters(rng):
@@ -380,11 +380,12 @@ def test_soft_labels_of_a_small_batch_take_the_short_way_to_the_same_loss(metric
     soft = soft / soft.sum(1, keepdim=True).clamp_min(1e-12)
     soft[6, 2] = 1.0
     short = small_surprise(x, soft, 0.7, metric)
-    masses = precise_log_masses(x, soft, 0.7, metric, None, None)
-    torch.testing.assert_close(short.loss, masses.all - masses.own)
+    own, other = precise_log_masses(x, soft, 0.7, metric, None, None)
+    surprise = torch.logaddexp(own, other) - own
+    torch.testing.assert_close(short.loss, surprise)
     upstream = torch.randn(9, generator=rng, dtype=torch.float64)
     found = torch.autograd.grad(short.loss, x, upstream)
-    expected = torch.autograd.grad(masses.all - masses.own, x, upstream)
+    expected = torch.autograd.grad(surprise, x, upstream)
     torch.testing.assert_close(found, expected)
     lone = torch.eye(4, dtype=torch.float64)[[0, 0, 1]]
     alone = small_surprise(x[:3].detach(), lone, 0.7, metric)
@@ -393,11 +394,18 @@ def test_soft_labels_of_a_small_batch_take_the_short_way_to_the_same_loss(metric
     assert small_surprise(x, soft * 2, 0.7, metric) is None  # no distribution: the words are there
 
 
-def test_wide_rows_take_half_of_the_products_to_the_same_loss_and_gradient(rng, monkeypatch):
+@pytest.mark.parametrize("offset", [0, 30])
+def test_wide_rows_take_half_of_the_products_to_the_same_loss_and_gradient(
+    offset, rng, monkeypatch
+):
     monkeypatch.setattr(dense, "WIDE", 2)
     monkeypatch.setattr(dense, "STRIPE", 5)  # of 12 rows: two stripes and a rest
+    monkeypatch.setattr(dense, "COLUMNS", 2)
     x, y = batch(rng)
-    x = (x + 3).requires_grad_()
+    x = (x + offset).requires_grad_()
+    rows = x.detach()
+    kept = dense._find(rows, y, 1 / 0.7)[1].rows
+    assert (kept is rows) == (offset == 0)  # only what is far from the origin is centered
     short = small_surprise(x, y, 0.7, "sqeuclidean")
     terms = torch.tensor(plain_terms(x.detach(), y, 0.7), dtype=torch.float64)
     assert_close(short.loss, terms)

@@ -9,7 +9,9 @@ from torch.testing import assert_close
 
 from reference import masses
 from vicinal.checks import InputError
+from vicinal.losses import soft_nearest_neighbor_terms
 from vicinal.neighbors.distances import METRICS
+from vicinal.neighbors.mass import log_mass
 from vicinal.neighbors.tiles.dense import small_surprise
 from vicinal.neighbors.tiles.masses import LogMasses, log_masses, precise_log_masses
 
@@ -29,7 +31,12 @@ def make_labels(kind, rng, n=10):
 
 
 def by_tiles(x, labels, temperature=1.0, metric="sqeuclidean", tile=3):
-    return precise_log_masses(x, labels, temperature, metric, None, None, tile=tile)
+    return among(x, labels, temperature, metric, None, None, tile)
+
+
+def among(x, labels, temperature, metric, y, others, tile):
+    own, other = precise_log_masses(x, labels, temperature, metric, y, others, tile=tile)
+    return LogMasses(log_mass(torch.stack([own, other], 1)), own, other)
 
 
 def finite(out):
@@ -59,7 +66,7 @@ def test_masses_among_references_leave_nothing_out(metric, kind, rng):
     expected = loop(x, labels, 0.8, metric, reference=y, reference_labels=others)
     given = {"temperature": 0.8, "metric": metric, "reference": y, "reference_labels": others}
     assert_close(log_masses(x, labels, **given), expected)
-    assert_close(precise_log_masses(x, labels, 0.8, metric, y, others, tile=4), expected)
+    assert_close(among(x, labels, 0.8, metric, y, others, 4), expected)
 
 
 @pytest.mark.parametrize("metric", METRICS)
@@ -79,7 +86,7 @@ def test_gradients_in_references_are_those_of_finite_differences(metric, tile, r
     labels, others = torch.tensor([0, 1, 1, 2, 0]), torch.tensor([1, 0, 0, 1])
 
     def out(x, y, t):
-        return finite(precise_log_masses(x, labels, t, metric, y, others, tile=tile))
+        return finite(among(x, labels, t, metric, y, others, tile))
 
     assert gradcheck(out, (x, y, t))
 
@@ -321,10 +328,10 @@ def test_a_small_batch_is_let_go_with_its_loss_and_refuses_rows_that_changed(rng
 
 def test_a_small_batch_under_autocast_is_computed_in_its_own_precision(rng):
     x, labels = points(rng, dtype=torch.float32).requires_grad_(), torch.arange(10) % 2
-    loss = small_surprise(x, labels, 1.0, "sqeuclidean").loss
+    loss = soft_nearest_neighbor_terms(x, labels).loss
     expected = torch.autograd.grad(loss.sum(), x)[0]
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        wrapped = small_surprise(x, labels, 1.0, "sqeuclidean").loss
+        wrapped = soft_nearest_neighbor_terms(x, labels).loss
         got = torch.autograd.grad(wrapped.sum(), x)[0]
     assert torch.equal(wrapped, loss)
     assert torch.equal(got, expected)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -103,9 +103,6 @@ def batches(data: Any, batch_size: int, *, start: int = 0, name: str = "data") -
     if columns is not None:
         yield from _slices(columns, batch_size, start, name)
         return
-    if isinstance(data, Mapping):
-        yield from _named_slices(data, batch_size, start, name)
-        return
     if not isinstance(data, Iterable) and not isinstance(data, Dataset):
         raise InputError(
             f"`{name}` must be a tensor, an (x, y) tuple, a Dataset or a DataLoader, "
@@ -156,9 +153,7 @@ def row_count(data: Any) -> int | None:
     """How many rows ``data`` has, where it can be known without reading it."""
     columns = _columns(data, "data")
     if columns is not None:
-        return len(columns[0])
-    if isinstance(data, Mapping):
-        return len(next(iter(data.values()), ()))
+        return len(next(iter(columns.values()), ()))
     if not isinstance(data, (DataLoader, Dataset)):
         return None
     source = in_order(data).dataset if isinstance(data, DataLoader) else data
@@ -200,18 +195,22 @@ def in_order(data: Any, name: str = "data") -> Any:
     )
 
 
-def _columns(data: Any, name: str) -> Sequence[Any] | None:
-    """The whole data as arrays, inputs before labels; None for what comes in pieces."""
+def _columns(data: Any, name: str) -> Mapping[Any, Any] | None:
+    """The whole data as arrays, by name, or by place with inputs before labels; None for what comes
+    in pieces."""
+    if isinstance(data, Mapping):
+        return data
     if isinstance(data, (Tensor, np.ndarray)) or hasattr(data, "to_numpy"):
-        return (data if isinstance(data, (Tensor, np.ndarray)) else data.to_numpy(),)
+        return {0: data if isinstance(data, (Tensor, np.ndarray)) else data.to_numpy()}
     if not isinstance(data, (tuple, list)) or not data:
         return None
     if isinstance(data, list) and _are_numbers(data):
-        return (as_tensor(data, name),)
+        return {0: as_tensor(data, name)}
     if not isinstance(data[0], (Tensor, np.ndarray)):
         return None
-    known = [isinstance(v, (Tensor, np.ndarray)) or _are_numbers(v) for v in data]
-    return [v if hasattr(v, "shape") else as_tensor(v, name) for v in data] if all(known) else None
+    if not all(isinstance(v, (Tensor, np.ndarray)) or _are_numbers(v) for v in data):
+        return None
+    return {i: v if hasattr(v, "shape") else as_tensor(v, name) for i, v in enumerate(data)}
 
 
 def _are_numbers(value: Any) -> bool:
@@ -221,19 +220,20 @@ def _are_numbers(value: Any) -> bool:
     return isinstance(value, (int, float, np.number))
 
 
-def _slices(columns: Sequence[Any], batch_size: int, start: int, name: str) -> Iterator[Batch]:
-    rows = len(_whole(columns[0], name))
-    for column in columns[1:]:
-        _whole(column, name)
-        if len(column) != rows:
-            raise InputError(
-                f"`{name}` must have the same number of rows everywhere: {rows} inputs, but "
-                f"{len(column)} targets. Pass a pair (x, targets) of equal length."
-            )
+def _slices(columns: Mapping[Any, Any], batch_size: int, start: int, name: str) -> Iterator[Batch]:
+    sizes = {key: len(_whole(column, name)) for key, column in columns.items()}
+    by_place = 0 in sizes
+    if len({*sizes.values()}) > 1:
+        found = " and ".join(map(str, sizes.values())) if by_place else sizes
+        raise InputError(
+            f"`{name}` must have the same number of rows everywhere, got {found}. Pass inputs and "
+            "targets of equal length."
+        )
+    rows = next(iter(sizes.values()), 0)
     _check_rows(rows, name)
     for at in range(start, rows, batch_size):
-        parts = [as_tensor(column[at : at + batch_size], name) for column in columns]
-        yield _as_batch(parts, at, name)
+        part = {key: as_tensor(v[at : at + batch_size], name) for key, v in columns.items()}
+        yield _as_batch([*part.values()] if by_place else part, at, name)
 
 
 def _whole(column: Any, name: str) -> Any:
@@ -242,19 +242,6 @@ def _whole(column: Any, name: str) -> Any:
     if not getattr(column, "shape", (0,)):
         raise InputError(f"`{name}` is a single number. Pass one row for each sample.")
     return column
-
-
-def _named_slices(
-    data: Mapping[str, Any], batch_size: int, start: int, name: str
-) -> Iterator[Batch]:
-    sizes = {key: len(_whole(v, name)) for key, v in data.items()}
-    if len({*sizes.values()}) > 1:
-        raise InputError(f"`{name}` must have the same number of rows under every name: {sizes}.")
-    rows = next(iter(sizes.values()), 0)
-    _check_rows(rows, name)
-    for at in range(start, rows, batch_size):
-        part = {key: as_tensor(v[at : at + batch_size], name) for key, v in data.items()}
-        yield _as_batch(part, at, name)
 
 
 def _as_batch(raw: Any, start: int, name: str) -> Batch:

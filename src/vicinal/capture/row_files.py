@@ -161,20 +161,29 @@ class _Kind(NamedTuple):
     stream: Callable[[Path, str, int, int], Iterator[NDArray[Any]]]
 
 
-def _heading(file: IO[bytes], size: int) -> tuple[tuple[int, ...], np.dtype[Any]]:
-    """The shape and kind that a ``.npy`` claims; a claim larger than the file is refused."""
+def npy_heading(file: IO[bytes], size: int) -> tuple[tuple[int, ...], bool, np.dtype[Any]]:
+    """What a ``.npy`` of ``size`` bytes claims: shape, stored by columns or not, kind.
+
+    A header may claim terabytes, and numpy would make room for them before it reads.
+    """
     version = npy.read_magic(file)
     read = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
-    shape, fortran, dtype = read(file)
+    shape, by_columns, dtype = read(file)
+    if any(type(side) is not int or side < 0 for side in shape):
+        raise ValueError(f"it claims the shape {shape}")
+    claimed, held = math.prod(shape) * dtype.itemsize, size - file.tell()
+    if not dtype.hasobject and claimed > held:
+        raise ValueError(f"it claims {claimed:,} bytes but holds {held:,}; was it cut short?")
+    return shape, by_columns, dtype
+
+
+def _heading(file: IO[bytes], size: int) -> tuple[tuple[int, ...], np.dtype[Any]]:
+    """The shape and kind of an array that can be read row by row."""
+    shape, by_columns, dtype = npy_heading(file, size)
     if dtype.hasobject:
         raise ValueError(_PICKLE)
-    if fortran and len(shape) > 1:
+    if by_columns and len(shape) > 1:
         raise ValueError("it is stored by columns; save np.ascontiguousarray(Z)")
-    left = size - file.tell()
-    if any(count < 0 for count in shape):
-        raise ValueError(f"it claims the shape {shape}")
-    if math.prod(shape) * dtype.itemsize > left:
-        raise ValueError(f"it claims {shape} but holds {left:,} bytes; was it cut short?")
     return shape, dtype
 
 

@@ -11,7 +11,7 @@ import functools
 import math
 from collections.abc import Callable, Mapping
 from contextlib import suppress
-from typing import Any, ClassVar, ParamSpec, TypeGuard
+from typing import Any, ClassVar, ParamSpec, TypeGuard, TypeVar
 
 import numpy as np
 import torch
@@ -28,17 +28,19 @@ from vicinal.checks import (
     is_traced,
     label_tensor,
 )
+from vicinal.neighbors.tiles.masses import ranks
 
 REDUCTIONS = ("mean", "sum", "none")
 REACH = {torch.float32: 56, torch.float64: 500}  # powers of 2 of entries whose squares are exact
 P = ParamSpec("P")
+R = TypeVar("R")
 
 
-def full_precision(loss: Callable[P, Tensor]) -> Callable[P, Tensor]:
+def full_precision(loss: Callable[P, R]) -> Callable[P, R]:
     """Under autocast a loss still computes in float32: half precision loses what it measures."""
 
     @functools.wraps(loss)
-    def call(*args: P.args, **kwargs: P.kwargs) -> Tensor:
+    def call(*args: P.args, **kwargs: P.kwargs) -> R:
         device = args[0].device.type if args and isinstance(args[0], Tensor) else "cpu"
         if device == "meta" or not torch.is_autocast_enabled(device):  # it is slow to switch off
             return loss(*args, **kwargs)
@@ -210,10 +212,8 @@ def class_ids(labels: Int[Tensor, " n"]) -> Int[Tensor, " n"]:
     >>> class_ids(torch.tensor([7, -1, 7, 3]))
     tensor([2, 0, 2, 1])
     """
-    ordered, order = labels.sort()
-    rank = (ordered[1:] != ordered[:-1]).cumsum(0)
-    rank = torch.cat([torch.zeros_like(labels[:1]), rank])
-    return torch.empty_like(labels).scatter(0, order, rank)
+    ascending, order = labels.sort()
+    return torch.empty_like(labels).scatter(0, order, ranks(ascending))
 
 
 class LossModule(nn.Module):

@@ -23,6 +23,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from vicinal.checks import InputError, as_tensor, check_choice
+from vicinal.neighbors.tiles.dense import surprise_of
 from vicinal.neighbors.tiles.masses import precise_log_masses
 from vicinal.processes import all_added, all_gathered, check_alike, facts_of_all, several
 
@@ -223,16 +224,12 @@ def _soft_nearest_neighbor(
     t = loss.current_temperature(x, labels)
 
     def masses(x: Tensor, labels: Tensor, y: Any, y_labels: Any, *learned: Tensor) -> Any:
-        found = precise_log_masses(
-            x, labels, learned[0] if learned else t, loss.metric, y, y_labels
-        )
-        return found.all, found.own
+        by = learned[0] if learned else t
+        return precise_log_masses(x, labels, by, loss.metric, y, y_labels)
 
     learned = (t,) if isinstance(t, Tensor) else ()
-    everyone, own = ring(masses, ("log", "log"), x, labels, *learned)
-    valid = own != -torch.inf
-    sign = -1 if loss.entangle == "max" else 1
-    losses = sign * torch.where(valid, everyone - torch.where(valid, own, 0), 0)
+    losses, valid = surprise_of(*ring(masses, ("log", "log"), x, labels, *learned))
+    losses = -losses if loss.entangle == "max" else losses
     wide = x.to(torch.promote_types(x.dtype, torch.float32))
     return keep_valid(losses.to(wide.dtype), valid, wide), valid
 

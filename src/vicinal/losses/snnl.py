@@ -22,7 +22,7 @@ from torch import Tensor, nn
 
 from vicinal.checks import InputError, check_choice, is_traced
 from vicinal.neighbors.distances import METRICS
-from vicinal.neighbors.tiles.dense import Surprise, small_surprise
+from vicinal.neighbors.tiles.dense import Surprise, small_surprise, surprise_of
 from vicinal.neighbors.tiles.masses import Labels, precise_log_masses
 
 from .conventions import (
@@ -72,41 +72,40 @@ def soft_nearest_neighbor_terms(
     >>> soft_nearest_neighbor_terms(x, torch.tensor([0, 0, 1])).valid
     tensor([ True,  True, False])
     """
-    x = as_rows(x, "x")
-    loss, valid = _surprise(x, labels, temperature, metric, (reference, reference_labels))
+    references = reference, reference_labels
+    loss, valid = _surprise(x, labels, temperature, metric, references, reduction="none")
     if valid is None:
-        valid = torch.ones(len(x), dtype=torch.bool, device=x.device)
+        valid = torch.ones_like(loss, dtype=torch.bool)
     return SoftNearestNeighborTerms(loss, valid)
 
 
+@full_precision
 def _surprise(
     x: Tensor,
     labels: Tensor,
     temperature: float | Tensor,
     metric: str,
     references: tuple[Tensor | None, Tensor | None],
-    mean: bool = False,
+    weight: Tensor | None = None,
     exclude_self: bool = False,
+    reduction: str = "mean",
 ) -> Surprise:
-    """The loss of each anchor, or its mean, and which anchors have a peer (None: every one)."""
-    alone = all(reference is None for reference in references)
-    if alone and not exclude_self and not is_traced():
+    """The loss, and which anchors have a peer (None: every one)."""
+    x, mean = as_rows(x, "x"), weight is None and reduction == "mean"
+    alone = not exclude_self and all(reference is None for reference in references)
+    if alone and not is_traced():
         plain = small_surprise(x, labels, temperature, metric, mean=mean)
         if plain is not None:
-            return plain
+            return plain if mean else _reduced(*plain, weight, reduction)
     if exclude_self:
         check_own_rows(len(x), references[0])
     far = any(leaves_range(t) for t in (x, references[0]) if t is not None)
     rows = x.double() if far else x  # and the reference with it
     masses = precise_log_masses(rows, labels, temperature, metric, *references, exclude_self)
-    valid = masses.own != -torch.inf  # NaN counts: a wrong batch must show
-    # log(all / own) = log(1 + other / own): where classes are apart, all - own would cancel.
-    lead = torch.where(valid, masses.own - masses.other, 0.0)
-    loss = keep_valid(-torch.nn.functional.logsigmoid(lead).to(x.dtype), valid, x)
-    return Surprise(_reduced(loss, valid, None, "mean") if mean else loss, valid)
+    loss, valid = surprise_of(*masses)
+    return _reduced(keep_valid(loss.to(x.dtype), valid, x), valid, weight, reduction)
 
 
-@full_precision
 def soft_nearest_neighbor_loss(
     x: Float[Tensor, "n d"],
     labels: Labels,
@@ -147,15 +146,11 @@ def soft_nearest_neighbor_loss(
     tensor(0.3833)
     """
     check_choice(reduction, "reduction", REDUCTIONS)
-    x = as_rows(x, "x")
-    references, mean = (reference, reference_labels), weight is None and reduction == "mean"
-    loss, valid = _surprise(x, labels, temperature, metric, references, mean, exclude_self)
-    return loss if mean else _reduced(loss, valid, _weight(weight, loss), reduction)
+    among = reference, reference_labels
+    return _surprise(x, labels, temperature, metric, among, weight, exclude_self, reduction).loss
 
 
-def _weight(weight: Tensor | None, loss: Tensor) -> Tensor | None:
-    if weight is None:
-        return None
+def _weight(weight: Tensor, loss: Tensor) -> Tensor:
     weight = torch.as_tensor(weight, dtype=loss.dtype, device=loss.device)
     if weight.shape != loss.shape:
         raise InputError(
@@ -167,16 +162,17 @@ def _weight(weight: Tensor | None, loss: Tensor) -> Tensor | None:
     return weight
 
 
-def _reduced(loss: Tensor, valid: Tensor | None, weight: Tensor | None, reduction: str) -> Tensor:
+def _reduced(loss: Tensor, valid: Tensor | None, weight: Tensor | None, reduction: str) -> Surprise:
+    counted = torch.ones_like(loss) if valid is None else valid.to(loss.dtype)
     if weight is not None:
-        loss = loss * weight
-    if reduction == "none":
-        return loss
-    if reduction == "sum":
-        return loss.sum()
-    counted = torch.ones_like(loss) if valid is None else valid
-    total = (counted if weight is None else weight * counted).sum()
-    return loss.sum() / total.to(loss.dtype).masked_fill(total == 0, 1)
+        weight = _weight(weight, loss)
+        loss, counted = loss * weight, counted * weight
+    if reduction != "none":
+        loss = loss.sum()
+    if reduction == "mean":
+        total = counted.sum()
+        loss = loss / total.masked_fill(total == 0, 1)
+    return Surprise(loss, valid)
 
 
 class SoftNearestNeighborLoss(nn.Module):
@@ -282,13 +278,12 @@ class SoftNearestNeighborLoss(nn.Module):
     ) -> Tensor:
         """The loss of one batch; parameters as in :func:`soft_nearest_neighbor_loss`."""
         with torch.autocast(x.device.type, enabled=False):
-            t, references = self.current_temperature(x, labels), (reference, reference_labels)
-            mean, rows = weight is None and self.reduction == "mean", as_rows(x, "x")
-            loss, valid = _surprise(rows, labels, t, self.metric, references, mean, exclude_self)
-            if valid is not None and not (self._warned or is_traced()):
-                self._warn_of_lone_rows(valid)
-            if not mean:
-                loss = _reduced(loss, valid, _weight(weight, loss), self.reduction)
+            t, among = self.current_temperature(x, labels), (reference, reference_labels)
+            loss, valid = _surprise(
+                x, labels, t, self.metric, among, weight, exclude_self, self.reduction
+            )
+        if valid is not None and not (self._warned or is_traced()):
+            self._warn_of_lone_rows(valid)
         return -loss if self.entangle == "max" else loss
 
     def _warn_of_lone_rows(self, valid: Tensor) -> None:

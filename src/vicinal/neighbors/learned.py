@@ -22,9 +22,9 @@ import torch
 from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
+from vicinal.checks import InputError
 from vicinal.neighbors.distances import unit_rows
 from vicinal.neighbors.mass import agreement
-from vicinal.neighbors.search.exact import ExactSearch
 from vicinal.neighbors.spaces import (
     LABELED,
     USUAL,
@@ -36,8 +36,7 @@ from vicinal.neighbors.spaces import (
     whitened_space,
 )
 from vicinal.neighbors.surprise import fit_temperature
-from vicinal.neighbors.temperature import optimal_temperature
-from vicinal.neighbors.tiles.dense import DenseMasses
+from vicinal.neighbors.tiles.dense import DenseMasses, surprise_of
 from vicinal.neighbors.tiles.tile import Given
 
 RANK = 64  # directions, or as many as there are classes
@@ -197,17 +196,15 @@ def _loss(z: Tensor, labels: Labels, temperature: Tensor) -> Tensor:
     """Mean surprise of the rows that have a peer among the others; a batch is a single tile."""
     labels = labels if labels.ndim == 1 else labels.to(z.dtype)
     given = Given(z, None, labels, None, temperature.double(), "sqeuclidean", True)
-    everything, own, _ = (mass.to(z.dtype) for mass in DenseMasses.apply(*given))
-    valid = own > -torch.inf
-    return (everything - own)[valid].mean() if bool(valid.any()) else z.sum() * 0
+    loss, valid = surprise_of(*DenseMasses.apply(*given))
+    return (loss.sum() / valid.sum().clamp_min(1)).to(z.dtype)
 
 
 def _loss_among(z: Tensor, others: Tensor, shares: Tensor) -> float:
     """The lowest mean surprise over temperatures of rows among others that have a peer there."""
     if not bool(((shares > 0).any(1) & (shares < 1).any(1)).any()):
         return 0.0  # no temperature matters
-    distances, indices = ExactSearch().build(others).query(z, len(others))
-    return fit_temperature(distances, shares.gather(1, indices)).loss
+    return fit_temperature(_squared(z, others), shares).loss
 
 
 def _end(z: Tensor, start: Start) -> Tensor:
@@ -226,10 +223,20 @@ def _shuffled(n: int) -> Int[Tensor, " n"]:
 
 
 def _temperature(z: Tensor, labels: Labels) -> float:
+    """The best one of rows among one another."""
+    others = ~torch.eye(len(z), dtype=torch.bool, device=z.device)
+    pairs = _squared(z, z), agreement(labels, labels)
     try:
-        return optimal_temperature(z, labels)
-    except ValueError:  # nobody has a peer
+        return fit_temperature(
+            *(each[others].view(len(z), len(z) - 1) for each in pairs)
+        ).temperature
+    except InputError:  # nobody has a peer
         return 1.0
+
+
+def _squared(z: Tensor, others: Tensor) -> Tensor:
+    """Squared distances of few rows, from differences."""
+    return torch.cdist(z, others, compute_mode="donot_use_mm_for_euclid_dist").square_()
 
 
 def _cut(space: Space) -> Space:

@@ -34,7 +34,7 @@ from torch import Tensor
 
 from vicinal.neighbors.derivatives import derived, is_derived_again
 from vicinal.neighbors.distances import NEAR, compared_rows, ordinary_distances
-from vicinal.neighbors.mass import agreement, log_mass, own_log_mass
+from vicinal.neighbors.mass import agreement, own_log_mass
 from vicinal.neighbors.product import product
 from vicinal.neighbors.tiles.tile import (
     Given,
@@ -51,7 +51,8 @@ from vicinal.neighbors.tiles.tile import (
 )
 
 SMALL = 512  # rows; as many are one tile
-WIDE, STRIPE = 1024, 128  # columns from which products are what costs, and rows taken at once there
+WIDE = 1024  # columns from which products are what costs
+STRIPE, COLUMNS = 128, 4096  # rows and columns taken at once there
 PRODUCTS = ("sqeuclidean", "cosine")  # metrics whose log-weight is a product
 
 
@@ -65,9 +66,16 @@ class Surprise(NamedTuple):
     valid: Bool[Tensor, " n"] | None
 
 
+def surprise_of(own: Float[Tensor, " n"], other: Float[Tensor, " n"]) -> tuple[Tensor, Tensor]:
+    """Of log-masses: log(1 + other / own), as log(all / own) cancels where classes are apart."""
+    valid = own != -torch.inf  # NaN counts: a wrong batch must show
+    lead = torch.where(valid, own - other, 0.0)
+    return torch.where(valid, -F.logsigmoid(lead), 0.0), valid
+
+
 class _Pairs(NamedTuple):
     slopes: Tensor  # (n, n) ∂loss_i / ∂log-weight_ij
-    rows: Tensor  # (n, d) centered
+    rows: Tensor  # (n, d) centered, or not far from it
     scale: float  # -log w = scale · ‖a - b‖², over the anchors that a mean divides by
 
 
@@ -88,9 +96,6 @@ def small_surprise(
     >>> small_surprise(x, labels, 1.0, "sqeuclidean")
     Surprise(loss=tensor([0.0486, 0.6931, 0.0000]), valid=tensor([ True,  True, False]))
     """
-    if torch.is_autocast_enabled(x.device.type):  # asked first: switching it off costs a product
-        with torch.autocast(x.device.type, enabled=False):
-            return small_surprise(x, labels, temperature, metric, mean=mean)
     learned = temperature if isinstance(temperature, Tensor) else None
     t = float(learned.detach()) if learned is not None and learned.numel() == 1 else temperature
     if not (isinstance(t, (int, float)) and 0 < t < math.inf and _is_plain(x, labels, metric)):
@@ -107,11 +112,9 @@ def small_surprise(
 
     def plain(x: Tensor, learned: Tensor | None) -> Tensor:
         by = torch.tensor(t, dtype=torch.float64) if learned is None else learned
-        _, own, other = plain_log_masses(Given(x, None, codes, None, by, metric, True))
-        valid = own != -torch.inf
-        lead = torch.where(valid, own - other, 0.0)
-        loss = torch.where(valid, -F.logsigmoid(lead), 0.0).to(x.dtype)
-        return loss.sum() / valid.sum().clamp_min(1) if mean else loss
+        masses = plain_log_masses(Given(x, None, codes, None, by, metric, True))
+        loss, valid = surprise_of(*masses)
+        return (loss.sum() / valid.sum().clamp_min(1) if mean else loss).to(x.dtype)
 
     return Surprise(_Attached.apply(x, learned, (loss,), pairs, plain), valid)
 
@@ -133,12 +136,16 @@ def _is_plain(x: Tensor, labels: object, metric: str) -> bool:
 def _find(
     x: Float[Tensor, "n d"], labels: Int[Tensor, " n"] | Float[Tensor, "n c"], scale: float
 ) -> tuple[Surprise, _Pairs] | None:
-    rows = x - x.mean(0)
-    if rows.shape[1] < WIDE:
+    mean = x.mean(0)
+    if x.shape[1] < WIDE:
+        rows = x - mean
         squares, products = torch.linalg.vecdot(rows, rows) * scale, torch.mm(rows, rows.T)
     else:
-        products = _half_of_the_products(rows)
+        products = _half_of_the_products(x, mean)
         squares = products.diagonal() * scale
+        # The slopes of a row add up to 0: its gradient needs no copy less a mean that is not large.
+        large = float(mean.square().sum()) * scale > 4 * float(squares.max())
+        rows = x - mean if large else x
     # s = 2k a·b - k‖b‖² - k‖a‖²
     s = products.mul_(2 * scale).sub_(squares).sub_(squares[:, None])
     s.fill_diagonal_(-torch.inf)
@@ -166,13 +173,19 @@ def _find(
     return Surprise(ratio.log1p_(), valid), _Pairs(slopes, rows, scale)
 
 
-def _half_of_the_products(rows: Float[Tensor, "n d"]) -> Float[Tensor, "n n"]:
-    """``rows @ rows.T``, stripe by stripe from the diagonal on, and mirrored."""
-    found = rows.new_empty(len(rows), len(rows))
-    for i in range(0, len(rows), STRIPE):
-        stripe = product(rows[i : i + STRIPE], rows[i:])
-        found[i : i + STRIPE, i:] = stripe
-        found[i + STRIPE :, i : i + STRIPE] = stripe[:, STRIPE:].T
+def _half_of_the_products(x: Float[Tensor, "n d"], mean: Tensor) -> Float[Tensor, "n n"]:
+    """Products of all pairs of ``x - mean``: a stripe of rows with those from it on, mirrored.
+
+    Some columns at a time: a copy of them all would be more than a processor's cache.
+    """
+    found = x.new_zeros(len(x), len(x))
+    stripes = [slice(i, i + STRIPE) for i in range(0, len(x), STRIPE)]
+    for part, shift in zip(x.split(COLUMNS, 1), mean.split(COLUMNS), strict=True):
+        rows = part - shift
+        for some in stripes:
+            found[some, some.start :] += product(rows[some], rows[some.start :])
+    for some in stripes:
+        found[some.stop :, some] = found[some, some.stop :].T
     return found
 
 
@@ -199,7 +212,7 @@ class _Attached(torch.autograd.Function):
 
 
 def _gradient(pairs: _Pairs, grad: Tensor) -> Float[Tensor, "n d"]:
-    if torch.is_autocast_enabled(grad.device.type):
+    if torch.is_autocast_enabled(grad.device.type):  # asked first: to switch it off takes its time
         with torch.autocast(grad.device.type, enabled=False):
             return _gradient(pairs, grad)
     slopes, rows, scale = pairs
@@ -216,8 +229,7 @@ def _gradient(pairs: _Pairs, grad: Tensor) -> Float[Tensor, "n d"]:
 
 
 class DenseMasses(torch.autograd.Function):
-    """(all, own, other) log-masses of a small batch, float64: no operator dispatch, log-weights
-    kept."""
+    """(own, other) log-masses of a small batch, float64: no operator dispatch, log-weights kept."""
 
     @staticmethod
     def forward(ctx, *args):  # type: ignore[no-untyped-def]  # the fields of Given
@@ -225,7 +237,8 @@ class DenseMasses(torch.autograd.Function):
         with torch.autocast(given.x.device.type, enabled=False):
             left, right, kernel, selfless = problem = Problem.of(given)
             buffers = new_buffers(len(left.rows), len(right.rows), left.rows)
-            pairs = tile(left, right, kernel, buffers, "diagonal" if selfless else None)
+            everyone = torch.arange(len(left.rows), device=left.rows.device)
+            pairs = tile(left, right, kernel, buffers, everyone if selfless else None)
             logs = tile_masses(pairs, left, right)
         ctx.problem, ctx.pairs, ctx.logs, ctx.options = problem, pairs, logs, given[5:]
         ctx.save_for_backward(*given[:5])  # also to be told if they change
@@ -234,7 +247,7 @@ class DenseMasses(torch.autograd.Function):
     @staticmethod
     def backward(ctx, *grads):  # type: ignore[no-untyped-def]
         given = Given(*ctx.saved_tensors, *ctx.options)
-        if is_derived_again(grads[1]):
+        if is_derived_again(grads[0]):
             gx, gy, slope = derived_log_masses(grads, given)
             return gx, gy, None, None, slope, None, None
         left, right = ctx.problem[:2]
@@ -251,12 +264,12 @@ class DenseMasses(torch.autograd.Function):
 # ------------------------------------------------------------------ one plain formula
 
 
-def plain_log_masses(given: Given) -> tuple[Tensor, Tensor, Tensor]:
-    """(all, own, other) log-masses, float64.
+def plain_log_masses(given: Given) -> tuple[Tensor, Tensor]:
+    """(own, other) log-masses, float64.
 
     >>> x, labels = torch.tensor([[0.0], [1.0], [3.0]]), torch.tensor([0, 0, 1])
     >>> given = Given(x, None, labels, None, torch.tensor(1.0), "sqeuclidean", True)
-    >>> plain_log_masses(given)[1].tolist()
+    >>> plain_log_masses(given)[0].tolist()
     [-1.0, -1.0, -inf]
     """
     x, y, x_labels, y_labels, t, metric, selfless = given
@@ -265,13 +278,13 @@ def plain_log_masses(given: Given) -> tuple[Tensor, Tensor, Tensor]:
         s = s.masked_fill(torch.eye(*s.shape, dtype=torch.bool, device=s.device), -torch.inf)
     same = agreement(x_labels, x_labels if y_labels is None else y_labels)
     apart = ~same if same.dtype == torch.bool else 1 - same
-    return log_mass(s), own_log_mass(s, same), own_log_mass(s, apart)
+    return own_log_mass(s, same), own_log_mass(s, apart)
 
 
 def derived_log_masses(upstream: Sequence[Tensor | None], given: Given) -> list[Tensor | None]:
-    """Gradients in x, y and t of what reaches the three log-masses, differentiable again."""
+    """Gradients in x, y and t of what reaches the two log-masses, differentiable again."""
 
-    def masses(x: Tensor, y: Tensor | None, t: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def masses(x: Tensor, y: Tensor | None, t: Tensor) -> tuple[Tensor, Tensor]:
         return plain_log_masses(given._replace(x=x, y=y, t=t))
 
     return derived(masses, [given.x, given.y, given.t], upstream)

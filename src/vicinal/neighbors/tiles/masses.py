@@ -7,6 +7,7 @@ For point :math:`i` with weights :math:`w_{ij} = e^{-d_{ij}/T}` and labels :math
    \text{own}_i = \log \sum_{j \neq i} w_{ij}\,[y_i = y_j], \qquad
    \text{other}_i = \log \sum_{j \neq i} w_{ij}\,[y_i \neq y_j]
 
+All is own and other together, so these two are what is computed.
 Soft labels :math:`\alpha` agree in part: :math:`\langle\alpha_i, \alpha_j\rangle` takes the place
 of the bracket. Beyond a small batch nothing of size n × n is kept: weights are formed tile by tile,
 added up, and formed again in the backward pass, each unordered pair once. The result is the exact
@@ -35,6 +36,7 @@ from vicinal.checks import (
 )
 from vicinal.neighbors.derivatives import is_derived_again, is_functional
 from vicinal.neighbors.distances import METRICS, compared_rows
+from vicinal.neighbors.mass import log_mass
 from vicinal.neighbors.tiles.dense import (
     SMALL,
     DenseMasses,
@@ -50,7 +52,6 @@ from vicinal.neighbors.tiles.walk import (
 )
 
 Labels = Int[Tensor, " n"] | Float[Tensor, "n c"]
-Three = tuple[Tensor, Tensor, Tensor]
 
 TILE = 512
 
@@ -100,9 +101,10 @@ def log_masses(
     >>> masses.other
     tensor([-9.0000, -4.0000, -3.9933])
     """
-    precise = precise_log_masses(x, labels, temperature, metric, reference, reference_labels)
+    own, other = precise_log_masses(x, labels, temperature, metric, reference, reference_labels)
+    both = log_mass(torch.stack([own, other], 1))
     dtype = torch.float64 if torch.float64 in (x.dtype, getattr(reference, "dtype", None)) else None
-    return LogMasses(*(mass.to(dtype or torch.float32) for mass in precise))
+    return LogMasses(*(mass.to(dtype or torch.float32) for mass in (both, own, other)))
 
 
 def precise_log_masses(
@@ -114,8 +116,8 @@ def precise_log_masses(
     reference_labels: Tensor | None,
     exclude_self: bool = False,
     tile: int | None = None,
-) -> LogMasses:
-    """:func:`log_masses` in float64, for those who subtract them: large ones cancel in float32.
+) -> tuple[Tensor, Tensor]:
+    """(own, other) of :func:`log_masses`, in float64: large ones that are subtracted would cancel.
 
     ``exclude_self``: the reference begins with the rows themselves, and nobody meets himself.
     ``tile``: go by tiles of so many rows; 0: all at once.
@@ -142,10 +144,22 @@ def precise_log_masses(
     selfless = y is None or exclude_self
     given = Given(x, y, labels, reference_labels, t.reshape(()), metric, selfless)
     if is_functional():
-        return LogMasses(*plain_log_masses(given))
+        return plain_log_masses(given)
     if tile == 0 and not is_traced():
-        return LogMasses(*DenseMasses.apply(*given))
-    return LogMasses(*_tiled(tile or TILE, *given))
+        return DenseMasses.apply(*given)
+    if y is not None or labels.ndim == 2:
+        return _tiled(tile or TILE, *given)
+    # Rows of a class side by side: most tiles are of one kind.
+    ascending, order = labels.sort(stable=True)
+    given = given._replace(x=x.index_select(0, order), x_labels=ranks(ascending).to(x.dtype))
+    own, other = _tiled(tile or TILE, *given)
+    place = order.argsort()
+    return own[place], other[place]
+
+
+def ranks(ascending: Int[Tensor, " n"]) -> Int[Tensor, " n"]:
+    """Sorted integers as 0, 1, …: small ones are exact as floats, which compare quicker."""
+    return torch.cat([torch.zeros_like(ascending[:1]), (ascending.diff() != 0).cumsum(0)])
 
 
 def _labels(labels: Tensor, name: str, x: Tensor) -> Tensor:
@@ -176,19 +190,15 @@ _GIVEN = (
 @torch.library.custom_op(
     "vicinal::log_masses",
     mutates_args=(),
-    schema=f"(int tile, {_GIVEN}) -> (Tensor, Tensor, Tensor)",
+    schema=f"(int tile, {_GIVEN}) -> (Tensor, Tensor)",
 )
-def _tiled(tile: int, *given: Any) -> Three:
-    """(all, own, other) log-masses, float64, of rows as they are compared."""
+def _tiled(tile: int, *given: Any) -> tuple[Tensor, Tensor]:
+    """(own, other) log-masses, float64; without a reference hard labels ascend."""
     with torch.no_grad(), torch.autocast(given[0].device.type, enabled=False):
-        problem, order = _ordered(Given(*given))
-        if order is None:
-            logs = stream_masses(problem)
-        else:
-            logs = symmetric_masses(problem, tile)
-            logs = torch.empty_like(logs).index_copy_(1, order, logs)
-        everything, own, other = logs
-    return everything.clone(), own.clone(), other.clone()
+        problem = Problem.of(Given(*given))
+        alone = problem.left is problem.right
+        logs = symmetric_masses(problem, tile) if alone else stream_masses(problem)
+    return logs[0].clone(), logs[1].clone()
 
 
 @torch.library.custom_op(
@@ -199,43 +209,27 @@ def _tiled(tile: int, *given: Any) -> Three:
 )
 def _tiled_backward(
     grads: list[Tensor], masses: list[Tensor], learned: bool, tile: int, *given: Any
-) -> Three:
+) -> tuple[Tensor, Tensor, Tensor]:
     x, t = given[0], given[4]
     with torch.no_grad(), torch.autocast(x.device.type, enabled=False):
         upstream = Upstream.of(grads, torch.stack(masses), x.dtype)
-        problem, order = _ordered(Given(*given))
-        if order is None:
-            sums = list(stream_sums(problem, upstream))
-        else:
-            sums = [symmetric_sums(problem, tile, upstream.part(order))]
+        problem = Problem.of(Given(*given))
+        alone = problem.left is problem.right
+        sums = symmetric_sums(problem, tile, upstream) if alone else stream_sums(problem, upstream)
         gx, gy, slope = gradients(sums, problem, learned)
-        if order is not None:
-            gx = torch.empty_like(gx).index_copy_(0, order, gx)
     return gx, x.new_empty(0) if gy is None else gy, t.new_zeros(()) if slope is None else slope
 
 
-def _ordered(given: Given) -> tuple[Problem, Tensor | None]:
-    """Without a reference rows ascend by hard label, as the symmetric walk wants them: in which
-    order; None with one."""
-    if given.y is not None:
-        return Problem.of(given), None
-    order = torch.arange(len(given.x), device=given.x.device)
-    if given.x_labels.ndim == 1:
-        ascending, order = given.x_labels.sort(stable=True)
-        # Ranks as floats: exact, and quicker to compare than integers.
-        ranks = ascending.unique_consecutive(return_inverse=True)[1].to(given.x.dtype)
-        given = given._replace(x=given.x[order], x_labels=ranks)
-    return Problem.of(given), order
-
-
 @_tiled.register_fake
-def _(tile: int, x: Tensor, *rest: object) -> Three:
-    everything, own, other = (x.new_empty(len(x), dtype=torch.float64) for _ in range(3))
-    return everything, own, other
+def _(tile: int, x: Tensor, *rest: object) -> tuple[Tensor, Tensor]:
+    own, other = (x.new_empty(len(x), dtype=torch.float64) for _ in range(2))
+    return own, other
 
 
 @_tiled_backward.register_fake
-def _(grads: object, masses: object, learned: bool, tile: int, *given: Any) -> Three:
+def _(
+    grads: object, masses: object, learned: bool, tile: int, *given: Any
+) -> tuple[Tensor, Tensor, Tensor]:
     x, y, t = given[0], given[1], given[4]
     gy = x.new_empty(0) if y is None else torch.empty_like(y)
     return torch.empty_like(x), gy, torch.empty_like(t)
@@ -248,9 +242,9 @@ def _remember(ctx, inputs, output) -> None:  # type: ignore[no-untyped-def]  # t
 
 
 def _backward(ctx, *grads):  # type: ignore[no-untyped-def]
-    masses, tensors = ctx.saved_tensors[:3], ctx.saved_tensors[3:]
+    masses, tensors = ctx.saved_tensors[:2], ctx.saved_tensors[2:]
     given, learned = Given(*tensors, *ctx.options), ctx.needs_input_grad[5]
-    if is_derived_again(grads[1]):
+    if is_derived_again(grads[0]):
         gx, gy, slope = derived_log_masses(grads, given)
     else:
         gx, gy, slope = _tiled_backward(list(grads), list(masses), learned, ctx.tile, *given)

@@ -8,7 +8,7 @@ over (:mod:`~vicinal.neighbors.tiles.walk`).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal, NamedTuple
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -23,7 +23,6 @@ from vicinal.neighbors.distances import (
 )
 
 Index = slice | Tensor
-Own = Tensor | Literal["diagonal"] | None
 
 
 class Side(NamedTuple):
@@ -34,6 +33,11 @@ class Side(NamedTuple):
     squares: Tensor  # (n,) ‖row‖², plus 1 for a zero row under the cosine
     labels: Tensor  # (n,) integers or (n, c) soft
     longest: float  # an upper bound of the squares, of the whole side
+
+    @classmethod
+    def of(cls, raw: Tensor, rows: Tensor, labels: Tensor, metric: str) -> Side:
+        squares = squared_lengths(rows, raw, metric)
+        return cls(raw, rows, squares, labels, float(squares.max()))
 
     def part(self, index: Index) -> Side:
         raw, rows, squares, labels = (field[index] for field in self[:4])
@@ -86,13 +90,10 @@ class Problem(NamedTuple):
         """Both sides centered together."""
         x, y, x_labels, y_labels, t, metric, selfless = given
         a, b = center(x, y)
-        kernel, squares = Kernel(metric, float(t)), squared_lengths(a, x, metric)
-        left = Side(x, a, squares, x_labels, float(squares.max()))
-        if y is None or y_labels is None:
-            return cls(left, left, kernel, selfless)
-        squares = squared_lengths(b, y, metric)
-        right = Side(y, b, squares, y_labels, float(squares.max()))
-        return cls(left, right, kernel, selfless)
+        left = right = Side.of(x, a, x_labels, metric)
+        if y is not None and y_labels is not None:
+            right = Side.of(y, b, y_labels, metric)
+        return cls(left, right, Kernel(metric, float(t)), selfless)
 
 
 # ------------------------------------------------------------------ log-weights
@@ -112,7 +113,9 @@ def new_buffers(rows: int, columns: int, like: Tensor) -> Tensor:
     return like.new_empty(3, rows * columns)
 
 
-def tile(left: Side, right: Side, kernel: Kernel, buffers: Tensor, own_column: Own = None) -> Tile:
+def tile(
+    left: Side, right: Side, kernel: Kernel, buffers: Tensor, own_column: Tensor | None
+) -> Tile:
     """Log-weights of the pairs ``left`` × ``right``, written into the first of the ``buffers``.
 
     ``own_column`` tells the column at which each row meets itself; that pair weighs nothing.
@@ -123,22 +126,17 @@ def tile(left: Side, right: Side, kernel: Kernel, buffers: Tensor, own_column: O
     if kernel.root:
         torch.addmm(right.squares.expand(shape), left.rows * -2, right.rows.T, out=d)
         d.add_(left.squares[:, None]).clamp_min_(0)
-        _put(d, own_column, torch.inf)
+        if own_column is not None:
+            d.scatter_(1, own_column[:, None], torch.inf)
         near = repair_near(d, left.raw, right.raw, left.squares, right.squares)
         d.sqrt_()
         return Tile(torch.mul(d, -k, out=s).sub_(kernel.shift), d, near, scratch)
     # s = 2k a·b - k‖b‖² - (k‖a‖² + shift)
     torch.addmm((right.squares * -k).expand(shape), left.rows * (2 * k), right.rows.T, out=s)
     s.sub_((left.squares * k).add_(kernel.shift)[:, None])
-    _put(s, own_column, -torch.inf)
+    if own_column is not None:
+        s.scatter_(1, own_column[:, None], -torch.inf)
     return Tile(s, None, _repair(s, left, right, kernel), scratch)
-
-
-def _put(tile: Tensor, column: Own, value: float) -> None:
-    if isinstance(column, Tensor):
-        tile.scatter_(1, column[:, None], value)
-    elif column == "diagonal":
-        tile.fill_diagonal_(value)
 
 
 def _repair(s: Tensor, left: Side, right: Side, kernel: Kernel) -> Tensor:
@@ -166,7 +164,7 @@ def shares(labels: Tensor, others: Tensor, dtype: torch.dtype) -> Tensor:
 
 
 def tile_masses(pairs: Tile, left: Side, right: Side) -> Tensor:
-    """Log-masses (3, n), all, own and other, exact whatever the scale; -inf if empty.
+    """Log-masses (2, n), own and other, exact whatever the scale; -inf if empty.
 
     They are float64: where a log-mass is large, float32 would round away what the masses differ by.
     """
@@ -176,8 +174,7 @@ def tile_masses(pairs: Tile, left: Side, right: Side) -> Tensor:
     e = torch.sub(s, top, out=pairs.scratch).exp_()
     same = shares(left.labels, right.labels, s.dtype)
     own = (e * same).sum(1)
-    other = e.mul_(same.neg_().add_(1)).sum(1)
-    sums = torch.stack([own + other, own, other])
+    sums = torch.stack([own, e.mul_(same.neg_().add_(1)).sum(1)])
     logs = sums.log().double().add_(top[:, 0])
     # Masses far below the row's top lose digits, or all: those rows take the top of each kind.
     info = torch.finfo(s.dtype)
@@ -186,7 +183,7 @@ def tile_masses(pairs: Tile, left: Side, right: Side) -> Tensor:
         weak = (sums < smallest).any(0)
         same = shares(left.labels[weak], right.labels, s.dtype)
         exact = torch.stack([same, 1 - same]).log_().add_(s[weak]).double().logsumexp(2)
-        logs[1:, weak] = torch.where(sums[1:, weak] < smallest, exact, logs[1:, weak])
+        logs[:, weak] = torch.where(sums[:, weak] < smallest, exact, logs[:, weak])
     return logs
 
 
@@ -197,13 +194,12 @@ class Upstream(NamedTuple):
     """The gradient that reaches the log-masses (own, other), and the log-masses themselves."""
 
     grads: Tensor  # (2, n)
-    logs: Tensor  # (2, n) float64, -inf where empty; the gradient is 0 there
+    logs: Tensor  # (2, n) float64, -inf where empty
 
     @classmethod
     def of(cls, grads: Sequence[Tensor], logs: Tensor, dtype: torch.dtype) -> Upstream:
-        """all = log(e^own + e^other) hands its gradient to both by share, to an empty mass none."""
-        both = torch.exp(logs[1:] - logs[0]).mul_(grads[0]).add_(torch.stack(list(grads[1:])))
-        return cls(both.masked_fill_(logs[1:] == -torch.inf, 0).to(dtype), logs[1:])
+        """An empty mass hands nothing on."""
+        return cls(torch.stack(list(grads)).masked_fill_(logs == -torch.inf, 0).to(dtype), logs)
 
     def part(self, index: Index) -> Upstream:
         return Upstream(self.grads[:, index], self.logs[:, index])

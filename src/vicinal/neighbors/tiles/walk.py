@@ -18,7 +18,6 @@ from torch import Tensor
 from vicinal.neighbors.tiles.tile import (
     Index,
     Kernel,
-    Own,
     Problem,
     Side,
     Sums,
@@ -40,7 +39,7 @@ _PROBES = 32  # rows whose masses choose the shift
 
 
 def stream_masses(problem: Problem, rows: Tensor | None = None) -> Tensor:
-    """Log-masses (3, rows), all, own and other, of ``rows`` of the left over all of the right."""
+    """Log-masses (2, rows), own and other, of ``rows`` of the left over all of the right."""
     parts = [tile_masses(pairs, left, problem.right) for _, left, pairs in _blocks(problem, rows)]
     return torch.cat(parts, 1)
 
@@ -79,30 +78,30 @@ def _blocks(problem: Problem, rows: Tensor | None) -> Iterator[tuple[Index, Side
 
 
 def symmetric_masses(problem: Problem, size: int) -> Tensor:
-    """Log-masses (3, n) of every row over all others, by tiles of ``size`` rows."""
+    """Log-masses (2, n) of every row over all others, by tiles of ``size`` rows."""
     side, kernel = problem.left, problem.kernel
     n = len(side.rows)
     probes = torch.linspace(0, n - 1, min(_PROBES, n), device=side.rows.device).long()
-    shift = _shift(stream_masses(problem, probes)[0], n)
+    shift = _shift(stream_masses(problem, probes), n)
     sums = side.rows.new_zeros(2, n)
     for i, j, pairs in _upper(side, kernel._replace(shift=shift), size):
         for kind, part in _split(_weights(pairs, shift), side.part(i), side.part(j)):
             sums[kind, i] += part.sum(1)
             if i != j:
                 sums[kind, j] += part.sum(0)
-    logs = torch.cat([sums.sum(0)[None], sums]).log_().double()
-    lost = _lost(logs[1:], _empty(side), side.rows.dtype).nonzero()[:, 0]
+    logs = sums.log_().double()
+    lost = _lost(logs, _empty(side), side.rows.dtype).nonzero()[:, 0]
     logs.add_(shift)
     if len(lost):
         logs[:, lost] = stream_masses(problem, lost)
     return logs
 
 
-def symmetric_sums(problem: Problem, size: int, upstream: Upstream) -> Sums:
+def symmetric_sums(problem: Problem, size: int, upstream: Upstream) -> tuple[Sums]:
     """Gradient sums: M_ij + M_ji = e^(s_ij) (u_i + u_j) in one tile, u = ∂/∂mass of its kind."""
     side, dtype = problem.left, problem.left.rows.dtype
     empty = upstream.grads == 0
-    shift = _shift(upstream.logs.logsumexp(0), len(side.rows))
+    shift = _shift(upstream.logs, len(side.rows))
     relative = upstream.logs - shift
     lost = _lost(relative, empty, dtype)
     u = (upstream.grads * torch.exp(-relative)).masked_fill_(empty | lost, 0).to(dtype)
@@ -122,17 +121,18 @@ def symmetric_sums(problem: Problem, size: int, upstream: Upstream) -> Sums:
         for part in stream_sums(problem, upstream, index):
             total.products.add_(part.products)
             total.weights.add_(part.weights)
-    return total
+    return (total,)
 
 
 def _upper(side: Side, kernel: Kernel, size: int) -> Iterator[tuple[slice, slice, Tile]]:
     n = len(side.rows)
-    buffers = new_buffers(min(size, n), min(size, n), side.rows)
+    everyone = torch.arange(min(size, n), device=side.rows.device)
+    buffers = new_buffers(len(everyone), len(everyone), side.rows)
     parts = [slice(start, min(start + size, n)) for start in range(0, n, size)]
     for p, i in enumerate(parts):
         rows = side.part(i)
         for j in parts[p:]:
-            own_column: Own = "diagonal" if i == j else None
+            own_column = everyone[: len(rows.rows)] if i == j else None
             yield i, j, tile(rows, side.part(j), kernel, buffers, own_column)
 
 
@@ -156,9 +156,10 @@ def _weights(pairs: Tile, shift: float) -> Tensor:
     return (s if -shift < ceiling else s.clamp_max_(ceiling)).exp_()
 
 
-def _shift(log_masses: Tensor, n: int) -> float:
-    """The typical log-weight: exponents near 0 are the most precise."""
-    known = log_masses[log_masses.isfinite()]
+def _shift(logs: Tensor, n: int) -> float:
+    """The typical log-weight, of log-masses (2, m): exponents near 0 are the most precise."""
+    known = logs.logsumexp(0)
+    known = known[known.isfinite()]
     return float(known.median()) - math.log(n) if len(known) else 0.0
 
 
