@@ -6,9 +6,10 @@ from sklearn.neighbors import KNeighborsClassifier
 
 import reference
 from vicinal.audits.head_table import TITLES
+from vicinal.audits.settings import AuditSettings
 from vicinal.checks import InputError
 from vicinal.neighbors.search import ExactSearch
-from vicinal.studies import HeadComparison, compare_heads
+from vicinal.studies import HeadComparison, audit, compare_heads
 
 
 @pytest.fixture(scope="module")
@@ -99,6 +100,25 @@ def test_the_neighbor_heads_share_one_search_of_the_queries(digits):
     assert calls.count((300, True)) == 1
     assert calls.count((400, False)) == 1  # and one leave-one-out graph
     assert len(calls) == 2
+
+
+def test_an_audit_and_a_comparison_have_one_table(digits):
+    x, y = digits
+    support, calib, query = ((x[a:b], y[a:b]) for a, b in ((0, 300), (300, 500), (500, 700)))
+    settings = AuditSettings(k=30, space="raw", target_accuracy=0.8)
+    report = audit(support=support, query=query, calib=calib, settings=settings)
+    table = compare_heads(support, query, calib=calib, k=30, target=0.8)
+    votes = {"knn", "knn_smoothed", "dudani", "gou"}  # an audit fits their k
+    told = [line for line in report.heads if line.name not in votes]
+    assert {line.name for line in told} == set(TITLES) - votes - {
+        "svc",
+        "softmax",
+        "softmax_scaled",
+    }
+    for line in told:
+        other = table[line.name]
+        for name in ("accuracy", "ece", "noise_floor", "nll"):
+            assert getattr(line, name) == pytest.approx(getattr(other, name), abs=1e-9)
 
 
 def test_torch_and_named_classes_give_the_same_table(digits):

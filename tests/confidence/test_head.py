@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import warnings
 from collections import Counter
 
 import numpy as np
@@ -73,7 +74,16 @@ def test_each_verdict_is_told_on_the_row_it_was_planted_for(head, rng):
     crowded = head.predict(deep, crowding=[0.4])
     assert crowded.verdict.tolist() == ["isolated"]
     assert "0.4 %" in crowded.reason[0]
+    assert "by itself no sign of an error" in crowded.reason[0]
     assert len(x) == len(y) == 300
+
+
+def test_one_calibration_row_fits_a_head_without_a_word_of_numpy(rng):
+    x, y = rows(rng, 40)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", RuntimeWarning)
+        head = TrustHead.fit((x, y), (x[:1] + 0.01, y[:1]))
+    assert np.isfinite(np.asarray(head.predict(x).confidence)).all()
 
 
 def test_a_row_without_close_neighbors_at_an_ordinary_kth_distance_is_isolated(rng):

@@ -32,6 +32,12 @@ def test_an_ece_at_its_noise_floor_is_said_to_be_noise(digits):
     assert "within sampling noise (ECE 1.1 %, noise floor 1.0 %)" in facts.headline(audit)[0]
 
 
+def test_the_page_does_not_call_few_neighbors_a_sign_of_errors(digits):
+    page = re.sub(r"\s+", " ", render(*digits))
+    assert "isolated" in page
+    assert "By itself this is no sign of an error." in page
+
+
 @pytest.mark.parametrize(
     ("gap", "word"), [(0.1, "overconfident"), (-0.1, "underconfident"), (0.01, "miscalibrated")]
 )

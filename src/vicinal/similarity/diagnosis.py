@@ -167,8 +167,8 @@ def suspicious_labels(
 ) -> SuspiciousLabels:
     """Labels that disagree with those of the k samples the network treats most alike.
 
-    All n² similarities are computed: 70 CPU seconds were measured for 400 small images in a
-    convolutional network, and it grows with the square.
+    All n² similarities are computed: 4 CPU seconds were measured for 400 images of 32 x 32 in a
+    network of two convolutions and ten outputs, and it grows with the square.
 
     Parameters
     ----------

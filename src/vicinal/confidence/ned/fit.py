@@ -192,7 +192,7 @@ def row_losses(v: Vector, evidence: Evidence) -> Float[Tensor, " n"]:
 
 def loss_and_gradient(v: Vector, evidence: Evidence, free: Mask) -> tuple[float, Vector]:
     """The penalized mean loss and its gradient."""
-    total, gradient, n = 0.0, np.zeros_like(v), len(evidence)
+    total, gradient, n = 0.0, np.zeros_like(v), max(len(evidence), 1)  # a fold may have no rows
     for block in _blocks(evidence):
         losses, slope = _pass(v, block)
         total += float(losses.sum())
