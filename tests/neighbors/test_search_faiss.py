@@ -281,9 +281,9 @@ def test_axes_are_dealt_so_that_every_part_of_a_code_has_about_as_much_to_say(rn
     assert torch.allclose(axes.T @ axes, torch.eye(12), atol=1e-5)  # distances stay
     variances = (rows @ axes).var(0).view(6, 2).log().sum(1)  # the logarithm of a part's volume
     assert float(variances.max() - variances.min()) < 0.3
-    assert float(rows.var(0).view(6, 2).log().sum(1).std()) > 0  # columns as given were not even
     padded = lists._dealt_axes(rows[:, :11].contiguous().numpy(), parts=6, width=12)
-    assert padded.shape == (11, 12) and (padded == 0).all(0).sum() == 1
+    assert padded.shape == (11, 12)
+    assert (padded == 0).all(0).sum() == 1
 
 
 def test_the_nearest_centers_are_those_of_a_full_sort(rng):
