@@ -4,6 +4,7 @@ import builtins
 import warnings
 
 import faiss
+import numpy as np
 import pytest
 import torch
 
@@ -270,3 +271,28 @@ def test_wrong_choices_are_named():
         FaissSearch(kind="flatt")
     with pytest.raises(InputError, match="`nprobe`"):
         FaissSearch(nprobe=0)
+
+
+def test_axes_are_dealt_so_that_every_part_of_a_code_has_about_as_much_to_say(rng):
+    spread = 0.8 ** torch.arange(12.0)
+    turn = torch.linalg.qr(torch.randn(12, 12, generator=rng)).Q
+    rows = (torch.randn(4000, 12, generator=rng) * spread) @ turn
+    axes = torch.from_numpy(lists._dealt_axes(rows.numpy(), parts=6, width=12))
+    assert torch.allclose(axes.T @ axes, torch.eye(12), atol=1e-5)  # distances stay
+    variances = (rows @ axes).var(0).view(6, 2).log().sum(1)  # the logarithm of a part's volume
+    assert float(variances.max() - variances.min()) < 0.3
+    padded = lists._dealt_axes(rows[:, :11].contiguous().numpy(), parts=6, width=12)
+    assert padded.shape == (11, 12)
+    assert (padded == 0).all(0).sum() == 1
+
+
+def test_the_nearest_centers_are_those_of_a_full_sort(rng):
+    rows, centers = torch.randn(50, 5, generator=rng), torch.randn(40, 5, generator=rng)
+    found, near = lists._nearest(rows, centers, 7)
+    true = (rows[:, None] - centers).square().sum(2)
+    assert torch.equal(torch.from_numpy(found).sort().values, true.argsort(1)[:, :7].sort().values)
+    assert torch.allclose(
+        torch.from_numpy(near), true.gather(1, torch.from_numpy(found)), atol=1e-4
+    )
+    everything, _ = lists._nearest(rows, centers, 40)
+    assert (np.sort(everything, 1) == np.arange(40)).all()

@@ -7,6 +7,10 @@ read, and ``depth``, candidates for each neighbor wanted. The first need not be 
 neighbor is found only if its list is among those read, so the ranks of the lists that true
 neighbors of a sample lie in say how many must be, before any row is in them.
 
+A part of a code says most where the columns it stands for vary alike in every part. So rows are
+turned to the principal axes of a sample before they are coded, and the axes are dealt to the parts
+from the widest to the narrowest and back: distances stay, and fewer candidates are enough.
+
 A code is that of the row, or of its difference from the list's center. Differences are finer where
 rows lie in tight groups, but each list that is read then wants a table of its own, which takes ten
 times as long as its codes. So rows are coded by their differences where few lists are read, and
@@ -50,6 +54,7 @@ _FACTS = "lists.json"
 FARTHEST = 1e16  # whose squares float32 sums: faiss files what overflows nowhere, and ends with it
 AGAIN = "Run the same command with --fresh."
 _BLOCK = 1 << 14  # rows that are handed over at a time
+_ASKED = 1 << 10  # queries at a time: what is found for them stays in the cache
 clock = time.process_time  # of all threads: others on the machine do not count
 
 
@@ -59,17 +64,20 @@ class InvertedLists:
     def __init__(self, faiss: Any, n: int, some: NDArray[np.float32]) -> None:
         """For n rows to come, trained on ``some`` of them (:func:`training_rows`)."""
         self._empty(faiss, n, some.shape[1], min(list_count(n), max(1, len(some) // 39)))
+        if self._coded:
+            self._axes = _dealt_axes(some, self._index.pq.M, self._width)
         self._index.cp.niter = ITERATIONS
         self._index.cp.min_points_per_centroid = 1  # list_count sees to it; faiss would print
-        self._index.train(self._wide(some))
+        self._index.train(self._turned(some))
 
     def _empty(self, faiss: Any, n: int, width: int, count: int) -> None:
         self.count, self.probes, self.depth, self._coded = count, 1, 2, n >= _CODED_FROM
         columns = 2 * -(-width // (2 * _PARTS))  # to a part of the code
         parts = -(-width // columns)
         self._width = parts * columns if self._coded else width
+        self._axes = np.eye(width, self._width, dtype=np.float32)
         codes = f"PQ{parts}x4fs" if self._coded else "Flat"
-        self._index = faiss.index_factory(self._width, f"IVF{count},{codes}")
+        self._index: Any = faiss.index_factory(self._width, f"IVF{count},{codes}")
         self.least = 0  # neighbors that recall was met for: no fewer candidates for fewer of them
         self.ids = torch.empty(0, dtype=torch.long)
 
@@ -82,7 +90,7 @@ class InvertedLists:
             self.ids, self.probes, self.depth = torch.empty(0, dtype=torch.long), probes, 2
             if self._coded and self._index.by_residual != differences:
                 self._index.by_residual = differences
-                self._index.train(self._wide(some))  # the centers stay
+                self._index.train(self._turned(some))  # the centers stay
             yield
             if self.depth < _DEEPEST:
                 return
@@ -92,7 +100,7 @@ class InvertedLists:
         new = torch.arange(first, first + len(rows))
         for start in range(0, len(rows), _BLOCK):
             block = slice(start, start + _BLOCK)
-            self._index.add_with_ids(self._wide(rows[block]), new[block].numpy())
+            self._index.add_with_ids(self._turned(rows[block]), new[block].numpy())
         self.ids = torch.cat([self.ids, new])
 
     def keep(self, kept: Tensor) -> None:
@@ -104,7 +112,12 @@ class InvertedLists:
         """Places of rows that may be among the ``count`` nearest, -1 where lists hold too few."""
         self._index.nprobe = min(self.probes, self.count)
         wanted = min(max(count, self.least) * self.depth, len(self.ids))
-        _, found = self._index.search(self._wide(queries.float().numpy()), wanted)
+        centers = torch.from_numpy(self._index.quantizer.reconstruct_n(0, self.count))
+        rows, found = self._turned(queries.float().numpy()), np.empty((len(queries), wanted), int)
+        for at in range(0, len(rows), _ASKED):
+            part = slice(at, at + _ASKED)
+            lists, near = _nearest(torch.from_numpy(rows[part]), centers, self._index.nprobe)
+            found[part] = self._index.search_preassigned(rows[part], wanted, lists, near)[1]
         ids = torch.from_numpy(found)
         if int(self.ids[-1]) == len(self.ids) - 1:  # none has gone: an id is its place
             return ids
@@ -114,11 +127,11 @@ class InvertedLists:
         """The list that each row lies in."""
         parts = [rows[at : at + _BLOCK] for at in range(0, len(rows), _BLOCK)]
         find = self._index.quantizer.search
-        return np.concatenate([find(self._wide(part), 1)[1][:, 0] for part in parts])
+        return np.concatenate([find(self._turned(part), 1)[1][:, 0] for part in parts])
 
     def read_for(self, asked: NDArray[np.float32], homes: NDArray[np.int64], share: float) -> None:
         """Read as many lists as hold this share of the neighbors, that lie in ``homes``."""
-        _, order = self._index.quantizer.search(self._wide(asked), self.count)
+        _, order = self._index.quantizer.search(self._turned(asked), self.count)
         rank = np.empty_like(order)
         np.put_along_axis(rank, order, np.arange(self.count)[None].repeat(len(order), 0), 1)
         needed = np.sort(np.take_along_axis(rank, homes, 1), axis=None)
@@ -144,16 +157,38 @@ class InvertedLists:
             if recall.share >= wanted:
                 return recall
             if self.depth < min(_DEEPEST, len(self.ids)):  # the lists hold enough
-                self.depth += max(1, self.depth // 2)
+                self.depth += max(1, self.depth // 4)
             elif self.probes < self.count:
                 self.probes = min(self.probes + self.probes // 2 + 1, self.count)
             else:
                 return None  # all of them: more effort than that is an exact search
 
-    def _wide(self, rows: NDArray[np.float32]) -> NDArray[np.float32]:
-        """Zero columns make the width a multiple of a part's."""
-        more = self._width - rows.shape[1]
-        return np.ascontiguousarray(np.pad(rows, ((0, 0), (0, more))) if more else rows)
+    def _turned(self, rows: NDArray[np.float32]) -> NDArray[np.float32]:
+        """As they are coded; where they are not, as they are."""
+        if not self._coded:
+            return np.ascontiguousarray(rows)
+        return (torch.from_numpy(rows) @ torch.from_numpy(self._axes)).numpy()
+
+
+def _nearest(
+    rows: Float[Tensor, "n d"], centers: Float[Tensor, "c d"], count: int
+) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+    """The nearest centers in no order, with their squared distances: faiss sorts them, which takes
+    longer than the product does."""
+    lengths = rows.square().sum(1, keepdim=True) + centers.square().sum(1)
+    squared = torch.addmm(lengths, rows, centers.T, alpha=-2).numpy()
+    nearest = np.argpartition(squared, count - 1, axis=1)[:, :count]
+    return nearest, np.take_along_axis(squared, nearest, 1)
+
+
+def _dealt_axes(some: NDArray[np.float32], parts: int, width: int) -> NDArray[np.float32]:
+    """Principal axes of centered rows by falling variance, dealt to the parts to and fro; zeros fill
+    the width."""
+    rows = torch.from_numpy(some / (np.abs(some).max() or 1))  # whose squares can be summed
+    axes = torch.linalg.eigh((rows.T @ rows).double()).eigenvectors.flip(1)
+    axes = torch.nn.functional.pad(axes, (0, width - axes.shape[1])).view(len(axes), -1, parts)
+    axes[:, 1::2] = axes[:, 1::2].flip(2)
+    return axes.transpose(1, 2).reshape(len(axes), width).float().numpy()
 
 
 def training_rows(n: int, most: int | None = None) -> Int[Tensor, " t"]:
@@ -163,10 +198,10 @@ def training_rows(n: int, most: int | None = None) -> Int[Tensor, " t"]:
 
 
 def facts_of(faiss: Any, lists: InvertedLists) -> dict[str, Any]:
-    """What was learned, as plain values: centers, below them the words of codes; effort."""
+    """What was learned, as plain values: centers, below them codes' words and axes; effort."""
     learned = [lists._index.quantizer.reconstruct_n(0, lists.count).ravel()]
     if lists._coded:
-        learned.append(faiss.vector_to_array(lists._index.pq.centroids))
+        learned += [faiss.vector_to_array(lists._index.pq.centroids), lists._axes.ravel()]
     raw = np.concatenate(learned).astype("<f4").tobytes()
     return {
         "effort": [lists.count, lists.probes, lists.depth],
@@ -185,12 +220,14 @@ def lists_from(faiss: Any, n: int, width: int, facts: dict[str, Any]) -> Inverte
         raise ValueError("these are no lists of so many rows")
     lists._empty(faiss, n, width, count)
     raw = np.frombuffer(base64.b64decode(facts["learned"], validate=True), "<f4")
-    learned = raw.reshape(count + _WORDS * lists._coded, lists._width).astype(np.float32)
+    below = (_WORDS + width) * lists._coded
+    learned = raw.reshape(count + below, lists._width).astype(np.float32)
     if not (np.abs(learned) < FARTHEST).all():
         raise ValueError("a center is too far away")
     lists._index.quantizer.add(learned[:count])
     if lists._coded:
-        faiss.copy_array_to_vector(learned[count:].ravel(), lists._index.pq.centroids)
+        words, lists._axes = learned[count : count + _WORDS], learned[count + _WORDS :]
+        faiss.copy_array_to_vector(words.ravel(), lists._index.pq.centroids)
         lists._index.by_residual = bool(facts["differences"])
         lists._index.precompute_table()
     lists._index.is_trained, lists.probes, lists.depth = True, probes, depth

@@ -42,7 +42,7 @@ from vicinal.neighbors.search.smallest import by_distance_then_index
 
 _K = 100  # neighbors that the effort is found for, until more are asked for
 _PAIR = 32  # bytes of a candidate: its number, two distances, and its place in a block
-_PAIRS = 1 << 15  # candidates whose rows are compared at a time
+_PAIRS = 1 << 13  # candidates whose rows are compared at a time
 _SORTED = 512  # queries whose candidates are sorted at a time
 
 
@@ -242,13 +242,13 @@ class ShardedLists(ShardedSearch):
 
     def _squared(self, q: Float[Tensor, "m d"], found: Int[Tensor, "m c"]) -> Float[Tensor, "m c"]:
         """From differences of rows, each block of the support read once for all candidates."""
-        squared = q.new_zeros(found.shape, dtype=torch.promote_types(q.dtype, self.dtype))
+        kind, each, found = torch.promote_types(q.dtype, self.dtype), found.shape[1], found.view(-1)
+        squared = q.new_zeros(len(found), dtype=kind)
         for start, block in self.source.blocks(self.block):
             base = compared_rows(block, self.metric)
             inside = (found >= start) & (found < start + len(block))
-            for pairs in inside.nonzero().split(_PAIRS):
-                row, column = pairs.unbind(1)
-                picked = (found[row, column] - start)[:, None]
-                near = squared_distances(q[row], base, picked, self.metric)
-                squared[row, column] = near[:, 0]
-        return squared
+            for pairs in inside.nonzero()[:, 0].split(_PAIRS):
+                picked = (found[pairs] - start)[:, None]
+                near = squared_distances(q[pairs // each], base, picked, self.metric)
+                squared[pairs] = near[:, 0]
+        return squared.view(-1, each)
