@@ -10,20 +10,20 @@ from closure import closure
 
 REACH = {  # name, methods that are called -> files, lines
     "SNNL": (("vicinal.losses", "soft_nearest_neighbor_loss"), 11, 1106),
-    "graph smoothness": (("vicinal.losses", "graph_smoothness_loss"), 10, 1018),
+    "graph smoothness": (("vicinal.losses", "graph_smoothness_loss"), 10, 1016),
     "InfoNCE": (("vicinal.losses", "info_nce"), 7, 536),
     "NED": (
         ("vicinal.confidence", "NEDClassifier", ("fit", "predict_proba", "predict")),
         23,
-        2547,
+        2545,
     ),
-    "kNN": (("vicinal.confidence", "KNNClassifier", ("fit", "predict_proba")), 15, 1268),
+    "kNN": (("vicinal.confidence", "KNNClassifier", ("fit", "predict_proba")), 15, 1266),
     "linear": (("vicinal.confidence", "LinearClassifier", ("fit", "predict_proba")), 5, 527),
-    "DkNN": (("vicinal.confidence", "DeepKNN", ("fit", "calibrate", "credibility")), 11, 1106),
-    "k^C": (("vicinal.similarity", "GradientKernel", ("gram",)), 29, 3491),
+    "DkNN": (("vicinal.confidence", "DeepKNN", ("fit", "calibrate", "credibility")), 11, 1104),
+    "k^C": (("vicinal.similarity", "GradientKernel", ("gram",)), 29, 3489),
     "ECE": (("vicinal.evaluation", "expected_calibration_error"), 3, 245),
     "page": (("vicinal.report", "save_report"), 15, 1523),
-    "audit": (("vicinal.audits", "audit"), 155, 19666),
+    "audit": (("vicinal.audits", "audit"), 155, 19660),
 }
 
 
@@ -38,4 +38,4 @@ def test_what_a_method_reaches_only_shrinks(method):
 def test_the_whole_library_stays_small_enough_to_know():
     from closure import SOURCE
 
-    assert sum(len(path.read_text().splitlines()) for path in SOURCE.rglob("*.py")) <= 48_439
+    assert sum(len(path.read_text().splitlines()) for path in SOURCE.rglob("*.py")) <= 48_427

@@ -267,16 +267,14 @@ def _labels(value: Any) -> Tensor | None:
 
 
 def _joined(pieces: list[Batch]) -> Batch:
+    first, rows = pieces[0], sum(p.rows for p in pieces)
     if len(pieces) == 1:
-        return pieces[0]
+        return first
+    inputs = tuple(torch.cat(parts) for parts in zip(*(p.inputs for p in pieces), strict=True))
+    named = {name: torch.cat([p.named[name] for p in pieces]) for name in first.named}
     labels = [p.labels for p in pieces if p.labels is not None]
-    rows = sum(p.rows for p in pieces)
     joined = torch.cat(labels) if labels else None
-    first = pieces[0]
-    if isinstance(first.x, dict):
-        named = {k: torch.cat([p.x[k] for p in pieces]) for k in first.x}
-        return Batch((), named, joined, rows, first.start)
-    return Batch((torch.cat([p.x for p in pieces]),), {}, joined, rows, first.start)
+    return Batch(inputs, named, joined, rows, first.start)
 
 
 def _check_rows(rows: int, name: str) -> None:

@@ -19,6 +19,7 @@ from vicinal.neighbors.distances import (
     zero_rows,
 )
 from vicinal.neighbors.neighborhood import Neighborhood, joined
+from vicinal.neighbors.search.protocol import Search
 from vicinal.neighbors.search.smallest import by_distance_then_index, smallest_scores
 
 SPARE = 16  # candidates kept beyond k, so that the product's rounding seldom matters at the k-th
@@ -105,9 +106,7 @@ class ExactSearch:
     def _answered(
         self, x: Any, k: int, exclude: Any, answer: Callable[[Tensor, int, Tensor], Neighborhood]
     ) -> Neighborhood:
-        x = checked_rows(x, "x", self.width)
-        left_out = checked_exclude(exclude, len(x), len(self), x.device)
-        check_k(k, len(self) - bool((left_out >= 0).any()), "k", "the support")
+        x, left_out = checked_query(self, x, k, exclude)
         parts = zip(x.split(_QUERIES), left_out.split(_QUERIES), strict=True)
         with torch.autocast(x.device.type, enabled=False):
             return joined([answer(rows, k, out) for rows, out in parts])
@@ -202,21 +201,21 @@ def checked_rows(x: Any, name: str, width: int) -> Tensor:
     return x
 
 
-def checked_exclude(exclude: Any, rows: int, size: int, device: torch.device) -> Tensor:
-    """One index per query, -1 for none."""
-    if exclude is None:
-        return torch.full((rows,), -1, device=device)
-    out = as_tensor(exclude, "exclude").to(device)
-    if out.is_floating_point() or tuple(out.shape) != (rows,):
+def checked_query(search: Search, x: Any, k: int, exclude: Any) -> tuple[Tensor, Tensor]:
+    """Rows of the support's width, and for each the index of one to leave out, -1 for none."""
+    x, size = checked_rows(x, "x", search.width), len(search)
+    out = torch.full((len(x),), -1) if exclude is None else as_tensor(exclude, "exclude")
+    if out.is_floating_point() or out.shape != x.shape[:1]:
         raise InputError(
-            f"`exclude` must hold one support index for each of the {rows} queries (-1: none), "
+            f"`exclude` must hold one support index for each of the {len(x)} queries (-1: none), "
             f"got {out.dtype} of shape {tuple(out.shape)}."
         )
     if len(out) and (int(out.min()) < -1 or int(out.max()) >= size):
         raise InputError(
             f"`exclude` must lie in -1..{size - 1}, got {int(out.min())}..{int(out.max())}."
         )
-    return out.long()
+    check_k(k, size - bool((out >= 0).any()), "k", "the support")
+    return x, out.to(x.device).long()
 
 
 def kept_mask(indices: Any, size: int, device: torch.device) -> Tensor:

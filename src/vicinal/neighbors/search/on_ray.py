@@ -19,11 +19,10 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from vicinal.checks import check_k
 from vicinal.cluster import RESTARTS, asking, connect, places
 from vicinal.neighbors.neighborhood import Neighborhood, joined
 from vicinal.neighbors.search.choice import RECALL, make_search
-from vicinal.neighbors.search.exact import checked_exclude, checked_rows
+from vicinal.neighbors.search.exact import checked_query, checked_rows
 from vicinal.neighbors.search.protocol import ApproximateSearch, EffortSearch, Search
 from vicinal.neighbors.search.recall import Recall, recall_of
 from vicinal.neighbors.search.sharded import (
@@ -180,9 +179,7 @@ class RaySearch(ShardedSearch):
 
     @torch.no_grad()
     def _asked(self, x: Any, k: int, exclude: Any, *, exactly: bool) -> Neighborhood:
-        x = checked_rows(x, "x", self.width).cpu()
-        out = checked_exclude(exclude, len(x), len(self), x.device)
-        check_k(k, len(self) - bool((out >= 0).any()), "k", "the support")
+        x, out = (part.cpu() for part in checked_query(self, x, k, exclude))
         waiting: deque[tuple[Tensor, list[Any]]] = deque()
         done: list[Neighborhood] = []
         with asking("a piece of the support"):

@@ -25,7 +25,7 @@ from vicinal.neighbors.neighborhood import Neighborhood, joined
 from vicinal.neighbors.search.cost import SAMPLE
 from vicinal.neighbors.search.exact import (
     SPARE,
-    checked_exclude,
+    checked_query,
     checked_rows,
     kept_mask,
     squared_distances,
@@ -200,9 +200,7 @@ class PgSearch:
         return self._answered(x, k, exclude, None)
 
     def _answered(self, x: Any, k: int, exclude: Any, index: int | None) -> Neighborhood:
-        x = checked_rows(x, "x", self.width).cpu()
-        left_out = checked_exclude(exclude, len(x), len(self), x.device)
-        check_k(k, len(self) - bool((left_out >= 0).any()), "k", "the support")
+        x, left_out = (part.cpu() for part in checked_query(self, x, k, exclude))
         if index is None and len(x) >= _MANY:
             whole = ShardedSearch(self.metric).build(TableRows(self.table))
             return whole.query(x, k, exclude=left_out)

@@ -18,10 +18,10 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from vicinal.checks import InputError, check_choice, check_k
+from vicinal.checks import InputError, check_choice
 from vicinal.neighbors.distances import METRICS
 from vicinal.neighbors.neighborhood import Neighborhood
-from vicinal.neighbors.search.exact import ExactSearch, checked_exclude, checked_rows, merged
+from vicinal.neighbors.search.exact import ExactSearch, checked_query, merged
 from vicinal.neighbors.spaces import Space
 
 MEMORY = 1 << 29  # bytes that a block and its search may take
@@ -182,9 +182,7 @@ class ShardedSearch:
     @torch.no_grad()
     def query(self, x: Any, k: int, *, exclude: Any = None) -> Neighborhood:
         """The k nearest rows to each row of x; every block is read once for all of them."""
-        x = checked_rows(x, "x", self.width)
-        out = checked_exclude(exclude, len(x), len(self), x.device)
-        check_k(k, len(self) - bool((out >= 0).any()), "k", "the support")
+        x, out = checked_query(self, x, k, exclude)
         best = nothing(x, k, self.dtype)
         for start, rows in self.source.blocks(self.block):
             search, block = ExactSearch(self.metric).build(rows), range(start, start + len(rows))

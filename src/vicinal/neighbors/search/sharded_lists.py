@@ -19,12 +19,12 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from vicinal.checks import check_choice, check_k, check_share
+from vicinal.checks import check_choice, check_share
 from vicinal.files import reading
 from vicinal.neighbors.distances import compared_rows, in_unit, zero_rows
 from vicinal.neighbors.neighborhood import Neighborhood, joined
 from vicinal.neighbors.search.cost import SAMPLE, lists_may_pay
-from vicinal.neighbors.search.exact import SPARE, checked_exclude, checked_rows, squared_distances
+from vicinal.neighbors.search.exact import SPARE, checked_query, squared_distances
 from vicinal.neighbors.search.faiss import LISTS_FROM, import_faiss
 from vicinal.neighbors.search.lists import (
     AGAIN,
@@ -138,9 +138,7 @@ class ShardedLists(ShardedSearch):
 
     def _asked(self, x: Any, k: int, exclude: Any) -> Neighborhood:
         assert self._lists is not None
-        x = checked_rows(x, "x", self.width)
-        out = checked_exclude(exclude, len(x), len(self), x.device)
-        check_k(k, len(self) - bool((out >= 0).any()), "k", "the support")
+        x, out = checked_query(self, x, k, exclude)
         each = _PAIR * max(k + SPARE, self._lists.least) * self._lists.depth
         size = max(256, 3 * self.memory // 4 // each)
         parts = zip(x.split(size), out.split(size), strict=True)
