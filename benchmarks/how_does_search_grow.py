@@ -64,8 +64,8 @@ def measured(n: int, asked: int) -> dict[str, float]:
         lists = search._lists
         out |= {"recall": search.recall_.share, "recall se": search.recall_.error}
         out |= {"lists read": lists.probes, "lists made": lists.count, "depth": lists.depth}
-        plain = faiss.IndexIVFFlat(lists._index.quantizer, D, lists.count)
-        rows = np.ascontiguousarray(search._work.numpy())
+        rows = lists._turned(search._work.numpy())
+        plain = faiss.IndexIVFFlat(lists._index.quantizer, rows.shape[1], lists.count)
         filled = seconds(lambda: plain.add(rows))
         plain.nprobe = lists.probes
         few_rows = np.ascontiguousarray(rows[few.numpy()])
