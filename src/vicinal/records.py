@@ -107,8 +107,6 @@ class Record:
             raise InputError(
                 f"not a saved {cls.__name__}: no valid JSON ({error}). Was the file cut short?"
             ) from error
-        if not isinstance(values, dict):
-            raise InputError(f"not a saved {cls.__name__}: expected a JSON object.")
         return cls.from_dict(values)
 
 
