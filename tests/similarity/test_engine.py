@@ -9,7 +9,7 @@ from torch import nn
 
 from similarity.zoo import ZOO, make, per_sample_gradients
 from vicinal.checks import InputError
-from vicinal.similarity import GradientKernel
+from vicinal.similarity import GradientKernel, places
 from vicinal.similarity.engine import Engine
 from vicinal.similarity.factors import (
     dot,
@@ -17,7 +17,7 @@ from vicinal.similarity.factors import (
     self_gram,
     trace_gram,
 )
-from vicinal.similarity.rules import conv
+from vicinal.similarity.rules import conv, recurrence
 from vicinal.similarity.rules.recurrence import gates, suffixes, unrolled
 
 
@@ -57,6 +57,61 @@ def test_a_sample_alone_has_the_gradients_it_has_in_a_batch(name):
     engine = Engine(model)
     together = gradients(engine.capture(x))
     torch.testing.assert_close(gradients(engine.capture(x[2:3])), together[2:3])
+
+
+class Unmapped(torch.autograd.Function):
+    """Twice its input, by a derivative that ``vmap`` has no rule for."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return 2 * x
+
+    @staticmethod
+    def backward(ctx, grad):
+        return torch.from_numpy(2 * grad.numpy())
+
+
+class Sequences(nn.Module):
+    def __init__(self, last):
+        super().__init__()
+        self.cell, self.head = nn.LSTM(3, 5, 2, batch_first=True), nn.Linear(5, 4)
+        self.last = last
+
+    def forward(self, x):
+        return self.head(self.last(self.cell(x)[0]).mean(1))
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("last", ["tanh", "attention", "unmapped"])
+def test_outputs_go_back_through_a_recurrence_side_by_side_where_vmap_can(last, monkeypatch):
+    attention = nn.TransformerEncoderLayer(5, 1, 8, batch_first=True)
+    lasts = {"tanh": torch.tanh, "attention": attention, "unmapped": Unmapped.apply}
+    model = Sequences(lasts[last]).double().eval()
+    x = torch.randn(6, 7, 3, dtype=torch.float64)
+    engine, seen, back = Engine(model), [], recurrence._back
+    engine.capture(x)
+    monkeypatch.setattr(recurrence, "_back", lambda c, d, *g: seen.append(d) or back(c, d, *g))
+    captured = engine.capture(x)
+    assert seen == [4, 4] if last == "tanh" else set(seen) <= {1, 4}
+    plain = in_order(model, captured, per_sample_gradients(model, x))
+    torch.testing.assert_close(gradients(captured), plain, rtol=1e-9, atol=1e-12)
+
+
+def test_an_lstm_of_many_rows_in_float32_is_that_of_float64():
+    model = nn.LSTM(64, 128, 2, batch_first=True)
+    net = Sequences(torch.tanh)
+    net.cell, net.head = model, nn.Linear(128, 4)
+    x = torch.randn(32, 6, 64)
+    exact = GradientKernel(copy.deepcopy(net).double()).gram(x.double())
+    torch.testing.assert_close(GradientKernel(net).gram(x).double(), exact, rtol=0, atol=2e-5)
+
+
+@pytest.mark.parametrize("name", ["lstm", "encoder", "gru"])
+def test_gradients_on_large_pages_are_the_same(name, monkeypatch):
+    model, x = make(name)
+    before = gradients(Engine(model).capture(x))
+    monkeypatch.setattr(places, "LARGE_BYTES", 1)
+    torch.testing.assert_close(gradients(Engine(model).capture(x)), before, rtol=0, atol=0)
 
 
 def test_uses_of_one_weight_are_kept_as_places():

@@ -91,6 +91,7 @@ def joined(blocks: list[Block]) -> Block:
     if len(blocks) == 1:
         return first
     scales = [b.outputs.new_ones(len(b)) if b.scale is None else b.scale for b in blocks]
+    targets = [b.target for b in blocks if b.target is not None]
     factors: list[Factor] = []
     for i in range(len(first.factors)):
         factors.append(together([b.factors[i] for b in blocks]))
@@ -105,8 +106,6 @@ def joined(blocks: list[Block]) -> Block:
         torch.cat([b.gram for b in blocks]),
         whitening,
         torch.cat([b.outputs for b in blocks]),
-        None
-        if first.target is None
-        else torch.cat([b.target for b in blocks if b.target is not None]),
+        torch.cat(targets) if targets else None,
         None if all(b.scale is None for b in blocks) else torch.cat(scales),
     )

@@ -147,10 +147,8 @@ class Blocks:
 
     def _whole(self) -> list[Block]:
         if not self._all:
-            blocks = [
-                self.kernel.block(batch).formed(self.form, spent=True) for batch in self.batches()
-            ]
-            self._all = self._larger(blocks)
+            raw = map(self.kernel.block, self.batches())
+            self._all = self._larger([block.formed(self.form, spent=True) for block in raw])
         return self._all
 
     def _larger(self, blocks: list[Block]) -> list[Block]:

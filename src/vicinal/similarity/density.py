@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from math import prod
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -22,7 +21,7 @@ from torch import Tensor
 from vicinal.checks import InputError, check_choice
 from vicinal.similarity.block import Block
 from vicinal.similarity.blocks import Blocks, pairs, symmetric
-from vicinal.similarity.factors import dot, select, trace_gram
+from vicinal.similarity.factors import dot, select
 from vicinal.similarity.places import Places, Totals
 
 if TYPE_CHECKING:
@@ -73,61 +72,48 @@ def soft_counts(kernel: GradientKernel, asked: Blocks, support: Blocks) -> Float
     a sample against the 4·d·in·out of summing and multiplying. These go by tiles.
     """
     if asked is support and not kernel.within_class and support.kept():
-        chosen = _cheaper_by_pairs(next(iter(support)), support.count)
+        chosen = [_cheaper_by_pairs(f, support.count) for f in next(iter(support)).factors]
         if any(chosen):
-            return _mixed_counts(support, chosen)
+            return _mixed_counts(kernel, support, chosen)
     sums = class_totals(kernel, support)
     return torch.cat([times_totals(kernel, block, sums) for block in asked.again()])
 
 
-def _cheaper_by_pairs(block: Block, n: int) -> list[bool]:
-    """Layer by layer: fewer FLOPs over n/2 pairs a sample than over the sum and the product?"""
-    linear = [
-        4 * f.b.shape[1] * prod(f.b.shape[2:]) * f.a.shape[-1] + 1
-        if isinstance(f, Places) and not f.vocabulary
-        else 0
-        for f in block.factors
-    ]
-    # Where pairs would need sums carried out first, summing over the samples as well costs no more.
-    return [
-        n * f.pair_flops() / 2 < cost and not f.form_flops()
-        for f, cost in zip(block.factors, linear, strict=True)
-    ]
+def _cheaper_by_pairs(f: Any, n: int) -> bool:
+    """Fewer FLOPs over n/2 pairs a sample than over the sum and the product? Where pairs would need
+    sums carried out first, summing over the samples as well costs no more.
+    """
+    if not isinstance(f, Places) or f.vocabulary or f.form_flops():
+        return False
+    return n * f.pair_flops() / 2 <= 4 * f.b[0].numel() * f.a.shape[-1]
 
 
-def _mixed_counts(support: Blocks, by_pairs: list[bool]) -> Float[Tensor, " n"]:
+def _mixed_counts(
+    kernel: GradientKernel, support: Blocks, by_pairs: list[bool]
+) -> Float[Tensor, " n"]:
     """N_S with the layers marked in ``by_pairs`` summed over tiles, the others in linear time."""
 
     def pick(block: Block, wanted: bool) -> Block:
         chosen = zip(block.factors, by_pairs, strict=True)
         return replace(block, factors=[f for f, pairs in chosen if pairs is wanted])
 
-    def tile(one: Block, other: Block) -> Tensor:
-        return trace_gram(one.factors, other.factors)
-
     blocks = [pick(block, True) for block in support]
     rest = [] if all(by_pairs) else [pick(block, False) for block in support]
     counts = blocks[0].outputs.new_zeros(support.count)
     for i, one in enumerate(blocks):
-        rows, weights = slice(one.start, one.stop), _weights(one)
-        counts[rows] += symmetric(one, tile) @ weights
+        rows = slice(one.start, one.stop)
+        counts[rows] += symmetric(one, kernel.tile).sum(1)
         for other in blocks[i + 1 :]:
-            found = tile(one, other)
-            counts[rows] += found @ _weights(other)
-            counts[other.start : other.stop] += weights @ found
-    sums: dict[int, list[Totals]] = {}
+            found = kernel.tile(one, other)
+            counts[rows] += found.sum(1)
+            counts[other.start : other.stop] += found.sum(0)
+    sums = class_totals(kernel, rest)
     for one in rest:
-        _add(sums, 0, one.factors, one.scale)
-    for one in rest:
-        counts[one.start : one.stop] += dot(one.factors, sums[0])
-    return counts * torch.cat([_weights(one) for one in blocks])
+        counts[one.start : one.stop] += times_totals(kernel, one, sums)
+    return counts
 
 
-def _weights(block: Block) -> Float[Tensor, " n"]:
-    return block.outputs.new_ones(len(block)) if block.scale is None else block.scale
-
-
-def class_totals(kernel: GradientKernel, support: Blocks) -> dict[int, list[Totals]]:
+def class_totals(kernel: GradientKernel, support: Iterable[Block]) -> dict[int, list[Totals]]:
     """``Σ u(x')`` over the data, or over each class where classes are not compared."""
     sums: dict[int, list[Totals]] = {}
     for block in support:

@@ -19,13 +19,16 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping, Sequence
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
+from torch.func import vmap
 
 from vicinal.capture.hooks import LayerCall
 from vicinal.checks import InputError
@@ -33,7 +36,7 @@ from vicinal.similarity import routing
 from vicinal.similarity.factors import Factor, alike
 from vicinal.similarity.outputs import Contrast, OutputFunction, as_rows
 from vicinal.similarity.parts import Assembly, Part
-from vicinal.similarity.places import wide
+from vicinal.similarity.places import room, wide
 from vicinal.similarity.plan import WHOLE, Lessons, Model, Plan, Surprise, make_plan, surprises
 from vicinal.similarity.rules import widths
 from vicinal.similarity.rules.vjp import twice_differentiable
@@ -242,30 +245,39 @@ class Engine:
 def _edge_gradients(
     f: Tensor, calls: Sequence[WatchedCall], create_graph: bool, seeds: Tensor | None, keep: bool
 ) -> None:
-    """d backward passes that stop at the layers' outputs; from each output, or from seeds."""
+    """d backward passes that stop at the layers' outputs; from each output, or from seeds. Through
+    the steps of a recurrence they go side by side.
+    """
     edges = [edge for call in calls for edge in call.edges]
     shapes = [shape for call in calls for shape in call.shapes]
-    d = f.shape[1] if seeds is None else seeds.shape[1]
+    own = torch.eye(f.shape[1]).to(f)[:, None].expand(-1, *f.shape)
+    starts = own if seeds is None else seeds.to(f.dtype).transpose(0, 1)
+
+    def back(seed: Tensor, keeps: bool = True) -> list[Tensor]:
+        found = torch.autograd.grad(f, edges, seed, keeps, create_graph, allow_unused=True)
+        return [f.new_zeros(s) if g is None else g for g, s in zip(found, shapes, strict=True)]
+
+    d, rooms = len(starts), dict[tuple[Any, int], Tensor]()
+    again = [create_graph or keep or j < d - 1 for j in range(d)]
+    passes: Iterator[list[Tensor]] = map(back, starts, again)
     # Where a layer is linear at many places, one room for its d gradients, so none is copied later;
     # layers whose outputs are one have one room.
     linear = [widths(call.module) is not None for call in calls for _ in call.shapes]
-    roomy = [one and len(s) > 2 for one, s in zip(linear, shapes, strict=True)]
-    rooms: dict[tuple[Any, int], Tensor] = {}
-    for j in range(d):
-        if seeds is None:
-            seed = torch.zeros_like(f)
-            seed[:, j] = 1
-        else:
-            seed = seeds[:, j].to(f.dtype)
-        again = create_graph or keep or j < d - 1
-        found = torch.autograd.grad(f, edges, seed, again, create_graph, allow_unused=True)
-        grads = [f.new_zeros(s) if g is None else g for g, s in zip(found, shapes, strict=True)]
+    apart = d == 1 or create_graph
+    roomy = [one and len(s) > 2 and not apart for one, s in zip(linear, shapes, strict=True)]
+    around = [layer for call in calls for layer in getattr(call.module, "layer", ())]
+    if not apart and any(isinstance(layer, nn.RNNBase) for layer in around):
+        refusals = RuntimeError, ValueError, TypeError, UserWarning
+        with suppress(*refusals), warnings.catch_warnings():
+            warnings.filterwarnings("error", message="There is a performance drop")
+            passes, roomy = map(list, zip(*vmap(back)(starts), strict=True)), [False for _ in roomy]
+    for j, grads in enumerate(passes):
         copied: dict[tuple[Any, int], Tensor] = {}
-        for i, g in enumerate(grads if d > 1 and not create_graph else ()):
+        for i, g in enumerate(grads):
             at = (edges[i].node, edges[i].output_nr)
             if roomy[i] and at not in copied:
                 if at not in rooms:
-                    rooms[at] = g.new_empty(d, *g.shape)
+                    rooms[at] = room(g, d, *g.shape)
                 copied[at] = rooms[at][j].copy_(g)
             grads[i] = copied.get(at, g)
         each = iter(grads)

@@ -30,6 +30,7 @@ costs n²(in + d·out), never n²·d²·p. (A long file: the two kinds are read 
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from math import prod
@@ -85,10 +86,7 @@ class Dense(Tensors):
         return replace(self, g=rewritten(self.g, w))
 
     def total(self, weights: Tensor | None = None, into: Totals | None = None) -> Totals:
-        if weights is None:
-            found = self.g.sum(0)
-        else:
-            found = (weights @ self.g.flatten(1)).view(self.g.shape[1:])
+        found = self.g.sum(0) if weights is None else torch.tensordot(weights, self.g, 1)
         return (found if into is None else into[0].add_(found),)
 
     def dot(self, total: Totals) -> Float[Tensor, " n"]:
@@ -108,10 +106,7 @@ def stacked(grads: Sequence[Tensor], axis: int) -> Tensor:
 
 def self_gram(factors: Sequence[Factor]) -> Float[Tensor, "n d d"]:
     """``K(x, x)`` of every sample, summed over the layers in float64."""
-    found = factors[0].self_gram().double()
-    for factor in factors[1:]:
-        found = found + factor.self_gram()
-    return found
+    return functools.reduce(torch.add, (factor.self_gram().double() for factor in factors))
 
 
 def trace_gram(left: Sequence[Factor], right: Sequence[Factor]) -> Float[Tensor, "n m"]:
@@ -128,10 +123,8 @@ def trace_gram(left: Sequence[Factor], right: Sequence[Factor]) -> Float[Tensor,
 
 def matrix_gram(left: Sequence[Factor], right: Sequence[Factor]) -> Float[Tensor, "n m d e"]:
     """``K(x, x')`` of every pair."""
-    found = left[0].matrix_gram(right[0])  # type: ignore[arg-type]
-    for a, b in zip(left[1:], right[1:], strict=True):
-        found = found + a.matrix_gram(b)  # type: ignore[arg-type]
-    return found
+    each = zip(left, right, strict=True)
+    return functools.reduce(torch.add, (a.matrix_gram(b) for a, b in each))  # type: ignore[arg-type]
 
 
 def mixed(factors: Sequence[Factor], w: Float[Tensor, "n c d"]) -> list[Factor]:
@@ -141,10 +134,8 @@ def mixed(factors: Sequence[Factor], w: Float[Tensor, "n c d"]) -> list[Factor]:
 
 def dot(factors: Sequence[Factor], totals: Sequence[Totals]) -> Float[Tensor, " n"]:
     """``⟨G(x), g⟩`` of every sample, summed over outputs and layers."""
-    found = factors[0].dot(totals[0])
-    for factor, g in zip(factors[1:], totals[1:], strict=True):
-        found = found + factor.dot(g)
-    return found
+    each = zip(factors, totals, strict=True)
+    return functools.reduce(torch.add, (factor.dot(g) for factor, g in each))
 
 
 def select(factors: Sequence[Factor], index: slice | Tensor) -> list[Factor]:

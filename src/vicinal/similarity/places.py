@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import functools
+import mmap
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from math import prod
 from typing import Self, TypeAlias
@@ -17,6 +19,7 @@ from vicinal.neighbors.product import product
 Totals: TypeAlias = tuple[Tensor, ...]
 TILE_BYTES = 64 << 20  # the largest temporary of one Gram product
 CACHE_BYTES = 1 << 20  # of what is written and read again at once
+LARGE_BYTES = 32 << 20  # from here on malloc asks the system anew for every tensor
 DOUBLE_ROWS = 64  # of small factors in float64 at a time: they stay in the cache
 
 
@@ -206,15 +209,16 @@ class Places(Tensors):
         """Of the weight ``(d, out, in)``, of an embedding ``(vocabulary, d, out)``; and of the bias
         ``(d, out)``.
         """
-        b = self.b if weights is None else self.b * weights[:, None, None, None]
-        rows = replace(self, b=b)._rows()
+        rows = self._rows()
         found: list[Tensor] = []
         if self.weight and self.vocabulary:
             size = (self.vocabulary, *self.b.shape[2:])
             table = rows.new_zeros(size) if into is None else into[0]
-            found.append(table.index_add(0, self.a.flatten(), rows.transpose(0, 1)))
+            b = self.b if weights is None else self.b * weights[:, None, None, None]
+            found.append(table.index_add(0, self.a.flatten(), b.flatten(0, 1)))
         elif self.weight:
-            a = self.a.reshape(-1, self.a.shape[-1]).T.contiguous()
+            a = self.a if weights is None else self.a * weights[:, None, None]
+            a = a.reshape(-1, self.a.shape[-1]).T.contiguous()
             each = (product(a, b.T) for b in rows)
             if into is None:
                 found.append(torch.stack(list(each)).mT)
@@ -223,13 +227,18 @@ class Places(Tensors):
                 for so_far, more in zip(into[0], each, strict=True):
                     so_far.add_(more.T)
         if self.bias:
-            summed = self._with_one(b).sum((0, 1))
+            b = self._with_one(self.b).sum(1)
+            summed = b.sum(0) if weights is None else torch.tensordot(weights, b, 1)
             found.append(summed if into is None else into[-1].add_(summed))
         return tuple(found)
 
     def dot(self, total: Totals) -> Float[Tensor, " n"]:
         """Output by output: what it is multiplied with is used while it is in the cache."""
         n, rows = len(self), self._rows()
+        step = max(1, CACHE_BYTES // max(1, self.b[0, :, 0].nbytes))
+        if n > step:
+            parts = (self.select(slice(i, i + step)) for i in range(0, n, step))
+            return torch.cat([part.dot(total) for part in parts])
         a = self.a.flatten() if self.vocabulary else self.a.reshape(-1, self.a.shape[-1])
         found = []
         for i, b in enumerate(rows):
@@ -297,6 +306,19 @@ def rewritten(g: Float[Tensor, "n d p"], w: Float[Tensor, "n d d"]) -> Float[Ten
     for some, by in zip(g.split(step), w.to(g.dtype).split(step), strict=True):
         some.copy_(by @ some)
     return g
+
+
+def room(like: Tensor, *shape: int) -> Tensor:
+    """Empty, on large pages where the system has them: to be given 40 MB page by page takes longer
+    than to fill them.
+    """
+    size = prod(shape) * like.element_size()
+    if size < LARGE_BYTES or like.device.type != "cpu" or not hasattr(mmap, "MADV_HUGEPAGE"):
+        return like.new_empty(shape)
+    pages = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    with suppress(OSError):  # a system that was built without them
+        pages.madvise(mmap.MADV_HUGEPAGE)
+    return torch.frombuffer(pages, dtype=like.dtype).view(shape)
 
 
 def outputs_apart(grads: Sequence[Float[Tensor, "n t out"]]) -> Float[Tensor, "n t d out"]:

@@ -19,7 +19,6 @@ from vicinal.similarity.factors import Dense, Factor, stacked
 from vicinal.similarity.places import Places, outputs_apart
 from vicinal.similarity.rules.conv import convolution, transposed_convolution
 from vicinal.similarity.rules.inside import InsideMap
-from vicinal.similarity.rules.recurrence import StatesMap
 
 COVERED = ("weight", "bias")  # what a rule knows the gradients of, where the layer has them
 
@@ -143,7 +142,7 @@ def _over_places(g: Tensor) -> Tensor:
 
 
 RULES: dict[type[nn.Module], Rule] = {
-    **dict.fromkeys((nn.Linear, InsideMap, StatesMap), linear),
+    **dict.fromkeys((nn.Linear, InsideMap), linear),
     nn.Embedding: embedding,
     nn.PReLU: prelu,
     **dict.fromkeys((nn.Conv1d, nn.Conv2d, nn.Conv3d), convolution),

@@ -37,7 +37,9 @@ KINDS = {nn.Linear: F.linear, nn.Embedding: F.embedding, nn.LayerNorm: F.layer_n
 
 
 class InsideMap(nn.Module):
-    """``W x + b`` inside a layer, by the names that the layer has for W and b."""
+    """``W x + b`` inside a layer, by the names that the layer has for them. In a recurrence it is
+    called at the end, with what it took in at all steps and what stands for its output.
+    """
 
     def __init__(self, layer: nn.Module, weight: str, bias: str) -> None:
         super().__init__()
@@ -53,8 +55,8 @@ class InsideMap(nn.Module):
     def bias(self) -> Tensor | None:
         return getattr(self.layer[0], self.names[1], None)
 
-    def forward(self, x: Tensor) -> Tensor:
-        return F.linear(x, self.weight, self.bias)
+    def forward(self, x: Tensor, out: Tensor | None = None) -> Tensor:
+        return F.linear(x, self.weight, self.bias) if out is None else out
 
 
 @contextmanager

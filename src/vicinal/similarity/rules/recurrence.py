@@ -7,19 +7,19 @@ Each layer and direction has two, of the inputs and of the last state,
 and gates of their values. So the gradients of a sample are sums over its steps,
 :math:`\partial f/\partial W_{hh} = \sum_t (\partial f/\partial u_t)\, h_{t-1}^\top`, as those of a
 linear layer are over its places. An LSTM with ``proj_size`` has a third, :math:`h_t = W_{hr}\,
-o_t \tanh c_t`. While :func:`unrolled`, recurrent layers run the lines below. The maps of the inputs
-are called once for all steps; those of the states are added to zeros that are seen as *their*
-output: the gradient there is that of every :math:`u_t`, in one tensor. Packed sequences run side by
-side in the order of the samples; past its end a sequence keeps its state, so no gradient is there.
+o_t \tanh c_t`. While :func:`unrolled`, recurrent layers run the lines below. The maps of the states
+(of an LSTM also of the inputs) are added to zeros that are seen as *their* output: the gradient
+there is that of every :math:`u_t`, in one tensor. Packed sequences run side by side in the order of
+the samples; past its end a sequence keeps its state, so no gradient is there.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
 from jaxtyping import Float, Int
@@ -27,19 +27,13 @@ from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence, pad_packed_sequence
 
 from vicinal.neighbors.product import product
+from vicinal.similarity.places import room
 from vicinal.similarity.rules.inside import InsideMap, running
 
-
-class StatesMap(InsideMap):
-    """A map that is not called but at the end, with what it took in at all steps and the tensor
-    that stands for its output.
-    """
-
-    def forward(self, x: Tensor, out: Tensor) -> Tensor:  # type: ignore[override]
-        return out
-
-
-MAPS = {"ih": InsideMap, "hh": StatesMap, "hr": StatesMap}  # by torch's names: W_ih, W_hh, W_hr
+Pair: TypeAlias = tuple[Tensor, Tensor]  # a state, h and c
+sigmoid_slope = torch.ops.aten.sigmoid_backward.grad_input  # (a, y): a y (1 - y)
+tanh_slope = torch.ops.aten.tanh_backward.grad_input  # a (1 - y²)
+KINDS = "ih", "hh", "hr"  # torch's names: W_ih, W_hh, W_hr
 
 
 def can_unroll(module: nn.Module) -> bool:
@@ -48,7 +42,7 @@ def can_unroll(module: nn.Module) -> bool:
 
 
 def _kinds(module: nn.RNNBase) -> list[str]:
-    return [*MAPS][: 3 if module.proj_size else 2]
+    return [*KINDS][: 3 if module.proj_size else 2]
 
 
 def suffixes(module: nn.RNNBase) -> list[str]:
@@ -64,7 +58,7 @@ def gates(model: nn.Module) -> dict[str, InsideMap]:
     ['0.ih_l0', '0.hh_l0']
     """
     return {
-        f"{name}.{kind}{suffix}": MAPS[kind](
+        f"{name}.{kind}{suffix}": InsideMap(
             module, f"weight_{kind}{suffix}", f"bias_{kind}{suffix}"
         )
         for name, module in model.named_modules()
@@ -114,7 +108,7 @@ def recur(
             out, end = steps(x, (first[0][i], first[1][i]), names[i].endswith("_reverse"))
             found.append(out)
             last.append(end)
-        x = torch.cat(found, 2)
+        x = torch.cat(found, 2) if ways > 1 else found[0]
     h, c = (torch.stack(ends) for ends in zip(*last, strict=True))
     states = (h, c) if isinstance(module, nn.LSTM) else h
     if packed is not None:
@@ -141,146 +135,153 @@ class _Steps:
     twice: bool
 
     def __call__(
-        self, x: Float[Tensor, "n t i"], start: tuple[Tensor, Tensor], backwards: bool
-    ) -> tuple[Float[Tensor, "n t h"], tuple[Tensor, Tensor]]:
+        self, x: Float[Tensor, "n t i"], start: Pair, backwards: bool
+    ) -> tuple[Float[Tensor, "n t h"], Pair]:
         """The outputs, and the last state."""
-        onto, project = self.maps["hh"], self.maps.get("hr")
-        given = self.maps["ih"](x)
+        take, onto = self.maps["ih"], self.maps["hh"]
         # The parameters are read once each: the plan counts their uses.
         weight, bias = onto.weight, onto.bias
-        plain = self.twice or project is not None or self.lengths is not None
+        stand_in = _stand_in(x, len(weight))
+        plain = self.twice or self.module.proj_size or self.lengths is not None
         if isinstance(self.module, nn.LSTM) and not plain:
-            both = given if bias is None else given + bias
-            states, outs, *end = LSTMSteps.apply(both, weight, *start, backwards)
-            onto(states, given)  # it is added to that: their gradients are the same
+            own = take.weight, weight, take.bias, bias
+            states, outs, *end = LSTMSteps.apply(stand_in, x, *start, backwards, *own)
+            take(x, stand_in)  # it is added to what stands for the other: one gradient for both
+            onto(states, stand_in)
             return outs, (end[0], end[1])
-        stand_in = _stand_in(given)
-        added = stand_in if bias is None else stand_in + bias
+        given, added = take(x), stand_in if bias is None else stand_in + bias
         gates = (given, added) if isinstance(self.module, nn.GRU) else (given + added,)
-        through = None if project is None else _Through(project, x, self.module.proj_size)
-        states, outs, end = self._one_by_one(gates, weight.t(), start, backwards, through)
+        steps = list(enumerate(zip(*(gate.unbind(1) for gate in gates), strict=True)))
+        states, outs, last = self._one_by_one(
+            reversed(steps) if backwards else steps, x, weight.t(), start
+        )
         onto(states, stand_in)
-        return outs, end
+        return outs, last
 
     def _one_by_one(
-        self,
-        gates: tuple[Tensor, ...],
-        weight: Tensor,
-        start: tuple[Tensor, Tensor],
-        backwards: bool,
-        through: _Through | None,
-    ) -> tuple[Tensor, Tensor, tuple[Tensor, Tensor]]:
+        self, steps: Iterable[Any], x: Tensor, weight: Tensor, start: Pair
+    ) -> tuple[Tensor, Tensor, Pair]:
         """The state before each step, the output after it, and the last state."""
-        cell, (h, c) = _CELLS[type(self.module)], start
-        steps = list(enumerate(zip(*(gate.unbind(1) for gate in gates), strict=True)))
-        states, outs = [h] * len(steps), [h] * len(steps)
-        for t, (*rest, last) in reversed(steps) if backwards else steps:
+        cell, (h, c), project = _CELLS[type(self.module)], start, self.maps.get("hr")
+        stand_in = _stand_in(x, self.module.proj_size)
+        through = None if project is None else project.weight.t()
+        states, bent, outs = ([h] * x.shape[1] for _ in range(3))
+        for t, (*rest, last) in steps:
             states[t] = h
-            new = cell(self.module, (*rest, torch.addmm(last, h, weight)), h, c)
-            if through is not None:
-                new = through(t, new[0]), new[1]
+            bent[t], c_new = cell(self.module, (*rest, torch.addmm(last, h, weight)), h, c)
+            new = bent[t] if through is None else torch.addmm(stand_in[:, t], bent[t], through)
             if self.lengths is not None:
                 goes_on = (t < self.lengths).to(h.device)[:, None]
-                new = torch.where(goes_on, new[0], h), torch.where(goes_on, new[1], c)
-            h, c = new
-            outs[t] = h
-        if through is not None:
-            through.end()
+                new, c_new = torch.where(goes_on, new, h), torch.where(goes_on, c_new, c)
+            outs[t] = h = new
+            c = c_new
+        if project is not None:
+            project(torch.stack(bent, 1), stand_in)
         return torch.stack(states, 1), torch.stack(outs, 1), (h, c)
 
 
-class _Through:
-    """``W_hr`` step by step."""
-
-    def __init__(self, project: InsideMap, x: Tensor, size: int) -> None:
-        self.project, self.weight = project, project.weight.t()
-        self.stand_in = _stand_in(x.new_empty(*x.shape[:2], size))
-        self.taken = [x] * x.shape[1]
-
-    def __call__(self, t: int, h: Tensor) -> Tensor:
-        self.taken[t] = h
-        return torch.addmm(self.stand_in[:, t], h, self.weight)
-
-    def end(self) -> None:
-        self.project(torch.stack(self.taken, 1), self.stand_in)
-
-
-def _stand_in(like: Tensor) -> Tensor:
-    """Zeros that have an edge."""
-    zeros = torch.zeros_like(like).requires_grad_(torch.is_grad_enabled())
-    return zeros.view_as(zeros)
+def _stand_in(x: Tensor, size: int) -> Tensor:
+    """Zeros that have an edge, ``size`` for each step."""
+    return x.new_zeros(()).requires_grad_().expand(*x.shape[:2], size)
 
 
 class LSTMSteps(torch.autograd.Function):
-    r"""``(gates (n, t, 4h), W_hh, h, c, backwards)`` to the state before each step, the output
-    after it, and the last state; its derivative by hand, without that of W_hh.
+    r"""``(what stands for W_ih x_t + W_hh h, x, h, c, backwards, *maps)`` to the state
+    before each step, the output after it, and the last state.
 
-    With :math:`c_t = f c_{t-1} + i g` and :math:`h_t = o \tanh c_t`, all that does not depend on
-    the gradient, such as :math:`g\, i(1 - i)`, is computed once for all steps and outputs of f.
+    Its derivative by hand, without that of the weights: with :math:`c_t = f c_{t-1} + i g` and
+    :math:`h_t = o \tanh c_t`, all that does not depend on the gradient, such as :math:`g\, i(1 -
+    i)`, is computed once for all outputs of f.
     """
 
     @staticmethod
-    def forward(ctx: Any, gates: Tensor, weight: Tensor, h: Tensor, c: Tensor, back: bool) -> Any:
-        given = gates.transpose(0, 1).contiguous()
-        steps = range(len(given))[::-1] if back else range(len(given))
-        size, made = h.shape[1], torch.empty_like(given)
-        before, bent, states, outs = (made.new_empty(len(made), *h.shape) for _ in range(4))
-        for t in steps:
-            states[t], before[t] = h, c
-            both, g, o = product(h, weight, given[t]).split([2 * size, size, size], 1)
-            into, g_into, o_into = made[t].split([2 * size, size, size], 1)
-            i, f = torch.sigmoid(both, out=into).chunk(2, 1)
-            c = torch.addcmul(f * c, i, torch.tanh(g, out=g_into))
-            h = torch.mul(torch.sigmoid(o, out=o_into), torch.tanh(c, out=bent[t]), out=outs[t])
-        ctx.save_for_backward(weight, made, before, bent)
+    def forward(ctx: Any, _: Any, x: Any, h: Any, c: Any, back: bool, *maps: Any) -> Any:
+        (n, count, width), size, both = x.shape, h.shape[1], torch.cat(maps[:2], 1)
+        bias = None if maps[2] is None else maps[2] + maps[3]
+        taken = x.new_empty(count + 1, n, width + size)  # x_t beside the state before it
+        before, after = (taken[1:], taken[:-1]) if back else (taken[:-1], taken[1:])
+        before[..., :width] = x.transpose(0, 1)
+        states, outs, steps = before[..., width:], after[..., width:], range(count)
+        ctx.steps = steps if back else steps[::-1]
+        states[ctx.steps[-1]] = h
+        slopes = room(x, count, n, 6, size)
+        for t in ctx.steps[::-1]:
+            i_f, g, o = product(before[t], both, bias).split([2 * size, size, size], 1)
+            i, f = i_f.sigmoid_().chunk(2, 1)
+            of_i, of_f, of_g, of_o, of_c, kept = slopes[t].unbind(1)
+            sigmoid_slope(g.tanh_(), i, grad_input=of_i)
+            sigmoid_slope(c, f, grad_input=of_f)
+            tanh_slope(i, g, grad_input=of_g)
+            c = torch.addcmul(kept.copy_(f) * c, i, g)
+            bent = c.tanh()
+            sigmoid_slope(bent, o.sigmoid_(), grad_input=of_o)
+            tanh_slope(o, bent, grad_input=of_c)
+            h = torch.mul(o, bent, out=outs[t])
+        ctx.save_for_backward(both, slopes)
         ctx.set_materialize_grads(False)
-        ctx.steps, ctx.slopes = steps[::-1], None
         return states.transpose(0, 1), outs.transpose(0, 1), h.clone(), c
 
     @staticmethod
-    def backward(ctx: Any, _: Any, outs: Any, last_h: Any, last_c: Any) -> Any:
-        weight, made, before, bent = ctx.saved_tensors
-        if ctx.slopes is None:
-            i, f, g, o = made.chunk(4, 2)
-            three = torch.stack([g * i * (1 - i), before * f * (1 - f), i * (1 - g * g)], 2)
-            each = three, bent * o * (1 - o), o * (1 - bent * bent), f
-            ctx.slopes = list(zip(*(slope.unbind() for slope in each), strict=True))
-        steps, n, size = bent.shape
-        found, none = made.new_empty(n, steps, 4, size), torch.zeros_like(bent[0])
-        into = list(zip(found[:, :, :3].unbind(1), found[:, :, 3].unbind(1), strict=True))
-        rows, given = found.flatten(2).unbind(1), None if outs is None else outs.unbind(1)
-        dh, dc = (none if last is None else last for last in (last_h, last_c))
-        for t in ctx.steps:
-            three, last, into_c, f = ctx.slopes[t]
-            dh = dh if given is None else dh + given[t]
-            dc = torch.addcmul(dc, dh, into_c)
-            torch.mul(dc[:, None], three, out=into[t][0])
-            torch.mul(dh, last, out=into[t][1])
-            dh, dc = product(rows[t], weight.t()), dc * f
-        return found.flatten(2), None, dh, dc, None
+    def backward(ctx: Any, _: Any, *given: Any) -> Any:
+        found, dx, dh, dc = _LSTMBack.apply(ctx, *given)
+        return found, dx, dh, dc, None, None, None, None, None
 
 
-def _lstm(
-    module: nn.RNNBase, given: Sequence[Tensor], h: Tensor, c: Tensor
-) -> tuple[Tensor, Tensor]:
+class _LSTMBack(torch.autograd.Function):
+    """The way back, of one output of f or, under ``vmap``, of all side by side."""
+
+    @staticmethod
+    def forward(steps: Any, *given: Any) -> Any:
+        return [t[0] for t in _back(steps, 1, *(None if t is None else t[None] for t in given))]
+
+    @staticmethod
+    def setup_context(*_: Any) -> None:
+        pass
+
+    @staticmethod
+    def vmap(info: Any, dims: Any, steps: Any, *given: Any) -> Any:
+        every = [t if i is None else t.movedim(i, 0) for t, i in zip(given, dims[1:], strict=True)]
+        return _back(steps, info.batch_size, *every), (0, 0, 0, 0)
+
+
+def _back(ctx: Any, d: int, outs: Any, *last: Any) -> tuple[Tensor, ...]:
+    """From the gradients ``(d, ...)`` at the outputs and the last state to those at the gates
+    ``(d, n, t, 4h)``, at x and at the first state.
+    """
+    both, slopes = ctx.saved_tensors
+    count, n, _, size = slopes.shape
+    both = both if ctx.needs_input_grad[1] else both[:, -size:].contiguous()
+    found, now = room(slopes, d, n, count, 4 * size), slopes.new_empty(d, n, 4, size)
+    dx = slopes.new_empty(count, d, n, both.shape[1] - size)
+    dh, dc = (slopes.new_zeros(d, n, size) if t is None else t for t in last)
+    for t in ctx.steps:
+        into, of_o, of_c, kept = slopes[t].split([3, 1, 1, 1], 1)
+        dh = dh if outs is None else dh + outs[:, :, t]
+        dc = torch.addcmul(dc, dh, of_c[:, 0])
+        torch.mul(dc[:, :, None], into, out=now[:, :, :3])
+        torch.mul(dh, of_o[:, 0], out=now[:, :, 3])
+        found[:, :, t] = now.flatten(2)
+        both_back = product(now.view(d * n, -1), both.t()).view(d, n, -1)
+        dx[t], dh = both_back.tensor_split([both.shape[1] - size], 2)
+        dc = dc * kept[:, 0]
+    return found, dx.permute(1, 2, 0, 3), dh, dc
+
+
+def _lstm(_: Any, given: Sequence[Tensor], h: Tensor, c: Tensor) -> Pair:
     both, g, o = given[0].split([2 * c.shape[1], c.shape[1], c.shape[1]], 1)
     i, f = both.sigmoid().chunk(2, 1)
     c = f * c + i * g.tanh()
     return o.sigmoid() * c.tanh(), c
 
 
-def _gru(
-    module: nn.RNNBase, given: Sequence[Tensor], h: Tensor, c: Tensor
-) -> tuple[Tensor, Tensor]:
+def _gru(_: Any, given: Sequence[Tensor], h: Tensor, c: Tensor) -> Pair:
     width = [2 * h.shape[1], h.shape[1]]
     (both, n), (both_h, n_h) = given[0].split(width, 1), given[1].split(width, 1)
     r, z = (both + both_h).sigmoid().chunk(2, 1)
     return torch.lerp((n + r * n_h).tanh(), h, z), c
 
 
-def _rnn(
-    module: nn.RNNBase, given: Sequence[Tensor], h: Tensor, c: Tensor
-) -> tuple[Tensor, Tensor]:
+def _rnn(module: nn.RNNBase, given: Sequence[Tensor], h: Tensor, c: Tensor) -> Pair:
     return (given[0].relu() if module.nonlinearity == "relu" else given[0].tanh()), c
 
 

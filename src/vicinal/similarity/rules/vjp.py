@@ -98,32 +98,21 @@ def _by_loop(run: Rerun, params: dict[str, Tensor], create_graph: bool) -> Float
     grads = run.watched.grads
     pair = wants_company(run.watched.module)
 
-    def one(t: Tensor, axis: int, i: int) -> Tensor:
+    def one(t: Tensor, axis: int, i: int, beside: Any = torch.clone) -> Tensor:
         alone = t.narrow(axis, i, 1)
-        return alone.repeat_interleave(2, axis) if pair else alone
+        return torch.cat([alone, beside(alone)], axis) if pair else alone
 
-    def seed(t: Tensor, axis: int, i: int) -> Tensor:
-        alone = t.narrow(axis, i, 1)
-        return torch.cat([alone, torch.zeros_like(alone)], axis) if pair else alone
-
-    samples = []
+    samples, held = [], list(params.values())
     for i in range(grads[0][0].shape[run.out_axes[0]]):
-        leaves = [
-            leaf if axis is None else one(leaf, axis, i)
-            for leaf, axis in zip(run.leaves, run.axes, strict=True)
-        ]
+        pairs = zip(run.leaves, run.axes, strict=True)
+        leaves = [leaf if axis is None else one(leaf, axis, i) for leaf, axis in pairs]
         with torch.enable_grad():
-            returned = run(params, leaves)
-            rows = []
+            returned, rows = run(params, leaves), []
             for output in grads:
-                found = torch.autograd.grad(
-                    returned,
-                    list(params.values()),
-                    [seed(c, a, i) for c, a in zip(output, run.out_axes, strict=True)],
-                    retain_graph=True,
-                    create_graph=create_graph,
-                    materialize_grads=True,
-                )
+                each = zip(output, run.out_axes, strict=True)
+                seeds = [one(c, axis, i, torch.zeros_like) for c, axis in each]
+                again = True, create_graph
+                found = torch.autograd.grad(returned, held, seeds, *again, materialize_grads=True)
                 rows.append(torch.cat([g.to_dense().flatten() for g in found]))
         samples.append(torch.stack(rows))
     return torch.stack(samples)
