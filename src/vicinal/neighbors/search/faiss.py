@@ -23,13 +23,13 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from vicinal.checks import InputError, check_choice, check_k, check_share
-from vicinal.neighbors.distances import compared_rows, in_unit, zero_rows
+from vicinal.neighbors.distances import compared_rows, zero_rows
 from vicinal.neighbors.neighborhood import Neighborhood
 from vicinal.neighbors.search.cost import SAMPLE, lists_may_pay
 from vicinal.neighbors.search.exact import SPARE, ExactSearch, kept_mask, squared_distances
-from vicinal.neighbors.search.lists import InvertedLists, clock, training_rows
+from vicinal.neighbors.search.lists import InvertedLists, clock, decided, training_rows
 from vicinal.neighbors.search.recall import Recall, drawn_rows
-from vicinal.neighbors.search.smallest import by_distance_then_index, smallest_scores
+from vicinal.neighbors.search.smallest import smallest_scores
 
 LISTS_FROM = 5_000  # rows below which lists are never worth their making
 _K = 100  # neighbors that the effort is found for, until more are asked for
@@ -188,18 +188,10 @@ class FaissSearch(ExactSearch):
         work, _ = self._prepare(q, "x")
         found = self._lists.candidates(work, min(k + SPARE, len(self)))
         squared = squared_distances(q, self._base, found.clamp_min(0), self.metric)
-        squared.masked_fill_((found < 0) | (found == exclude[:, None]), torch.inf)
-        found = found.clamp_min(0)
-        distances, indices = by_distance_then_index(in_unit(squared, self.metric), found)
-        distances, indices = distances[:, :k].contiguous(), indices[:, :k].contiguous()
-        again = distances[:, -1].isinf()
-        if self.metric == "cosine":
-            again |= zero_rows(q)  # as far from all rows: the first ones
-        again_rows = again.nonzero()[:, 0]
-        if len(again_rows):
-            best = self._exact(x[again_rows], k, exclude[again_rows])
-            distances[again_rows], indices[again_rows] = best
-        return Neighborhood(distances, indices)
+        best, few = decided(Neighborhood(squared, found), q, k, exclude, self.metric)
+        if len(few):
+            best.distances[few], best.indices[few] = self._exact(x[few], k, exclude[few])
+        return best
 
     def _refresh(self) -> None:
         """The rows as faiss reads them: float32, their squares beside them; in memory once."""

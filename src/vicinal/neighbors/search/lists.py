@@ -41,9 +41,11 @@ from vicinal.files import (
     regular_file,
     write_atomically,
 )
+from vicinal.neighbors.distances import in_unit, zero_rows
 from vicinal.neighbors.neighborhood import Neighborhood
 from vicinal.neighbors.search.cost import ITERATIONS, TRAINING, list_count
 from vicinal.neighbors.search.recall import Recall, recall_of
+from vicinal.neighbors.search.smallest import by_distance_then_index
 
 _CODED_FROM = 10_000  # rows below which there is nothing to learn codes from: they are kept whole
 _PARTS = 128  # of a code at most; the sums of more do not fit the registers of a fast scan
@@ -54,6 +56,7 @@ _FACTS = "lists.json"
 FARTHEST = 1e16  # whose squares float32 sums: faiss files what overflows nowhere, and ends with it
 AGAIN = "Run the same command with --fresh."
 _BLOCK = 1 << 14  # rows that are handed over at a time
+_SORTED = 512  # queries whose candidates are sorted at a time
 _ASKED = 1 << 10  # queries at a time: what is found for them stays in the cache
 clock = time.process_time  # of all threads: others on the machine do not count
 
@@ -170,6 +173,23 @@ class InvertedLists:
         return (torch.from_numpy(rows) @ torch.from_numpy(self._axes)).numpy()
 
 
+def decided(
+    candidates: Neighborhood, q: Float[Tensor, "n d"], k: int, out: Int[Tensor, " n"], metric: str
+) -> tuple[Neighborhood, Int[Tensor, " few"]]:
+    """The k nearest of the candidates, at squared distances, and the queries to be asked exactly:
+    those whose lists gave too few, and zero rows, which are as far from all rows."""
+    squared, found = candidates
+    squared.masked_fill_((found < 0) | (found == out[:, None]), torch.inf)
+    best = [
+        by_distance_then_index(in_unit(near, metric), where.clamp_min(0))
+        for near, where in zip(squared.split(_SORTED), found.split(_SORTED), strict=True)
+    ]
+    distances = torch.cat([near[:, :k] for near, _ in best])
+    few = distances[:, -1].isinf() | (zero_rows(q) if metric == "cosine" else False)
+    indices = torch.cat([where[:, :k] for _, where in best])
+    return Neighborhood(distances, indices), few.nonzero()[:, 0]
+
+
 def _nearest(
     rows: Float[Tensor, "n d"], centers: Float[Tensor, "c d"], count: int
 ) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
@@ -182,8 +202,7 @@ def _nearest(
 
 
 def _dealt_axes(some: NDArray[np.float32], parts: int, width: int) -> NDArray[np.float32]:
-    """Principal axes of centered rows by falling variance, dealt to the parts to and fro; zeros fill
-    the width."""
+    """Principal axes of centered rows, by falling variance dealt to and fro; zeros fill up."""
     rows = torch.from_numpy(some / (np.abs(some).max() or 1))  # whose squares can be summed
     axes = torch.linalg.eigh((rows.T @ rows).double()).eigenvectors.flip(1)
     axes = torch.nn.functional.pad(axes, (0, width - axes.shape[1])).view(len(axes), -1, parts)

@@ -21,7 +21,7 @@ from torch import Tensor
 
 from vicinal.checks import check_choice, check_share
 from vicinal.files import reading
-from vicinal.neighbors.distances import compared_rows, in_unit, zero_rows
+from vicinal.neighbors.distances import compared_rows, zero_rows
 from vicinal.neighbors.neighborhood import Neighborhood, joined
 from vicinal.neighbors.search.cost import SAMPLE, lists_may_pay
 from vicinal.neighbors.search.exact import SPARE, checked_query, squared_distances
@@ -30,6 +30,7 @@ from vicinal.neighbors.search.lists import (
     AGAIN,
     FARTHEST,
     InvertedLists,
+    decided,
     facts_of,
     keep,
     kept,
@@ -38,12 +39,10 @@ from vicinal.neighbors.search.lists import (
 )
 from vicinal.neighbors.search.recall import Recall, drawn_rows
 from vicinal.neighbors.search.sharded import MEMORY, ShardedSearch, Source, rows_at
-from vicinal.neighbors.search.smallest import by_distance_then_index
 
 _K = 100  # neighbors that the effort is found for, until more are asked for
 _PAIR = 32  # bytes of a candidate: its number, two distances, and its place in a block
 _PAIRS = 1 << 13  # candidates whose rows are compared at a time
-_SORTED = 512  # queries whose candidates are sorted at a time
 
 
 class ShardedLists(ShardedSearch):
@@ -221,22 +220,10 @@ class ShardedLists(ShardedSearch):
         q = compared_rows(x, self.metric)
         work = torch.from_numpy(self._centered(q))
         found = self._lists.candidates(work, min(k + SPARE, len(self)))
-        squared = self._squared(q, found)
-        squared.masked_fill_((found < 0) | (found == out[:, None]), torch.inf)
-        best = [
-            by_distance_then_index(in_unit(near, self.metric), where.clamp_min(0))
-            for near, where in zip(squared.split(_SORTED), found.split(_SORTED), strict=True)
-        ]
-        distances = torch.cat([near[:, :k] for near, _ in best])
-        indices = torch.cat([where[:, :k] for _, where in best])
-        again = distances[:, -1].isinf()
-        if self.metric == "cosine":
-            again |= zero_rows(q)  # as far from all rows: the first ones
-        if bool(again.any()):
-            rows = again.nonzero()[:, 0]
-            near = self.exactly(x[rows], k, exclude=out[rows])
-            distances[rows], indices[rows] = near.distances, near.indices
-        return Neighborhood(distances, indices)
+        best, few = decided(Neighborhood(self._squared(q, found), found), q, k, out, self.metric)
+        if len(few):
+            best.distances[few], best.indices[few] = self.exactly(x[few], k, exclude=out[few])
+        return best
 
     def _squared(self, q: Float[Tensor, "m d"], found: Int[Tensor, "m c"]) -> Float[Tensor, "m c"]:
         """From differences of rows, each block of the support read once for all candidates."""
