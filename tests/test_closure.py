@@ -9,7 +9,7 @@ import pytest
 from closure import closure
 
 REACH = {  # name, methods that are called -> files, lines
-    "SNNL": (("vicinal.losses", "soft_nearest_neighbor_loss"), 11, 1106),
+    "SNNL": (("vicinal.losses", "soft_nearest_neighbor_loss"), 11, 1095),
     "graph smoothness": (("vicinal.losses", "graph_smoothness_loss"), 10, 1016),
     "InfoNCE": (("vicinal.losses", "info_nce"), 7, 536),
     "NED": (
@@ -23,7 +23,7 @@ REACH = {  # name, methods that are called -> files, lines
     "k^C": (("vicinal.similarity", "GradientKernel", ("gram",)), 29, 3489),
     "ECE": (("vicinal.evaluation", "expected_calibration_error"), 3, 245),
     "page": (("vicinal.report", "save_report"), 15, 1523),
-    "audit": (("vicinal.audits", "audit"), 155, 19658),
+    "audit": (("vicinal.audits", "audit"), 155, 19649),
 }
 
 
@@ -38,4 +38,4 @@ def test_what_a_method_reaches_only_shrinks(method):
 def test_the_whole_library_stays_small_enough_to_know():
     from closure import SOURCE
 
-    assert sum(len(path.read_text().splitlines()) for path in SOURCE.rglob("*.py")) <= 48_425
+    assert sum(len(path.read_text().splitlines()) for path in SOURCE.rglob("*.py")) <= 48_411

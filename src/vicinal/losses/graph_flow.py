@@ -30,6 +30,7 @@ from vicinal.neighbors.distances import (
     repair_near,
     unit_rows,
 )
+from vicinal.neighbors.product import product
 
 TILE = 512
 EDGES = 1 << 18  # numbers of differences formed at a time
@@ -122,13 +123,13 @@ def _whole(
     """
     if len(rows) > TILE or labels.ndim == 2:
         return None
-    d = torch.mm(rows, rows.T).mul_(-2).add_(2)
+    d = product(rows, rows).mul_(-2).add_(2)
     d.masked_fill_(labels[:, None] == labels, torch.inf)  # pairs of one class weigh nothing
     if not float(d.amin()) > 2 * NEAR * torch.finfo(d.dtype).eps:
         return None
     d.sqrt_()
     w = (d * -alpha).exp_()
-    return w.sum(), torch.mm(w.div_(d), rows).mul_(2 * alpha) if slopes else None
+    return w.sum(), product(w.div_(d), rows.T).mul_(2 * alpha) if slopes else None
 
 
 class _Nodes(NamedTuple):
@@ -168,8 +169,8 @@ def _walk(
 
 def _add_tile(left: _Nodes, right: _Nodes, alpha: float, slopes: bool) -> None:
     """Add what runs along the edges between two parts to both; within one part, once."""
-    columns, between = right.squares.expand(len(left.rows), -1), apart(left.labels, right.labels)
-    d = torch.addmm(columns, left.rows, right.rows.T, alpha=-2)
+    between = apart(left.labels, right.labels)
+    d = product(left.rows * -2, right.rows, right.squares)
     d.add_(left.squares[:, None]).clamp_min_(0)
     if between.dtype == torch.bool:
         d.masked_fill_(~between, torch.inf)  # pairs of one class weigh nothing
@@ -192,10 +193,10 @@ def _add_tile(left: _Nodes, right: _Nodes, alpha: float, slopes: bool) -> None:
         left.products.sub_(steps[0])
         if right is not left:
             right.products.sub_(steps[1])
-    left.products.addmm_(m, right.rows)
+    left.products.add_(product(m, right.rows.T))
     left.weights.add_(m.sum(1))
     if right is not left:
-        right.products.addmm_(m.T, left.rows)
+        right.products.add_(product(m.T, left.rows.T))
         right.weights.add_(m.sum(0))
 
 

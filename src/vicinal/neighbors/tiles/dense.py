@@ -43,7 +43,6 @@ from vicinal.neighbors.tiles.tile import (
     Upstream,
     add_sums,
     gradients,
-    new_buffers,
     shares,
     tile,
     tile_masses,
@@ -139,7 +138,7 @@ def _find(
     mean = x.mean(0)
     if x.shape[1] < WIDE:
         rows = x - mean
-        squares, products = torch.linalg.vecdot(rows, rows) * scale, torch.mm(rows, rows.T)
+        squares, products = torch.linalg.vecdot(rows, rows) * scale, product(rows, rows)
     else:
         products = _half_of_the_products(x, mean)
         squares = products.diagonal() * scale
@@ -222,7 +221,7 @@ def _gradient(pairs: _Pairs, grad: Tensor) -> Float[Tensor, "n d"]:
     if rows.shape[1] >= WIDE:  # the rows themselves among the sum: they are read once less
         m.diagonal().sub_(m.sum(1))
         return product(m, rows.T)
-    return (m @ rows).addcmul_(rows, m.sum(1, keepdim=True), value=-1)
+    return product(m, rows.T).addcmul_(rows, m.sum(1, keepdim=True), value=-1)
 
 
 # ------------------------------------------------------------------ the masses themselves
@@ -236,9 +235,8 @@ class DenseMasses(torch.autograd.Function):
         given = Given(*args)
         with torch.autocast(given.x.device.type, enabled=False):
             left, right, kernel, selfless = problem = Problem.of(given)
-            buffers = new_buffers(len(left.rows), len(right.rows), left.rows)
             everyone = torch.arange(len(left.rows), device=left.rows.device)
-            pairs = tile(left, right, kernel, buffers, everyone if selfless else None)
+            pairs = tile(left, right, kernel, everyone if selfless else None)
             logs = tile_masses(pairs, left, right)
         ctx.problem, ctx.pairs, ctx.logs, ctx.options = problem, pairs, logs, given[5:]
         ctx.save_for_backward(*given[:5])  # also to be told if they change

@@ -21,6 +21,7 @@ from vicinal.neighbors.distances import (
     squared_lengths,
     zero_rows,
 )
+from vicinal.neighbors.product import product
 
 Index = slice | Tensor
 
@@ -105,38 +106,28 @@ class Tile(NamedTuple):
     log_weights: Tensor
     distances: Tensor | None
     near: Tensor
-    scratch: Tensor  # of the tile's shape, free to use
 
 
-def new_buffers(rows: int, columns: int, like: Tensor) -> Tensor:
-    """Room for a tile thrice, allocated once: touching fresh pages costs more than exp."""
-    return like.new_empty(3, rows * columns)
-
-
-def tile(
-    left: Side, right: Side, kernel: Kernel, buffers: Tensor, own_column: Tensor | None
-) -> Tile:
-    """Log-weights of the pairs ``left`` × ``right``, written into the first of the ``buffers``.
+def tile(left: Side, right: Side, kernel: Kernel, own_column: Tensor | None) -> Tile:
+    """Log-weights of the pairs ``left`` × ``right``.
 
     ``own_column`` tells the column at which each row meets itself; that pair weighs nothing.
     """
-    shape = len(left.rows), len(right.rows)
-    s, d, scratch = (buffer[: shape[0] * shape[1]].view(shape) for buffer in buffers)
     k = kernel.scale
     if kernel.root:
-        torch.addmm(right.squares.expand(shape), left.rows * -2, right.rows.T, out=d)
+        d = product(left.rows * -2, right.rows, right.squares)
         d.add_(left.squares[:, None]).clamp_min_(0)
         if own_column is not None:
             d.scatter_(1, own_column[:, None], torch.inf)
         near = repair_near(d, left.raw, right.raw, left.squares, right.squares)
         d.sqrt_()
-        return Tile(torch.mul(d, -k, out=s).sub_(kernel.shift), d, near, scratch)
+        return Tile((d * -k).sub_(kernel.shift), d, near)
     # s = 2k a·b - k‖b‖² - (k‖a‖² + shift)
-    torch.addmm((right.squares * -k).expand(shape), left.rows * (2 * k), right.rows.T, out=s)
+    s = product(left.rows * (2 * k), right.rows, right.squares * -k)
     s.sub_((left.squares * k).add_(kernel.shift)[:, None])
     if own_column is not None:
         s.scatter_(1, own_column[:, None], -torch.inf)
-    return Tile(s, None, _repair(s, left, right, kernel), scratch)
+    return Tile(s, None, _repair(s, left, right, kernel))
 
 
 def _repair(s: Tensor, left: Side, right: Side, kernel: Kernel) -> Tensor:
@@ -171,7 +162,7 @@ def tile_masses(pairs: Tile, left: Side, right: Side) -> Tensor:
     s = pairs.log_weights
     top = s.amax(1, keepdim=True)
     top.masked_fill_(top == -torch.inf, 0)
-    e = torch.sub(s, top, out=pairs.scratch).exp_()
+    e = (s - top).exp_()
     same = shares(left.labels, right.labels, s.dtype)
     own = (e * same).sum(1)
     sums = torch.stack([own, e.mul_(same.neg_().add_(1)).sum(1)])
@@ -259,10 +250,10 @@ def add_sums(
         rows.products.sub_(steps[0])
         if columns is not None:
             columns.products.sub_(steps[1])
-    rows.products.addmm_(m, right.rows)
+    rows.products.add_(product(m, right.rows.T))
     rows.weights.add_(m.sum(1))
     if columns is not None:
-        columns.products.addmm_(m.T, left.rows)
+        columns.products.add_(product(m.T, left.rows.T))
         columns.weights.add_(m.sum(0))
 
 

@@ -24,7 +24,6 @@ from vicinal.neighbors.tiles.tile import (
     Tile,
     Upstream,
     add_sums,
-    new_buffers,
     shares,
     tile,
     tile_masses,
@@ -64,12 +63,11 @@ def _blocks(problem: Problem, rows: Tensor | None) -> Iterator[tuple[Index, Side
     everyone = torch.arange(len(left.rows), device=left.rows.device)
     numbers, width = everyone if rows is None else rows, len(right.rows)
     height = min(max(BLOCK // width, 1), len(numbers))
-    buffers = new_buffers(height, width, left.rows)
     for start in range(0, len(numbers), height):
         part = slice(start, start + height)
         i, own_column = part if rows is None else rows[part], numbers[part] if selfless else None
         side = left.part(i)
-        yield i, side, tile(side, right, kernel, buffers, own_column)
+        yield i, side, tile(side, right, kernel, own_column)
 
 
 # ------------------------------------------------------------------ each unordered pair once
@@ -111,8 +109,7 @@ def symmetric_sums(problem: Problem, size: int, upstream: Upstream) -> tuple[Sum
         e = _weights(pairs, shift)
         torch.threshold_(e, _smallest(dtype), 0)  # subnormal products crawl
         parts = [
-            part.mul_(torch.add(u[kind, i, None], u[kind, j], out=pairs.scratch))
-            for kind, part in _split(e, rows, columns)
+            part.mul_(u[kind, i, None] + u[kind, j]) for kind, part in _split(e, rows, columns)
         ]
         m = parts[0] if len(parts) == 1 else parts[0].add_(parts[1])
         add_sums(m, pairs, rows, columns, total.part(i), None if i == j else total.part(j))
@@ -127,13 +124,12 @@ def symmetric_sums(problem: Problem, size: int, upstream: Upstream) -> tuple[Sum
 def _upper(side: Side, kernel: Kernel, size: int) -> Iterator[tuple[slice, slice, Tile]]:
     n = len(side.rows)
     everyone = torch.arange(min(size, n), device=side.rows.device)
-    buffers = new_buffers(len(everyone), len(everyone), side.rows)
     parts = [slice(start, min(start + size, n)) for start in range(0, n, size)]
     for p, i in enumerate(parts):
         rows = side.part(i)
         for j in parts[p:]:
             own_column = everyone[: len(rows.rows)] if i == j else None
-            yield i, j, tile(rows, side.part(j), kernel, buffers, own_column)
+            yield i, j, tile(rows, side.part(j), kernel, own_column)
 
 
 def _split(e: Tensor, rows: Side, columns: Side) -> list[tuple[int, Tensor]]:
