@@ -114,6 +114,15 @@ def test_gradients_on_large_pages_are_the_same(name, monkeypatch):
     torch.testing.assert_close(gradients(Engine(model).capture(x)), before, rtol=0, atol=0)
 
 
+def test_batches_after_the_first_sum_the_uses_of_a_tied_table_alike():
+    model, x = make("language_model")
+    engine = Engine(model)
+    first, again = engine.capture(x), engine.capture(x)
+    assert [part.rule for part in first.parts] == [part.rule for part in again.parts]
+    plain = in_order(model, again, per_sample_gradients(model, x))
+    torch.testing.assert_close(gradients(again), plain, rtol=1e-9, atol=1e-12)
+
+
 def test_uses_of_one_weight_are_kept_as_places():
     model = nn.Sequential(nn.Linear(8, 8), nn.Tanh())
     twice = Engine(nn.Sequential(model, model)).capture(torch.randn(3, 8)).parts

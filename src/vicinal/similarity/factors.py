@@ -92,8 +92,9 @@ class Dense(Tensors):
     def dot(self, total: Totals) -> Float[Tensor, " n"]:
         return self.g.flatten(1) @ total[0].flatten()
 
-    def dense(self) -> Float[Tensor, "n d p"]:
-        return own_layout(self.g, self.shape)
+    def dense(self, onto: Tensor | None = None) -> Float[Tensor, "n d p"]:
+        g = own_layout(self.g, self.shape)
+        return g if onto is None else onto + g
 
 
 Factor: TypeAlias = Places | Dense
@@ -180,12 +181,11 @@ def together(parts: Sequence[Factor]) -> Factor:
     rows = [p for p in parts if isinstance(p, Places)]
     longest = max(p.b.shape[1] for p in rows)
     ones = [p.b.new_ones(len(p)) if p.one is None else p.one for p in rows]
+    b = torch.cat([_filled(p.b, longest).permute(2, 0, 1, 3) for p in rows], 1)
     return replace(
         first,
         a=torch.cat([_filled(p.a, longest) for p in rows]),
-        b=torch.cat([_filled(p.b, longest).permute(2, 0, 1, 3) for p in rows], 1).permute(
-            1, 2, 0, 3
-        ),
+        b=b.permute(1, 2, 0, 3),
         one=None if all(p.one is None for p in rows) else torch.cat(ones),
     )
 

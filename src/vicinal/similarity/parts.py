@@ -87,7 +87,8 @@ class Assembly:
             if known is not None or t * (width + d * out) <= d * width * out:
                 b = torch.cat([f.b.permute(2, 0, 1, 3) for f in rows], 2).permute(1, 2, 0, 3)
                 return replace(rows[0], a=torch.cat([f.a for f in rows], 1), b=b)
-        return Dense(functools.reduce(torch.add, (f.dense() for f in factors)))
+        tables_last = sorted(factors, key=lambda f: isinstance(f, Places) and f.vocabulary > 0)
+        return Dense(functools.reduce(lambda g, f: f.dense(g), tables_last, None))
 
     def _pieces(self, layer: str) -> list[Piece]:
         """The factors of a layer's calls; a shared parameter apart, to be summed."""
@@ -134,6 +135,8 @@ class Assembly:
         names = self.plan.ruled[layer]
         known = self.known.get(names.get("weight", names.get(ORIGINAL, "")))
         ghost = None if known is None else isinstance(known.factor, Places)
+        if not ghost and names.get("weight") in self.plan.shared:
+            ghost = None  # it is summed anyway
         if call is None:
             return LayerUse(self.layers[layer], self.like, [], wanted, ghost)
         x = call.args[0] if self.create_graph else call.args[0].detach()

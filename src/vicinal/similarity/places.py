@@ -142,10 +142,8 @@ class Places(Tensors):
             inner = self._inner(other)
             gram = gram * inner if gram.requires_grad or inner.requires_grad else gram.mul_(inner)
             return gram if into is None else into.add_(gram)
-        if self._as_ghosts(other):
-            gram = self._by_places(other)
-        else:
-            gram = functools.reduce(torch.add, self._by_outputs(other))
+        terms = [self._by_places(other)] if self._as_ghosts(other) else self._by_outputs(other)
+        gram = functools.reduce(torch.add, terms)
         return gram if into is None else into.add_(gram)
 
     def _by_outputs(self, other: Places) -> Iterator[Float[Tensor, "n m"]]:
@@ -252,20 +250,24 @@ class Places(Tensors):
             found.append(torch.linalg.vecdot(b.reshape(n, -1), against.expand_as(b).reshape(n, -1)))
         return functools.reduce(torch.add, found)
 
-    def dense(self) -> Float[Tensor, "n d p"]:
+    def dense(self, onto: Tensor | None = None) -> Float[Tensor, "n d p"]:
+        """The gradients, added ``onto`` others: an embedding's into their memory."""
         n, t, d, out = self.b.shape
-        found: list[Tensor] = []
         if self.weight and self.vocabulary:
-            rows = self.b.new_zeros(n, self.vocabulary, d * out)
-            at = self.a[:, :, None].expand(-1, -1, d * out)
-            rows = rows.scatter_add(1, at, self.b.reshape(n, t, d * out))
-            found.append(rows.view(n, -1, d, out).transpose(1, 2).flatten(2))
-        elif self.weight:
-            weight = (self.b.reshape(n, t, d * out).mT @ self.a).view(n, d, -1)
+            size = (n, d, self.vocabulary, out)
+            table = self.b.new_zeros(size) if onto is None else onto.view(size)
+            at, rows = self.a[:, None, :, None].expand(-1, d, -1, out), self.b.transpose(1, 2)
+            own = table.is_contiguous() and not (table.requires_grad or rows.requires_grad)
+            return (table.scatter_add_ if own else table.scatter_add)(2, at, rows).flatten(2)
+        found: list[Tensor] = []
+        if self.weight:
+            b = self.b.reshape(n, t, d * out).mT
+            weight = (b * self.a if t == 1 else b @ self.a).view(n, d, -1)
             found.append(own_layout(weight, self.shape))
         if self.bias:
             found.append(self._with_one(self.b).sum(1))
-        return torch.cat(found, 2) if len(found) > 1 else found[0]
+        whole = torch.cat(found, 2) if len(found) > 1 else found[0]
+        return whole if onto is None else onto + whole
 
     def _inner(self, other: Places) -> Tensor:
         """Inner products of the inputs at every pair of places, (n t, m s); 1 more with a bias."""

@@ -33,12 +33,8 @@ def check_against_autograd(
         own = None if target is None else target[twice]
         with reading(engine.model, engine.selected), torch.enable_grad():
             f = engine.f(run(engine.model, take(x, twice)), own, 2, start + row)
-            grads = torch.autograd.grad(
-                f[0] @ direction.to(f.dtype),
-                list(engine.selected.values()),
-                allow_unused=True,
-                materialize_grads=True,
-            )
+            along, chosen = f[0] @ direction.to(f.dtype), list(engine.selected.values())
+            grads = torch.autograd.grad(along, chosen, materialize_grads=True)
         expected = dict(zip(engine.selected, (g.to_dense().flatten() for g in grads), strict=True))
         scale = max(float(g.norm()) for g in expected.values())
         ours = mixed(select(captured.factors, slice(row, row + 1)), direction.expand(1, 1, -1))

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from vicinal.neighbors.product import products
 from vicinal.similarity.factors import Dense, stacked
-from vicinal.similarity.places import CACHE_BYTES, Places
+from vicinal.similarity.places import CACHE_BYTES, Places, room
 
 if TYPE_CHECKING:
     from vicinal.similarity.rules import LayerUse, Piece
@@ -74,7 +74,7 @@ def _pieces(use: LayerUse, gradient: Callable[[slice], Tensor], each: int) -> li
         if n <= step or use.x.requires_grad or use.grads[0].requires_grad:
             g = gradient(slice(None))
         else:
-            g = use.x.new_empty(n, len(use.grads), use.module.weight.numel())
+            g = room(use.x, n, len(use.grads), use.module.weight.numel())
             for rows in (slice(first, first + step) for first in range(0, n, step)):
                 g[rows] = gradient(rows)
         pieces.append((("weight",), Dense(g, shape=layout(use.module))))
