@@ -831,3 +831,13 @@ def combined_by_ranks(held, new):
         mine = strangeness(row, m + 1)
         found.append((1 + sum(other >= mine * (1 - 1e-12) for other in ours)) / (m + 1))
     return found
+
+
+def dealt_copies(order, weights, folds):
+    """How many copies of each row are in which fold: one copy after the other, fold by fold."""
+    held, place = [[0.0] * folds for _ in weights], 0
+    for row in order:
+        for _ in range(weights[row]):
+            held[row][place % folds] += 1
+            place += 1
+    return held

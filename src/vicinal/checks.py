@@ -219,6 +219,20 @@ def check_positive(value: float | Tensor, name: str, *, infinite: bool = False) 
         raise InputError(f"`{name}` must be a finite number above 0, got {value!r}.")
 
 
+def as_weights(weight: Any, rows: int) -> Tensor:
+    """One finite number of at least 0 for each row, not all 0, in float64; None is 1 for each."""
+    if weight is None:
+        return torch.ones(rows, dtype=torch.float64)
+    found = as_tensor(np.asarray(weight, dtype=np.float64), "sample_weight")
+    some = found.sum()
+    if found.shape != (rows,) or not bool((found >= 0).all() & (some > 0) & some.isfinite()):
+        raise InputError(
+            f"`sample_weight` must hold one number for each of the {rows} rows, finite, at least 0 "
+            f"and not zero for every row, got shape {tuple(found.shape)} with sum {float(some):g}."
+        )
+    return found
+
+
 def check_whole(value: object, name: str, least: int = 0) -> None:
     """A whole number of at least ``least``; True and 2.0 are none."""
     whole = isinstance(value, (int, np.integer)) and not isinstance(value, bool)

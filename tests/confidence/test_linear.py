@@ -8,11 +8,13 @@ from sklearn.linear_model import LogisticRegression
 from sklearn.preprocessing import StandardScaler
 from torch.testing import assert_close
 
+import reference
 from vicinal.checks import InputError
 from vicinal.confidence.linear import (
     LinearClassifier,
     Problem,
     column_scales,
+    dealt,
     principal_coordinates,
 )
 from vicinal.labels import folds_of
@@ -27,6 +29,10 @@ def cloud(rng):
 def problem_of(x, y, folds=3):
     fold = folds_of(y, folds)
     return Problem(x, y, int(y.max()) + 1, fold[:, None] == torch.arange(folds)), fold
+
+
+def even(x):
+    return torch.full((len(x),), 1 / len(x)).double()
 
 
 def log_loss(log_probs, y):
@@ -160,7 +166,7 @@ def test_two_rows_of_two_classes_are_enough():
 
 def test_principal_coordinates_keep_every_distance_up_to_one_scale(cloud):
     x, _ = cloud
-    coordinates, z = principal_coordinates(x, torch.ones_like(x[0]))
+    coordinates, z = principal_coordinates(x, torch.ones_like(x[0]), even(x))
     assert float(z.square().sum(1).mean()) == pytest.approx(1.0)
     ratio = torch.cdist(x[:20], x[:20]) / torch.cdist(z[:20], z[:20])
     ratio = ratio[~torch.eye(20, dtype=torch.bool)]
@@ -190,13 +196,13 @@ def test_columns_in_units_of_their_own_are_as_good_as_standardized_ones():
     own = log_loss(given.predict_log_proba(x[fresh]), y[fresh])
     best = log_loss(scaled.predict_log_proba(unit.transform(x[fresh])), y[fresh])
     assert own < best + 1e-3
-    assert len(column_scales(torch.from_numpy(x))) == 2
+    assert len(column_scales(torch.from_numpy(x), even(x))) == 2
 
 
 def test_columns_of_one_kind_keep_their_proportions(cloud):
-    assert len(column_scales(torch.as_tensor(cloud[0]).double())) == 1
+    assert len(column_scales(cloud[0], even(cloud[0]))) == 1
     constant = torch.tensor([[1.0, 5.0], [2.0, 5.0]]).double()
-    assert len(column_scales(constant)) == 1
+    assert len(column_scales(constant, even(constant))) == 1
 
 
 def test_held_out_rows_choose_between_columns_in_proportion_and_of_unit_deviation():
@@ -219,7 +225,7 @@ def test_of_many_rows_one_fold_chooses_the_l2_and_all_are_fitted_there(cloud, mo
     monkeypatch.setattr("vicinal.confidence.linear.CHOOSING", 1)
     monkeypatch.setattr(
         Problem, "descend",
-        lambda self, start, l2, *rest: asked.append(self.shares.shape[1])
+        lambda self, start, l2, *rest: asked.append(len(self.shares))
         or descend(self, start, l2, *rest),
     )  # fmt: skip
     one = LinearClassifier().fit(x, y)
@@ -229,3 +235,59 @@ def test_of_many_rows_one_fold_chooses_the_l2_and_all_are_fitted_there(cloud, mo
     assert -one.oof_log_proba_[own].mean() < -every.oof_log_proba_[own].mean() + 0.02
     at_same = LinearClassifier(l2=one.l2_).fit(x, y)  # every fold has walked there
     assert np.abs(at_same.oof_log_proba_ - one.oof_log_proba_).mean() < 0.02
+
+
+@pytest.mark.parametrize("most", [2, 4])
+def test_a_whole_weight_is_so_many_copies_of_a_row_in_the_fit_and_in_the_folds(cloud, most):
+    x, y = (part.numpy() for part in cloud)
+    weight = np.random.default_rng(0).integers(0, most, len(x))
+    head = LinearClassifier().fit(x, y, sample_weight=weight)
+    copies = LinearClassifier().fit(np.repeat(x, weight, 0), np.repeat(y, weight))
+    for name in ("l2_", "temperature_", "coef_", "intercept_"):
+        np.testing.assert_array_equal(getattr(head, name), getattr(copies, name))
+    own = np.repeat(head.oof_log_proba_, weight, 0)
+    np.testing.assert_array_equal(own, copies.oof_log_proba_)
+    gone = weight == 0
+    np.testing.assert_array_equal(head.folds_ < 0, gone)
+    np.testing.assert_allclose(head.oof_log_proba_[gone], head.predict_log_proba(x[gone]))
+
+
+def test_any_weights_give_scikit_learns_weighted_logistic_regression(cloud):
+    x, y = (part.numpy() for part in cloud)
+    weight = np.random.default_rng(0).random(len(x)) * np.where(y == 2, 5.0, 1.0)
+    head = LinearClassifier(l2=0.01).fit(x, y, sample_weight=weight)
+    z = x - weight @ x / weight.sum()
+    z /= np.sqrt(weight @ (z**2).sum(1) / weight.sum())
+    rows, labels = np.vstack([z, np.zeros((3, 5))]), np.r_[y, [0, 1, 2]]
+    theirs = LogisticRegression(C=1 / (weight.sum() * 0.01), tol=1e-8, max_iter=500)
+    theirs.fit(rows, labels, sample_weight=np.r_[weight, np.full(3, 1 / 3)])
+    ours = head.predict_log_proba(x, scaled=False)
+    np.testing.assert_allclose(ours, theirs.predict_log_proba(z), atol=0.01)
+
+
+def test_rows_that_are_equal_are_dealt_over_the_folds_and_never_merged_across_classes():
+    x = np.repeat([[0.0], [0.0], [1.0]], 8, 0)
+    y = np.repeat([0, 1, 1], 8)
+    head = LinearClassifier().fit(x, y)
+    np.testing.assert_allclose(head.predict_proba([[0.0]])[0], [0.5, 0.5], atol=0.1)
+    assert head.oof_log_proba_.shape == (24, 2)
+
+
+@pytest.mark.parametrize("count", [2, 5])
+def test_copies_are_dealt_as_a_loop_over_them_deals(count):
+    rng = np.random.default_rng(1)
+    codes, weight = torch.from_numpy(rng.integers(0, 3, 40)), rng.integers(1, 6, 40)
+    order = folds_of(codes, 40).argsort().tolist()
+    found = dealt(codes, torch.from_numpy(weight).double(), count)
+    np.testing.assert_array_equal(found, reference.dealt_copies(order, weight.tolist(), count))
+    once = dealt(codes, torch.ones(40).double(), count)
+    assert torch.equal(once.argmax(1), folds_of(codes, count))
+    assert_close(
+        dealt(codes, torch.full((40,), 0.01).double(), count).sum(), torch.tensor(0.4).double()
+    )
+
+
+@pytest.mark.parametrize("weight", [[1.0], [-1.0] * 120, [0.0] * 120, [np.nan] * 120])
+def test_weights_that_are_none_are_refused(cloud, weight):
+    with pytest.raises(InputError, match="sample_weight"):
+        LinearClassifier().fit(*cloud, sample_weight=weight)

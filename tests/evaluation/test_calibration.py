@@ -16,7 +16,7 @@ from vicinal.evaluation import (
     reliability,
     wilson_interval,
 )
-from vicinal.evaluation.poisson_binomial import distribution, mean_absolute_deviation
+from vicinal.evaluation.poisson_binomial import distributions, mean_absolute_deviations
 
 
 def votes(seed, n=300, k=10):
@@ -129,13 +129,15 @@ def test_the_worst_bin_needs_enough_rows_and_says_which_it_is():
 def test_the_spread_of_unequal_coins_equals_the_sum_over_all_outcomes(n):
     p = np.random.default_rng(n).random(n)
     p[0] = 1.0
-    assert mean_absolute_deviation(p) == pytest.approx(reference.expected_absolute_deviation(p))
+    found = mean_absolute_deviations([p, p[:0], np.tile(p, 30)])  # groups have no say in another
+    assert found[0] == pytest.approx(reference.expected_absolute_deviation(p))
+    assert found[1:] == [0.0, mean_absolute_deviations([np.tile(p, 30)])[0]]
 
 
 def test_the_law_of_many_coins_has_their_mean_and_variance():
     # crosses the block size, the cutting of tails
     p = np.random.default_rng(0).random(30_000) ** 3
-    first, mass = distribution(p)
+    ((first, mass),) = distributions([p])
     at = first + np.arange(len(mass)) - p.sum()
     assert mass.sum() == pytest.approx(1, abs=1e-12)
     assert (mass * at).sum() == pytest.approx(0, abs=1e-8)

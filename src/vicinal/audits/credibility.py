@@ -15,8 +15,9 @@ from jaxtyping import Float
 from torch import Tensor
 
 from vicinal.audits.familiarity import by_saved_head, foreign_judged, halves, ordinary_rows
-from vicinal.audits.scoring import reliability_bins
-from vicinal.audits.sections import Credibility, Detection, Histogram
+from vicinal.audits.scoring import listed_bins
+from vicinal.audits.sections import Credibility, Detection, Histogram, ReliabilityBin
+from vicinal.evaluation import reliability
 
 if TYPE_CHECKING:
     from vicinal.audits.facts import Facts
@@ -28,8 +29,10 @@ EDGES = np.linspace(0, 1, 11)
 def credibility_of(facts: Facts) -> Credibility:
     """Accuracy by credibility, the p-values of each set, and what low ones catch."""
     p, score = facts.verdicts.credibility, facts.score
-    bins = () if score is None else reliability_bins(p.numpy()[score.rows], score.right, 10)
     others = unlike(facts)
+    bins: tuple[ReliabilityBin, ...] = ()
+    if score is not None:
+        bins = listed_bins(reliability(p.numpy()[score.rows], score.right, bins=10))
     how = (
         f"neighbors (k={facts.neighborhood.k}) that do not have the predicted label, ranked among "
         "held-out rows"
@@ -62,7 +65,9 @@ def _detections(facts: Facts, others: dict[str, Pair]) -> tuple[Detection, ...]:
     """Each detector on each set; its false alarms are of ordinary query rows, out of fold."""
     ordinary, rate = ordinary_rows(facts), facts.settings.unfamiliar
     own: Pair = (facts.verdicts.credibility[ordinary], facts.verdicts.familiarity[ordinary])
-    head: Pair = (own[0], by_saved_head(facts)[ordinary])  # it judged the stressed rows
+    stressed, head = facts.stressed.strongest, own
+    if stressed:
+        head = own[0], by_saved_head(facts)[ordinary]  # it judged the stressed rows
     low = facts.standards.low_credibility
     detectors = ((f"credibility ≤ {low:g}", 0, low), (f"familiarity ≤ {rate:g}", 1, rate))
     return tuple(
@@ -71,9 +76,7 @@ def _detections(facts: Facts, others: dict[str, Pair]) -> tuple[Detection, ...]:
             detector=title,
             rows=len(pair[at]),
             flagged=int((pair[at] <= level).sum()),
-            false_alarms=float(
-                ((head if name in facts.stressed.strongest else own)[at] <= level).double().mean()
-            ),
+            false_alarms=float(((head if name in stressed else own)[at] <= level).double().mean()),
         )
         for name, pair in others.items()
         for title, at, level in detectors

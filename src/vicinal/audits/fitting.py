@@ -75,14 +75,15 @@ def split_of(
         return Split(found, (whole,), "leave-one-out on the support")
     order = torch.from_numpy(np.random.default_rng(seed).permutation(len(everyone)))
     halves = (order[: len(order) // 2].sort().values, order[len(order) // 2 :].sort().values)
+    near = [neighborhood.rows(half).double() for half in halves]
     folds = tuple(
         Fold(
-            _evidence(neighborhood.rows(fit), codes[fit], counts),
-            score,
-            neighborhood.rows(score).double(),
-            fitted_on=fit[codes[fit] >= 0],
+            _evidence(near[at], codes[halves[at]], counts),
+            halves[1 - at],
+            near[1 - at],
+            fitted_on=halves[at][codes[halves[at]] >= 0],
         )
-        for fit, score in (halves, halves[::-1])
+        for at in (0, 1)
     )
     for fold in folds:
         _check_some(fold.evidence, "one half of the query")

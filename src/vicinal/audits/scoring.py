@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from copy import copy
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -17,9 +18,8 @@ from vicinal.confidence.verdicts import contested_below
 from vicinal.evaluation import (
     AcceptanceThreshold,
     LogLoss,
+    ReliabilityBins,
     area_under_risk_coverage,
-    expected_calibration_error,
-    negative_log_likelihood,
     noise_floor,
     reliability,
     risk_coverage,
@@ -66,11 +66,7 @@ class Scored:
 
     @cached_property
     def loss(self) -> LogLoss:
-        known = self.codes >= 0
-        if not known.any():
-            return LogLoss.of(np.zeros(0))
-        log_probs = self.answer.log_probs[torch.from_numpy(known)].numpy()
-        return negative_log_likelihood(log_probs, self.codes[known], log_probabilities=True)
+        return LogLoss.of(self.row_losses)
 
     @cached_property
     def row_losses(self) -> NDArray[np.float64]:
@@ -102,8 +98,12 @@ class Scored:
         return math.fsum(self.confidence.tolist()) / self.count
 
     @cached_property
+    def bins(self) -> ReliabilityBins:
+        return reliability(self.confidence, self.right)
+
+    @property
     def ece(self) -> float:
-        return expected_calibration_error(self.confidence, self.right)
+        return self.bins.ece
 
     @cached_property
     def noise_floor(self) -> float:
@@ -117,6 +117,13 @@ class Scored:
     def threshold(self) -> AcceptanceThreshold:
         """The confidence that keeps the target: verdicts, curve and saved head use this one."""
         return self.threshold_at(self.target)
+
+    def aimed_at(self, target: float) -> Scored:
+        """The same with another target; what is computed already stays."""
+        other = copy(self)
+        other.__dict__["target"] = target
+        other.__dict__.pop("threshold", None)
+        return other
 
     def threshold_at(self, target: float) -> AcceptanceThreshold:
         """The same for another target."""
@@ -136,13 +143,13 @@ def head_record(name: str, scored: Scored, force_ece: bool) -> Head:
         nll=scored.nll,
         coverage_at_target=scored.threshold.coverage,
         overconfidence=scored.mean_confidence - scored.accuracy,
-        bins=reliability_bins(scored.confidence, scored.right),
+        bins=listed_bins(scored.bins),
         nll_se=scored.nll_se,
         infinite_rows=scored.loss.infinite,
         note="; ".join(scored.answer.notes),
         # rounded: shares of votes that are equal differ in the last bit by their place in a vector
-        even_bins=reliability_bins(
-            scored.confidence.round(9), scored.right, EVEN_BINS, scheme="mass"
+        even_bins=listed_bins(
+            reliability(scored.confidence.round(9), scored.right, bins=EVEN_BINS, scheme="mass")
         ),
     )
 
@@ -212,16 +219,14 @@ def _threshold(scored: Scored, cut: AcceptanceThreshold, why: str = "") -> Thres
     )
 
 
-def reliability_bins(
-    score: NDArray[np.float64], right: NDArray[np.bool_], bins: int = 15, scheme: str = "width"
-) -> tuple[ReliabilityBin, ...]:
+def listed_bins(table: ReliabilityBins) -> tuple[ReliabilityBin, ...]:
     """Accuracy by score, with 95 % intervals; an empty bin has no accuracy."""
-    table = reliability(score, right, bins=bins, scheme=scheme)
     columns = (table.confidence, table.accuracy, table.low, table.high)
     values = zip(*(column.tolist() for column in columns), strict=True)
     edges = zip(table.lower.tolist(), table.upper.tolist(), table.count.tolist(), strict=True)
     return tuple(
         ReliabilityBin(*edge, *(line if edge[2] else (None,) * len(columns)))
         for edge, line in zip(edges, values, strict=True)
-        if edge[2] or scheme == "width"  # tied confidences leave no rows for a bin of equally many
+        if edge[2]
+        or table.scheme == "width"  # tied confidences leave no rows for a bin of equally many
     )

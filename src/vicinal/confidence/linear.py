@@ -33,12 +33,13 @@ from sklearn.base import ClassifierMixin
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
-from vicinal.checks import InputError, as_tensor, check_positive, same_kind
+from vicinal.checks import InputError, as_tensor, as_weights, check_positive, same_kind
 from vicinal.confidence.bundle import Kept
 from vicinal.confidence.estimator import Estimator
 from vicinal.confidence.minimum import Vector, minimum
 from vicinal.confidence.support import rows_of
 from vicinal.labels import folds_of, hard_labels_of, named
+from vicinal.neighbors.product import product
 
 PATH = tuple(10.0**-e for e in range(2, 9))  # λ, strong to weak
 LEAST_GAIN = 1e-3  # nats: less is not worth a weaker λ
@@ -46,7 +47,7 @@ STEPS, LAST_STEPS = 8, 16  # of L-BFGS at each λ, and at the chosen one
 CHOOSING = 2_000  # held-out rows that choose λ, or 20 per class
 MAX_ROWS = 3_000  # one number needs no more (20 per class at least)
 UNLIKE = 10.0  # times the usual spread of a column, or a tenth: units of their own, perhaps
-_ELEMENTS, _BLOCK = 1 << 20, 4096
+_ELEMENTS, _BLOCK = 1 << 19, 4096
 
 
 class Coordinates(NamedTuple):
@@ -56,9 +57,9 @@ class Coordinates(NamedTuple):
     basis: Float[Tensor, "d r"]
 
 
-def column_scales(x: Float[Tensor, "n d"]) -> list[Float[Tensor, " d"]]:
+def column_scales(x: Float[Tensor, "n d"], share: Float[Tensor, " n"]) -> list[Tensor]:
     """What columns may be multiplied by: 1, and where their spreads are unlike one over those."""
-    spread, as_they_are = x.std(0, correction=0), torch.ones_like(x[0])
+    spread, as_they_are = (share @ (x - share @ x).square()).sqrt(), torch.ones_like(x[0])
     varies = spread > 16 * torch.finfo(torch.float32).eps * x.abs().amax(0)  # not by rounding alone
     unlike = (spread[varies] / spread[varies].median()).log().abs() > math.log(UNLIKE)
     if not bool(unlike.any()):
@@ -67,25 +68,25 @@ def column_scales(x: Float[Tensor, "n d"]) -> list[Float[Tensor, " d"]]:
 
 
 def principal_coordinates(
-    x: Float[Tensor, "n d"], columns: Float[Tensor, " d"]
+    x: Float[Tensor, "n d"], columns: Float[Tensor, " d"], share: Float[Tensor, " n"]
 ) -> tuple[Coordinates, Float[Tensor, "n r"]]:
     """Directions in which rows of scaled columns differ (n - 1 at most), and the rows in them."""
-    center = x.mean(0)
+    center = share @ x
     z = (x - center) * columns
-    scale = float(z.square().sum(1).mean().sqrt())
+    scale = float((share @ z.square().sum(1)).sqrt())
     if scale > 0:
         z = z / scale
-    wide = z.shape[1] > z.shape[0]
-    values, vectors = torch.linalg.eigh((z @ z.T if wide else z.T @ z) / len(z))
+    wide, part = z.shape[1] > z.shape[0], z * share.sqrt()[:, None]
+    values, vectors = torch.linalg.eigh(part @ part.T if wide else part.T @ part)
     kept = values > 1e-10 * values[-1].clamp_min(1e-10)  # constant columns have no direction
     vectors = vectors[:, kept]
     if wide:
-        vectors = z.T @ (vectors / (len(z) * values[kept]).sqrt())
+        vectors = part.T @ (vectors / values[kept].sqrt())
     return Coordinates(center, vectors * columns[:, None] / (scale or 1.0)), z @ vectors
 
 
 class Problem:
-    """m logistic regressions on the same rows, each without the rows it has ``held`` out.
+    """m logistic regressions on the same rows, each without the weight it has ``held`` out.
 
     Their parameters are one matrix (r + 1, m c): m blocks of c columns, the intercepts last.
     """
@@ -95,35 +96,38 @@ class Problem:
         rows: Float[Tensor, "n r"],
         codes: Int[Tensor, " n"],
         classes: int,
-        held: Bool[Tensor, "n m"],
+        held: Bool[Tensor, "n m"] | Float[Tensor, "n m"],
+        weight: Float[Tensor, " n"] | None = None,
     ) -> None:
-        self.rows, self.codes, self.classes = rows, codes, classes
-        self.shares = (~held).to(rows) / (~held).sum(0)  # of each row in each model's mean loss
+        self.rows, self.codes, self.classes, self.held = rows, codes, classes, held.double()
+        self.weight = torch.ones(len(rows)).double() if weight is None else weight
+        kept = (self.weight[:, None] - self.held).T
+        self.few = (1 / kept.sum(1, keepdim=True)).to(rows)  # one row's share: the pseudo-row's
+        self.shares = (kept / kept.sum(1, keepdim=True)).to(rows)  # (m, n) of each model's loss
         self.variances = rows.square().mean(0)
 
     def log_probs(self, weights: Tensor, rows: Tensor) -> Float[Tensor, "n m c"]:
-        z = torch.addmm(weights[-1], rows, weights[:-1])
-        return z.unflatten(1, (-1, self.classes)).log_softmax(2)
+        """Computed as (m, c, n): along a last axis of few classes a softmax is slow."""
+        z = product(weights[:-1].T.contiguous(), rows).add_(weights[-1][:, None])
+        return z.unflatten(0, (-1, self.classes)).log_softmax(1).permute(2, 0, 1)
 
     def loss_and_gradient(self, weights: Tensor, l2: float) -> tuple[float, Tensor]:
         """Summed over the models."""
         log_prior = weights[-1].unflatten(0, (-1, self.classes)).log_softmax(1)
-        few = self.shares.amax(0)[:, None]  # one row's share: that of the pseudo-row
         loss = 0.5 * l2 * float(weights[:-1].square().sum(dtype=torch.float64)) - float(
-            (few * log_prior).mean(1).sum()
+            (self.few * log_prior).mean(1).sum()
         )
         gradient = l2 * weights
-        gradient[-1] = (few * (log_prior.exp() - 1 / self.classes)).flatten()
+        gradient[-1] = (self.few * (log_prior.exp() - 1 / self.classes)).flatten()
         block = max(_ELEMENTS // weights.shape[1], 1)
-        parts = (self.rows.split(block), self.codes.split(block), self.shares.split(block))
+        parts = (self.rows.split(block), self.codes.split(block), self.shares.split(block, 1))
         for rows, codes, shares in zip(*parts, strict=True):
-            log_p, own = self.log_probs(weights, rows), codes[:, None, None]
-            own = own.expand(-1, shares.shape[1], 1)
-            loss -= float((log_p.gather(2, own)[:, :, 0] * shares).sum(dtype=torch.float64))
-            error = log_p.exp_().mul_(shares[:, :, None])
-            error = error.scatter_add_(2, own, -shares[:, :, None]).flatten(1)
-            gradient[:-1].addmm_(rows.T, error)
-            gradient[-1] += error.sum(0)
+            log_p = self.log_probs(weights, rows).permute(1, 2, 0)
+            own = codes.expand(len(shares), 1, -1)
+            loss -= float((log_p.gather(1, own)[:, 0] * shares).sum(dtype=torch.float64))
+            error = log_p.exp_().mul_(shares[:, None]).scatter_add_(1, own, -shares[:, None])
+            gradient[:-1] += product(error.flatten(0, 1), rows.T).T
+            gradient[-1] += error.sum(2).flatten()
         return loss, gradient
 
     def descend(self, start: Tensor, l2: float, steps: int, tolerance: float = 1e-5) -> Tensor:
@@ -145,6 +149,13 @@ class Problem:
         found = minimum(objective, (start / unit).double().flatten().numpy(), stops)
         return torch.from_numpy(found.x).view_as(start).to(start) * unit
 
+    def out_of_fold(self, weights: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Of each row held out, what the model says, which row, and how much of its weight."""
+        row, fold = self.held.nonzero(as_tuple=True)
+        parts = zip(self.rows[row].split(_BLOCK), fold.split(_BLOCK), strict=True)
+        found = [self.log_probs(weights, x)[torch.arange(len(x)), f] for x, f in parts]
+        return torch.cat(found).double(), row, self.held[row, fold]
+
 
 class PathFit(NamedTuple):
     """What cross-validation chose, the fold models there, and what they say of held-out rows."""
@@ -156,24 +167,24 @@ class PathFit(NamedTuple):
     log_probs: Float[Tensor, "n c"]  # out of fold, at T = 1
 
 
-def fit_path(problem: Problem, fold: Int[Tensor, " n"], given: float | None = None) -> PathFit:
+def fit_path(problem: Problem, given: float | None = None) -> PathFit:
     """Lower λ by decades until the calibrated out-of-fold loss has risen, then once in between.
 
     With a ``given`` λ the path leads there. Of many rows some folds choose for all, which then
     start at W = 0: a model that has seen a row does not unlearn it in a few steps where λ is small.
     """
-    rows, codes, count = problem.rows, problem.codes, problem.classes
-    folds = few = problem.shares.shape[1]
+    rows, count = problem.rows, problem.classes
+    folds = few = len(problem.shares)
     if given is None:
         few = min(folds, math.ceil(folds * max(CHOOSING, 20 * count) / len(rows)))
-    some, asked = Problem(rows, codes, count, problem.shares[:, :few] == 0), fold < few
+    some = Problem(rows, problem.codes, count, problem.held[:, :few], problem.weight)
     weights, ends, losses = rows.new_zeros(rows.shape[1] + 1, few * count), [], []
     for l2 in PATH if given is None else (v for v in PATH if v > given):
         weights = some.descend(weights, l2, STEPS)
         if given is None:
             ends.append(weights)
-            log_probs = _out_of_fold(some, weights, rows[asked], fold[asked])
-            losses.append(calibrated(log_probs, codes[asked])[1])
+            log_probs, row, weight = some.out_of_fold(weights)
+            losses.append(calibrated(log_probs, problem.codes[row], weight)[1])
             if len(losses) > 2 and losses[-1] > min(losses[:-1]) - LEAST_GAIN:
                 break
     if given is None:
@@ -182,24 +193,34 @@ def fit_path(problem: Problem, fold: Int[Tensor, " n"], given: float | None = No
     if few < folds:
         weights = rows.new_zeros(rows.shape[1] + 1, folds * count)
     weights = problem.descend(weights, given, LAST_STEPS)
-    log_probs = _out_of_fold(problem, weights, rows, fold)
-    return PathFit(given, *calibrated(log_probs, codes), weights, log_probs)
+    log_probs, row, weight = problem.out_of_fold(weights)
+    found = calibrated(log_probs, problem.codes[row], weight)
+    log_probs *= (weight / problem.weight[row])[:, None]
+    own = log_probs.new_zeros(len(rows), count).index_add_(0, row, log_probs)
+    return PathFit(given, *found, weights, own)
 
 
-def calibrated(log_probs: Float[Tensor, "n c"], codes: Int[Tensor, " n"]) -> tuple[float, float]:
+def calibrated(
+    log_probs: Float[Tensor, "n c"],
+    codes: Int[Tensor, " n"],
+    weight: Float[Tensor, " n"] | None = None,
+) -> tuple[float, float]:
     """T and the mean loss there, with a normal prior of deviation 1/2 on log T.
 
     Half a pseudo-row is as the others but of any class: n rows that were all right do not show that
     the next one will be.
     """
-    n, enough = len(codes), max(MAX_ROWS, 20 * log_probs.shape[1])
-    rows = torch.linspace(0, n - 1, min(n, enough)).long()
-    log_probs, codes = log_probs[rows], codes[rows]
+    weight = torch.ones(len(codes)).double() if weight is None else weight
+    n, enough = float(weight.sum()), max(MAX_ROWS, 20 * log_probs.shape[1])
+    rows = torch.linspace(0, len(codes) - 1, min(len(codes), enough)).long()
+    share, below = weight[rows] / weight[rows].sum(), log_probs[rows].double()
+    below = below - below.amax(1, keepdim=True)
+    own, any_class = share @ below.gather(1, codes[rows, None])[:, 0], share @ below.mean(1)
 
     def loss(u: float) -> float:
-        scaled = (log_probs * math.exp(-u)).log_softmax(1)
-        own, any_class = scaled.gather(1, codes[:, None]).mean(), scaled.mean()
-        return 2 * u**2 / n - float(own) - 0.5 * float(any_class) / n
+        by = math.exp(-u)
+        norm = float(share @ (below * by).exp_().sum(1).log_())
+        return 2 * u**2 / n + norm - by * float(own) + 0.5 * (norm - by * float(any_class)) / n
 
     found = minimize_scalar(loss, bounds=(-3.5, 3.5), method="bounded", options={"xatol": 1e-3})
     return math.exp(found.x), float(found.fun)
@@ -215,7 +236,7 @@ class LinearClassifier(Kept, ClassifierMixin, Estimator):
 
     After ``fit``: ``l2_``, ``temperature_``, ``classes_``; ``coef_`` (c, d) and ``intercept_`` (c,)
     of the unscaled logits; ``oof_log_proba_`` (n, c), what the models of the other folds say of
-    each training row, calibrated; ``folds_`` (n,), in which fold each row was.
+    each training row, calibrated; ``folds_`` (n,), in which fold (most of) each row was.
 
     >>> X = np.array([[0.0], [0.1], [0.2], [1.0], [1.1], [1.2]])
     >>> head = LinearClassifier(folds=3).fit(X, ["a", "a", "a", "b", "b", "b"])
@@ -227,8 +248,12 @@ class LinearClassifier(Kept, ClassifierMixin, Estimator):
         self.l2 = l2
         self.folds = folds
 
-    def fit(self, X: Any, y: Any) -> Self:
-        """Fit rows ``X`` with labels ``y`` (n,); soft labels are refused."""
+    def fit(self, X: Any, y: Any, sample_weight: Any = None) -> Self:
+        """Fit rows ``X`` with labels ``y`` (n,); soft labels are refused.
+
+        A row of weight 3 is three copies, which are dealt over the folds as rows are; rows that are
+        equal are one row of their weights' sum, and one of weight 0 is not there.
+        """
         x = rows_of(self, X, reset=True).double()
         labels = hard_labels_of(y, len(x), "a linear head is fitted to one class per row")
         if len(x) < 2:
@@ -239,21 +264,28 @@ class LinearClassifier(Kept, ClassifierMixin, Estimator):
             raise InputError(f"`folds` must be a whole number of at least 2, got {self.folds!r}.")
         if self.l2 is not None:
             check_positive(self.l2, "l2")
-        codes, count = labels.codes, len(labels.classes)
-        fold = folds_of(codes, min(self.folds, len(x)))
-        held = fold[:, None] == torch.arange(int(fold.max()) + 1)
-        ways = [principal_coordinates(x.cpu(), columns) for columns in column_scales(x.cpu())]
-        paths = [fit_path(Problem(z.float(), codes, count, held), fold, self.l2) for _, z in ways]
+        given = as_weights(sample_weight, len(x))
+        first, weight, of = distinct_rows(x.cpu(), labels.codes, given)
+        used, codes = labels.codes[first].unique(return_inverse=True)
+        rows, count = x.cpu()[first], len(used)
+        held = dealt(codes, weight, min(self.folds, max(int(weight.sum()), 2)))
+        share = weight / weight.sum()
+        ways = [principal_coordinates(rows, c, share) for c in column_scales(rows, share)]
+        paths = [fit_path(Problem(z.float(), codes, count, held, weight), self.l2) for _, z in ways]
         (coordinates, z), path = min(zip(ways, paths, strict=True), key=lambda way: way[1].loss)
-        whole = Problem(z.float(), codes, count, torch.zeros(len(x), 1, dtype=torch.bool))
+        whole = Problem(z.float(), codes, count, torch.zeros_like(held[:, :1]), weight)
         start = path.weights.unflatten(1, (-1, count)).mean(1)
         weights = whole.descend(start, path.l2, 2 * LAST_STEPS, 1e-6).double()
         coef = coordinates.basis @ weights[:-1]
-        self.classes_: NDArray[Any] = labels.classes
-        self.l2_, self.temperature_, self.folds_ = path.l2, path.temperature, fold.numpy()
+        self.classes_: NDArray[Any] = labels.classes[used.numpy()]
+        self.l2_, self.temperature_ = path.l2, path.temperature
         self.coef_: Vector = coef.T.contiguous().numpy()
         self.intercept_: Vector = (weights[-1] - coordinates.center @ coef).numpy()
-        self.oof_log_proba_: Vector = (path.log_probs / path.temperature).log_softmax(1).numpy()
+        own = (path.log_probs / path.temperature).log_softmax(1)[of]
+        out, fold = of < 0, held.argmax(1)[of]
+        if bool(out.any()):  # a row without weight was not seen at all
+            own[out], fold[out] = as_tensor(self.predict_log_proba(x[out]), "X").cpu(), -1
+        self.oof_log_proba_, self.folds_ = own.numpy(), fold.numpy()
         return self
 
     def logits(self, X: Any) -> Any:
@@ -278,11 +310,39 @@ class LinearClassifier(Kept, ClassifierMixin, Estimator):
         return named(self.classes_, best, X)
 
 
-def _out_of_fold(problem: Problem, weights: Tensor, rows: Tensor, fold: Tensor) -> Tensor:
-    parts = zip(rows.split(_BLOCK), fold.split(_BLOCK), strict=True)
-    return torch.cat(
-        [problem.log_probs(weights, x)[torch.arange(len(x)), f] for x, f in parts]
-    ).double()
+def distinct_rows(x: Tensor, codes: Tensor, weight: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Rows of weight above 0, equal ones of one class as one: the place of each, its weight, and
+    which of them every row is, -1 for none. Where all weigh 1 and differ they stay as they came.
+    """
+    kept = (weight > 0).nonzero()[:, 0]
+    keys = torch.cat([codes[kept, None].to(x), x[kept] + 0.0], 1).numpy()  # -0 is 0
+    of = torch.full((len(x),), -1)
+    if bool((weight[kept] == 1).all()) and len({hash(row.tobytes()) for row in keys}) == len(keys):
+        of[kept] = torch.arange(len(kept))
+        return kept, weight[kept], of
+    _, first, number = np.unique(keys, axis=0, return_index=True, return_inverse=True)
+    of[kept] = torch.from_numpy(number.reshape(-1))
+    sums = np.bincount(number.reshape(-1), weight[kept].numpy())
+    return kept[torch.from_numpy(first)], torch.from_numpy(sums), of
+
+
+def dealt(codes: Tensor, weight: Tensor, count: int) -> Float[Tensor, "n f"]:
+    """How much of each row is in which fold: copies, in the order of ``folds_of``, fold by fold.
+
+    >>> dealt(torch.tensor([0, 0]), torch.tensor([1.0, 3.0]).double(), 2).sum(0)
+    tensor([2., 2.], dtype=torch.float64)
+    """
+    order = folds_of(codes, len(codes)).argsort()
+    unit = min(1.0, float(weight.sum()) / count)
+    end = (weight[order].cumsum(0) / unit)[:, None]
+
+    def before(place: Tensor) -> Tensor:
+        turns = (place / count).floor()
+        return turns + (place - turns * count - torch.arange(count)).clamp(0, 1)
+
+    held = torch.empty(len(codes), count, dtype=torch.float64)
+    held[order] = unit * (before(end) - before(end - weight[order, None] / unit))
+    return held
 
 
 def _vertex(at: int, losses: list[float]) -> float:

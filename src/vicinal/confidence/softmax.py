@@ -28,7 +28,7 @@ from sklearn.utils import Tags
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
-from vicinal.checks import InputError, as_matrix, as_tensor, same_kind
+from vicinal.checks import InputError, as_matrix, as_tensor, as_weights, same_kind
 from vicinal.confidence.estimator import Estimator
 from vicinal.confidence.support import rows_of
 from vicinal.evaluation.outliers import energy_score, max_softmax_score
@@ -107,7 +107,7 @@ class TemperatureScaling(ClassifierMixin, Estimator):
         self.classes_ = self._names(labels.classes, z.shape[1])
         unknown = f"is {{}}, not one of the {len(self.classes_)} `classes` of the columns."
         columns = known_codes(y, len(z), self.classes_, unknown)
-        weight = _weights(sample_weight, z)
+        weight = None if sample_weight is None else as_weights(sample_weight, len(z)).to(z.device)
         z = self._scores(z.double())
         self.temperature_, self.at_bound_ = fit_softmax_temperature(z, columns.to(z.device), weight)
         if self.at_bound_:
@@ -173,19 +173,3 @@ def _misnamed(what: str, width: int) -> InputError:
         f"{what}, but the logits have n_features={width} columns, one for each class (or for each "
         "but the first). Pass `classes` with the name of each column."
     )
-
-
-def _weights(weight: Any, z: Tensor) -> Float[Tensor, " n"] | None:
-    if weight is None:
-        return None
-    found = as_tensor(np.asarray(weight, dtype=np.float64), "sample_weight").to(z.device)
-    if found.shape != (len(z),):
-        raise InputError(
-            f"`sample_weight` must hold one number for each of the {len(z)} rows, got shape "
-            f"{tuple(found.shape)}."
-        )
-    if not bool((found >= 0).all() & (found.sum() > 0) & found.sum().isfinite()):
-        raise InputError(
-            "`sample_weight` must be finite and not negative, and not zero for every row."
-        )
-    return found

@@ -266,8 +266,9 @@ def shares_of_weight(
         order = shares.scatter_add(1, own, torch.full(own.shape, 1e-6).double())
         top = order.topk(min(most, len(names)), 1).indices
         held = shares.gather(1, top)
-        columns = top, (100 * held).round().long(), (held >= 5e-3).sum(1), own[:, 0]
-        lines = zip(*(column.tolist() for column in columns), strict=True)
+        percents, tolds = (100 * held).round().long(), (held >= 5e-3).sum(1)
+        pairs = (zip(*column.T.tolist(), strict=True) for column in (top, percents))
+        lines = zip(*pairs, tolds.tolist(), own[:, 0].tolist(), strict=True)
         for row, (codes, percent, told, code) in enumerate(lines, start):
             some = zip(codes[:told], percent[:told], strict=True)
             line = "neighbors " + " · ".join([f"{names[c]} {p} %" for c, p in some])

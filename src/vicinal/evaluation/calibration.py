@@ -30,7 +30,7 @@ from vicinal.evaluation.inputs import (
     as_probabilities,
     exact_sum,
 )
-from vicinal.evaluation.poisson_binomial import mean_absolute_deviation
+from vicinal.evaluation.poisson_binomial import mean_absolute_deviations
 
 SCHEMES = ("width", "mass")
 MODES = ("top_label", "positive", "classwise")
@@ -86,8 +86,8 @@ def noise_floor(
     floors = []
     for view in views:
         c = np.sort(view)
-        spread = [mean_absolute_deviation(c[s].astype(float)) for s in bin_slices(c, bins, scheme)]
-        floors.append(exact_sum(np.array(spread)) / len(c))
+        parts = [c[s].astype(float) for s in bin_slices(c, bins, scheme)]
+        floors.append(exact_sum(np.array(mean_absolute_deviations(parts))) / len(c))
     return float(np.mean(floors))
 
 

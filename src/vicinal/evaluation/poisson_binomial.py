@@ -9,54 +9,57 @@ than 1e-15 for any number of coins that fits in memory.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from vicinal.evaluation.inputs import FloatArray, exact_sum
 
-_BLOCK = 32
+_BLOCK = 96
 _NEGLIGIBLE = 1e-22
+Law = tuple[int, FloatArray]  # ``(first, mass)`` with ``P(S = first + j) = mass[j]``
 
 
-def mean_absolute_deviation(p: FloatArray) -> float:
-    r""":math:`\mathbb E\,|S - \sum_i p_i|`, exact to rounding; 0 for no coins.
+def mean_absolute_deviations(groups: Sequence[FloatArray]) -> list[float]:
+    r""":math:`\mathbb E\,|S - \sum_i p_i|` of each group, exact to rounding; 0 for no coins.
 
-    >>> mean_absolute_deviation(np.array([0.5, 0.5]))
-    0.5
+    >>> mean_absolute_deviations([np.array([0.5, 0.5])])
+    [0.5]
     """
-    if len(p) == 0:
-        return 0.0
-    first, mass = distribution(p)
-    # distances from the mean are taken from the window's start: no digits lost at large counts
-    mean = exact_sum(np.append(p, -float(first)))
-    return exact_sum(mass * np.abs(np.arange(len(mass)) - mean))
+    found = []
+    for p, (first, mass) in zip(groups, distributions(groups), strict=True):
+        # distances from the mean are taken from the window's start: no digits lost at large counts
+        mean = exact_sum(np.append(p, -float(first)))
+        found.append(exact_sum(mass * np.abs(np.arange(len(mass)) - mean)))
+    return found
 
 
-def distribution(p: FloatArray) -> tuple[int, FloatArray]:
-    """``(first, mass)`` with ``P(S = first + j) = mass[j]``; what is left out is below 1e-15."""
-    sure = int((p == 1).sum())
-    p = p[(p > 0) & (p < 1)]
-    parts = [_cut(0, row) for row in _blocks(p)] or [(0, np.ones(1))]
-    while len(parts) > 1:
-        parts = [_product(parts[j : j + 2]) for j in range(0, len(parts), 2)]
-    first, mass = parts[0]
-    return first + sure, mass
+def distributions(groups: Sequence[FloatArray]) -> list[Law]:
+    """The law of each group's sum; what is left out is below 1e-15. Blocks of all at once."""
+    open_ = [p[(p > 0) & (p < 1)] for p in groups]
+    laws = iter(_blocks(np.concatenate([np.pad(p, (0, -len(p) % _BLOCK)) for p in open_])))
+    found = []
+    for p, coins in zip(groups, open_, strict=True):
+        parts = [next(laws) for _ in range(0, len(coins), _BLOCK)] or [(0, np.ones(1))]
+        while len(parts) > 1:
+            parts = [_product(parts[j : j + 2]) for j in range(0, len(parts), 2)]
+        found.append((parts[0][0] + int((p == 1).sum()), parts[0][1]))
+    return found
 
 
-def _blocks(p: FloatArray) -> FloatArray:
-    """(blocks, coins + 1) coefficients; coins that never fall pad the last block."""
-    padded = np.zeros(-(-len(p) // _BLOCK) * _BLOCK)
-    padded[: len(p)] = p
-    coins = padded.reshape(-1, _BLOCK)
-    mass = np.zeros((len(coins), _BLOCK + 1))
-    mass[:, 0] = 1
-    for j in range(_BLOCK):
-        up, down = coins[:, j : j + 1], 1 - coins[:, j : j + 1]
-        mass[:, 1:] = mass[:, 1:] * down + mass[:, :-1] * up
-        mass[:, :1] *= down
-    return mass
+def _blocks(p: FloatArray) -> list[Law]:
+    """Of so many coins each, side by side; coins that never fall pad the last block of a group."""
+    coins = p.reshape(-1, _BLOCK).T.copy()
+    mass = np.zeros((_BLOCK + 1, coins.shape[1]))
+    mass[0] = 1
+    for j, up in enumerate(coins):
+        more = mass[: j + 1] * up
+        mass[: j + 1] *= 1 - up
+        mass[1 : j + 2] += more
+    return [_cut(0, row) for row in mass.T.copy()]
 
 
-def _product(pair: list[tuple[int, FloatArray]]) -> tuple[int, FloatArray]:
+def _product(pair: list[Law]) -> Law:
     if len(pair) == 1:
         return pair[0]
     (first_a, a), (first_b, b) = pair
@@ -64,6 +67,7 @@ def _product(pair: list[tuple[int, FloatArray]]) -> tuple[int, FloatArray]:
     return _cut(first_a + first_b, np.convolve(a, b))
 
 
-def _cut(first: int, mass: FloatArray) -> tuple[int, FloatArray]:
-    kept = np.flatnonzero(mass > _NEGLIGIBLE)
-    return first + int(kept[0]), mass[kept[0] : kept[-1] + 1]
+def _cut(first: int, mass: FloatArray) -> Law:
+    kept = mass > _NEGLIGIBLE
+    start = int(kept.argmax())
+    return first + start, mass[start : len(mass) - int(kept[::-1].argmax())]

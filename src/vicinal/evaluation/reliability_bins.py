@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from vicinal.checks import check_choice
-from vicinal.evaluation.calibration import MODES, bin_slices, by_confidence, ece_of_sorted, views_of
+from vicinal.evaluation.calibration import MODES, bin_slices, by_confidence, views_of
 from vicinal.evaluation.inputs import FloatArray, IntArray, exact_sum
 from vicinal.evaluation.intervals import clopper_pearson_interval, wilson_interval
 
@@ -129,7 +129,7 @@ def reliability(
         lower, upper, count, right,
         np.where(empty, nan, total / rows), np.where(empty, nan, right / rows),
         np.where(empty, nan, low), np.where(empty, nan, high),
-        scheme, level, ece_of_sorted(c, hit, bins, scheme),
+        scheme, level, exact_sum(np.abs(right - total)) / len(c),
     )  # fmt: skip
 
 

@@ -26,8 +26,8 @@ def safe_log(x: Tensor) -> Tensor:
     >>> safe_log(torch.tensor([0.0, 1.0]))
     tensor([-inf, 0.])
     """
-    zero = x == 0
-    return x.masked_fill(zero, 1.0).log().masked_fill(zero, -torch.inf)
+    no = x == 0 if x.requires_grad else None
+    return x.log() if no is None else x.masked_fill(no, 1.0).log().masked_fill(no, -torch.inf)
 
 
 # ------------------------------------------------------------------ kernels

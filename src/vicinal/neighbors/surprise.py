@@ -65,11 +65,11 @@ def fit_temperature(
     step = block_rows(distances.shape[1])
 
     def blocks(rows: Tensor, dtype: torch.dtype) -> list[Gaps]:
-        everyone = len(rows) == len(distances)
+        everyone = len(rows) > 2 * SAMPLE or len(rows) == len(distances)  # others weigh 0
         parts = [p if everyone else p[rows] for p in (distances, same, weight)]
         return [
             gaps_of(*(p[start : start + step].to(dtype) for p in parts))
-            for start in range(0, len(rows), step)
+            for start in range(0, len(parts[0]), step)
         ]
 
     return fit_blocks(blocks, ((same > 0).any(1) & (weight > 0)).nonzero()[:, 0])
@@ -163,9 +163,9 @@ def slopes(rows: Iterable[Gaps], beta: float) -> Slope:
     """f, f' = E_own[d] - E_all[d] and f'' = Var_all[d] - Var_own[d] at β, in one pass."""
     total = torch.zeros(4, dtype=torch.float64)
     for gaps, share, peer, weight in rows:
-        all_, own = _weights(gaps, share, peer, beta)
+        all_, own, lead = _weights(gaps, share, peer, beta)
         mass, own_mass = all_.sum(1), own.sum(1)
-        loss = beta * peer + mass.log() - own_mass.log()
+        loss = lead + mass.log() - own_mass.log()
         far, own_far = all_.mul_(gaps), own.mul_(gaps)
         mean, own_mean = far.sum(1) / mass, own_far.sum(1) / own_mass
         square = far.mul_(gaps).sum(1) / mass - mean.square()
@@ -181,22 +181,22 @@ def losses(rows: Iterable[Gaps], betas: Sequence[float]) -> list[float]:
     total, count = torch.zeros(len(betas), dtype=torch.float64), 0.0
     for gaps, share, peer, weight in rows:
         for i, beta in enumerate(betas):
-            all_, own = _weights(gaps, share, peer, beta)
-            loss = beta * peer + all_.sum(1).log() - own.sum(1).log()
+            all_, own, lead = _weights(gaps, share, peer, beta)
+            loss = lead + all_.sum(1).log() - own.sum(1).log()
             total[i] += float(loss @ weight)
         count += float(weight.sum())
     return (total / count).tolist()
 
 
-def _weights(gaps: Tensor, share: Tensor, peer: Tensor, beta: float) -> tuple[Tensor, Tensor]:
-    """Weights relative to the nearest, and of peers relative to the nearest peer.
-
-    Each sum holds a term of order 1, so neither can underflow, however far the peers are. (What is
-    nearer than the nearest peer is no peer: its clamped weight meets a share of 0.)
+def _weights(gaps: Tensor, share: Tensor, peer: Tensor, beta: float) -> tuple[Tensor, ...]:
+    """Weights relative to the nearest, those of peers, and the log by which these are too large:
+    where they would underflow they are relative to the nearest peer. (What is nearer is no peer.)
     """
-    all_ = gaps * -beta
-    own = (all_ + (beta * peer)[:, None]).clamp_max_(0).exp_().mul_(share)
-    return all_.exp_(), own
+    all_, lead = gaps * -beta, beta * peer
+    if float(lead.max()) < -0.5 * math.log(torch.finfo(gaps.dtype).tiny):
+        return all_.exp_(), all_ * share, torch.zeros_like(peer)
+    own = (all_ + lead[:, None]).clamp_max_(0).exp_().mul_(share)
+    return all_.exp_(), own, lead
 
 
 def gaps_of(distances: Tensor, share: Tensor, weight: Tensor) -> Gaps:

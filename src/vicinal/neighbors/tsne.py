@@ -72,11 +72,12 @@ def neighbor_map(
 
 def attraction(places: Float[Tensor, "n 2"], neighbors: Int[Tensor, "n k"]) -> Float[Tensor, "n 2"]:
     """Σ_j w_ij (y_i - y_j) over the edges of i, those to its neighbors and those from others."""
-    n, k = neighbors.shape
-    far = places.index_select(0, neighbors.reshape(-1)).view(n, k, 2).sub_(places[:, None])
-    across, up = far.square_().unbind(2)
-    w = (across + up).add_(1).reciprocal_()
-    edges, ends = sparse_rows(neighbors, w, n), pad(places, (1, 0), value=1.0).numpy()
+    to = neighbors.reshape(-1)
+    across, up = (
+        (x.index_select(0, to).view_as(neighbors) - x[:, None]).square_() for x in places.T.clone()
+    )
+    w = across.add_(up).add_(1).reciprocal_()
+    edges, ends = sparse_rows(neighbors, w, len(places)), pad(places, (1, 0), value=1.0).numpy()
     near, *pulls = (edges @ ends + edges.T @ ends).T
     return places * torch.from_numpy(near)[:, None] - torch.from_numpy(np.stack(pulls, 1))
 
@@ -136,20 +137,14 @@ def on_grid(
     wanted = 2 * max(FEWEST, math.ceil(STRETCH * span / GRID) + 4)
     side = next((size for size in SIZES if size >= wanted), SIZES[-1]) // 2
     gap = STRETCH ** math.ceil(math.log(span / (side - 4), STRETCH)) if span > 0 else 1.0
-    at = (places - low) / gap + 1
-    corner = at.floor().clamp_max(side - 3)
+    at = ((places - low) / gap + 1).T.contiguous()
+    corner = at.floor().clamp_max_(side - 3)
     t = at - corner
-    shares = torch.stack(  # Lagrange's cubics through the points at -1, 0, 1 and 2
-        [
-            -t * (t - 1) * (t - 2) / 6,
-            (t + 1) * (t - 1) * (t - 2) / 2,
-            -(t + 1) * t * (t - 2) / 2,
-            (t + 1) * t * (t - 1) / 6,
-        ],
-        2,
-    )
-    steps = torch.arange(-1, 3)
-    x, y = (corner[:, axis, None].long() + steps for axis in (0, 1))
-    index = x[:, :, None] * side + y[:, None, :]
-    share = shares[:, 0, :, None] * shares[:, 1, None, :]
-    return index.int().reshape(-1, 16), share.reshape(-1, 16), side, gap
+    before, after, last = t + 1, t - 1, t - 2
+    both, left, right = t * after, before * after, before * t
+    shares = (both * last / -6, left * last / 2, right * last / -2, right * after / 6)
+    x, y = torch.stack(shares, 2)  # Lagrange's cubics through the points at -1, 0, 1 and 2
+    steps = torch.arange(4, dtype=torch.int32)
+    first = ((corner[0] - 1) * side + (corner[1] - 1)).int()
+    index = first[:, None] + (steps[:, None] * side + steps).reshape(-1)
+    return index, (x[:, :, None] * y[:, None, :]).view(-1, 16), side, gap

@@ -186,8 +186,8 @@ def reachable(evidence: Evidence, background: bool) -> Bool[Tensor, " n"]:
 
 def row_losses(v: Vector, evidence: Evidence) -> Float[Tensor, " n"]:
     """-log p of each row's own label (soft labels: the cross-entropy)."""
-    none = torch.empty(0, dtype=torch.float64)  # a fold may have no rows
-    return torch.cat([none, *(_pass(v, block)[0] for block in _blocks(evidence))])
+    found = (_pass(v, block)[0] for block in _blocks(evidence))
+    return torch.cat([torch.zeros(0).double(), *found])  # a fold may have no rows
 
 
 def loss_and_gradient(v: Vector, evidence: Evidence, free: Mask) -> tuple[float, Vector]:
@@ -319,8 +319,9 @@ def _masses(evidence: Evidence, t_c: Tensor, offset: Tensor) -> tuple[Tensor, Te
     d, labels = evidence.distances, evidence.labels
     if labels.ndim == 2:
         shared = bool((t_c == t_c[0]).all()) and not bool(offset.any())
-        logs = d / -t_c[0] if shared else -d / t_c[labels] - offset[labels]
-        w = (logs - logs.amax(1, keepdim=True)).exp_()
+        own = (v.expand(len(d), -1).gather(1, labels) for v in (-1 / t_c, offset))
+        w = d / -t_c[0] if shared else next(own).mul_(d).sub_(next(own))
+        np.exp(w.sub_(w.amax(1, keepdim=True)).numpy(), out=w.numpy())  # half of torch's time
         mass = torch.zeros(len(d), len(t_c), dtype=d.dtype).scatter_add_(1, labels, w)
         return mass, torch.zeros_like(mass).scatter_add_(1, labels, w * d)
     cube = -d[:, :, None] / t_c - offset
