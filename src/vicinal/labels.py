@@ -306,8 +306,8 @@ def _check_kind(new: NDArray[Any], known: NDArray[Any], name: str) -> None:
     (mine, a), (theirs, b) = (*_kinds(new[:1]).items(), *_kinds(known[:1]).items())
     if mine != theirs and not {mine, theirs} <= {"numbers", "truth values"}:
         raise InputError(
-            f"the kinds of labels differ: `{name}` holds {mine} like {a!r}, but the support's "
-            f"labels are {theirs} like {b!r}. Use the same names for the same classes."
+            f"the kinds of labels differ: `{name}` holds {mine} like {str(a)!r}, but the support's "
+            f"labels are {theirs} like {str(b)!r}. Use the same names for the same classes."
         )
 
 

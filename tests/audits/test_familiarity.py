@@ -15,7 +15,6 @@ from vicinal.capture import Activations
 from vicinal.checks import InputError
 from vicinal.confidence.familiarity import COMBINED, PARTS
 from vicinal.evaluation import auroc
-from vicinal.report.facts import limits
 from vicinal.report.page import render
 
 
@@ -132,7 +131,9 @@ def test_the_page_has_the_section_where_a_foreign_set_was_given_and_only_there(r
     assert "these slip through" in page
     without = render(dataclasses.replace(report, unknowns=None))
     assert 'id="unknowns"' not in without
-    assert any("one foreign set" in line for line in limits(report))
+    assert "those of one foreign set" in page
+    assert '<th scope="row">foreign</th>' in page
+    assert "those of one foreign set" not in without
 
 
 def test_foreign_rows_of_another_width_nan_or_none_earn_a_sentence(sets):

@@ -365,6 +365,70 @@ def test_the_threshold_table_follows_the_slider_and_the_curve(visit, digits):
     page.wait_for_function(changed, arg=facts, timeout=10_000)  # a busy machine draws late
 
 
+def test_what_the_threshold_accepts_adds_up_to_what_is_supported(visit, digits):
+    """Accepted rows are supported, or left to people, and the box says why."""
+    audit = digits[0]
+    page = visit(digits[2]).page
+    box = {
+        row.split("\n")[0]: row.split("\n")[1]
+        for row in page.locator("#threshold-facts div").all_inner_texts()
+    }
+    still = page.inner_text("#threshold-away .still")
+    left = sum(int(word) for word in still.replace(",", "").split() if word.isdigit())
+    assert "contested by their neighbors" in still
+    least = audit.risk_coverage.chosen.value
+    cases = zip(audit.cases.verdict, audit.cases.confidence, strict=True)
+    supported = sum(verdict == "supported" and sure >= least for verdict, sure in cases)
+    assert int(box["accepted"].replace(",", "")) - left == supported
+
+
+CONTRAST = """() => {
+  const lum = ([r, g, b]) => [r, g, b].map(v => v / 255)
+    .map(v => v <= .04045 ? v / 12.92 : ((v + .055) / 1.055) ** 2.4)
+    .reduce((sum, v, i) => sum + v * [.2126, .7152, .0722][i], 0);
+  const parse = text => text.match(/[\\d.]+/g).map(Number);
+  const over = ([r, g, b, a = 1], ground) => [r, g, b].map((v, i) => v * a + ground[i] * (1 - a));
+  const paper = parse(getComputedStyle(document.body).backgroundColor);
+  const cells = [...document.querySelectorAll('#borders rect[class*="bar heat"]')];
+  return cells.filter(cell => cell.nextElementSibling?.tagName === 'text').map(cell => {
+    const ground = over(parse(getComputedStyle(cell).fill), paper);
+    const [a, b] = [lum(parse(getComputedStyle(cell.nextElementSibling).fill)), lum(ground)];
+    return [cell.getAttribute('class'), (Math.max(a, b) + .05) / (Math.min(a, b) + .05)];
+  });
+}"""
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_numbers_of_the_heat_map_can_be_read_on_every_shade(visit, tmp_path, scheme):
+    audit, media = image_audit()
+    shades = [(a, b) for a in range(5) for b in range(a + 1, 6)]  # each of nine at least once
+    pairs = [
+        dataclasses.replace(audit.borders.pairs[0], a=a, b=b, share=(at % 9 + 1) ** 2 / 810)
+        for at, (a, b) in enumerate(shades)
+    ]
+    borders = dataclasses.replace(audit.borders, pairs=tuple(pairs))
+    save_report(dataclasses.replace(audit, borders=borders), tmp_path / "heat.html", media)
+    found = visit(tmp_path / "heat.html", color_scheme=scheme).page.evaluate(CONTRAST)
+    assert len({shade for shade, _ in found}) == 9
+    assert [pair for pair in found if pair[1] < 4.5] == []
+
+
+def test_the_map_names_its_classes_and_is_no_taller_than_its_points(visit, digits):
+    page = visit(digits[2]).page
+    canvas = page.locator("canvas.map")
+    assert int(canvas.get_attribute("data-names")) == len(digits[0].classes)
+    page.uncheck("#map-names")
+    page.wait_for_function("document.querySelector('canvas.map').dataset.names === '0'")
+    assert "names=0" in page.evaluate("location.hash")
+    for width in (1920, 1280):  # what a map at its own scale needs, and not the height before
+        page.set_viewport_size({"width": width, "height": 1000})
+        page.wait_for_timeout(200)
+        box = canvas.bounding_box()
+        x, y = ([*getattr(digits[0].map, v), *getattr(digits[0].map, f"support_{v}")] for v in "xy")
+        flat = (max(y) - min(y)) / (max(x) - min(x))
+        assert box["height"] <= max(322, (box["width"] - 28) * flat + 34)
+
+
 def on_map(page, audit, row, of="query"):
     """Where a row is drawn on the canvas, in its own pixels."""
     box = page.locator("#map-figure canvas").bounding_box()

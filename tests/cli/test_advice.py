@@ -126,6 +126,27 @@ def test_explore_is_advised_where_it_can_run(vicinal, files, monkeypatch):
         ("audit sizes.csv", "worst area, the kind). Did you mean --label-key 'the kind'?"),
         ("fit plain.csv", "(columns: a, b). Name it with --label-key."),
         ("audit flat", "Put its images into one folder for each class"),
+        ("audit sets", "As in: vicinal audit sets/train sets/test"),
+        ("audit Z.npy", "Z.npy has no labels. Give them beside it: Z.npy+labels.npy"),
+        (
+            "audit odd.npz",
+            "has no key 'embeddings' (keys: foo, bar). Did you mean --embedding-key foo?",
+        ),
+        (
+            "audit train.npz words.npz",
+            "text like 'a', but the support's labels are numbers like '0'",
+        ),
+        ("audit latin.csv", "latin.csv: it is no UTF-8 text (byte 18 is 0xe9). Save it as UTF-8."),
+        ("audit counted.csv", "the column 'nr' only counts the rows"),
+        ("audit gaps.csv", "gaps.csv: row 1 has no label."),
+        ("audit train.npz test.npz --model net.py", "as in net.py:make, net.py:Net."),
+        ("audit run", "run is a run of an audit, not data"),
+        (
+            "audit head.vic",
+            "head.vic is a saved head, no rows. It judges: vicinal predict head.vic",
+        ),
+        ("audit train.npz test.npz --max-mb 0", "--max-mb must be at least 0.1"),
+        ("explore run --port 99999", "--port must be at least 0 and at most 65535"),
     ],
 )
 def test_a_mistake_is_told_with_its_mend(vicinal, files, tmp_path, words, message):
@@ -134,7 +155,21 @@ def test_a_mistake_is_told_with_its_mend(vicinal, files, tmp_path, words, messag
     (tmp_path / "plain.csv").write_text("a,b\n" + "1,2\n3,4\n" * 9)
     (tmp_path / "flat").mkdir()
     Image.new("L", (4, 4)).save(tmp_path / "flat" / "a.png")
-    words = [str(files / w) if w.endswith(".npz") else w for w in shlex.split(words)]
+    for part in ("train/cat", "train/dog", "test/cat"):
+        (tmp_path / "sets" / part).mkdir(parents=True)
+        Image.new("L", (4, 4)).save(tmp_path / "sets" / part / "a.png")
+    np.save(tmp_path / "Z.npy", np.eye(6))
+    np.savez(tmp_path / "odd.npz", foo=np.eye(6), bar=np.arange(6))
+    np.savez(tmp_path / "words.npz", Z=np.eye(64)[:40], y=np.array(["a", "b"] * 20))
+    (tmp_path / "latin.csv").write_bytes("a,b,label\n1,2,x\n1,é".encode("latin-1"))
+    counted = "".join(f"{at},{at % 3},{'ab'[at > 15]}\n" for at in range(30))
+    (tmp_path / "counted.csv").write_text("nr,x,label\n" + counted)
+    (tmp_path / "gaps.csv").write_text("a,b,label\n1,2,x\n3,4,\n")
+    (tmp_path / "net.py").write_text("def make(): ...\nclass Net: ...\n")
+    (tmp_path / "head.vic").write_bytes(b"")
+    (tmp_path / "run").mkdir()
+    (tmp_path / "run" / "audit.json").write_text("{}")
+    words = [str(files / w) if (files / w).is_file() else w for w in shlex.split(words)]
     code, _, err = vicinal(*words)
     assert code == 2
     assert message in " ".join(err.split())
@@ -213,3 +248,15 @@ def test_explore_judges_a_picture_by_the_model_that_is_typed(vicinal, photos, mo
         judge_of(audit, run)("owl0.png", picture)
     (answer,) = judge_of(audit, replace(run, model="net.py:make"))("owl0.png", picture)
     assert answer["label"] == "owl"
+
+
+@pytest.mark.parametrize("verb", ["predict", "check", "audit"])
+def test_rows_are_left_out_by_a_flag_only_where_the_verb_has_it(vicinal, files, run_folder, verb):
+    data = dict(np.load(files / "test.npz"))
+    data["Z"][3] = np.nan
+    np.savez(files / "holes.npz", **data)
+    head = [run_folder / "trust.vic"] if verb == "predict" else []
+    code, _, err = vicinal(verb, *head, files / "holes.npz")
+    assert code == 2
+    assert "in 1 of 240 rows (first: row 3" in err
+    assert ("--drop-bad" in err) == (verb == "audit")

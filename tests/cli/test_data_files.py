@@ -192,7 +192,7 @@ def test_bad_rows_are_named_or_dropped_but_never_filled(tmp_path):
     z[1, 0] = np.nan
     z[3] = 0
     rows = vectors(read_rows(saved(tmp_path / "t.npz", Z=z, ids=np.array(list("abcde")))))
-    with pytest.raises(InputError, match=r"1 rows with NaN/Inf \(first: row 1, id b\).*--drop-bad"):
+    with pytest.raises(InputError, match=r"in 1 of 5 rows \(first: row 1, id b\).*--drop-bad"):
         usable(rows, drop_bad=False, zero_rows=True)
     kept = usable(rows, drop_bad=True, zero_rows=True)
     assert kept.ids == ("a", "c", "e")
@@ -236,3 +236,36 @@ def _cut(path):
 def _text(path, text):
     path.write_text(text)
     return path
+
+
+def test_a_table_is_read_as_other_programs_write_it(tmp_path):
+    """Row numbers of pandas are ids and no feature; semicolons, tabs, decimal commas are read."""
+    plain = "a,b,label\n0.5,1.25,x\n2.0,-3.5,y\n7.5,0.125,x\n"
+    (tmp_path / "plain.csv").write_text(plain)
+    lines = plain.splitlines()
+    for name in ("", "Unnamed: 0", "index"):
+        numbers = [name, "17", "4", "9"]  # of rows that were shuffled and split
+        text = "\n".join(f"{n},{line}" for n, line in zip(numbers, lines, strict=True))
+        (tmp_path / f"numbered{name[:1]}.csv").write_text(text)
+    (tmp_path / "excel.csv").write_text(plain.replace(",", ";").replace(".", ","))
+    (tmp_path / "tabs.csv").write_text(plain.replace(",", "\t"))
+    expected = read_rows(str(tmp_path / "plain.csv"))
+    for path in sorted(tmp_path.glob("*.csv")):
+        rows = read_rows(str(path))
+        assert np.array_equal(rows.embeddings, expected.embeddings), path.name
+        assert rows.labels.tolist() == ["x", "y", "x"]
+        assert rows.features == ("a", "b")
+        assert rows.ids == (("17", "4", "9") if "numbered" in path.name else None)
+
+
+def test_an_index_that_repeats_is_a_feature(tmp_path):
+    (tmp_path / "t.csv").write_text("index,a,label\n1,2,x\n1,3,y\n5,4,x\n")
+    assert read_rows(str(tmp_path / "t.csv")).features == ("index", "a")
+
+
+def test_an_empty_cell_is_a_row_to_drop_and_its_column_is_named(tmp_path):
+    (tmp_path / "t.csv").write_text("a,b,label\n1,2,x\n3,,y\n5,4,x\n")
+    rows = vectors(read_rows(str(tmp_path / "t.csv")))
+    with pytest.raises(InputError, match=r"in 1 of 3 rows \(first: row 1, id 1, 'b'\)"):
+        usable(rows, drop_bad=False, zero_rows=False)
+    assert len(usable(rows, drop_bad=True, zero_rows=False)) == 2

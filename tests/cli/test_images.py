@@ -112,3 +112,33 @@ def test_one_column_of_lists_in_a_parquet_file_is_the_embeddings(vicinal, tmp_pa
 def test_three_means_are_none_of_one_channel():
     with pytest.raises(InputError, match="one channel"):
         ImageReading(gray=True).filled(ImageReading(mean=(0.5, 0.5, 0.5)))
+
+
+def test_pictures_in_an_npz_need_no_embeddings(vicinal, tmp_path, monkeypatch):
+    """By the small encoder, or by a model that gets bytes as pixels and floats as they are."""
+    monkeypatch.setattr(encoder, "image_encoder", lambda: Bright().eval())
+    rng = np.random.default_rng(0)
+    y = np.arange(60) % 2
+    pixels = np.clip(rng.normal(60 + 140 * y[:, None, None, None], 25, (60, 8, 8, 3)), 0, 255)
+    np.savez(tmp_path / "bytes.npz", images=pixels.astype(np.uint8), labels=y)
+    np.savez(tmp_path / "floats.npz", images=(pixels / 255 - 9).transpose(0, 3, 1, 2), labels=y)
+    code, out, err = vicinal("audit", "bytes.npz", "-o", "plain")
+    assert code == 0, err
+    assert "EfficientNet-Lite0" in out
+    assert read_run(tmp_path / "plain").media is None
+    assert (tmp_path / "plain" / "media.npz").exists()
+    (tmp_path / "net.py").write_text(
+        "from torch import nn\n"
+        "class Net(nn.Module):\n"
+        "    def __init__(self):\n"
+        "        super().__init__()\n"
+        "        self.flat, self.out = nn.Flatten(), nn.Linear(192, 2)\n"
+        "    def forward(self, x):\n"
+        "        assert x.shape[1:] == (3, 8, 8)\n"
+        "        assert x.max() < -7 or x.min() >= 0, 'neither floats as they are nor pixels'\n"
+        "        return self.out(self.flat(x))\n"
+    )
+    for name in ("bytes", "floats"):
+        words = ("audit", f"{name}.npz", f"{name}.npz", "--model", "net.py:Net", "--no-stress")
+        code, _, err = vicinal(*words, "-o", name, "-q")
+        assert code == 0, err

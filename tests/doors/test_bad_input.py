@@ -213,7 +213,7 @@ def test_a_folder_name_that_is_no_text_is_a_folder_name(world, tmp_path):
 
 
 def test_a_run_whose_pictures_are_missing_leaves_the_old_run_as_it_was(world, tmp_path):
-    rows = [f"{i},{i % 2},{i % 2}.png,{'ab'[i % 2]}" for i in range(30)]
+    rows = [f"{i * i},{i % 2},{i % 2}.png,{'ab'[i % 2]}" for i in range(30)]
     (tmp_path / "t.csv").write_text("x,y2,path,label\n" + "\n".join(rows) + "\n")
     for name in ("0.png", "1.png"):
         (tmp_path / name).write_bytes((world / "photos" / "cat" / name).read_bytes())

@@ -21,7 +21,7 @@ def table(tmp_path):
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        ("a,b,c,label\n1_0,2,3,x\n1,2,3,y\n1,2,3,y\n", "'1_0', not a number"),
+        ("a,b,c,label\n1_0,2,3,x\n1,2,3,y\n1,2,3,y\n", "'1_0' is no number"),
         ("1.5,0.2,3,x\n1,2,3,y\n", "is data, not the names of the columns"),
         ("0.1,-0.2,0.3\n1,2,3\n", "is data, not the names of the columns"),
     ],

@@ -229,7 +229,7 @@ def test_pictures_are_read_below_the_data_file_or_the_folder_that_was_named(thei
     shutil.copy(theirs / "photos" / "cat" / "0.png", secret / "s.png")
     (theirs / "inner.png").symlink_to(secret / "s.png")
     for path in (f"{secret}/s.png", "../secret/s.png", "inner.png"):
-        rows = [f"{i},{i % 2},{path},{'ab'[i % 2]}" for i in range(30)]
+        rows = [f"{i * i},{i % 2},{path},{'ab'[i % 2]}" for i in range(30)]
         (theirs / "p.csv").write_text("x,z2,path,label\n" + "\n".join(rows) + "\n")
         answer = said(theirs, *["audit", "p.csv", "--k", "3", "-o", "pics"])
         assert answer.code == 0

@@ -9,7 +9,7 @@ import torch
 
 from report.synthetic import image_audit, table_audit, text_audit, unlabeled
 from vicinal.audits.record import Media
-from vicinal.audits.sections import Recommendation, ReliabilityBin
+from vicinal.audits.sections import Histogram, Recommendation, ReliabilityBin
 from vicinal.report import appearance, facts, opening, payload, words
 from vicinal.report.figures import structure, trust
 from vicinal.report.figures.reliability import FEW, close_reliability, reliability
@@ -96,7 +96,7 @@ def test_unknowns_are_listed_as_untested_when_no_foreign_set_was_given(digits):
     told = digits[0].credibility.detections  # of corrupted and attacked rows, not of foreign ones
     assert told
     assert digits[0].unknowns is None
-    assert any("not tested" in line for line in facts.limits(digits[0]))
+    assert "unknown inputs would be caught was not tested" in render(digits[0])
 
 
 def test_bins_of_few_rows_have_no_bar_but_keep_their_place_in_the_table(digits):
@@ -265,8 +265,49 @@ def test_suggestions_that_lower_accuracy_are_not_to_be_accepted_unseen(digits):
         return opening.review_action(dataclasses.replace(audit, labels=labels)).effect
 
     assert "look at each" in effect(8, 23)
-    assert "look at each" not in effect(0, 1)
+    assert "(0 fixed, 1 broken)" in effect(0, 1)
+    assert "look at each" in effect(0, 1)
     assert "look at each" not in effect(23, 8)
+
+
+def test_the_headline_begins_with_how_often_the_recommended_head_is_right(digits):
+    head = facts.recommended(digits[0])
+    first = facts.headline(digits[0])[0]
+    assert f"is right on {words.percent(head.accuracy)} of the inputs with a label" in first
+    assert "What the words mean" in render(digits[0])
+
+
+def test_the_name_of_the_target_stands_where_no_curve_passes(digits):
+    """Below its line and left of the chosen coverage, where even the bound is above the target."""
+    curve = digits[0].risk_coverage
+    drawn = str(trust.risk_coverage(curve).svg)
+    x, y = map(float, re.findall(r'halo" x="([\d.]+)" y="([\d.]+)">target', drawn)[0])
+    plot = Plot(y=(trust.lowest(curve), 1.0), height=250)
+    assert curve.chosen.coverage > 0.4
+    assert x < plot.sx(curve.chosen.coverage)
+    assert y > plot.sy(curve.chosen.target)
+    missed = dataclasses.replace(curve.chosen, value=None, coverage=None, accuracy=None)
+    drawn = str(trust.risk_coverage(dataclasses.replace(curve, chosen=missed)).svg)
+    assert 'class="dot mover"' in drawn
+
+
+def test_long_marks_of_a_histogram_do_not_touch(digits):
+    edges = tuple(0.0502 + 0.0001 * i for i in range(18))
+    record = Histogram("denoising factor", edges, (1,) * 17)
+    drawn = str(structure.histogram(record, "denoising", "Denoising", "").svg)
+    found = re.findall(r'class="tick middle" x="([\d.]+)" y="[\d.]+">([^<]+)<', drawn)
+    at, longest = [float(x) for x, _ in found], max(len(text) for _, text in found)
+    assert len(at) > 1
+    assert min(np.diff(at)) > 6 * longest
+
+
+def test_the_data_of_a_run_name_the_foreign_set_and_stress_the_rows_ids(digits):
+    audit = digits[0]
+    page = render(audit)
+    first = audit.stress.examples[0]
+    name = audit.cases.id[first.row]
+    assert f"<bdi>{'row ' + name if name.isdigit() else name}</bdi></span></li>" in page
+    assert '<th scope="row">foreign</th>' not in page
 
 
 def test_marks_of_the_axis_of_nines_do_not_touch(digits):

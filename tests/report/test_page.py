@@ -29,7 +29,7 @@ from vicinal.report import (
 )
 from vicinal.report.facts import effect_sentences, headline
 from vicinal.report.opening import actions, tiles
-from vicinal.report.two_runs import forest
+from vicinal.report.two_runs import forest, share_chart
 from vicinal.report.words import percent
 
 VOID = {"meta", "link", "input", "br", "img"}
@@ -391,3 +391,19 @@ def test_a_gate_says_in_words_which_way_its_measure_moved():
     page = " ".join(" ".join(Page(render_compare(comparison())).texts).split())
     assert "may not rise by more than 0.01; it rose by 0.02" in page
     assert "may not fall by more than 0.02; it fell by 0.002" in page
+
+
+def test_one_wide_interval_does_not_hide_the_others():
+    found = comparison()
+    accuracy, ece, coverage, _ = found.deltas
+    wide = dataclasses.replace(coverage, low=-0.9, high=0.04)
+    chart = str(share_chart([accuracy, ece, wide]))
+    whiskers = re.findall(r'class="whisker" x1="([\d.]+)" y1="[\d.]+" x2="([\d.]+)"', chart)
+    lengths = [float(b) - float(a) for a, b in whiskers]
+    assert len(lengths) == 3
+    assert min(lengths) > 6  # of 440, where 0.008 of 2.07 would be 1.4
+    assert max(float(b) for _, b in whiskers) <= 440
+    assert "goes on beyond it" in render_compare(found)
+    odd = dataclasses.replace(found, changed=50)
+    assert "25 fixed, 16 broken, 9 neither." in render_compare(odd)
+    assert "25 fixed, 16 broken." in render_compare(found)

@@ -21,7 +21,7 @@ from vicinal.checks import InputError, closest
 
 LABELS = ("label", "labels", "y", "target", "targets", "class")
 VECTORS = ("embedding", "embeddings", "features", "vector", "Z", "X")
-IDS = ("id", "ids", "name")
+IDS = ("id", "ids", "name", "Unnamed: 0")  # the last: row numbers, as pandas reads its own
 
 
 @dataclass(frozen=True)

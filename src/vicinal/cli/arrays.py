@@ -73,7 +73,7 @@ def _explained(name: str, path: Path) -> Iterator[None]:
         if "Object arrays" in cause:
             raise InputError(PICKLED.format(name)) from None
         if "pickle" in cause or isinstance(error.__cause__, zipfile.BadZipFile):
-            size = f"{path.stat().st_size / 1e6:.1f} MB"
+            size = f"{path.stat().st_size:,} bytes"
             why = "it is no file of numpy.save or numpy.savez"
             raise InputError(
                 f"cannot read {name}: {why} (truncated? it is {size}). Nothing was written."

@@ -57,7 +57,7 @@ from vicinal.report.facts import (
     target_sentence,
     threshold_sentence,
 )
-from vicinal.report.words import decimal, level, percent, points
+from vicinal.report.words import decimal, level, percent, plural, points
 
 ROLES = ("support", "query", "calib", "foreign")
 # What says nothing without --model, and is not left aside in silence.
@@ -120,7 +120,7 @@ def _data(audit: Audit) -> Iterator[str]:
             span = "no labels"
             if facts.labeled:
                 sizes = f"min {facts.smallest_class:,} · max {facts.largest_class:,}"
-                span = f"{facts.classes} classes ({sizes})"
+                span = f"{plural(facts.classes or 0, 'class', 'classes')} ({sizes})"
             size = f"{facts.rows:,} x {facts.dims}"
             yield f"{role:<8} {facts.name}   {size}   {span}   sha {facts.fingerprint}"
     yield f"{'split':<8} {data.split} · k={data.k} · T={data.temperature or 0:.4g}"
@@ -181,9 +181,10 @@ def _findings(audit: Audit) -> Iterator[str]:
         yield f"  stress     {line}"
     for planted in audit.planted:
         missed = planted.planted - planted.found
+        kind = "suspects" if "label" in planted.what else "unfamiliar or isolated"
         yield (
             f"  planted    {planted.what}: found {planted.found} of {planted.planted}, missed "
-            f"{missed} ({planted.flagged} flagged in all)"
+            f"{missed} ({planted.flagged} {kind} in all)"
         )
     if audit.borders is not None and audit.borders.pairs and len(audit.classes) > 2:
         top = audit.borders.pairs[0]

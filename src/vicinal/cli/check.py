@@ -48,7 +48,7 @@ def _checked(spec: str, options: CheckOptions) -> RowSet:
         if rows.embeddings is None:
             return rows
         rows = vectors(rows, pool=options.pool, transpose=options.transpose)
-        return usable(rows, drop_bad=False, zero_rows=options.metric == "cosine")
+        return usable(rows, drop_bad=None, zero_rows=options.metric == "cosine")
 
 
 def _row_facts(spec: str, rows: RowSet) -> dict[str, Any]:

@@ -25,10 +25,11 @@ from vicinal.cli.image_rows import encoded_rows, listed_images
 from vicinal.cli.row_set import RowSet, aligned, checked_labels, pick, usable, vectors
 from vicinal.cli.saved_datasets import is_saved
 from vicinal.cli.tables import TABLES, columns_of, labels_in, read_table
-from vicinal.cli.verbs import AuditOptions, DataOptions, FitOptions, VectorVerb
+from vicinal.cli.verbs import DataOptions, VectorVerb
 from vicinal.files import reading, regular_file
 
 IMAGE_SUFFIXES = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".webp", ".tif", ".tiff")
+SETS = ("train", "training", "test", "testing", "val", "valid", "validation", "eval", "dev")
 LISTS = ("labels.csv", "labels.tsv", "labels.jsonl", "metadata.csv", "metadata.jsonl")
 USUAL = DataOptions()  # every key under one of its usual names
 
@@ -60,6 +61,10 @@ def read_rows(spec: str, options: DataOptions = USUAL) -> RowSet:
             return read_table(path, options)
         if ending in IMAGE_SUFFIXES:
             return RowSet(path.name, None, None, (path.name,), images=[spec], source=spec)
+        if ending == ".vic":
+            raise InputError(
+                f"{spec} is a saved head, no rows. It judges: vicinal predict {spec} ROWS"
+            )
     known = ", ".join([".npz", ".npy", *TABLES])
     raise InputError(
         f"cannot tell what {spec} is: its ending is none of {known}, and it is no folder."
@@ -90,7 +95,7 @@ def read_vectors(
         elif rows.embeddings is None and rows.images is not None:
             rows = encoded_rows(rows, options, console or Console(quiet=True))
         rows = vectors(rows, pool=options.pool, transpose=options.transpose)
-        drop_bad = isinstance(options, (AuditOptions, FitOptions)) and options.drop_bad
+        drop_bad = getattr(options, "drop_bad", None)
         return usable(rows, drop_bad=drop_bad, zero_rows=zero_rows)
 
 
@@ -104,25 +109,25 @@ def _npy(parts: Sequence[str], options: DataOptions) -> RowSet:
 
 def _from_arrays(path: Path, arrays: Mapping[str, NDArray[Any]], options: DataOptions) -> RowSet:
     name = path.name
-    vector = pick(arrays, options, "embedding_key", name)
-    if vector is None:
-        vector = pick(arrays, replace(options, embedding_key="embeddings"), "embedding_key", name)
-    assert vector is not None  # what is not there was refused
-    others = ("label_key", "id_col", "image_col", "text_col")
-    label, ident, images, text = (pick(arrays, options, what, name) for what in others)
+    keys = ("embedding_key", "label_key", "id_col", "image_col", "text_col")
+    vector, label, ident, images, text = (pick(arrays, options, what, name) for what in keys)
+    if vector is None and images is None and text is None:  # nothing that a model could embed
+        near = [shlex.quote(key) for key in arrays if arrays[key].ndim == 2]
+        hint = f"Did you mean --embedding-key {near[0]}?" if near else "Name it: --embedding-key."
+        raise InputError(f"{name} has no key 'embeddings' (keys: {', '.join(arrays)}). {hint}")
     logit = next((key for key in LOGIT_KEYS if key in arrays), None)
     for key in (label, ident, images, text, logit):
         if key is not None and arrays[key].ndim == 0:
             raise InputError(f"{name}:{key} is a single value; it must hold one for each row.")
     rows = RowSet(
         name,
-        arrays[vector],
+        None if vector is None else arrays[vector],
         None if label is None else arrays[label],
         None if ident is None else tuple(map(str, arrays[ident].tolist())),
         images=None if images is None else list(arrays[images]),
         texts=None if text is None else [str(v) for v in arrays[text].tolist()],
         logits=None if logit is None else arrays[logit],
-        source=f"{name}:{vector}",
+        source=f"{name}:{vector or images or text}",
         root=path.parent,
     )
     if options.align == "ids" and label is not None and "label_ids" in arrays:
@@ -138,6 +143,8 @@ def _folder(path: Path, options: DataOptions) -> RowSet:
         raise unfinished(path, ShardStore(path / NEW))
     if is_saved(path):
         return read_table(path, options)
+    if (path / "audit.json").exists():
+        raise InputError(f"{path} is a run of an audit, not data. Give the data it was made of.")
     files = sorted(p for p in path.rglob("*") if p.suffix.lower() in IMAGE_SUFFIXES)
     if not files:
         raise InputError(
@@ -154,6 +161,10 @@ def _folder(path: Path, options: DataOptions) -> RowSet:
             f"{next(p.name for p in files if p.parent == path)}). Move or remove one kind."
         )
     names = [p.relative_to(path) for p in files]
+    sets = sorted({str(path / name.parts[0]) for name in names if len(name.parts) > 2})
+    if len(sets) > 1 and all(Path(part).name.lower() in SETS for part in sets):
+        words = shlex.join(["vicinal", "audit", sets[-1], sets[0]])  # val is after train, not test
+        raise InputError(f"{path} holds sets, not classes: {', '.join(sets)}. As in: {words}")
     return RowSet(
         path.name,
         None,
@@ -200,6 +211,8 @@ def captured(path: Path, layer: str | None = None) -> RowSet:
 def without_labels(rows: RowSet, spec: str | None) -> InputError:
     """The sentence for rows that should have labels, with the keys or columns there are."""
     path, kind, keys, words = Path(spec or ""), "key", list[str](), list[str]()
+    if path.suffix == ".npy":
+        return InputError(f"{rows.name} has no labels. Give them beside it: {spec}+labels.npy")
     with suppress(InputError):
         if path.suffix == ".npz":
             keys = list(read_npz(path))

@@ -65,11 +65,12 @@ def _typed(context: typer.Context, name: str, value: Any) -> bool:
     return source is not None and source.name == "COMMANDLINE" and value != FROM_CONFIG
 
 
-def _named_as_field(name: str, hint: Any) -> None:
+def _named_as_field(name: str, hint: Any) -> str:
     """A flag that has no name of its own: ``label_key`` is ``--label-key``, and has no opposite."""
     option = typing.get_args(hint)[-1]
     if isinstance(option, OptionInfo) and option.default is ...:
         option.default = f"--{name.replace('_', '-')}"  # where typer looks for names
+    return str(option.default) if isinstance(option, OptionInfo) else name
 
 
 WRITTEN = {  # what counts as one; Python would read 1_0 as ten, and nothing as the current folder
@@ -101,7 +102,7 @@ def check_ranges(kind: type, values: Mapping[str, Any]) -> None:
     """Every number within the range that its flag names, wherever it comes from."""
     for field, hint in _fields(kind):
         value, option = values.get(field.name, field.default), typing.get_args(hint)[-1]
-        name = option.default if isinstance(option, OptionInfo) else field.name  # "--port"
+        name = _named_as_field(field.name, hint)  # "--port"
         if isinstance(value, (str, Path)) and "\0" in str(value):
             raise vicinal.InputError(f"{name} holds a null character.")
         if value == "" or (isinstance(value, list) and "" in value):  # a variable that is not set

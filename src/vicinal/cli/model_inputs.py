@@ -94,14 +94,14 @@ class ImageFiles(Dataset[Any]):
 
     Parameters
     ----------
-    paths : the image files, or what they hold, one per row.
+    paths : the image files, what they hold, or arrays of pixels, one per row.
     codes : the code of each row's class, if the classes are known.
     how : how they are read; without a size images of one size are taken as they are.
     """
 
     def __init__(
         self,
-        paths: Sequence[str | bytes],
+        paths: Sequence[Any],
         codes: Int[Tensor, " n"] | None,
         how: ImageReading = AS_THEY_ARE,
     ):
@@ -128,8 +128,8 @@ class ImageFiles(Dataset[Any]):
         return x if self.codes is None else (x, int(self.codes[row]))
 
 
-def _called(path: str | bytes, row: int) -> str:
-    return f"the picture of row {row}" if isinstance(path, bytes) else path
+def _called(path: Any, row: int) -> str:
+    return path if isinstance(path, str) else f"the picture of row {row}"
 
 
 @dataclass(frozen=True)
@@ -182,6 +182,8 @@ def model_inputs(
                 )
             x = tokenize(rows.texts)
             return ModelInputs(x if codes is None else (x, codes), rows, classes)
+        if rows.embeddings is None and np.asarray((rows.images or [""])[0]).dtype.kind == "f":
+            rows = replace(rows, embeddings=np.stack(rows.images or []))  # inputs, as they are
         if rows.embeddings is None:
             paths, note = pictures(rows, options.media_root)
             if paths is None:

@@ -10,6 +10,7 @@ import importlib
 import importlib.util
 import inspect
 import logging
+import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -255,6 +256,10 @@ def _load_program(spec: str) -> LoadedModel:
             "a .pt2 file."
         )
     regular_file(path)
+    if path.suffix == ".py":
+        made = re.findall(r"^(?:def|class) ([a-zA-Z]\w*)", path.read_text("utf-8", "replace"), re.M)
+        some = ", ".join(f"{spec}:{name}" for name in made[:5]) or f"{spec}:make"
+        raise InputError(f"{spec} may hold many things: name what makes the model, as in {some}.")
     logging.disable(logging.WARNING)  # torch tells of a broken file in a log of its own
     try:
         if path.suffix == ".pt2":

@@ -191,7 +191,7 @@ def _blocks(
             rows = embedded(options, head.made_from, console)
         rows = vectors(rows, pool=options.pool, transpose=options.transpose)
         rows = in_order(rows, head.made_from.features, str(options.head))
-        rows = usable(rows, drop_bad=False, zero_rows=head.made_from.normalize)
+        rows = usable(rows, drop_bad=None, zero_rows=head.made_from.normalize)
     for at in range(0, len(rows), BLOCK):
         yield rows.take(np.arange(at, min(at + BLOCK, len(rows))))
 

@@ -124,7 +124,7 @@ def vectors(rows: RowSet, *, pool: str | None = None, transpose: bool = False) -
             )
         raise InputError(
             f"{rows.name}: {len(x)} embeddings but {len(labels)} labels. Rows must match one to "
-            "one; give an 'ids' key in both and use --align ids."
+            "one; or save 'ids' and 'label_ids' beside them in an .npz and add --align ids."
         )
     for name in ("ids", "images", "texts", "table", "logits"):
         column = getattr(rows, name)
@@ -165,23 +165,28 @@ def _check_logits(rows: RowSet) -> None:
         )
 
 
-def usable(rows: RowSet, *, drop_bad: bool, zero_rows: bool) -> RowSet:
-    """Rows without NaN, infinity or (``zero_rows``) zero norm: dropped if asked, else refused."""
+def usable(rows: RowSet, *, drop_bad: bool | None, zero_rows: bool) -> RowSet:
+    """Rows without NaN, infinity or (``zero_rows``) zero norm: dropped if asked, else refused.
+
+    ``drop_bad`` is None where the verb has no such flag, and it is not advised.
+    """
     x = rows.embeddings
     assert x is not None
-    bad = ~np.isfinite(x).all(1)
+    wrong = ~np.isfinite(x)
+    bad, skip = wrong.any(1), "" if drop_bad is None else " (--drop-bad does)"
     if bad.any() and not drop_bad:
         first = int(np.flatnonzero(bad)[0])
+        cell = f", {rows.features[wrong[first].argmax()]!r}" if rows.features else ""
         raise InputError(
-            f"{rows.source} has {int(bad.sum())} rows with NaN/Inf (first: row {first}, id "
-            f"{rows.row_id(first)}). Fix them, or --drop-bad to skip and list them in "
-            "dropped.csv. Nothing is imputed."
+            f"{rows.source} has NaN/Inf or empty cells in {int(bad.sum()):,} of {len(x):,} rows "
+            f"(first: row {first}, id {rows.row_id(first)}{cell}). Fix them, or leave the rows "
+            f"out{skip}. Nothing is imputed."
         )
     zero = ~bad & (x == 0).all(1) if zero_rows else np.zeros_like(bad)
     if zero.any() and not drop_bad:
         raise InputError(
             f"{int(zero.sum())} rows of {rows.source} have zero norm; cosine/normalized distance "
-            "is undefined. --drop-bad or --metric l2 --no-normalize."
+            f"is undefined. Leave them out{skip}, or compare by --metric l2 --no-normalize."
         )
     if not (bad | zero).any():
         return rows

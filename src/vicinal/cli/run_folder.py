@@ -129,7 +129,8 @@ def read_run(folder: Path) -> Audit:
         with locked(folder):
             pass
     if not path.exists():
-        raise InputError(f"no run in {folder}: audit.json is missing. Give a folder of an audit.")
+        why = f"{AUDIT} is missing" if folder.is_dir() else "there is no such folder"
+        raise InputError(f"no run in {folder}: {why}. Give a folder of an audit.")
     regular_file(path, within=path.parent)
     if path.suffix != ".json":
         raise InputError(

@@ -6,6 +6,7 @@ Every complaint names the line, and the column where there is one.
 from __future__ import annotations
 
 import csv
+import io
 import json
 import re
 from collections import Counter
@@ -22,6 +23,8 @@ from vicinal.cli.saved_datasets import columns_in, saved_table
 from vicinal.cli.verbs import DataOptions
 from vicinal.files import arrow, reading, reason, regular_file
 
+# What pandas calls the numbers of the rows when it writes them, or reads what it wrote.
+ROW_NUMBERS = ("", "Unnamed: 0", "index", "__index_level_0__")
 TABLES = (".csv", ".tsv", ".jsonl", ".parquet")
 
 
@@ -58,8 +61,17 @@ def _table_in(path: Path) -> dict[str, list[Any]]:
         return columns_in(table)
     if ending == ".jsonl":
         return _json_lines(path)
-    with path.open(newline="", encoding="utf-8-sig") as file:
-        rows = list(csv.reader(file, delimiter="\t" if ending == ".tsv" else ",", strict=True))
+    try:
+        text = path.read_bytes().decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise InputError(
+            f"cannot read {path.name}: it is no UTF-8 text (byte {error.start:,} is "
+            f"{error.object[error.start]:#x}). Save it as UTF-8."
+        ) from None
+    between = "\t" if ending == ".tsv" else max(",;\t", key=text.partition("\n")[0].count)
+    if between == ";":  # written where a comma begins the decimals
+        text = re.sub(r"(?m)(^|;)(-?[0-9]+),([0-9]+)(?=;|\r?$)", r"\1\2.\3", text)
+    rows = list(csv.reader(io.StringIO(text, newline=""), delimiter=between, strict=True))
     if not rows:
         raise InputError(f"{path.name} is empty. Write a heading and one line per row.")
     ragged = [at for at, row in enumerate(rows, 1) if len(row) != len(rows[0])]
@@ -111,7 +123,9 @@ def _from_table(path: Path, table: Mapping[str, list[Any]], options: DataOptions
     label = pick(table, options, "label_key", name)
     if label is not None and not any(value is not None for value in table[label]):
         label, table = None, {key: table[key] for key in table if key != label}
-    ident, text = pick(table, options, "id_col", name), pick(table, options, "text_col", name)
+    numbers = [k for k in ROW_NUMBERS if k in table and len({*map(str, table[k])}) == len(table[k])]
+    ident = pick(table, options, "id_col", name, (*USUAL["id_col"], *numbers))
+    text = pick(table, options, "text_col", name)
     pictures = (key for key in IMAGE_KEYS if isinstance(table.get(key, [0])[0], (bytes, str)))
     image = pick(table, options, "image_col", name, (*PATH_KEYS, *pictures))
     taken = {label, ident, image, text}
@@ -127,7 +141,13 @@ def _from_table(path: Path, table: Mapping[str, list[Any]], options: DataOptions
     elif (image or text) and (not numeric or path.is_dir()):  # for a model to embed
         embeddings, shown = None, []
     elif numeric:
-        embeddings = np.array([_numbers(table[key], key) for key in numeric]).T
+        if (counts := [key for key in numeric if _is_count(table[key])]) and len(numeric) > 1:
+            raise InputError(
+                f"{name}: the column {counts[0]!r} only counts the rows, and would tell the labels "
+                f"of sorted rows. Name it as their id (--id-col {counts[0]}), or leave it out."
+            )
+        columns = [_numbers(table[key], f"{name}: column {key!r}") for key in numeric]
+        embeddings = np.array(columns).T
         shown, features = numeric, tuple(numeric)
     else:
         raise InputError(
@@ -138,7 +158,7 @@ def _from_table(path: Path, table: Mapping[str, list[Any]], options: DataOptions
     return RowSet(
         name,
         embeddings,
-        None if label is None else labels_in(table[label]),
+        None if label is None else labels_in(table[label], f"{name}: "),
         None if ident is None else tuple(map(str, table[ident])),
         images=None if image is None else _pictures(table[image], name),
         texts=None if text is None else [str(v) for v in table[text]],
@@ -176,14 +196,20 @@ def _is_number(value: Any) -> bool:
     return not isinstance(value, bool) and not (isinstance(value, str) and "_" in value)
 
 
+def _is_count(values: list[Any], least: int = 20) -> bool:
+    """Whether whole numbers rise by one from row to row; of few rows a feature may do so, too."""
+    first = values[0] if len(values) >= least and _is_number(values[0]) else "nan"
+    return all(_is_number(v) and float(v) - at == float(first) for at, v in enumerate(values))
+
+
 def _numbers(values: list[Any], column: str) -> list[float]:
+    """What is written; an empty cell is no number, and found with all that are not."""
     for at, value in enumerate(values):
-        if not _is_number(value):
+        if value not in ("", None) and not _is_number(value):
             raise InputError(
-                f"row {at} of column {column!r} is {value!r}, not a number. Correct it, or leave "
-                "the column or the row out."
+                f"{column}, row {at}: {value!r} is no number. Correct it or leave it out."
             )
-    return [float(value) for value in values]
+    return [float("nan") if value in ("", None) else float(value) for value in values]
 
 
 def _stacked(values: list[Any], name: str) -> NDArray[Any]:
@@ -215,11 +241,11 @@ def vector_in(value: Any) -> NDArray[np.float64]:
     return row.astype(np.float64)
 
 
-def labels_in(values: list[Any]) -> NDArray[Any]:
+def labels_in(values: list[Any], where: str = "") -> NDArray[Any]:
     """Whole numbers if all are written as such (``01`` is a name); anything else stays as it is."""
     for at, value in enumerate(values):
         if value is None or value == "":
-            raise InputError(f"row {at} has no label. Fill it in or leave the row out.")
+            raise InputError(f"{where}row {at} has no label. Fill it in or leave the row out.")
         if not isinstance(value, (str, int, float)):
             kind = type(value).__name__
             raise InputError(f"the label of row {at} is a {kind}. Write a name or a whole number.")

@@ -67,14 +67,16 @@ def calibration_sentence(audit: Audit) -> str:
             "calibration (an ECE would be mostly noise)."
         )
     title, choice = capital(head.title), audit.recommendation
-    lead = f"{title} "
+    lead = f"{title} is right on {percent(head.accuracy)} of the inputs with a label"
     best = choice is None or choice.best == choice.head
     if not head.name.startswith(NEIGHBOR_HEADS):
         how = "the lowest NLL here" if best else "as low an NLL as any here"
-        lead = f"{title} has {how}, ahead of the neighbor heads: keep it. It "
+        lead += f" and has {how}, ahead of the neighbor heads: keep it. It "
     elif len(audit.heads) > 1:
         how = "the lowest NLL of" if best else "an NLL within one standard error of the lowest of"
-        lead = f"{title} has {how} {len(audit.heads)} heads and "
+        lead += f", has {how} {len(audit.heads)} heads and "
+    else:
+        lead += " and "
     numbers = f"(ECE {percent(head.ece)}, noise floor {percent(head.noise_floor)})"
     if at_floor(head):
         return f"{lead}is calibrated within sampling noise {numbers}."
@@ -208,42 +210,3 @@ def fit_groups(audit: Audit) -> list[list[str]]:
     points = audit.network.fit_map if audit.network else ()
     groups = Counter(point.group for point in points)
     return [[name, count(n), percent(n / len(points))] for name, n in groups.most_common()]
-
-
-def limits(audit: Audit) -> list[str]:
-    """What this report cannot tell, for the sections it has."""
-    lines = [
-        "Confidence is closed-set: it compares the known classes with one another and cannot say "
-        "that an input belongs to none of them. That is what the verdict unfamiliar is for.",
-        "Neighbors are evidence, not causes. They explain the neighbor head exactly, and the "
-        "effects of labels are exact for it; a linear part or a softmax head may decide otherwise"
-        + (
-            f" (the two agree on {percent(audit.agreement)} of the rows)."
-            if audit.agreement is not None
-            else "."
-        ),
-        "Labels that a model has memorized, or that are wrong for a whole class at once, agree "
-        "with their neighbors and stay unseen. No flag means no contradiction was found.",
-    ]
-    if audit.risk_coverage is not None:
-        lines.append(
-            "The bound on the threshold holds for data drawn like the calibration rows. It says "
-            "nothing about inputs from elsewhere or about later drift."
-        )
-    if audit.unknowns is not None:
-        lines.append(
-            "Hit rates on foreign rows are those of one foreign set. Others may look more, or "
-            "less, like the support."
-        )
-    else:
-        lines.append("Whether unknown inputs would be caught was not tested; see Not checked.")
-    if audit.network is not None:
-        lines.append(
-            "Similarity in the network's view has no fixed zero: only ranks can be compared, so "
-            "percentiles are shown, not counts of neighbors."
-        )
-    if audit.stress:
-        lines.append("A model that survives these attacks may fall to others.")
-    if audit.map is not None:
-        lines.append("Distances on the map are not the distances that vote.")
-    return lines

@@ -133,17 +133,15 @@ def review_action(audit: Audit) -> Action | None:
     if audit.labels.effects:
         last = audit.labels.effects[-1]
         which = "top suggestion" if last.top == 1 else f"top {count(last.top)} suggestions"
-        effect = f"Accepting the {which} changes {plural(last.changed, 'prediction')}"
+        effect = f"Accepting the {which} unseen changes {plural(last.changed, 'prediction')}"
         if last.accuracy_before is not None and last.accuracy_after is not None:
             titles = {head.name: head.title for head in audit.heads}
             effect += (
-                f": accuracy of {titles.get(last.head, 'the neighbor head')} "
-                f"{percent(last.accuracy_before)} → {percent(last.accuracy_after)}"
+                f" ({count(last.fixed)} fixed, {count(last.broken)} broken): accuracy of "
+                f"{titles.get(last.head, 'the neighbor head')} {percent(last.accuracy_before)} → "
+                f"{percent(last.accuracy_after)}"
             )
-            fixed, broken = last.fixed or 0, last.broken or 0
-            if broken - fixed > 2 * (broken + fixed) ** 0.5:  # beyond what a coin would give
-                effect += "; look at each before you accept it"
-        effect += "."
+        effect += "; look at each first." if (last.broken or 0) > (last.fixed or 0) else "."
     command = f"{audit.provenance.command} --apply decisions.csv"
     command = command if command.startswith("vicinal audit") else ""
     title = f"Review {plural(audit.suspect_count or 0, 'label')}"

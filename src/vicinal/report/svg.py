@@ -104,18 +104,11 @@ class Plot:
     def bar(self, x: Pair, y: Pair, kind: str = "", gap: float = 1.0) -> None:
         left, right = self.sx(x[0]) + gap, self.sx(x[1]) - gap
         low, high = self.sy(y[0]), self.sy(y[1])
-        self.add(
-            Markup('<rect class="bar {}" x="{}" y="{}" width="{}" height="{}"/>').format(
-                kind,
-                round(left, 2),
-                round(min(low, high), 2),
-                round(max(right - left, 0.5), 2),
-                round(max(abs(low - high), 0), 2),
-            )
-        )
+        size = (max(right - left, 0.5), abs(low - high))
+        self.swatch((left, min(low, high)), size, f"bar {kind}")
 
     def swatch(self, corner: Pair, size: Pair, kind: str) -> None:
-        """A rectangle in sheet units, for a scale."""
+        """A rectangle in sheet units."""
         numbers = [round(v, 2) for v in (*corner, *size)]
         self.add(
             Markup('<rect class="{}" x="{}" y="{}" width="{}" height="{}"/>').format(kind, *numbers)
@@ -133,21 +126,13 @@ class Plot:
 
     def clickable(self, x: Pair, pick: str, description: str, y: Pair | None = None) -> None:
         """An invisible field over ``x`` (and ``y``) that filters the gallery when it is clicked."""
-        low, high = self.y if y is None else y
-        self.add(
-            Markup(
-                '<rect class="hot" tabindex="0" role="button" data-pick="{}" aria-label="{}" '
-                'x="{}" y="{}" width="{}" height="{}"><title>{}</title></rect>'
-            ).format(
-                pick,
-                description,
-                self.sx(x[0]),
-                self.sy(high),
-                round(self.sx(x[1]) - self.sx(x[0]), 2),
-                round(self.sy(low) - self.sy(high), 2),
-                description,
-            )
+        (left, right), (base, top) = map(self.sx, x), map(self.sy, y or self.y)
+        field = Markup(
+            '<rect class="hot" tabindex="0" role="button" data-pick="{}" aria-label="{}" '
+            'x="{}" y="{}" width="{}" height="{}"><title>{}</title></rect>'
         )
+        box = (left, top, round(right - left, 2), round(base - top, 2))
+        self.add(field.format(pick, description, *box, description))
 
     def draw(self, description: str, kind: str = "") -> Markup:
         """The SVG, named ``description`` for those who do not see it."""

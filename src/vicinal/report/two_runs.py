@@ -90,14 +90,14 @@ def gate_words(gate: Gate, record: Comparison) -> str:
     if match is None:
         return ""
     name, sign, signed_limit, limit, share = match.groups()
-    titles = {delta.name: delta.title for delta in record.deltas}
-    what = titles.get(name, name)
-    bound = f"{signed_limit}{limit}".replace("-", "−") + (" %" if share else "")
-    over = "more than" if ">" in sign else "less than"
-    asked = f"{what} may not {'change by' if signed_limit else 'be'} {over} {bound}"
+    what = {delta.name: delta.title for delta in record.deltas}.get(name, name)
+    limit += " %" if share else ""
     if signed_limit + sign[0] in ("-<", "+>"):  # what gates are written for
         way = "fall" if signed_limit == "-" else "rise"
-        asked = f"{what} may not {way} by more than {limit}{' %' if share else ''}"
+        asked = f"{what} may not {way} by more than {limit}"
+    else:
+        over, way = "more" if ">" in sign else "less", "change by" if signed_limit else "be"
+        asked = f"{what} may not {way} {over} than {signed_limit.replace('-', '−')}{limit}"
     if gate.value is None:
         return f"{asked}; it could not be measured"
     found = f"{abs(gate.value) if signed_limit else gate.value:.4g}".replace("-", "−")
@@ -151,7 +151,9 @@ def intervals(
     shown = [(d, t) for d, t in zip(deltas, titles, strict=True) if d.low is not None]
     if not shown:
         return Markup("")
-    reach = max(max(abs(d.low or 0), abs(d.high or 0)) for d, _ in shown) * 1.15 or 0.01
+    ends = sorted(max(abs(d.low or 0), abs(d.high or 0)) for d, _ in shown)
+    usual = next((end for end in ends[(len(ends) - 1) // 2 :] if end), 0.01)
+    reach = 1.15 * min(max(ends[-1], 0.01), 6 * usual)  # one wide interval shall not hide the rest
     step, left = 34 if len(shown) < 6 else 24, 16 + 6 * max(min(len(t), 32) for _, t in shown)
     height = 44 + step * len(shown)
     plot = Plot((-reach, reach), (0, len(shown)), 440, height, left, 16, 6, 38)
@@ -159,9 +161,11 @@ def intervals(
     for i, (delta, title) in enumerate(shown):
         y = len(shown) - i - 0.5
         kind = "main" if delta.finding == "no evidence" else delta.finding
-        low, high = delta.low or 0.0, delta.high or 0.0
+        low, high, value = (
+            max(-reach, min(reach, end or 0.0)) for end in (delta.low, delta.high, delta.delta)
+        )
         plot.text(left - 8, plot.sy(y) + 4, short(title, 32), "tick end")
         plot.segment((plot.sx(low), plot.sy(y)), (plot.sx(high), plot.sy(y)), "whisker")
-        plot.dot(delta.delta or 0.0, y, kind, 4.5)
+        plot.dot(value, y, kind, 4.5)
     plot.bottom_axis(ticks(-reach, reach, 6), lambda v: form(v).replace("-", "−"), axis)
     return plot.draw("Differences with intervals", "wide")

@@ -89,7 +89,7 @@ function startFitMap() {
     const corners = [['isolated', 0, 0, 'left'], ['well fitted', 1, 0, 'right'], ['memorized', 0, 1, 'left'], ['ambiguous', 1, 1, 'right']];
     const draw = scatter(fit, { x: D.fit.x, y: D.fit.y, verdict: (i) => (place(i) === undefined ? 0 : c.verdict[place(i)]),
       labels: corners,
-      across: 'percentile of N_S: how crowded',
+      across: 'crowding, percentile of N_S',
       up: 'variance of the labels around',
       open: (i) => {
         const n = D.fit.query ? -1 : D.suspects.findIndex((s) => s.row === D.fit.row[i]);

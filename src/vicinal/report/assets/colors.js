@@ -24,6 +24,47 @@ function colorings() {
   return found;
 }
 
+// Where each class has most of its support rows: the fullest cell of a coarse grid, the largest class first.
+const MOST_NAMES = 60;
+function classPlaces(form) {
+  const cells = 14;
+  const [x, y, of] = form.support_x.length ? [form.support_x, form.support_y, P.support.label] : [form.x, form.y, P.predicted];
+  const most = Math.max(1, ...[x, y].map((values) => values.reduce((a, b) => Math.max(a, b), 1)));
+  const found = D.classes.map(() => new Map());
+  const count = D.classes.map(() => 0);
+  for (let s = 0; s < x.length; s += 1) {
+    if (of[s] < 0) continue;
+    const key = Math.floor(x[s] / most * cells) * 99 + Math.floor(y[s] / most * cells);
+    const cell = found[of[s]].get(key) ?? [0, 0, 0];
+    found[of[s]].set(key, [cell[0] + 1, cell[1] + x[s], cell[2] + y[s]]);
+    count[of[s]] += 1;
+  }
+  const places = found.map((grid, code) => [code, [...grid.values()].sort((a, b) => b[0] - a[0])[0]]).filter(([, cell]) => cell);
+  return places.sort((a, b) => count[b[0]] - count[a[0]]).slice(0, MOST_NAMES).map(([code, [n, sx, sy]]) => ({ text: clip(D.classes[code], 18), x: sx / n, y: sy / n }));
+}
+
+// Names over the points, each with a halo; one that would lie on another is moved up or down, or left out.
+function drawNames(pen, places, px, py, width, height, color) {
+  const taken = [];
+  pen.font = `600 13px ${getComputedStyle(document.body).fontFamily}`;
+  pen.textAlign = 'center';
+  pen.lineWidth = 3.5;
+  pen.lineJoin = 'round';
+  for (const { text, x, y } of places) {
+    const half = pen.measureText(text).width / 2 + 3;
+    const at = Math.max(half + 2, Math.min(width - half - 2, px(x)));
+    if (px(x) < 0 || px(x) > width || py(y) < 0 || py(y) > height) continue;
+    const spot = [0, -15, 15, -30, 30].map((by) => py(y) + 4 + by).find((v) => v > 12 && v < height - 4 && !taken.some(([a, b, h]) => Math.abs(a - at) < h + half && Math.abs(b - v) < 14));
+    if (spot === undefined) continue;
+    taken.push([at, spot, half]);
+    pen.strokeStyle = color('sheet');
+    pen.strokeText(text, at, spot);
+    pen.fillStyle = color('ink');
+    pen.fillText(text, at, spot);
+  }
+  return taken.length;
+}
+
 function paletteOf(style) {
   const known = new Map();
   return (key) => {

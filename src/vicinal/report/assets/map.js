@@ -15,11 +15,15 @@ function startMap() {
   let waiting = 0;
   let moving = 0;
   let span = [0, 0];
+  let names = [];
 
   const measure = () => {
+    canvas.style.height = '';
     ({ clientWidth: width, clientHeight: height } = canvas);
     const top = (a, b) => { let most = 1; for (const v of a) if (v > most) most = v; for (const v of b) if (v > most) most = v; return most; };
     span = [top(form.x, form.support_x), top(form.y, form.support_y)];
+    const room = Math.max(320, (width - 28) * span[1] / span[0] + 28); // a flat map needs no tall sheet
+    if (height > room + 1) { canvas.style.height = `${Math.round(room)}px`; height = canvas.clientHeight; }
     scale = Math.min((width - 28) / span[0], (height - 28) / span[1]);
   };
   const px = (v) => (v - span[0] / 2) * scale * view.zoom + width / 2 + view.x;
@@ -80,6 +84,7 @@ function startMap() {
       pen.globalAlpha = 1;
     }
     if (by === forms.suspect) { pen.fillStyle = color('contested'); suspects.forEach((is, s) => { if (is) shape(pen, 1, px(form.support_x[s]), py(form.support_y[s]), 4); }); }
+    canvas.dataset.names = state.names === '0' ? 0 : drawNames(pen, names, px, py, width, height, color);
     pen.strokeStyle = color('ink');
     pen.lineWidth = 2.2;
     const open = state.case === '' ? -1 : +state.case;
@@ -216,6 +221,7 @@ function startMap() {
   $('#map-out').onclick = () => zoomAt(width / 2, height / 2, 1 / 1.6);
   $('#map-home').onclick = home;
   $('#map-lasso').onclick = (event) => { const on = event.currentTarget.getAttribute('aria-pressed') !== 'true'; event.currentTarget.setAttribute('aria-pressed', String(on)); canvas.classList.toggle('lasso', on); };
+  $('#map-names').onchange = (event) => update({ names: event.target.checked ? '' : '0' });
   $('#map-behind').onchange = (event) => update({ behind: event.target.checked ? '' : '0' });
 
   function settle() {
@@ -225,6 +231,8 @@ function startMap() {
     if ($('#map-other')) $('#map-other').hidden = form !== P.maps[0];
     $('#map-color').value = forms[state.color] ? state.color : 'verdict';
     $('#map-behind').checked = state.behind !== '0';
+    $('#map-names').checked = state.names !== '0';
+    names = classPlaces(form);
     if ($('#map-form')) $('#map-form').value = state.map;
     measure();
     drawLegend(forms[state.color] ?? forms.verdict);

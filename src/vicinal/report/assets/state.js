@@ -1,6 +1,6 @@
 // ---- state: what is filtered, sorted and open. It lives in the URL's hash, so a case can be linked.
 
-const EMPTY = { verdict: '', class: '', errors: '', q: '', sort: 'doubt', conf: '', cred: '', near: '', crowd: '', pair: '', rows: '', case: '', suspect: '', support: '', view: '', at: '', color: '', map: '', behind: '', target: '' };
+const EMPTY = { verdict: '', class: '', errors: '', q: '', sort: 'doubt', conf: '', cred: '', near: '', crowd: '', pair: '', rows: '', case: '', suspect: '', support: '', view: '', at: '', color: '', map: '', behind: '', names: '', target: '' };
 const FILTERS = ['verdict', 'class', 'errors', 'q', 'conf', 'cred', 'near', 'crowd', 'pair', 'rows'];
 const state = { ...EMPTY };
 const watchers = [];

@@ -22,7 +22,7 @@ function startThreshold() {
     const rows = [['coverage', percent(curve.coverage[i])], ['accuracy', percent(curve.accuracy[i])], ['accepted', whole(D.total - away)], ['lower bound', percent(curve.lower[i])]];
     $('#threshold-away').replaceChildren(el('span', { class: 'quiet', text: 'turned away ' }, el('b', { text: whole(away) })),
       ...VERDICTS.flatMap((verdict, v) => (curve.rejected[i][v] ? [el('span', { class: 'quiet', title: verdict }, mark(v), ` ${verdict} `, el('b', { text: whole(curve.rejected[i][v]) }))] : [])),
-      ...stillAway(curve.rejected[i]), ...atThreshold(curve.threshold[i]));
+      ...stillAway(curve.rejected[i], curve.threshold[i]), ...atThreshold(curve.threshold[i]));
     $('#threshold-facts').replaceChildren(...rows.map(([key, value]) => el('div', {}, el('dt', { text: key }), el('dd', { text: value }))));
   }
   slider.oninput = () => show(+slider.value);
@@ -49,9 +49,12 @@ function startThreshold() {
 }
 
 // Confidence alone does not make a row supported: what the saved head turns away all the same.
-function stillAway(rejected) {
+function stillAway(rejected, least) {
   const left = VERDICTS.map((verdict, v) => [P.judged.filter((of) => of === v).length - rejected[v], verdict]);
+  const contested = VERDICTS.indexOf('contested');
+  const split = P.doubted.filter((r) => P.judged[r] === contested && P.confidence[r] / 10000 >= least - 5e-5).length;
   const parts = left.filter(([n, verdict]) => n && (verdict === 'unfamiliar' || verdict === 'isolated')).map(([n, verdict]) => `${whole(n)} ${verdict}`);
+  if (split) parts.splice(1, 0, `${whole(split)} contested by their neighbors`);
   return parts.length ? [el('span', { class: 'quiet still', text: `of the accepted, ${parts.join(' and ')}: left to people all the same` })] : [];
 }
 

@@ -13,20 +13,15 @@ from vicinal.report.words import count, decimal, percent, points, short
 ROW = 26
 
 
-def share(layer: Layer, value: float | None) -> float | None:
-    """Of the layer's chance level."""
-    return None if value is None or layer.chance <= 0 else value / layer.chance
-
-
-def past(layer: Layer, value: float | None) -> float:
-    """The same at a checkpoint."""
-    return 0.0 if value is None or layer.history_chance <= 0 else value / layer.history_chance
+def share(value: float | None, chance: float) -> float | None:
+    """Of the chance level of the same layer, now or at a checkpoint."""
+    return None if value is None or chance <= 0 else value / chance
 
 
 def layers(record: tuple[Layer, ...]) -> Figure:
     """The ratio to chance of each layer, first to last, with its interval."""
-    shares = [share(layer, layer.entanglement) or 0.0 for layer in record]
-    errors = [share(layer, layer.se) or 0.0 for layer in record]
+    shares = [share(layer.entanglement, layer.chance) or 0.0 for layer in record]
+    errors = [share(layer.se, layer.chance) or 0.0 for layer in record]
     most = max(a + 2 * e for a, e in zip(shares, errors, strict=True)) * 1.12
     most = 1.05 if most > 0.5 else max(most, 0.01)  # chance itself is shown where it is near
     edge = 16 + 7.8 * max(len(short(layer.name, 26)) for layer in record)
@@ -54,8 +49,8 @@ def layers(record: tuple[Layer, ...]) -> Figure:
         ("layer", "share of chance", "±", "entanglement", "±", "chance", "T", "distance", "n"),
         [
             [
-                *(layer.name, percent(share(layer, layer.entanglement))),
-                *(percent(share(layer, layer.se)), decimal(layer.entanglement, 4)),
+                *(layer.name, percent(share(layer.entanglement, layer.chance))),
+                *(percent(share(layer.se, layer.chance)), decimal(layer.entanglement, 4)),
                 *(decimal(layer.se, 4), decimal(layer.chance, 3)),
                 "∞" if layer.temperature is None else f"{layer.temperature:.3g}",
                 *(layer.metric, count(layer.n)),
@@ -72,8 +67,8 @@ def layer_history(record: tuple[Layer, ...]) -> Figure | None:
         return None
     first = min(layer.steps[0] for layer in logged)
     last = max(layer.steps[-1] for layer in logged)
-    paths = [[(s, past(layer, v)) for s, v in zip(layer.steps, layer.history, strict=True)]
-             for layer in logged]  # fmt: skip
+    shares = [[share(v, layer.history_chance) or 0.0 for v in layer.history] for layer in logged]
+    paths = [[*zip(layer.steps, s, strict=True)] for layer, s in zip(logged, shares, strict=True)]
     most = max(v for path in paths for _, v in path) * 1.1 or 0.01
     plot = Plot((first, last), (0, most), 540, 270, 44, 140, 26, 40)
     plot.left_axis(ticks(0, most), lambda v: points(v, 1 if most < 0.05 else 0), "% of chance")
@@ -93,7 +88,10 @@ def layer_history(record: tuple[Layer, ...]) -> Figure | None:
         plot.draw("Entanglement per layer over checkpoints", "wide"),
         ("layer", "checkpoint", "share of chance", "±", "entanglement"),
         [
-            [layer.name, count(s), percent(past(layer, v)), percent(past(layer, e)), decimal(v, 4)]
+            [
+                *(layer.name, count(s), percent(share(v, layer.history_chance))),
+                *(percent(share(e, layer.history_chance)), decimal(v, 4)),
+            ]
             for layer in logged
             for s, v, e in zip(layer.steps, layer.history, layer.history_se, strict=True)
         ],

@@ -15,9 +15,7 @@ LEFT, RIGHT = 96, 86
 def name_of(row: StressRow) -> str:
     """As the page prints it: "fog, severity 3"."""
     title = {"fgsm": "FGSM"}.get(row.name, row.name.replace("_", " "))
-    if row.level is None:
-        return title
-    return f"{title}, {level_of(row)}"
+    return title if row.level is None else f"{title}, {level_of(row)}"
 
 
 def level_of(row: StressRow) -> str:
@@ -71,12 +69,9 @@ def _bar(plot: Plot, row: StressRow, top: float) -> None:
         if share > 0:
             plot.bar((at, at + share), span, f"stack-{verdict}", 0.3)
         at += share
-    middle = sum(span) / 2
-    for end, kind in ((-2 * row.accuracy_se, "whisker"), (2 * row.accuracy_se, "whisker")):
-        edge = min(max(row.accuracy + end, 0.0), 1.0)
-        plot.segment(
-            (plot.sx(row.accuracy), plot.sy(middle)), (plot.sx(edge), plot.sy(middle)), kind
-        )
+    middle, error = sum(span) / 2, 2 * row.accuracy_se
+    ends = plot.sx(max(row.accuracy - error, 0.0)), plot.sx(min(row.accuracy + error, 1.0))
+    plot.segment((ends[0], plot.sy(middle)), (ends[1], plot.sy(middle)), "whisker")
     plot.dot(row.accuracy, middle, "chosen", 4)
     plot.text(plot.width - RIGHT + 8, top + ROW - 4, percent(row.wrong_supported), "tick")
 

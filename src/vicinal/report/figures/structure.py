@@ -64,7 +64,7 @@ def _cell(plot: Plot, at: tuple[int, int], share: float, shade: int, roomy: bool
     x, y = at
     plot.bar((x, x + 1), (y, y + 1), f"heat{shade}", 0.5)
     if roomy and share >= 0.001:
-        ink = "middle light" if shade >= 6 else "middle ink"
+        ink = "middle light" if shade >= 7 else "middle ink"
         plot.text(plot.sx(x + 0.5), plot.sy(y + 0.5) + 4, heat_value(share), ink)
 
 
@@ -154,7 +154,9 @@ def histogram(
         if pick and value:
             description = f"{count(value)} rows from {span[0]:.3g} to {span[1]:.3g}: show them"
             plot.clickable(span, f"{pick}={span[0]:g}~{span[1]:g}", description)
-    plot.bottom_axis(ticks(*plot.x), lambda v: f"{v:g}", record.name)
+    about = 5 if len(f"{ticks(*plot.x)[0]:g}") < 6 else 3  # long labels would touch
+    axis = record.name.replace("of N_S", "of crowding (N_S)")
+    plot.bottom_axis(ticks(*plot.x, about), lambda v: f"{v:g}", axis)
     rows = histogram_rows([record])
     return Figure(key, title, note, plot.draw(title), ("from", "to", "rows"), rows)
 

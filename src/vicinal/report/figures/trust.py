@@ -27,16 +27,17 @@ def risk_coverage(curve: RiskCoverage) -> Figure:
     plot.line(list(zip(curve.coverage, [max(low, v) for v in curve.accuracy], strict=True)), "main")
     plot.line(list(zip(curve.coverage, clipped, strict=True)), "bound")
     pick = curve.chosen
+    at = [*zip(curve.coverage[-1:], curve.accuracy[-1:], strict=True)]  # where all is accepted
+    if pick is not None and pick.coverage is not None and pick.accuracy is not None:
+        at = [(pick.coverage, pick.accuracy)]
+    for coverage, accuracy in at:
+        plot.whisker(coverage, low, 1.0, "mover")
+        plot.dot(coverage, max(low, accuracy), "mover", 5)
     if pick is not None:
         plot.line([(0, pick.target), (1, pick.target)], "target")
-        y = plot.sy(pick.target) - 5
-        plot.text(plot.width - plot.right, y, f"target {level(pick.target)}", "tick end halo")
-    if pick is not None and pick.coverage is not None and pick.accuracy is not None:
-        plot.whisker(pick.coverage, low, 1.0, "mover")
-        plot.dot(pick.coverage, max(low, pick.accuracy), "mover", 5)
-    elif curve.coverage:
-        plot.whisker(curve.coverage[-1], low, 1.0, "mover")
-        plot.dot(curve.coverage[-1], max(low, curve.accuracy[-1]), "mover", 5)
+        roomy = pick.coverage is not None and pick.coverage > 0.4  # left of it no curve is below
+        x, y = plot.sx(pick.coverage or 0) - 6 if roomy else plot.sx(1), plot.sy(pick.target)
+        plot.text(x, y + (14 if roomy else -5), f"target {level(pick.target)}", "tick end halo")
     step = max(1, len(curve.threshold) // 24)
     rows = list(
         zip(curve.threshold, curve.coverage, curve.accuracy, curve.lower_bound, strict=True)
