@@ -306,10 +306,11 @@ def weighted_knn(neighbors, labels, num_classes, weights):
 # ---------------------------------------- confidence: trust score, DkNN, conformal
 
 
-def blend(near, line, prior, a, b, background):
+def blend(near, line, prior, a, b, background, odds=0.0):
     """NED's and a linear head's probabilities of one row as one, over a background of prior."""
-    above = [(1 - background) * p + background * q for p, q in zip(near, prior, strict=True)]
-    scores = [float(p) ** a * float(q) ** b for p, q in zip(above, line, strict=True)]
+    rows = zip(near, prior, strict=True)
+    above = [float((1 - background) * p + background * q) for p, q in rows]
+    scores = [p**a / (1 - p) ** odds * float(q) ** b for p, q in zip(above, line, strict=True)]
     shares = [score / sum(scores) for score in scores]
     mixed = zip(shares, prior, strict=True)
     return [(1 - background) * p + background * float(q) for p, q in mixed]

@@ -69,10 +69,11 @@ def heads_table(record: dict[str, Any]) -> list[str]:
         )
     count = len(places)
     won = sum(place != "behind" for place in places)
+    but = f" (not on {', '.join(loud)})" if loud else ""
     said = (
         f"Of {count} sets the recommended head is best or within one standard error of the best on "
         f"{won} ({100 * won / count:.0f} %); its ECE is within 1.3 × its floor on "
-        f"{count - len(loud)} (not on {', '.join(loud) or 'none'}); NED alone is at most 10 % "
+        f"{count - len(loud)}{but}; NED alone is at most 10 % "
         f"behind logistic regression with temperature on {near}. "
         f"In the space that was fitted NED is behind NED on raw rows, by more than a standard "
         f"error, on {', '.join(worse) or 'none'}. Splits as the table says: half of the rows vote "
@@ -116,7 +117,8 @@ def fresh_table(record: dict[str, Any]) -> list[str]:
     return [
         "## Sets that nothing was chosen on\n",
         f"Made for this table alone, from packages and the data folder, after everything was "
-        f"chosen: the recommended head is best or within one standard error of the best on {won} "
+        "chosen but the weight of votes as odds, which was chosen without them: "
+        f"the recommended head is best or within one standard error of the best on {won} "
         f"of {len(places)}, its ECE within 1.3 × its floor on {quiet}, NED alone at most 10 % "
         f"behind logistic regression with temperature on {near}. Rivals choose penalty and scaling "
         "by cross-validation on the support, temperature and k on the tuning rows. Wrong labels: "
@@ -145,7 +147,9 @@ def labels_table(record: dict[str, Any]) -> list[str]:
     said = (
         f"Average precision is above cleanlab's in {wins['ap']} of {len(lines)} cases, F1 in "
         f"{wins['f1']}. Draws in brackets; cleanlab is given out-of-fold probabilities of a "
-        "logistic regression on unit rows with its penalty chosen by cross-validation.\n"
+        "logistic regression on unit rows with its penalty chosen by cross-validation. Measured "
+        "before votes could count by their odds, which in the 84 cases above gain 0.003 ± 0.001 "
+        "in average precision and 0.001 in F1.\n"
     )
     return [
         "## Wrong labels\n",

@@ -408,10 +408,13 @@ def test_what_is_no_pair_of_rows_and_labels_is_a_sentence(given):
 
 def forged_blends():
     """Facts and tensors that no head with a linear part was saved with."""
-    for name, odd in (("weights", "x"), ("weights", {"a": 1}), ("weights", [1, 2, 3])):
+    for name, odd in (("weights", "x"), ("weights", {"a": 1}), ("weights", [1, 2, 3, 4])):
         yield lambda t, f, n=name, v=odd: f["blend_options"].update({n: v})
     for odd in ("x", [0.5], 1.5):
         yield lambda t, f, v=odd: f["blend_options"].update(background=v)
+    yield lambda t, f: t.update(blend=t["blend"][:2])
+    yield lambda t, f: t.update(blend=torch.cat([t["blend"], t["blend"][:1]]))
+    yield lambda t, f: t.update(blend=t["blend"] - torch.tensor([0, 0, 0, 9.0]))
     yield lambda t, f: t.update(blend_log_prior=-t["blend_log_prior"])
     yield lambda t, f: t.update(blend_log_prior=t["blend_log_prior"].bool())
     yield lambda t, f: f["options"].update(prior=None)

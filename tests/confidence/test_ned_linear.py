@@ -11,7 +11,7 @@ from torch.testing import assert_close
 import vicinal
 from reference import blend as plain_blend
 from vicinal.checks import InputError
-from vicinal.confidence import LinearClassifier, NEDClassifier, NEDLinear
+from vicinal.confidence import LinearClassifier, NEDClassifier, NEDLinear, bundle
 from vicinal.confidence.blend import Blend, blended_log_probs, fit_blend, linear_share
 
 NED = NEDClassifier(k=15, sharpness="fit", background="fit")
@@ -36,7 +36,8 @@ def test_the_blend_is_the_loop(rng):
     near, line = shares(rng)
     near[0, 1] = -math.inf
     prior = torch.tensor([0.5, 0.3, 0.2]).double()
-    for blend in (Blend(0.7, 0.4, 0.05), Blend(1.3, 0.0, 0.0), Blend(0.0, 2.0, 0.1)):
+    for blend in (Blend(0.7, 0.4, 0.05), Blend(1.3, 0.0, 0.0), Blend(0.0, 2.0, 0.1),
+                  Blend(0.6, 0.3, 0.02, 0.8), Blend(0.0, 0.3, 0.0, 1.0)):  # fmt: skip
         ours = blended_log_probs(near, line, prior.log(), blend).exp()
         for i, row in enumerate(ours):
             plain = plain_blend(near[i].exp(), line[i].exp(), prior, *blend)
@@ -68,15 +69,33 @@ def test_the_fit_is_a_minimum_of_the_penalized_loss(cloud):
     counts = torch.bincount(y) + 1 / 3 - torch.eye(3)[y]
     prior = (counts / counts.sum(1, keepdim=True)).double().log()
 
-    def loss(a, b, eps):
+    def loss(a, b, eps, odds):
         off = (a - 0.5) ** 2 + (b - 0.5) ** 2 + (math.log(eps / (1 - eps)) + 6) ** 2
-        log_p = blended_log_probs(near, line, prior, Blend(a, b, eps))
-        return off / (2 * len(y)) + log_loss(log_p, y)
+        log_p = blended_log_probs(near, line, prior, Blend(a, b, eps, odds))
+        return (off + 16 * odds**2) / (2 * len(y)) + log_loss(log_p, y)
 
     best = head.blend_
     for change in ((1.05, 1, 1), (1, 1.05, 1), (0.95, 1, 1), (1, 0.95, 1), (1, 1, 1.3)):
-        other = [v * factor for v, factor in zip(best, change, strict=True)]
-        assert loss(*best) <= loss(*other)
+        other = [v * factor for v, factor in zip(best[:3], change, strict=True)]
+        assert loss(*best) <= loss(*other, best.odds)
+    for odds in (best.odds + 0.05, max(best.odds - 0.05, 0)):
+        assert loss(*best) <= loss(*best[:3], odds)
+
+
+def test_votes_that_are_less_true_split_than_one_sided_count_as_odds(rng):
+    true = torch.rand(4000, 1, generator=rng).double() * 6 - 3  # log odds of the first class
+    codes = (torch.rand(4000, generator=rng) > true[:, 0].sigmoid()).long()
+    log_true = torch.cat([true / 2, -true / 2], 1).log_softmax(1)
+    even = torch.full_like(log_true, math.log(0.5))
+    right = fit_blend(log_true, even, codes)
+    assert right.odds < 0.1
+    # Shares whose odds, not they themselves, say how often a class comes true; three classes.
+    p = torch.rand(4000, 3, generator=rng).double().clamp_min(1e-3).log().neg() ** 1.5
+    p = p / p.sum(1, keepdim=True)
+    truth = (p / (1 - p)) / (p / (1 - p)).sum(1, keepdim=True)
+    codes = torch.multinomial(truth, 1, generator=rng)[:, 0]
+    odd = fit_blend(p.log(), torch.full_like(p, math.log(1 / 3)), codes)
+    assert odd.odds > 0.3
 
 
 @pytest.mark.parametrize("data", [load_digits, load_breast_cancer])
@@ -142,6 +161,9 @@ def test_the_linear_share_is_its_part_of_the_lead():
     share = linear_share(near, line, even, Blend(2.0, 1.0, 0.0), torch.tensor([0]))
     by_near, by_line = 2 * math.log(0.7 / 0.2), math.log(0.5 / 0.4)
     assert float(share) == pytest.approx(by_line / (by_near + by_line))
+    share = linear_share(near, line, even, Blend(2.0, 1.0, 0.0, 0.5), torch.tensor([0]))
+    by_near += 0.5 * math.log((1 - 0.2) / (1 - 0.7))
+    assert float(share) == pytest.approx(by_line / (by_near + by_line))
 
 
 def test_equal_classes_share_the_lead_by_weight():
@@ -182,6 +204,14 @@ def test_it_comes_back_from_its_file_as_it_was(cloud, tmp_path):
     assert isinstance(again, NEDLinear)
     assert_close(again.predict_log_proba(new), head.predict_log_proba(new), rtol=0, atol=0)
     assert again.blend_ == head.blend_
+    odds = NEDLinear(weights=(0.6, 0.5, 0.4), background=0.01).fit_parts(head.ned_, head.linear_)
+    kept = vicinal.load(odds.save(tmp_path / "odds.vic"))
+    assert kept.blend_ == Blend(0.6, 0.5, 0.01, 0.4)
+    assert_close(kept.predict_proba(new), odds.predict_proba(new), rtol=0, atol=0)
+    kind, tensors, facts = bundle.read(tmp_path / "odds.vic")
+    tensors["blend"] = tensors["blend"][:3].clone()  # as files of before had it
+    bundle.write(tmp_path / "before.vic", kind, tensors, facts)
+    assert vicinal.load(tmp_path / "before.vic").blend_ == Blend(0.6, 0.5, 0.01)
     assert again.judge(new).neighbors.tolist() == head.judge(new).neighbors.tolist()
     alone = vicinal.load(head.linear_.save(tmp_path / "linear.vic"))
     theirs = head.linear_.predict_log_proba(new)
@@ -191,9 +221,10 @@ def test_it_comes_back_from_its_file_as_it_was(cloud, tmp_path):
 def test_the_module_says_the_same_and_has_exact_gradients(cloud):
     x, y, new = cloud
     head = NEDLinear(NED).fit(x, y)
-    module = head.module()
-    assert_close(module(new), head.predict_log_proba(new))
-    assert torch.autograd.gradcheck(module, new[:3].clone().requires_grad_(), atol=1e-6)
+    odds = NEDLinear(weights=(0.6, 0.5, 0.4), background=0.01).fit_parts(head.ned_, head.linear_)
+    for module, said in ((h.module(), h.predict_log_proba(new)) for h in (head, odds)):
+        assert_close(module(new), said)
+        assert torch.autograd.gradcheck(module, new[:3].clone().requires_grad_(), atol=1e-6)
 
 
 def test_parts_fitted_before_give_the_same_head(cloud):

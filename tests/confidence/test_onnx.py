@@ -71,7 +71,12 @@ def test_a_head_exports_its_ned_and_names_its_classes(cloud, tmp_path):
 
 
 @pytest.mark.parametrize(
-    "blend", [{"weights": (0.7, 0.6)}, {"weights": (0.0, 1.0), "background": 0.0}]
+    "blend",
+    [
+        {"weights": (0.7, 0.6)},
+        {"weights": (0.0, 1.0), "background": 0.0},
+        {"weights": (0.6, 0.5, 0.8), "background": 0.004},
+    ],
 )
 def test_a_head_with_a_linear_part_exports_what_both_say(cloud, tmp_path, blend):
     x, y, queries = cloud

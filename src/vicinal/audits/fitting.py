@@ -189,4 +189,4 @@ def numbers(name: str, answer: Answer) -> int:
     widths = answer.parameters[0].log_bandwidths
     neighbors = 3 + (0 if widths is None else len(widths) + 1)
     fitted = {"ned": 1, "ned_fitted": neighbors, "logistic": 0, "logistic_scaled": 1}
-    return fitted.get(name, neighbors + 3)
+    return fitted.get(name, neighbors + 4)

@@ -259,7 +259,7 @@ def ned_linear(task: Task, title: str) -> Answer:
 
 
 def blend_of(task: Task, fold: Fold, parameters: NEDParameters) -> Blend:
-    """The weights of both parts that the fold's rows want; three numbers need no more of them."""
+    """The weights of both parts that the fold's rows want; four numbers need no more of them."""
     n, count = len(fold.evidence), task.num_classes
     rows = torch.linspace(0, n - 1, min(n, max(MAX_ROWS, 20 * count))).long()
     some = fold.evidence.rows(rows)

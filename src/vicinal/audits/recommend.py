@@ -115,8 +115,8 @@ def kept_blend(facts: Facts) -> NEDLinear:
         blend = Blend(0.0, logistic_weight(task, fold, facts.shown == "logistic_scaled"), 0.0)
     linear = facts.linear.head
     linear.classes_ = facts.sets.classes  # it was fitted to their codes
-    head = NEDLinear(weights=(blend.neighbors, blend.linear), background=blend.background)
-    return head.fit_parts(facts.ned, linear)
+    a, b, background, odds = blend
+    return NEDLinear(weights=(a, b, odds), background=background).fit_parts(facts.ned, linear)
 
 
 def recommendation_of(facts: Facts) -> Recommendation:
@@ -125,7 +125,7 @@ def recommendation_of(facts: Facts) -> Recommendation:
     share = None if answer.linear_share is None else float(answer.linear_share.mean())
     weights: tuple[float, ...] = ()
     if isinstance(facts.kept, NEDLinear):
-        weights = (facts.kept.blend_.neighbors, facts.kept.blend_.linear)
+        weights = facts.kept.weights
     return Recommendation(
         head=choice.head,
         best=choice.best,
@@ -143,12 +143,9 @@ def _why(facts: Facts, choice: Choice) -> list[str]:
     best, head, kept = (title.get(name, name) for name in (choice.best, choice.head, choice.kept))
     score = facts.scored.get(choice.best)
     if choice.gap is None or score is None or score.nll is None:
-        rest = (
-            "."
-            if choice.gap is None
-            else f", chosen on rows it was fitted on: {facts.fitting.how}."
-        )
-        return [f"No head could be scored on the query: {kept} is kept{rest}"]
+        how = f", chosen on rows it was fitted on: {facts.fitting.how}"
+        rest = "" if choice.gap is None else how
+        return [f"No head could be scored on the query: {kept} is kept{rest}."]
     lowest, rows = f"{best} has the lowest NLL, {_number(score)}", f"{choice.left_out:,}"
     lines = [f"{lowest}."]
     if choice.head != choice.best:

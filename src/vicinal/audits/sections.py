@@ -102,7 +102,7 @@ class Recommendation(Record):
     gap: float | None = None  # mean NLL of ``head`` less that of ``best``, row by row
     gap_se: float | None = None
     linear_share: float | None = None  # of the kept head's answers, in the mean
-    weights: tuple[float, ...] = ()  # of the neighbors and of the linear part in the kept head
+    weights: tuple[float, ...] = ()  # of neighbors, linear part and odds in the kept head
 
 
 @dataclass(frozen=True)

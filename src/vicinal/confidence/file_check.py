@@ -43,7 +43,7 @@ LINEAR = {
     "linear_intercept": Numbers("c", -FINITE, FINITE),
     "linear_numbers": Numbers("2", 0, FINITE),
 }
-BLEND = {"blend": Numbers("3", 0), "blend_log_prior": Numbers("c")}
+BLEND = {"blend": Numbers("b", 0), "blend_log_prior": Numbers("c")}
 NED = {
     "support?": Numbers("n w", -FINITE, FINITE),  # or the rows lie in a table
     "ids": Numbers("n", 0, kinds=_WHOLE),
@@ -149,7 +149,8 @@ def check_state(kind: str, tensors: Mapping[str, Tensor], facts: Any) -> None:
     if kind in ("ned_linear", "head_linear"):
         _check_facts(facts, BLEND_FACTS)
         _check_tensors(tensors, BLEND, sizes)
-        _need(float(tensors["blend"][2]) < 1, "the weights of its parts are odd")
+        odds = len(tensors["blend"]) in (3, 4)  # files of before have none
+        _need(odds and float(tensors["blend"][2]) < 1, "the weights of its parts are odd")
         total = float(tensors["blend_log_prior"].double().logsumexp(0))
         _need(abs(total) < 1e-3, "the prior of its blend is no distribution")
     if kind in ("head", "head_linear"):

@@ -263,11 +263,9 @@ class TrustHead(Kept):
             self.standards = measure(self.ned, None, held.target_accuracy, self._rate)
         elif held.source == "leave-one-out":
             evidence, parameters = self.ned.held_out(None), self.ned.parameters_
-            scores = held_out_scores(self.ned, evidence, self._rate)
-            familiar = Familiarity.of(scores, self._rate)
-            self.standards = standards_of(
-                evidence, parameters, held.threshold, held.target_accuracy, familiar
-            )
+            familiar = Familiarity.of(held_out_scores(self.ned, evidence, self._rate), self._rate)
+            kept = held.threshold, held.target_accuracy
+            self.standards = standards_of(evidence, parameters, *kept, familiar)
         return self
 
     @property
@@ -304,15 +302,13 @@ def _out_of_fold(ned: NEDClassifier, evidence: Evidence) -> Tensor:
 
     A threshold read off the rows that also set the parameters would promise too much.
     """
-    count, recipe = len(ned.classes_), ned.recipe_
+    count, recipe, now = len(ned.classes_), ned.recipe_, ned.parameters_
     if not recipe.names or len(evidence) < 4:
-        return ned_log_probs(evidence.neighborhood, count, ned.parameters_)
+        return ned_log_probs(evidence.neighborhood, count, now)
     half = torch.arange(len(evidence)) % 2 == 0
     out = torch.empty(len(half), count, dtype=torch.float64)
     for part in (half, ~half):
         fitted = fit_recipe(recipe, evidence.rows(~part), count, ned.n_features_in_).parameters
-        own = replace(
-            fitted, prior=ned.parameters_.prior, log_prior_shift=ned.parameters_.log_prior_shift
-        )
+        own = replace(fitted, prior=now.prior, log_prior_shift=now.log_prior_shift)
         out[part] = ned_log_probs(evidence.rows(part).neighborhood, count, own)
     return out

@@ -26,7 +26,7 @@ from vicinal.confidence.prediction import Prediction, prediction_of
 from vicinal.labels import codes_of, log_class_shares, named
 from vicinal.neighbors.neighborhood import Neighborhood
 
-MAX_ROWS = 3_000  # three numbers need no more (20 per class at least)
+MAX_ROWS = 3_000  # four numbers need no more (20 per class at least)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -53,7 +53,7 @@ class NEDLinear(Kept, ClassifierMixin, Estimator):
     ----------
     ned : an unfitted :class:`NEDClassifier`, of any space; None fits sharpness and background too.
     linear : an unfitted :class:`LinearClassifier`; None is its default.
-    weights : ``"fit"``, or the numbers (a, b).
+    weights : ``"fit"``, or the numbers (a, b), or (a, b, g).
     background : ``"fit"``, or the number ε.
 
     After ``fit``: ``ned_``, ``linear_``, the fitted parts; ``blend_``, their weights and the
@@ -105,7 +105,8 @@ class NEDLinear(Kept, ClassifierMixin, Estimator):
         self.n_features_in_ = linear.n_features_in_
         self.log_prior_ = log_class_shares(labels.codes, len(labels.classes))
         if weights is not None and background is not None:
-            self.blend_ = Blend(*weights, background)
+            a, b, odds = (*weights, 0.0)[:3]
+            self.blend_ = Blend(a, b, background, odds)
             return self
         n, enough = len(labels.codes), max(MAX_ROWS, 20 * len(labels.classes))
         rows = torch.linspace(0, n - 1, min(n, enough)).long()
@@ -255,19 +256,19 @@ class NEDLinear(Kept, ClassifierMixin, Estimator):
         log_linear = as_tensor(self.linear_.predict_log_proba(X), "X")
         return self.ned_.log_probs_of(neighborhood), log_linear.cpu()
 
-    def _given(self) -> tuple[tuple[float, float] | None, float | None]:
+    def _given(self) -> tuple[tuple[float, ...] | None, float | None]:
         """The weights and the background; None for what is to be fitted."""
         background = number_or_fit(self.background, "background", 1)
         given = self.weights
         if isinstance(given, str):
             check_choice(given, "weights", ("fit",))
             return None, background
-        pair = as_tensor(given, "weights").double()
-        if pair.shape != (2,) or not bool((pair.isfinite() & (pair >= 0)).all()):
+        found = as_tensor(given, "weights").double()
+        if found.shape not in ((2,), (3,)) or not bool((found.isfinite() & (found >= 0)).all()):
             raise InputError(
-                f"`weights` must be 'fit' or two numbers (a, b) of at least 0, got {given!r}."
+                f"`weights` must be 'fit' or numbers (a, b) or (a, b, g) from 0 on, got {given!r}."
             )
-        return (float(pair[0]), float(pair[1])), background
+        return tuple(found.tolist()), background
 
 
 class NEDLinearHead(nn.Module):

@@ -251,16 +251,12 @@ def shares_of_weight(
     >>> shares_of_weight(*one, ["a", "b", "c"], torch.tensor([2]), None)
     ['neighbors c 50 % · a 50 %']
     """
-    found, carried = (
-        [],
-        None if linear_share is None else (100 * linear_share).round().long().tolist(),
-    )
-    block = max(_ELEMENTS // max(len(names), 1), 1)
+    found, block = list[str](), max(_ELEMENTS // max(len(names), 1), 1)
+    carried = None if linear_share is None else (100 * linear_share).round().long().tolist()
     for start in range(0, len(labels), block):
         part, weight = labels[start : start + block], weights[start : start + block].double()
-        shares = torch.zeros(len(part), len(names), dtype=torch.float64).scatter_add_(
-            1, part, weight
-        )
+        none = torch.zeros(len(part), len(names), dtype=torch.float64)
+        shares = none.scatter_add_(1, part, weight)
         own = predicted[start : start + block, None]
         # The answer's own class goes first among equals.
         order = shares.scatter_add(1, own, torch.full(own.shape, 1e-6).double())
