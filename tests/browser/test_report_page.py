@@ -382,6 +382,20 @@ def test_what_the_threshold_accepts_adds_up_to_what_is_supported(visit, digits):
     assert int(box["accepted"].replace(",", "")) - left == supported
 
 
+def test_the_curve_and_its_box_follow_a_target_that_is_moved(visit, digits):
+    """The line is at the new target, and no row below its threshold is called supported."""
+    page = visit(digits[2]).page
+    before = page.locator("#risk-coverage .line.target").get_attribute("points")
+    targets = digits[0].risk_coverage.targets
+    other = next(t for t in targets if t.value and t.target < digits[0].risk_coverage.chosen.target)
+    page.click(f'[data-target="{other.target:g}"]')
+    page.wait_for_function(f"location.hash.includes('target={other.target:g}')")
+    assert page.locator("#risk-coverage .line.target").get_attribute("points") != before
+    assert page.text_content("#risk-coverage text.halo") == f"target {100 * other.target:g} %"
+    away = page.locator("#threshold-away > span").all_inner_texts()
+    assert not any("supported" in part for part in away if "accepted" not in part)
+
+
 CONTRAST = """() => {
   const lum = ([r, g, b]) => [r, g, b].map(v => v / 255)
     .map(v => v <= .04045 ? v / 12.92 : ((v + .055) / 1.055) ** 2.4)

@@ -18,11 +18,12 @@ function startThreshold() {
     $('.dot.mover', chart).setAttribute('cx', sx(curve.coverage[i]));
     $('.dot.mover', chart).setAttribute('cy', sy(curve.accuracy[i]));
     for (const end of ['x1', 'x2']) $('.whisker.mover', chart).setAttribute(end, sx(curve.coverage[i]));
-    const away = curve.rejected[i].reduce((sum, n) => sum + n, 0);
+    const turned = turnedAway(i);
+    const away = turned.reduce((sum, n) => sum + n, 0);
     const rows = [['coverage', percent(curve.coverage[i])], ['accuracy', percent(curve.accuracy[i])], ['accepted', whole(D.total - away)], ['lower bound', percent(curve.lower[i])]];
     $('#threshold-away').replaceChildren(el('span', { class: 'quiet', text: 'turned away ' }, el('b', { text: whole(away) })),
-      ...VERDICTS.flatMap((verdict, v) => (curve.rejected[i][v] ? [el('span', { class: 'quiet', title: verdict }, mark(v), ` ${verdict} `, el('b', { text: whole(curve.rejected[i][v]) }))] : [])),
-      ...stillAway(curve.rejected[i], curve.threshold[i]), ...atThreshold(curve.threshold[i]));
+      ...VERDICTS.flatMap((verdict, v) => (turned[v] ? [el('span', { class: 'quiet', title: verdict }, mark(v), ` ${verdict} `, el('b', { text: whole(turned[v]) }))] : [])),
+      ...stillAway(turned, curve.threshold[i]), ...atThreshold(curve.threshold[i]));
     $('#threshold-facts').replaceChildren(...rows.map(([key, value]) => el('div', {}, el('dt', { text: key }), el('dd', { text: value }))));
   }
   slider.oninput = () => show(+slider.value);
@@ -42,17 +43,34 @@ function startThreshold() {
     const at = picked && picked.value !== null ? nearest(curve.threshold, picked.value) : home;
     slider.value = at;
     show(at);
+    const line = $('.line.target', chart); // the target that the verdicts follow
+    const name = $('text.halo', chart);
+    if (!line || !name) return;
+    const y = sy((picked ?? { target: curve.target }).target);
+    line.setAttribute('points', `${left},${y} ${right},${y}`);
+    const roomy = curve.coverage[at] > 0.4;
+    name.setAttribute('x', roomy ? sx(curve.coverage[at]) - 6 : right);
+    name.setAttribute('y', y + (roomy ? 14 : -5));
+    name.textContent = `target ${level((picked ?? { target: curve.target }).target)}`;
   };
   watchers.push((change) => { if ('target' in change) follow(); else if (FILTERS.some((key) => key in change)) show(+slider.value); });
   startTargets();
   follow();
 }
 
+// Verdicts of the rows below a threshold: the run's own, counted in full, or those of a target that was moved.
+function turnedAway(i) {
+  if (P.verdict === P.judged) return D.curve.rejected[i];
+  const found = VERDICTS.map(() => 0);
+  P.verdict.forEach((v, r) => { if (P.confidence[r] / 10000 < D.curve.threshold[i] - 5e-5) found[v] += 1; });
+  return found;
+}
+
 // Confidence alone does not make a row supported: what the saved head turns away all the same.
 function stillAway(rejected, least) {
-  const left = VERDICTS.map((verdict, v) => [P.judged.filter((of) => of === v).length - rejected[v], verdict]);
+  const left = VERDICTS.map((verdict, v) => [P.verdict.filter((of) => of === v).length - rejected[v], verdict]);
   const contested = VERDICTS.indexOf('contested');
-  const split = P.doubted.filter((r) => P.judged[r] === contested && P.confidence[r] / 10000 >= least - 5e-5).length;
+  const split = P.doubted.filter((r) => P.verdict[r] === contested && P.confidence[r] / 10000 >= least - 5e-5).length;
   const parts = left.filter(([n, verdict]) => n && (verdict === 'unfamiliar' || verdict === 'isolated')).map(([n, verdict]) => `${whole(n)} ${verdict}`);
   if (split) parts.splice(1, 0, `${whole(split)} contested by their neighbors`);
   return parts.length ? [el('span', { class: 'quiet still', text: `of the accepted, ${parts.join(' and ')}: left to people all the same` })] : [];
