@@ -81,7 +81,7 @@ def product_log_probs(
 def _voted(log_ned: Tensor, log_prior: Tensor, blend: Blend) -> Tensor:
     """The neighbors' part of the score; a vote of 1 without a background has the odds 1/eps."""
     log_q = _above(log_ned, log_prior, blend.background)
-    against = (1 - log_q.exp()).clamp_min(torch.finfo(log_q.dtype).eps).log()
+    against = (-log_q.expm1()).clamp_min(torch.finfo(log_q.dtype).eps).log()
     parts = (blend.neighbors, log_q), (-blend.odds, against)  # exact zeros have no weight at a = 0
     some = (w * part for w, part in parts if isinstance(w, Tensor) or w != 0)
     return sum(some, torch.zeros_like(log_q))
