@@ -20,7 +20,7 @@ REACH = {  # name, methods that are called -> files, lines
     "kNN": (("vicinal.confidence", "KNNClassifier", ("fit", "predict_proba")), 15, 1268),
     "linear": (("vicinal.confidence", "LinearClassifier", ("fit", "predict_proba")), 5, 527),
     "DkNN": (("vicinal.confidence", "DeepKNN", ("fit", "calibrate", "credibility")), 11, 1106),
-    "k^C": (("vicinal.similarity", "GradientKernel", ("gram",)), 29, 3502),
+    "k^C": (("vicinal.similarity", "GradientKernel", ("gram",)), 29, 3494),
     "ECE": (("vicinal.evaluation", "expected_calibration_error"), 3, 245),
     "page": (("vicinal.report", "save_report"), 15, 1523),
     "audit": (("vicinal.audits", "audit"), 156, 19765),
