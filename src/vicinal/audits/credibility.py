@@ -65,9 +65,8 @@ def _detections(facts: Facts, others: dict[str, Pair]) -> tuple[Detection, ...]:
     """Each detector on each set; its false alarms are of ordinary query rows, out of fold."""
     ordinary, rate = ordinary_rows(facts), facts.settings.unfamiliar
     own: Pair = (facts.verdicts.credibility[ordinary], facts.verdicts.familiarity[ordinary])
-    stressed, head = facts.stressed.strongest, own
-    if stressed:
-        head = own[0], by_saved_head(facts)[ordinary]  # it judged the stressed rows
+    stressed = facts.stressed.strongest  # rows that the saved head judged
+    head = (own[0], by_saved_head(facts)[ordinary]) if stressed else own
     low = facts.standards.low_credibility
     detectors = ((f"credibility ≤ {low:g}", 0, low), (f"familiarity ≤ {rate:g}", 1, rate))
     return tuple(

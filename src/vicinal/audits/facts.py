@@ -168,7 +168,7 @@ class Facts:
     @cached_property
     def scored(self) -> dict[str, Scored]:
         """The same with the one target of all heads."""
-        return {n: s.aimed_at(self.promise.target) for n, s in self.measured.items()}
+        return {n: replace(s, target=self.promise.target) for n, s in self.measured.items()}
 
     @cached_property
     def choice(self) -> Choice:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from copy import copy
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -117,13 +116,6 @@ class Scored:
     def threshold(self) -> AcceptanceThreshold:
         """The confidence that keeps the target: verdicts, curve and saved head use this one."""
         return self.threshold_at(self.target)
-
-    def aimed_at(self, target: float) -> Scored:
-        """The same with another target; what is computed already stays."""
-        other = copy(self)
-        other.__dict__["target"] = target
-        other.__dict__.pop("threshold", None)
-        return other
 
     def threshold_at(self, target: float) -> AcceptanceThreshold:
         """The same for another target."""

@@ -199,7 +199,7 @@ def search_facts(facts: Facts) -> SearchFacts:
     worse = (own_exact - own)[chance]  # NLL row by row: found less exact
     lost = int((own.isinf() & own_exact.isfinite()).sum())
     nll, error = float(worse.mean()), float(worse.std()) / max(len(worse), 1) ** 0.5
-    ece = _ece(after, codes) - _ece(before, codes)
+    ece, was = (expected_calibration_error(p.exp(), codes) for p in (after, before))
     moved = _suspects_moved(facts, rows, after, before)
     others = facts.searching.recalls
     last = "".join(f"; {name}: {other}" for name, other in others.items())
@@ -213,20 +213,14 @@ def search_facts(facts: Facts) -> SearchFacts:
         rows=recall.rows,
         nll_moved=nll,
         nll_moved_se=error,
-        ece_moved=ece,
+        ece_moved=ece - was,
         suspects_moved=moved,
         lost=lost,
         recalls={name: other.share for name, other in others.items()},
         wanted=facts.settings.recall,
-        how=f"{title}, {recall}; NLL moved by {nll:.4f} ± {error:.4f}, ECE by {ece:.4f}, "
+        how=f"{title}, {recall}; NLL moved by {nll:.4f} ± {error:.4f}, ECE by {ece - was:.4f}, "
         f"{moved} of these rows changed sides between suspect and not{last}",
     )
-
-
-def _ece(log_probs: Tensor, codes: Tensor) -> float:
-    best = log_probs.max(1)
-    confidence = best.values.double().exp().clamp_max(1.0).numpy()
-    return float(expected_calibration_error(confidence, (best.indices == codes).numpy()))
 
 
 def _suspects_moved(facts: Facts, rows: Tensor, *answers: Tensor) -> int:
