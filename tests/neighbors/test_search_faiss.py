@@ -1,6 +1,9 @@
 """Search through faiss answers as exact search does; inverted lists say what they miss."""
 
 import builtins
+import json
+import subprocess
+import sys
 import warnings
 
 import faiss
@@ -296,3 +299,18 @@ def test_the_nearest_centers_are_those_of_a_full_sort(rng):
     )
     everything, _ = lists._nearest(rows, centers, 40)
     assert (np.sort(everything, 1) == np.arange(40)).all()
+
+
+def test_lists_answer_beside_the_torch_bindings_of_faiss():
+    script = """
+import torch, faiss.contrib.torch_utils
+from vicinal.neighbors.search import faiss as engine, lists
+engine.LISTS_FROM = lists._CODED_FROM = 2000
+x = torch.randn(3000, 12, generator=torch.Generator().manual_seed(0))
+search = engine.FaissSearch(kind="ivf").build(x)
+assert not search.exact
+print(search.query(x[:5], 3).indices.tolist())
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert [row[0] for row in json.loads(done.stdout)] == [0, 1, 2, 3, 4]

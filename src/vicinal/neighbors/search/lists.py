@@ -115,7 +115,7 @@ class InvertedLists:
         """Places of rows that may be among the ``count`` nearest, -1 where lists hold too few."""
         self._index.nprobe = min(self.probes, self.count)
         wanted = min(max(count, self.least) * self.depth, len(self.ids))
-        centers = torch.from_numpy(self._index.quantizer.reconstruct_n(0, self.count))
+        centers = torch.from_numpy(self._centers())
         rows, found = self._turned(queries.float().numpy()), np.empty((len(queries), wanted), int)
         for at in range(0, len(rows), _ASKED):
             part = slice(at, at + _ASKED)
@@ -165,6 +165,10 @@ class InvertedLists:
                 self.probes = min(self.probes + self.probes // 2 + 1, self.count)
             else:
                 return None  # all of them: more effort than that is an exact search
+
+    def _centers(self) -> NDArray[np.float32]:
+        """A tensor where others have loaded ``faiss.contrib.torch_utils``, which changes faiss."""
+        return np.asarray(self._index.quantizer.reconstruct_n(0, self.count))
 
     def _turned(self, rows: NDArray[np.float32]) -> NDArray[np.float32]:
         """As they are coded; where they are not, as they are."""
@@ -218,7 +222,7 @@ def training_rows(n: int, most: int | None = None) -> Int[Tensor, " t"]:
 
 def facts_of(faiss: Any, lists: InvertedLists) -> dict[str, Any]:
     """What was learned, as plain values: centers, below them codes' words and axes; effort."""
-    learned = [lists._index.quantizer.reconstruct_n(0, lists.count).ravel()]
+    learned = [lists._centers().ravel()]
     if lists._coded:
         learned += [faiss.vector_to_array(lists._index.pq.centroids), lists._axes.ravel()]
     raw = np.concatenate(learned).astype("<f4").tobytes()
