@@ -12,6 +12,7 @@ from vicinal.neighbors import surprise, temperature
 from vicinal.neighbors.distances import METRICS, pairwise_distances
 from vicinal.neighbors.graph import NeighborGraph
 from vicinal.neighbors.search import ExactSearch
+from vicinal.neighbors.surprise import gaps_of, losses, slopes
 from vicinal.neighbors.temperature import (
     chance_level,
     fit_temperature,
@@ -248,3 +249,16 @@ def test_newton_goes_down_the_deeper_of_two_wells():
     assert math.log(at) == pytest.approx(-1.012, abs=5e-4)
     assert value == double_well(at).value
     assert not at_bound
+
+
+@pytest.mark.parametrize("beta", [0.001, 0.1, 1.0, 50.0])
+def test_peers_so_far_that_their_weight_vanishes_keep_their_loss_and_slopes(beta):
+    d = torch.tensor([[0.0, 1000.0, 1001.0]]).double()
+    rows = [gaps_of(d, torch.tensor([[0.0, 1.0, 1.0]]).double(), torch.ones(1).double())]
+    all_, own = math.exp(-1000 * beta), math.exp(-beta)
+    value = 1000 * beta + math.log1p(all_ * (1 + own)) - math.log1p(own)
+    slope = (1000 + own * 1001) / (1 + own)
+    slope -= all_ * (1000 + own * 1001) / (1 + all_ * (1 + own))
+    found = slopes(rows, beta)
+    assert losses(rows, [beta])[0] == pytest.approx(value, rel=1e-12)
+    assert (found.value, found.slope) == pytest.approx((value, slope), rel=1e-10)
