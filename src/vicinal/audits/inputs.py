@@ -237,7 +237,8 @@ def _support_labels(y: Any) -> Labels:
             " For one-hot labels pass y.argmax(1)."
         )
     if len(labels.classes) < 2:
-        raise InputError(f"support has one class only ({labels.classes[0]}); nothing to contrast.")
+        found = f"one class only ({labels.classes[0]})" if len(labels.classes) else "no labeled row"
+        raise InputError(f"support has {found}; nothing to contrast.")
     whole = labels.classes.dtype.kind == "f"  # 1.0 is written 1
     return labels._replace(classes=labels.classes.astype(np.int64)) if whole else labels
 
