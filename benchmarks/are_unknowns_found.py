@@ -3,7 +3,7 @@
 A support of labeled rows, fresh rows of the same kind, and foreign rows: AUROC, FPR95 (fresh rows
 flagged where 95 % of the foreign ones are), and for the head that is saved what share of foreign
 rows it calls unfamiliar and supported, and of fresh rows unfamiliar, at promises of 1, 5 and 10 %.
-Nothing is fitted on foreign rows. Three splits; means and standard errors over the splits.
+Nothing is fitted on foreign rows. Five splits; means and standard errors over the splits.
 
 Where a network is audited its layers, DkNN and the energy of its logits are parts as well:
 ``models`` has the verdicts of an audit of small networks beside those of their embeddings alone,
@@ -35,7 +35,7 @@ from vicinal.confidence import NEDClassifier, TrustHead
 from vicinal.confidence.familiarity import PARTS
 from vicinal.evaluation import auroc, fpr_at_tpr
 
-SUPPORT, FRESH, FOREIGN = 800, 300, 300
+SUPPORT, FRESH, FOREIGN, SPLITS = 800, 300, 300, 5
 PROMISES = (0.01, 0.05, 0.1)
 IMAGES = {"mnist": "train", "fashion_mnist": "train", "notmnist": "t10k"}
 Rows = Any
@@ -219,7 +219,7 @@ def share(flags: Any) -> float:
 def main(quick: bool = False, data: Path | None = None) -> None:
     splits: dict[str, list[dict[str, float]]] = {}
     networks: dict[str, list[dict[str, float]]] = {}
-    for seed in range(1 if quick else 3):
+    for seed in range(1 if quick else SPLITS):
         for group in pairs(None if quick else data, seed):
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
