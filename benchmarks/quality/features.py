@@ -3,7 +3,7 @@
 ``python -m benchmarks.quality.features --data DIR --out DIR/features``: photographs, clothes and
 letters resized to 112 px (bicubic) become rows of 1280 numbers, one ``.npz`` a set (``f``, ``y``).
 Of CIFAR-10's training images all that the folder holds, in its order, so that CIFAR-10N's labels
-belong to them; of the other sets some rows, drawn by seed 0. A file that is there is not made again.
+belong to them; of the other sets some rows, drawn by seed 0. No file is made twice.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from typing import Any
 
 import numpy as np
 import torch
+from experiments.data import Source, images
 from PIL import Image
 
-from experiments.data import Source, images
 from vicinal.audits.encoder import SIZE, image_encoder
 from vicinal.files import write_atomically
 
