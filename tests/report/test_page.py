@@ -18,6 +18,7 @@ from report.synthetic import (
     table_audit,
     text_audit,
 )
+from vicinal.audits.paired import Gate
 from vicinal.audits.record import Audit
 from vicinal.report import (
     live_files,
@@ -29,10 +30,10 @@ from vicinal.report import (
 )
 from vicinal.report.facts import effect_sentences, headline
 from vicinal.report.opening import actions, tiles
-from vicinal.report.two_runs import forest, share_chart
+from vicinal.report.two_runs import forest, gate_words, share_chart
 from vicinal.report.words import percent
 
-VOID = {"meta", "link", "input", "br", "img"}
+VOID = {"meta", "link", "input", "br", "img", "wbr"}
 SECTIONS = ["map", "cases", "labels", "trust", "credibility-section", "classes", "layers-section"]
 SECTIONS += ["network", "stress", "limits"]
 
@@ -389,8 +390,12 @@ def test_a_number_and_its_sign_of_percent_stay_on_one_line():
 
 def test_a_gate_says_in_words_which_way_its_measure_moved():
     page = " ".join(" ".join(Page(render_compare(comparison())).texts).split())
-    assert "may not rise by more than 0.01; it rose by 0.02" in page
-    assert "may not fall by more than 0.02; it fell by 0.002" in page
+    assert "may not rise by more than 1 point; it rose by 2 points" in page
+    assert "may not fall by more than 2 points; it fell by 0.2 points" in page
+    gates = [Gate("accuracy<80%", 0.858, True), Gate("nll > +5%", -0.17, True)]
+    said = [gate_words(gate, comparison()) for gate in gates]
+    assert said[0] == "accuracy may not be less than 80 %; it is 85.8 %"
+    assert said[1].endswith("may not rise by more than 0.05; it fell by 0.17")
 
 
 def test_one_wide_interval_does_not_hide_the_others():
