@@ -72,7 +72,7 @@ function openSuspect(n) {
   update({ suspect: String(D.suspects[n].row), case: '', support: '' });
 }
 
-const saidOf = (s) => { const kind = decisionOf(s); return kind === 'relabel' ? `→ ${middle(D.classes[labelOf(s)], 24)}` : kind || '–'; };
+const saidOf = (s) => { const kind = decisionOf(s); return kind === 'relabel' && labelOf(s) !== s.suggested ? `→ ${middle(D.classes[labelOf(s)], 24)}` : kind || '–'; };
 
 function suspectRow(n) {
   const s = D.suspects[n];
@@ -118,7 +118,7 @@ function pairGroup([key, places]) {
   return el('section', { class: 'pair-group', 'data-pair': key },
     el('h3', {}, name(D.classes[given], 40), ' → ', name(D.classes[suggested], 40), el('span', { class: 'quiet', text: ` ${whole(places.length)}, ${whole(open().length)} open` })),
     el('div', { class: 'both-classes' }, exampleStrip(given), exampleStrip(suggested)),
-    el('div', { class: 'suspect-tiles' }, ...places.map(tile)),
+    el('div', { class: D.kind === 'texts' ? 'suspect-tiles texts' : 'suspect-tiles' }, ...places.map(tile)),
     el('div', { class: 'row' }, act(`Relabel the open ones: ${middle(D.classes[suggested], 24)}`, 'relabel'), act('Keep the open ones', 'keep')));
 }
 

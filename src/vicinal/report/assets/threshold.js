@@ -50,7 +50,7 @@ function startThreshold() {
     line.setAttribute('points', `${left},${y} ${right},${y}`);
     const roomy = curve.coverage[at] > 0.4;
     name.setAttribute('x', roomy ? sx(curve.coverage[at]) - 6 : right);
-    name.setAttribute('y', y + (roomy ? 14 : -5));
+    name.setAttribute('y', y + (roomy && y + 16 < bottom ? 14 : -5));
     name.textContent = `target ${level((picked ?? { target: curve.target }).target)}`;
   };
   watchers.push((change) => { if ('target' in change) follow(); else if (FILTERS.some((key) => key in change)) show(+slider.value); });
