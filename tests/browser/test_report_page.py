@@ -4,6 +4,7 @@ import csv
 import dataclasses
 import io
 import json
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from PIL import Image
 from report.synthetic import hostile_audit, image_audit, table_audit, text_audit
 from vicinal.audits.sections import FitPoint
 from vicinal.report import notebook_frame, save_report
+from vicinal.report.figures.points import on_steps
 
 pytestmark = pytest.mark.browser
 
@@ -375,11 +377,51 @@ def test_what_the_threshold_accepts_adds_up_to_what_is_supported(visit, digits):
     }
     still = page.inner_text("#threshold-away .still")
     left = sum(int(word) for word in still.replace(",", "").split() if word.isdigit())
-    assert "contested by their neighbors" in still
+    assert " contested" in still
     least = audit.risk_coverage.chosen.value
     cases = zip(audit.cases.verdict, audit.cases.confidence, strict=True)
     supported = sum(verdict == "supported" and sure >= least for verdict, sure in cases)
     assert int(box["accepted"].replace(",", "")) - left == supported
+
+
+def test_rows_without_a_clear_majority_are_counted_once_above_and_in_the_box(visit, tmp_path):
+    """Below two thirds a row is contested at any target, also where a threshold is lower."""
+    audit = image_audit()[0]
+    cases, curve = audit.cases, audit.risk_coverage
+    split = [row for row, verdict in enumerate(cases.verdict) if verdict == "supported"][:5]
+    sure = [0.5 if row in split else max(c, 0.45) for row, c in enumerate(cases.confidence)]
+    verdict = ["contested" if r in split else v for r, v in enumerate(cases.verdict)]
+    cases = dataclasses.replace(cases, confidence=tuple(sure), verdict=tuple(verdict))
+    chosen = dataclasses.replace(curve.chosen, value=0.4, level=2 / 3)
+    curve = dataclasses.replace(curve, chosen=chosen, threshold=(*curve.threshold[:-1], 0.4))
+    save_report(dataclasses.replace(audit, cases=cases, risk_coverage=curve), tmp_path / "r.html")
+    page = visit(tmp_path / "r.html").page
+    found = verdict.count("contested")
+    assert f" {found} contested" in page.inner_text("#do-ship .effect")
+    assert f" {found} contested" in page.inner_text("#threshold-away .still")
+
+
+def test_the_actions_follow_a_target_that_is_moved_and_come_back(visit, digits):
+    """What would be sent to people is what the button sends; the run's own words come back."""
+    page = visit(digits[2]).page
+    first = page.inner_text(".actions"), page.locator(".stack rect").first.get_attribute("width")
+    page.click("[data-target='0.97']")
+    supported = int(page.inner_text("[data-tile=accept]"))
+    total = len(digits[0].cases.id)
+    assert page.inner_text("#do-people h3").startswith(f"Send {total - supported} rows")
+    assert page.inner_text("#do-ship h3") != first[0].split("\n")[-4]
+    assert "--target-accuracy 0.97" in page.inner_text("#do-ship .effect")
+    assert page.locator(".stack rect").first.get_attribute("width") != first[1]
+    with page.expect_download() as sent:
+        page.click("#do-people .do")
+    lines = Path(sent.value.path()).read_text().splitlines()
+    assert len(lines) - 1 == total - supported
+    page.click("[data-target='0.9999']")
+    assert "No threshold keeps 99.99 %" in page.inner_text("#do-ship .effect")
+    page.click("#moved button")
+    again = page.inner_text(".actions"), page.locator(".stack rect").first.get_attribute("width")
+    assert again == first
+    assert not page.is_visible("#moved")
 
 
 def test_the_curve_and_its_box_follow_a_target_that_is_moved(visit, digits):
@@ -446,8 +488,8 @@ def test_the_map_names_its_classes_and_is_no_taller_than_its_points(visit, digit
 def on_map(page, audit, row, of="query"):
     """Where a row is drawn on the canvas, in its own pixels."""
     box = page.locator("#map-figure canvas").bounding_box()
-    chart = audit.map
-    xs, ys = (np.array(v) for v in ((*chart.x, *chart.support_x), (*chart.y, *chart.support_y)))
+    chart, drawn = audit.map, on_steps(audit.map)
+    xs, ys = (np.array([*drawn[k], *drawn[f"support_{k}"]]) for k in "xy")
     unit = min((box["width"] - 28) / np.ptp(xs), (box["height"] - 28) / np.ptp(ys))
     at = row if of == "query" else len(chart.x) + chart.support_row.index(row)
     x = box["width"] / 2 + (xs[at] - (xs.min() + xs.max()) / 2) * unit
@@ -769,13 +811,32 @@ def test_the_bar_of_what_is_selected_covers_neither_sections_nor_case(visit, dig
     )
 
 
+def test_long_names_break_after_a_slash_and_keep_both_ends(visit, tmp_path):
+    audit, media = image_audit()
+    ids = tuple(f"some/deep/folder/that/goes/on/digit_{i:04d}.png" for i in range(320))
+    audit = dataclasses.replace(
+        audit,
+        cases=dataclasses.replace(audit.cases, id=ids),
+        classes=tuple(f"pictures of handwritten digits, number {i}" for i in range(10)),
+    )
+    save_report(audit, tmp_path / "long.html", media)
+    page = visit(tmp_path / "long.html").page
+    card = page.locator(".card").first
+    row = int(card.get_attribute("data-case"))
+    assert card.locator(".id").inner_text().endswith(f"{row:04d}.png")
+    assert card.locator(".id wbr").count() > 0
+    assert card.locator(".says bdi").inner_text()[-1] == str(audit.cases.predicted[row])
+    cut = "n => n.scrollHeight <= n.clientHeight + 1"
+    assert card.locator(".says bdi, .truth, .id").evaluate_all(f"all => all.every({cut})")
+
+
 def test_every_neighbor_of_a_case_has_a_picture_or_a_frame_in_its_place(visit, digits):
     """Only some pictures are kept for rows that nobody must look at; the others leave no gap."""
     page = visit(digits[2]).page
     calm = next(r for r, v in enumerate(digits[0].cases.verdict) if v == "supported")
     page.evaluate(f"location.hash = 'case={calm}'")
     page.wait_for_selector("#panel .neighbors li")
-    for part in (".thumb", ".id wbr"):
+    for part in (".thumb", ".id bdi"):
         assert (
             page.locator("#panel .neighbors li").count()
             == page.locator(f"#panel .neighbors li:has({part})").count()

@@ -63,6 +63,31 @@ def test_it_says_which_runs_which_classes_and_only_what_was_measured(visit, pair
     assert "Heads are not paired" in page.inner_text("section[aria-labelledby=measures]")
 
 
+def test_what_changed_stands_in_columns_and_classes_fill_the_width(visit, pair):
+    record, path = pair
+    page = visit(path).page
+    kinds = page.locator("section[aria-labelledby=changes] h3").all_inner_texts()
+    counts = {kind.rpartition(" ")[0].lower(): int(kind.split()[-1]) for kind in kinds}
+    other = record.changed - record.fixed - record.broken
+    found = {"broken": record.broken, "fixed": record.fixed, "neither right": other}
+    assert counts == {kind: n for kind, n in found.items() if n}
+    listed = page.locator("section[aria-labelledby=changes] tbody tr").count()
+    assert listed == len(record.changes)
+    main = page.locator("main").evaluate("n => n.clientWidth - 48")
+    for part in ("classes", "changes", "measures"):
+        tables = page.locator(f"section[aria-labelledby={part}] .scroll").evaluate_all(
+            "all => Math.max(...all.map(n => n.getBoundingClientRect().right))"
+            " - Math.min(...all.map(n => n.getBoundingClientRect().left))"
+        )
+        assert tables > 0.6 * main, part
+    ends = page.locator(".moved svg").evaluate_all(
+        "all => all.map(n => [...n.querySelectorAll('circle')].map(c => +c.getAttribute('cx')))"
+    )
+    shares = [(c.right_a / c.rows, c.right_b / c.rows) for c in record.classes]
+    for end, share in zip(ends, shares, strict=True):
+        assert end == pytest.approx([10 + 400 * s for s in share])
+
+
 def test_hostile_names_run_nothing_in_a_comparison(visit, tmp_path):
     audit, _ = hostile_audit()
     plain = tuple(f"{i} {name}" for i, name in enumerate(audit.cases.id))

@@ -328,7 +328,7 @@ def comparison():
         16,
         [
             Change("img_1", "cat", "dog", "cat", 0.9, 0.8),
-            Change(HOSTILE[0], None, HOSTILE[1], "b", 0.5, 0.6),
+            Change(HOSTILE[0], "b", HOSTILE[1], "b", 0.5, 0.6),
         ],
         provenance(),
         [Gate("ece > +0.01", 0.02, False), Gate("accuracy < -0.02", -0.002, True)],

@@ -9,9 +9,10 @@ import torch
 
 from report.synthetic import image_audit, table_audit, text_audit, unlabeled
 from vicinal.audits.record import Media
-from vicinal.audits.sections import Histogram, Recommendation, ReliabilityBin
+from vicinal.audits.sections import Histogram, LinearMap, Recommendation, ReliabilityBin
 from vicinal.report import appearance, facts, opening, payload, words
 from vicinal.report.figures import structure, trust
+from vicinal.report.figures.points import on_steps
 from vicinal.report.figures.reliability import FEW, close_reliability, reliability
 from vicinal.report.page import render
 from vicinal.report.svg import Plot, ticks
@@ -81,7 +82,22 @@ def test_a_target_out_of_reach_is_said_to_be_out_of_reach(digits):
     curve = digits[0].risk_coverage
     missed = dataclasses.replace(curve.chosen, value=None)
     audit = dataclasses.replace(digits[0], risk_coverage=dataclasses.replace(curve, chosen=missed))
-    assert facts.headline(audit)[1].startswith("No threshold reaches")
+    said = facts.headline(audit)[1]
+    assert said.startswith("No threshold reaches")
+    best = max((t for t in curve.targets if t.value is not None), key=lambda t: t.target)
+    kept = f"{100 * best.target:g} % is reachable: it accepts {100 * best.coverage:.1f} %."
+    assert kept in said
+    assert kept in opening.ship_action(audit, "").effect
+
+
+def test_where_no_target_can_be_reached_it_is_said_what_all_inputs_keep(digits):
+    curve = digits[0].risk_coverage
+    missed = [dataclasses.replace(t, value=None) for t in (curve.chosen, *curve.targets)]
+    curve = dataclasses.replace(curve, chosen=missed[0], targets=tuple(missed[1:]))
+    audit = dataclasses.replace(digits[0], risk_coverage=curve)
+    kept = f"All inputs together keep {100 * curve.lower_bound[-1]:.1f} %."
+    assert facts.headline(audit)[1].endswith(kept)
+    assert opening.ship_action(audit, "").effect.endswith(kept)
 
 
 def test_no_flag_is_worded_as_no_contradiction_and_never_as_clean(digits):
@@ -308,6 +324,30 @@ def test_the_data_of_a_run_name_the_foreign_set_and_stress_the_rows_ids(digits):
     name = audit.cases.id[first.row]
     assert f"<bdi>{'row ' + name if name.isdigit() else name}</bdi></span></li>" in page
     assert '<th scope="row">foreign</th>' not in page
+
+
+def test_names_that_begin_alike_are_told_apart_in_charts(digits):
+    audit = digits[0]
+    long = tuple(f"pictures of handwritten digits, number {i}" for i in range(len(audit.classes)))
+    drawn = str(structure.borders(audit.borders, long).svg)
+    assert all(f">{words.name(text, 14)}<" in drawn for text in long)
+    assert len({words.name(text, 14) for text in long}) == len(long)
+
+
+def test_two_classes_have_no_heat_map_of_who_touches_whom(digits):
+    assert structure.borders(digits[0].borders, ("no", "yes")) is None
+
+
+def test_a_map_is_turned_to_lie_and_keeps_its_distances():
+    """A tall map becomes a wide one; by a turn alone, so that who is near whom stays."""
+    x, y = np.random.default_rng(0).normal(size=(2, 200)) * [[1], [4]]
+    tall = LinearMap("linear", tuple(x), tuple(y), 0.1)
+    drawn = on_steps(tall)
+    a, b = np.array(drawn["x"]), np.array(drawn["y"])
+    assert np.ptp(a) > 2 * np.ptp(b)
+    before = np.hypot(x[:, None] - x, y[:, None] - y)
+    after = np.hypot(a[:, None] - a, b[:, None] - b)
+    np.testing.assert_allclose(after / after.max(), before / before.max(), atol=1e-3)
 
 
 def test_marks_of_the_axis_of_nines_do_not_touch(digits):

@@ -287,7 +287,7 @@ def _contested(
     elif standards.reachable:
         below += f", which keeps {100 * standards.target_accuracy:.3g} % accuracy"
     else:
-        below += f", and too few {held} to promise accuracy"
+        below += f", and no level is shown to keep {100 * standards.target_accuracy:.3g} %"
     sure = (confidence >= standards.level).tolist()
     return [f"{votes[row]}; {surely if sure[row] else below}" for row in rows.tolist()]
 

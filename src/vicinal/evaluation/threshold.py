@@ -149,18 +149,18 @@ def reachable_target(confidence: Any, correct: Any = None, delta: float = 0.05) 
     for target in (*TARGETS, own, *below):
         met = threshold_for_accuracy(c, right, target, delta).coverage
         if met >= ENOUGH:
-            return ChosenTarget(target, f"{_why(target, own)} ({100 * met:.1f} % do)")
+            return ChosenTarget(target, _why(target, own, f"{100 * met:.1f} %"))
     why = f"the accuracy itself: half of the rows cannot be shown to meet it or any of {LISTED}"
     return ChosenTarget(own, why)
 
 
-def _why(target: float, own: float) -> str:
+def _why(target: float, own: float, met: str) -> str:
     if target in TARGETS:
-        return f"the highest of {LISTED} that at least half of the rows meet"
+        return f"the highest of {LISTED} that at least half of the rows meet ({met} do)"
     lead = (
         "the accuracy itself" if target == own else "below the accuracy, confidences are too high"
     )
-    return f"{lead}: half of the rows can be shown to meet it, and none of {LISTED}"
+    return f"{lead}: {met} of the rows meet it, fewer than half {100 * TARGETS[-1]:g} %"
 
 
 def _too_high(c: FloatArray, right: NDArray[np.bool_]) -> bool:

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections import Counter
 
 from vicinal.audits.record import Audit
-from vicinal.audits.sections import Head
+from vicinal.audits.sections import Head, RiskCoverage
 from vicinal.report.figures.stress import name_of as stress_name  # noqa: F401  (for the template)
 from vicinal.report.figures.stress import stress_sentences as stress_sentences
-from vicinal.report.words import capital, count, level, percent, plural, short, threshold
+from vicinal.report.words import capital, count, level, name, percent, plural, threshold
 
 AT_FLOOR = 1.3  # an ECE within this factor of its noise floor is not told apart from perfect
 NEIGHBOR_HEADS = ("ned", "knn", "1nn", "dudani", "gou", "dknn")
@@ -105,7 +105,7 @@ def threshold_sentence(audit: Audit) -> str:
     if pick.value is None:
         return (
             f"No threshold reaches an accuracy of {level(pick.target)} with a "
-            f"{percent(1 - pick.delta, 0)} lower bound on this data."
+            f"{percent(1 - pick.delta, 0)} lower bound on this data. {reachable(curve)}"
         )
     of = "inputs" if pick.rows == len(audit.cases.id) else "inputs with a label"
     return (
@@ -113,6 +113,15 @@ def threshold_sentence(audit: Audit) -> str:
         f"accuracy of at least {level(pick.target)} ({percent(1 - pick.delta, 0)} bound, "
         f"n = {count(pick.rows)})."
     )
+
+
+def reachable(curve: RiskCoverage) -> str:
+    """The highest target that some threshold keeps; else what all inputs together keep."""
+    kept = [pick for pick in curve.targets if pick.value is not None]
+    if kept:
+        last = max(kept, key=lambda pick: pick.target)
+        return f"{level(last.target)} is reachable: it accepts {percent(last.coverage)}."
+    return f"All inputs together keep {percent(curve.lower_bound[-1])}."
 
 
 def target_sentence(audit: Audit) -> str | None:
@@ -173,11 +182,11 @@ def label_sentences(audit: Audit) -> list[str]:
         line = f"Estimated wrong: about {count(wrong.count)} of {count(found.checked)} ({between})"
         if wrong.pairs:
             top = wrong.pairs[0]
-            given, true = (short(audit.classes[c], 32) for c in (top.given, top.true))
+            given, true = (name(audit.classes[c], 32) for c in (top.given, top.true))
             line += f"; most often {given} for {true} (about {count(round(top.count))})"
         lines.append(line + ".")
     for pair in found.alike[:3]:
-        a, b = (short(audit.classes[c], 32) for c in (pair.a, pair.b))
+        a, b = (name(audit.classes[c], 32) for c in (pair.a, pair.b))
         lines.append(
             f"{a} and {b} may be one class: they are told apart only "
             f"{percent(max(pair.apart, 0), 0)} as well as classes that never mix."

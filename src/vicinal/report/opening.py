@@ -9,8 +9,8 @@ from collections import Counter
 from dataclasses import dataclass
 
 from vicinal.audits.record import Audit
-from vicinal.report.facts import SAVED_HEAD, in_sample
-from vicinal.report.words import count, level, percent, plural, threshold
+from vicinal.report.facts import SAVED_HEAD, in_sample, reachable
+from vicinal.report.words import count, level, listed, percent, plural, threshold
 
 SAFE = 0.9  # the least accuracy that is called so: the lowest target an audit proposes
 
@@ -171,7 +171,7 @@ def ship_action(audit: Audit, predict: str) -> Action | None:
     if pick.value is None:
         effect = (
             f"No threshold keeps {level(pick.target)} with a {percent(1 - pick.delta, 0)} "
-            "bound here; move the target to see what is reachable."
+            f"bound here. {reachable(curve)}"
         )
         return Action("ship", "Choose another target", effect, "Move the target")
     effect = (
@@ -192,9 +192,7 @@ def beyond_confidence(audit: Audit, least: float) -> str:
     """What the verdicts turn away of the rows that confidence alone would accept, and why."""
     sure = [row for row, c in enumerate(audit.cases.confidence) if c >= least]
     found = Counter(audit.cases.verdict[row] for row in sure)
-    why = {"unfamiliar": "unfamiliar", "contested": "contested by their neighbors",
-           "isolated": "isolated"}  # fmt: skip
-    others = [f"{count(found[key])} {words}" for key, words in why.items() if found[key]]
+    others = [f"{count(found[v])} {v}" for v in ("unfamiliar", "contested", "isolated") if found[v]]
     kept = f"Of {plural(len(sure), 'row')} as sure, {count(found['supported'])} are supported"
     go = "goes" if len(sure) - found["supported"] == 1 else "go"
-    return f"{kept}; {' and '.join(others)} {go} to people." if others else f"{kept}."
+    return f"{kept}; {listed(others)} {go} to people." if others else f"{kept}."

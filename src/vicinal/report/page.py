@@ -231,7 +231,7 @@ def environment() -> jinja2.Environment:
         lstrip_blocks=True,
     )
     forms: list[Callable[..., str]] = [
-        *(words.clean, words.short, words.percent, words.points, words.level),
+        *(words.clean, words.short, words.name, words.percent, words.points, words.level),
         *(words.decimal, words.count, words.plural, words.signed, words.sentence, words.capital),
     ]
     env.filters.update({form.__name__: form for form in forms})

@@ -16,10 +16,10 @@ from vicinal.files import write_atomically
 from vicinal.report.figures.points import on_steps
 from vicinal.report.page import asset, environment, integrity
 from vicinal.report.svg import Plot, ticks
-from vicinal.report.words import clean, plural, short, signed
+from vicinal.report.words import clean, name, plural, signed
 
 MOST_POINTS = 20_000  # of a map beside another
-GATE = re.compile(r"\s*([\w.@+-]+?)\s*([<>]=?)\s*([+-]?)\s*([\d.e-]+)\s*(%?)\s*$")
+GATE = re.compile(r"\s*([\w.@+-]+?)\s*([<>]=?)\s*([+-]?)\s*(\d*\.?\d+(?:e-?\d+)?)\s*(%?)\s*$")
 AS_SHARE = ("accuracy", "ece", "cover")  # measures printed in percent, by the start of their name
 
 
@@ -89,9 +89,14 @@ def gate_words(gate: Gate, record: Comparison) -> str:
     match = GATE.match(gate.expression)
     if match is None:
         return ""
-    name, sign, signed_limit, limit, share = match.groups()
-    what = {delta.name: delta.title for delta in record.deltas}.get(name, name)
-    limit += " %" if share else ""
+    measure, sign, signed_limit, digits, share = match.groups()
+    what = {delta.name: delta.title for delta in record.deltas}.get(measure, measure)
+
+    def form(value: float) -> str:  # as the tables have it: shares in percent, changes in points
+        shown, unit = f"{100 * value:.3g}", "points" if signed_limit else "%"
+        return f"{shown} {unit}" if measure.startswith(AS_SHARE) else f"{value:.4g}"
+
+    limit = form(float(digits) / (100 if share else 1))
     if signed_limit + sign[0] in ("-<", "+>"):  # what gates are written for
         way = "fall" if signed_limit == "-" else "rise"
         asked = f"{what} may not {way} by more than {limit}"
@@ -100,9 +105,9 @@ def gate_words(gate: Gate, record: Comparison) -> str:
         asked = f"{what} may not {way} {over} than {signed_limit.replace('-', '−')}{limit}"
     if gate.value is None:
         return f"{asked}; it could not be measured"
-    found = f"{abs(gate.value) if signed_limit else gate.value:.4g}".replace("-", "−")
+    found = form(abs(gate.value) if signed_limit else gate.value)
     moved = "is" if not signed_limit else "rose by" if gate.value >= 0 else "fell by"
-    return f"{asked}; it {moved} {found}"
+    return re.sub(r"\b1 points", "1 point", f"{asked}; it {moved} {found}".replace("-", "−"))
 
 
 def headline(record: Comparison) -> str:
@@ -164,8 +169,8 @@ def intervals(
         low, high, value = (
             max(-reach, min(reach, end or 0.0)) for end in (delta.low, delta.high, delta.delta)
         )
-        plot.text(left - 8, plot.sy(y) + 4, short(title, 32), "tick end")
+        plot.text(left - 8, plot.sy(y) + 4, name(title, 32), "tick end")
         plot.segment((plot.sx(low), plot.sy(y)), (plot.sx(high), plot.sy(y)), "whisker")
         plot.dot(value, y, kind, 4.5)
     plot.bottom_axis(ticks(-reach, reach, 6), lambda v: form(v).replace("-", "−"), axis)
-    return plot.draw("Differences with intervals", "wide")
+    return plot.draw("Differences with intervals", "interval")

@@ -33,10 +33,16 @@ const mark = (verdict) =>
   svg('svg', { class: `mark v-${VERDICTS[verdict]}`, viewBox: '0 0 16 16', 'aria-hidden': 'true' },
     svg('use', { href: `#m-${VERDICTS[verdict]}` }));
 
-const name = (text) => el('bdi', { text });
-// A line may end after a slash: cat/00012.png stays whole below cat/.
-const pathName = (text) => el('bdi', {}, ...text.split(/(?<=\/)/).flatMap((part) => [part, el('wbr')]));
+// Names that are too long lose their middle: they often begin alike.
+function middle(text, n) {
+  const all = [...text];
+  const tail = Math.floor(0.4 * (n - 1));
+  return all.length > n ? `${all.slice(0, n - 1 - tail).join('').trimEnd()}…${all.slice(all.length - tail).join('').trimStart()}` : text;
+}
+// A line may end after a slash or an underscore: cat/00012.png stays whole below cat/.
+const name = (text, n = Infinity) => el('bdi', { title: [...text].length > n ? clip(text, 300) : null }, ...middle(text, n).split(/(?<=[/_])/).flatMap((part, i) => (i ? [el('wbr'), part] : [part])));
 const rowName = (id, row) => (id === String(row) ? `row ${id}` : id); // rows without ids are their numbers
+const listed = (parts) => (parts.length > 1 ? `${parts.slice(0, -1).join(', ')} and ${parts.at(-1)}` : parts.join(''));
 const clip = (text, n) => (text.length > n ? text.slice(0, n - 1) + '…' : text);
 const whole = (n) => (n === null || n === undefined ? '–' : n.toLocaleString('en-US'));
 const percent = (share, digits = 1) => (share === null || share === undefined ? '–' : `${(100 * share).toFixed(digits)} %`);

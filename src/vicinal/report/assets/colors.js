@@ -17,7 +17,7 @@ function colorings() {
     suspect: { title: 'suspect labels', of: () => QUIET, behind: (s, row) => (suspectAt.has(row) ? 'contested' : QUIET), legend: () => [['contested', 'support label to review', 'section=labels'], [QUIET, 'other rows', null]] },
   };
   (c.layers ?? []).forEach((layer, l) => {
-    found[`layer-${l}`] = { title: `vote of ${clip(layer, 24)}`, of: (r) => { const i = caseAt.get(r); return i === undefined ? QUIET : hue(c.layer_class[i][l]); }, legend: () => classes(c.layer_class.map((row) => row[l])) };
+    found[`layer-${l}`] = { title: `vote of ${middle(layer, 24)}`, of: (r) => { const i = caseAt.get(r); return i === undefined ? QUIET : hue(c.layer_class[i][l]); }, legend: () => classes(c.layer_class.map((row) => row[l])) };
   });
   const behind = P.support.label;
   for (const form of Object.values(found)) form.behind ??= form === found.predicted || form === found.label || form.title.startsWith('vote') ? (s) => hue(behind[s]) : () => QUIET;
@@ -40,7 +40,7 @@ function classPlaces(form) {
     count[of[s]] += 1;
   }
   const places = found.map((grid, code) => [code, [...grid.values()].sort((a, b) => b[0] - a[0])[0]]).filter(([, cell]) => cell);
-  return places.sort((a, b) => count[b[0]] - count[a[0]]).slice(0, MOST_NAMES).map(([code, [n, sx, sy]]) => ({ text: clip(D.classes[code], 18), x: sx / n, y: sy / n }));
+  return places.sort((a, b) => count[b[0]] - count[a[0]]).slice(0, MOST_NAMES).map(([code, [n, sx, sy]]) => ({ text: middle(D.classes[code], 18), x: sx / n, y: sy / n }));
 }
 
 // Names over the points, each with a halo; one that would lie on another is moved up or down, or left out.
@@ -93,8 +93,8 @@ function drawLegend(by) {
     return dot;
   };
   $('#map-legend').replaceChildren(...some.map(([key, label, picked]) => (picked
-    ? el('button', { type: 'button', 'data-pick': picked }, swatch(key), name(clip(label, 28)))
-    : el('span', {}, swatch(key), name(clip(label, 28))))),
+    ? el('button', { type: 'button', 'data-pick': picked }, swatch(key), name(label, 28))
+    : el('span', {}, swatch(key), name(label, 28)))),
   entries.length > some.length && el('span', { class: 'quiet', text: `and ${whole(entries.length - some.length)} more, colors repeat` }) || '',
   P.support.row.length ? el('span', { class: 'quiet' }, 'small: support') : '');
 }
@@ -105,9 +105,9 @@ function rowTip(row) {
   return [
     i !== undefined && D.kind === 'images' ? thumb('query', i, 64) : null,
     el('div', {},
-      el('div', { class: 'says' }, mark(P.verdict[row]), name(clip(D.classes[P.predicted[row]], 40)), el('span', { class: 'quiet', text: decimal(P.confidence[row] / 10000) })),
-      el('div', { class: wrong ? 'truth wrong' : 'truth' }, hasLabel(row) ? name(`${wrong ? '✗' : '✓'} label ${clip(labelName(row), 40)}`) : 'no label'),
-      el('div', { class: 'id' }, name(clip(rowName(idOf(row), row), 48))),
+      el('div', { class: 'says' }, mark(P.verdict[row]), name(D.classes[P.predicted[row]], 40), el('span', { class: 'quiet', text: decimal(P.confidence[row] / 10000) })),
+      el('div', { class: wrong ? 'truth wrong' : 'truth' }, hasLabel(row) ? name(`${wrong ? '✗' : '✓'} label ${middle(labelName(row), 40)}`) : 'no label'),
+      el('div', { class: 'id' }, name(rowName(idOf(row), row), 48)),
       i !== undefined && D.kind === 'texts' ? el('div', { class: 'snippet', text: clip(D.texts.query[i] ?? '', 120) }) : null),
   ].filter(Boolean);
 }
@@ -115,13 +115,13 @@ function rowTip(row) {
 function suspectTip(row) {
   const s = D.suspects[suspectAt.get(row)];
   return [D.kind === 'images' ? thumb('support', s.place, 64) : null,
-    el('div', {}, el('div', { class: 'says' }, name(`${clip(D.classes[s.given], 30)} → ${clip(D.classes[s.suggested], 30)}?`)), el('div', { class: 'id' }, name(clip(rowName(s.id, s.row), 48))))].filter(Boolean);
+    el('div', {}, el('div', { class: 'says' }, name(`${middle(D.classes[s.given], 30)} → ${middle(D.classes[s.suggested], 30)}?`)), el('div', { class: 'id' }, name(rowName(s.id, s.row), 48)))].filter(Boolean);
 }
 
 function mapTable(form) {
   const groups = new Map();
   P.predicted.forEach((p, r) => { const g = groups.get(p) ?? [0, 0, 0]; g[0] += 1; g[1] += form.x[r]; g[2] += form.y[r]; groups.set(p, g); });
-  const rows = [...groups].sort((a, b) => a[0] - b[0]).map(([p, [n, x, y]]) => el('tr', {}, el('th', { scope: 'row' }, name(clip(D.classes[p], 60))), el('td', { text: whole(n) }), el('td', { text: brief(x / n) }), el('td', { text: brief(y / n) })));
+  const rows = [...groups].sort((a, b) => a[0] - b[0]).map(([p, [n, x, y]]) => el('tr', {}, el('th', { scope: 'row' }, name(D.classes[p], 60)), el('td', { text: whole(n) }), el('td', { text: brief(x / n) }), el('td', { text: brief(y / n) })));
   $('#map-table').replaceChildren(el('table', {}, el('caption', { class: 'quiet', text: 'Centers of the predicted classes on the map' }),
     el('thead', {}, el('tr', {}, ...['predicted', 'rows', 'x', 'y'].map((t) => el('th', { scope: 'col', text: t })))), el('tbody', {}, ...rows)));
 }

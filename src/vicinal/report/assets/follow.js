@@ -97,7 +97,7 @@ function drawConfusions(rows) {
     const bar = el('span', { class: 'meter', 'aria-hidden': 'true' }, el('i'));
     bar.firstChild.style.width = `${100 * n / most}%`;
     return el('li', {}, el('button', { type: 'button', 'data-confused': key, onclick: () => { const [hit] = [rows.filter((r) => P.label[r] === label && P.predicted[r] === predicted)]; chooseRows(hit, []); goTo('cases'); } },
-      el('span', { class: 'says' }, name(clip(D.classes[label], 24)), ' taken for ', name(clip(D.classes[predicted], 24))), el('b', { text: whole(n) }), bar));
+      el('span', { class: 'says' }, name(D.classes[label], 24), ' taken for ', name(D.classes[predicted], 24)), el('b', { text: whole(n) }), bar));
   }));
   if (!top.length) box.append(el('li', { class: 'quiet', text: rows.some(hasLabel) ? 'No error among these rows.' : 'These rows have no labels.' }));
 }

@@ -7,14 +7,14 @@ function card(i) {
   const c = D.cases;
   const wrong = isWrong(c.row[i]);
   const unfamiliar = VERDICTS[c.verdict[i]] === 'unfamiliar';
-  const predicted = clip(D.classes[c.predicted[i]], 60);
+  const image = D.kind === 'images'; // a narrow card: two lines for each name
+  const predicted = D.classes[c.predicted[i]];
   const facts = el('span', {},
-    el('span', { class: 'says' }, mark(c.verdict[i]), name(predicted), el('span', { class: unfamiliar ? 'quiet void' : 'quiet', text: decimal(c.confidence[i]) })),
+    el('span', { class: 'says' }, mark(c.verdict[i]), name(predicted, image ? 22 : 44), el('span', { class: unfamiliar ? 'quiet void' : 'quiet', text: decimal(c.confidence[i]) })),
     meter(unfamiliar ? 0 : c.confidence[i]),
-    el('div', { class: wrong ? 'truth wrong' : 'truth' }, hasLabel(c.row[i]) ? el('span', {}, wrong ? '✗ label ' : '✓ label ', name(clip(labelName(c.row[i]), 60))) : 'no label'),
-    el('div', { class: 'id' }, name(clip(rowName(c.id[i], c.row[i]), 60))));
+    el('div', { class: wrong ? 'truth wrong' : 'truth' }, hasLabel(c.row[i]) ? el('span', {}, wrong ? '✗ label ' : '✓ label ', name(labelName(c.row[i]), image ? 24 : 44)) : 'no label'),
+    el('div', { class: 'id' }, name(rowName(c.id[i], c.row[i]), image ? 32 : 60)));
   const media = cardMedia(i);
-  const image = D.kind === 'images';
   return el('button', { type: 'button', class: image ? 'card' : 'card no-image', 'data-case': c.row[i], 'aria-pressed': String(state.case === String(c.row[i])),
     'aria-label': clip(`${c.id[i]}: ${predicted}, confidence ${decimal(c.confidence[i])}, ${VERDICTS[c.verdict[i]]}${wrong ? ', wrong' : ''}`, 300), onclick: () => openCase(i) },
   image ? media : null, facts, image ? null : media, cardStrip(i));
@@ -38,11 +38,11 @@ function drawFilters() {
   $('#f-sort').value = state.sort;
   if (document.activeElement !== $('#search')) $('#search').value = state.q;
   const chips = Object.entries(RANGES).filter(([key]) => state[key]).map(([key, [, label]]) => [key, `${label} ${span(state[key]).map(brief).join('–')}`]);
-  if (state.pair) chips.push(['pair', span(state.pair).map((c) => clip(D.classes[c] ?? '?', 20)).join(' and ')]);
+  if (state.pair) chips.push(['pair', span(state.pair).map((c) => middle(D.classes[c] ?? '?', 20)).join(' and ')]);
   if (state.q) chips.push(['q', `has “${clip(state.q, 20)}”`]);
   if (state.rows) chips.push(['rows', `lasso: ${whole(chosen.query.size)} rows`]);
   if (state.verdict) chips.push(['verdict', state.verdict]);
-  if (state.class !== '') chips.push(['class', `class ${clip(D.classes[+state.class] ?? '?', 20)}`]);
+  if (state.class !== '') chips.push(['class', `class ${middle(D.classes[+state.class] ?? '?', 20)}`]);
   if (state.errors) chips.push(['errors', 'errors only']);
   const buttons = chips.map(([key, label]) => el('button', { type: 'button', 'aria-label': clip(`Remove filter: ${label}`, 120), onclick: () => update({ [key]: '' }) }, name(label), ' ×'));
   if (chips.length > 1) buttons.push(el('button', { type: 'button', text: 'Clear all ×', onclick: () => update(Object.fromEntries(chips.map(([key]) => [key, '']))) }));
@@ -56,7 +56,7 @@ function markOpen() {
 function startGallery() {
   const select = $('#f-class');
   const used = [...new Set([...P.label, ...P.predicted])].filter((c) => c >= 0).sort((a, b) => a - b);
-  select.append(...used.map((c) => el('option', { value: c, text: clip(D.classes[c], 40) })));
+  select.append(...used.map((c) => el('option', { value: c, text: middle(D.classes[c], 40) })));
   $('#f-verdict').onchange = (event) => update({ verdict: event.target.value });
   select.onchange = (event) => update({ class: event.target.value });
   $('#f-errors').onchange = (event) => update({ errors: event.target.checked ? '1' : '' });

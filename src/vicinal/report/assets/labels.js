@@ -72,14 +72,14 @@ function openSuspect(n) {
   update({ suspect: String(D.suspects[n].row), case: '', support: '' });
 }
 
-const saidOf = (s) => { const kind = decisionOf(s); return kind === 'relabel' ? `→ ${clip(D.classes[labelOf(s)], 24)}` : kind || '–'; };
+const saidOf = (s) => { const kind = decisionOf(s); return kind === 'relabel' && labelOf(s) !== s.suggested ? `→ ${middle(D.classes[labelOf(s)], 24)}` : kind || '–'; };
 
 function suspectRow(n) {
   const s = D.suspects[n];
-  const other = (c) => name(clip(D.classes[c], 40));
+  const other = (c) => name(D.classes[c], 40);
   return el('tr', { tabindex: '0', 'data-suspect': s.row, 'aria-selected': String(state.suspect === String(s.row)), onclick: () => openSuspect(n),
     onkeydown: (event) => { if (event.key === 'Enter') openSuspect(n); } },
-  el('td', {}, el('span', { class: 'row-name' }, D.kind === 'images' ? thumb('support', s.place, 32) : null, name(clip(rowName(s.id, s.row), 60)))),
+  el('td', {}, el('span', { class: 'row-name' }, D.kind === 'images' ? thumb('support', s.place, 32) : null, name(rowName(s.id, s.row), 60))),
   el('td', {}, other(s.given), el('span', { class: 'arrow', text: '→' }), other(s.suggested)),
   el('td', { text: s.score === null ? '–' : decimal(s.score, 3) }), el('td', { text: decimal(s.p_given, 3) }), el('td', { text: decimal(s.p_suggested, 3) }), s.depth === null ? null : el('td', { text: percent(s.depth, 0) }),
   el('td', { text: whole(s.affected) }), el('td', { class: decisionOf(s) ? null : 'quiet' }, name(saidOf(s))));
@@ -98,8 +98,8 @@ function exampleStrip(code, most = 6, pixels = 36) {
   const rows = examplesOf(code, most);
   const items = D.kind === 'images' ? rows.map((s) => thumb('support', s, pixels))
     : D.kind === 'texts' ? rows.slice(0, 2).map((s) => el('span', { class: 'sample', text: clip(D.texts.support[s] ?? '', 90) }))
-      : rows.slice(0, 3).map((s) => name(clip(rowName(D.support.id[s], D.support.row[s]), 24)));
-  return el('div', { class: 'class-examples' }, el('span', { class: 'quiet' }, name(clip(D.classes[code], 40))), el('span', { class: 'items' }, ...items));
+      : rows.slice(0, 3).map((s) => name(rowName(D.support.id[s], D.support.row[s]), 24));
+  return el('div', { class: 'class-examples' }, el('span', { class: 'quiet' }, name(D.classes[code], 40)), el('span', { class: 'items' }, ...items));
 }
 
 function tile(n) {
@@ -116,10 +116,10 @@ function pairGroup([key, places]) {
   const open = () => places.filter((n) => !decisionOf(D.suspects[n]));
   const act = (text, kind) => el('button', { type: 'button', onclick: () => decideAll(open(), kind) }, name(text));
   return el('section', { class: 'pair-group', 'data-pair': key },
-    el('h3', {}, name(clip(D.classes[given], 40)), ' → ', name(clip(D.classes[suggested], 40)), el('span', { class: 'quiet', text: ` ${whole(places.length)}, ${whole(open().length)} open` })),
+    el('h3', {}, name(D.classes[given], 40), ' → ', name(D.classes[suggested], 40), el('span', { class: 'quiet', text: ` ${whole(places.length)}, ${whole(open().length)} open` })),
     el('div', { class: 'both-classes' }, exampleStrip(given), exampleStrip(suggested)),
-    el('div', { class: 'suspect-tiles' }, ...places.map(tile)),
-    el('div', { class: 'row' }, act(`Relabel the open ones: ${clip(D.classes[suggested], 24)}`, 'relabel'), act('Keep the open ones', 'keep')));
+    el('div', { class: D.kind === 'texts' ? 'suspect-tiles texts' : 'suspect-tiles' }, ...places.map(tile)),
+    el('div', { class: 'row' }, act(`Relabel the open ones: ${middle(D.classes[suggested], 24)}`, 'relabel'), act('Keep the open ones', 'keep')));
 }
 
 function drawBulk() {

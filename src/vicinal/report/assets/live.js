@@ -3,10 +3,10 @@
 function answerCard(row) {
   const verdict = Math.max(VERDICTS.indexOf(row.verdict), 0);
   return el('div', { class: 'card no-image' },
-    el('span', { class: 'says' }, mark(verdict), name(clip(String(row.label), 60)), el('span', { class: row.verdict === 'unfamiliar' ? 'quiet void' : 'quiet', text: decimal(row.confidence) })),
+    el('span', { class: 'says' }, mark(verdict), name(String(row.label), 60), el('span', { class: row.verdict === 'unfamiliar' ? 'quiet void' : 'quiet', text: decimal(row.confidence) })),
     el('div', { class: 'truth' }, name(clip(String(row.reason ?? ''), 300))),
     el('ol', { class: 'neighbors' }, ...(row.neighbors ?? []).slice(0, 10).map((n) =>
-      el('li', {}, el('div', { class: 'who' }, name(clip(String(n.label), 40)), el('span', { class: 'quiet', text: decimal(n.weight) })), meter(n.weight, String(n.label) !== String(row.label)), el('div', { class: 'id' }, name(clip(String(n.id), 60)))))));
+      el('li', {}, el('div', { class: 'who' }, name(String(n.label), 40), el('span', { class: 'quiet', text: decimal(n.weight) })), meter(n.weight, String(n.label) !== String(row.label)), el('div', { class: 'id' }, name(String(n.id), 60))))));
 }
 
 function startLive() {

@@ -44,7 +44,7 @@ function cardStrip(i) {
   const share = new Map(); // without pictures: who voted, as wide as the vote
   D.cases.neighbors[i].forEach((s, n) => share.set(D.support.label[s], (share.get(D.support.label[s]) ?? 0) + D.cases.weights[i][n]));
   for (const [label, weight] of [...share].sort((a, b) => b[1] - a[1]).slice(0, 3)) {
-    const node = el('span', { class: label === predicted ? 'swatch' : 'swatch other' }, name(clip(D.classes[label], 24)));
+    const node = el('span', { class: label === predicted ? 'swatch' : 'swatch other' }, name(D.classes[label], 24));
     node.style.flexGrow = Math.max(weight, 0.18);
     strip.append(node);
   }
@@ -65,7 +65,7 @@ function featureTable(values, neighbors) {
   });
   const head = el('tr', {}, el('th', { scope: 'col', text: 'feature' }), el('th', { scope: 'col', text: 'this' }),
     ...rows.map((_, n) => el('th', { scope: 'col', text: `n${n + 1}` })));
-  const body = values.map((value, c) => el('tr', {}, el('th', { scope: 'row' }, name(clip(D.columns[c] ?? `column ${c + 1}`, 22))),
+  const body = values.map((value, c) => el('tr', {}, el('th', { scope: 'row' }, name(D.columns[c] ?? `column ${c + 1}`, 22)),
     el('td', {}, name(String(brief(value)))),
     ...rows.map((r) => {
       const numeric = typeof r[c] === 'number' && typeof value === 'number';

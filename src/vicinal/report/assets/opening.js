@@ -24,6 +24,44 @@ function drawCounts() {
   $('[data-tile=accept]').textContent = whole(rows.length);
   $('[data-of=accept]').textContent = `${percent(rows.length / Math.max(total, 1), 0)} of ${whole(total)} inputs${$('[data-sampled]') ? ' in the sample' : ''}`;
   if (labeled.length) $('[data-detail=accept]').textContent = `${whole(wrong)} of the ${whole(labeled.length)} with a label ${wrong === 1 ? 'is' : 'are'} wrong (${percent(wrong / labeled.length)}).`;
+  let at = 0;
+  VERDICTS.forEach((verdict) => {
+    const share = 1000 * rowsWith(verdict).length / Math.max(total, 1);
+    const bar = $(`.stack .stack-${verdict}`);
+    bar.setAttribute('x', at.toFixed(2));
+    bar.setAttribute('width', Math.max(share - 2, 0).toFixed(2));
+    at += share;
+  });
+  if (now) drawMoved(now);
+}
+
+// What the actions say of another target; the sentences above them are the run's own and come back with its target.
+let asMade = null;
+function drawMoved(now) {
+  const parts = { people: $('#do-people'), ship: $('#do-ship') };
+  asMade ??= $$('.actions h3, .actions .effect, .actions .command').map((node) => [node, [...node.childNodes], node.hidden]);
+  for (const [node, children, hidden] of asMade) { node.replaceChildren(...children); node.hidden = hidden; }
+  const moved = now.target !== D.curve.target;
+  const said = $('#moved');
+  said.hidden = !moved;
+  if (!moved) return;
+  said.replaceChildren(`Target moved to ${level(now.target)}: verdicts, tiles and actions follow it. The sentences above are the run’s own, at ${level(D.curve.target)}. `, el('button', { type: 'button', text: `Back to ${level(D.curve.target)}`, onclick: () => update({ target: '' }) }));
+  const away = rowsWith('contested', 'unfamiliar', 'isolated');
+  const [mine, all] = [away.filter(isWrong).length, P.verdict.map((_, r) => r).filter(isWrong).length];
+  const say = (part, title, effect) => { if (part) { $('h3', part).replaceChildren(name(title)); $('.effect', part).replaceChildren(name(effect)); } };
+  say(parts.people, `Send ${whole(away.length)} ${away.length === 1 ? 'row' : 'rows'}${$('[data-sampled]') ? ' in the sample' : ''} to people`, `They are ${percent(away.length / Math.max(P.verdict.length, 1), 0)} of the inputs${all ? ` and hold ${whole(mine)} of the ${whole(all)} ${all === 1 ? 'error' : 'errors'} (${percent(mine / all, 0)})` : ''}.`);
+  if (now.value === null) { say(parts.ship, 'Choose another target', outOfReach(now)); if (parts.ship && $('.command', parts.ship)) $('.command', parts.ship).hidden = true; return; }
+  const sure = P.verdict.map((_, r) => r).filter((r) => P.confidence[r] / 10000 >= now.value - 5e-5);
+  const kept = sure.filter((r) => VERDICTS[P.verdict[r]] === 'supported').length;
+  say(parts.ship, `Ship with confidence ≥ ${threshold(now.value)}${now.target >= 0.9 ? '' : `, if ${level(now.target)} will do`}`,
+    `Accepts ${percent(now.coverage)} of inputs like these at an accuracy of at least ${level(now.target)}. Of ${whole(sure.length)} rows as sure, ${whole(kept)} are supported. The saved head keeps ${level(D.curve.target)}: run again with --target-accuracy ${now.target}.`);
+  if (parts.ship && $('.command', parts.ship)) $('.command', parts.ship).hidden = true;
+}
+
+// Where no threshold keeps a target: which one is kept.
+function outOfReach(now) {
+  const reach = D.curve.targets.filter((t) => t.value !== null).at(-1);
+  return `No threshold keeps ${level(now.target)} here. ${reach ? `The highest target that is reachable is ${level(reach.target)}: it accepts ${percent(reach.coverage)}.` : `All inputs together keep ${percent(D.curve.lower.at(-1))}.`}`;
 }
 
 function rowsFile(filename, rows) {
@@ -63,7 +101,7 @@ function clearFilters() {
 }
 
 // A row in one line: its text where it has one, else its id.
-const told = (side, i, id, row) => clip(D.texts?.[side][i] ?? rowName(id, row), 90);
+const told = (side, i, id, row) => (D.texts ? clip(D.texts[side][i] ?? rowName(id, row), 90) : middle(rowName(id, row), 60));
 
 // While nothing is open the panel shows what most needs a look.
 function drawWorst() {
@@ -73,14 +111,14 @@ function drawWorst() {
   if (D.suspects.length) {
     parts.push(el('h2', { text: 'Worst suspects' }), el('ul', { class: 'worst' }, ...D.suspects.slice(0, 6).map((s, n) => el('li', {}, el('button', { type: 'button', 'data-worst-suspect': s.row, onclick: () => openSuspect(n) },
       D.kind === 'images' ? thumb('support', s.place, 40) : null,
-      el('span', {}, el('span', { class: 'says' }, name(clip(D.classes[s.given], 30)), ' → ', name(clip(D.classes[s.suggested], 30)), '?'), el('span', { class: 'id' }, name(told('support', s.place, s.id, s.row)))))))));
+      el('span', {}, el('span', { class: 'says' }, name(D.classes[s.given], 30), ' → ', name(D.classes[s.suggested], 30), '?'), el('span', { class: 'id' }, name(told('support', s.place, s.id, s.row)))))))));
   }
   const c = D.cases;
   const contested = c.row.map((_, i) => i).filter((i) => VERDICTS[c.verdict[i]] === 'contested').sort((a, b) => c.confidence[a] - c.confidence[b]).slice(0, 6);
   if (contested.length) {
     parts.push(el('h2', { text: 'Most contested' }), el('ul', { class: 'worst' }, ...contested.map((i) => el('li', {}, el('button', { type: 'button', 'data-worst-case': c.row[i], onclick: () => openCase(i) },
       D.kind === 'images' ? thumb('query', i, 40) : null,
-      el('span', {}, el('span', { class: 'says' }, mark(c.verdict[i]), name(clip(D.classes[c.predicted[i]], 30)), el('span', { class: 'quiet', text: decimal(c.confidence[i]) })), el('span', { class: 'id' }, name(told('query', i, c.id[i], c.row[i])))))))));
+      el('span', {}, el('span', { class: 'says' }, mark(c.verdict[i]), name(D.classes[c.predicted[i]], 30), el('span', { class: 'quiet', text: decimal(c.confidence[i]) })), el('span', { class: 'id' }, name(told('query', i, c.id[i], c.row[i])))))))));
   }
   box.replaceChildren(...parts);
 }

@@ -17,9 +17,9 @@ function neighborList(neighbors, winner, measures) {
       item.append(image);
     }
     item.append(
-      el('div', { class: 'who' }, name(clip(label, 40)), el('span', { class: 'quiet', text: measures.value(n) })),
+      el('div', { class: 'who' }, name(label, 40), el('span', { class: 'quiet', text: measures.value(n) })),
       meter(measures.share[n] / most, other),
-      el('div', { class: 'id' }, pathName(clip(rowName(D.support.id[s], D.support.row[s]), 60))));
+      el('div', { class: 'id' }, name(rowName(D.support.id[s], D.support.row[s]), 60)));
     if (D.kind === 'texts') item.append(text('support', s));
     list.append(item);
   });
@@ -38,8 +38,8 @@ function votes(i) {
   const c = D.cases;
   if (!c.layer_class) return null;
   return el('div', {}, el('h3', { text: 'Votes by layer' }), el('div', { class: 'votes' }, ...c.layers.map((layer, l) =>
-    el('div', {}, el('span', { class: 'quiet' }, name(clip(layer, 40))), meter(c.layer_share[i][l], c.layer_class[i][l] !== c.predicted[i]),
-      el('span', {}, name(`${clip(D.classes[c.layer_class[i][l]], 20)} ${c.layer_share[i][l].toFixed(2)}`))))));
+    el('div', {}, el('span', { class: 'quiet' }, name(layer, 40)), meter(c.layer_share[i][l], c.layer_class[i][l] !== c.predicted[i]),
+      el('span', {}, name(`${middle(D.classes[c.layer_class[i][l]], 20)} ${c.layer_share[i][l].toFixed(2)}`))))));
 }
 
 function similarityBars(row) {
@@ -61,16 +61,16 @@ function casePanel(i) {
   const networkView = network && state.view === 'network';
   const neighbors = networkView ? c.network_neighbors[i] : c.neighbors[i];
   const unfamiliar = VERDICTS[c.verdict[i]] === 'unfamiliar';
-  const truth = hasLabel(c.row[i]) ? name(clip(labelName(c.row[i]), 120)) : 'no label';
+  const truth = hasLabel(c.row[i]) ? name(labelName(c.row[i]), 120) : 'no label';
   const wrong = isWrong(c.row[i]);
   return [
     el('p', { class: 'kind' }, el('span', { text: `Case, query row ${whole(c.row[i])}` }), closeButton()),
-    el('h2', {}, name(clip(rowName(c.id[i], c.row[i]), 300))),
+    el('h2', {}, name(rowName(c.id[i], c.row[i]), 300)),
     bigMedia('query', i),
     el('p', { class: 'verdict-line' }, mark(c.verdict[i]), VERDICTS[c.verdict[i]]),
     el('p', { class: 'reason' }, name(clip(c.reason[i], 600))),
     pairs([
-      ['predicted', name(clip(D.classes[c.predicted[i]], 120))],
+      ['predicted', name(D.classes[c.predicted[i]], 120)],
       ['label', truth, wrong ? 'wrong' : null],
       ['confidence', el('span', { class: unfamiliar ? 'void' : null, text: decimal(c.confidence[i]), title: unfamiliar ? 'not meaningful: unfamiliar input' : null })],
       unfamiliar && ['', 'confidence not meaningful', 'quiet'],
@@ -98,14 +98,14 @@ function suspectPanel(n) {
     el('option', { value: '', text: 'c  another class…' }), ...D.classes.map((label, c) => el('option', { value: c, text: clip(label, 60), selected: choice === 'relabel' && labelOf(s) === c && c !== s.suggested })));
   return [
     el('p', { class: 'kind' }, el('span', { text: `Suspect ${n + 1} of ${D.suspects.length}, support row ${whole(s.row)}` }), closeButton()),
-    el('h2', {}, name(clip(rowName(s.id, s.row), 300))),
+    el('h2', {}, name(rowName(s.id, s.row), 300)),
     bigMedia('support', s.place),
     el('div', { class: 'decide', role: 'group', 'aria-label': 'Decision' }, button('keep', '1'), button('relabel', '2'), button('skip', '3')),
     el('div', { class: 'other-class' }, classes),
     pairs([
-      ['given', name(clip(D.classes[s.given], 120))],
-      ['suggested', name(clip(D.classes[s.suggested], 120))],
-      choice === 'relabel' && ['decided', name(clip(D.classes[labelOf(s)], 120))],
+      ['given', name(D.classes[s.given], 120)],
+      ['suggested', name(D.classes[s.suggested], 120)],
+      choice === 'relabel' && ['decided', name(D.classes[labelOf(s)], 120)],
       ['p given', decimal(s.p_given, 3)],
       ['p suggested', decimal(s.p_suggested, 3)],
       s.depth !== null && ['depths that agree', percent(s.depth, 0)],
@@ -125,9 +125,9 @@ function rowPanel(r) {
   const wrong = isWrong(r);
   return [
     el('p', { class: 'kind' }, el('span', { text: `Query row ${whole(r)}` }), closeButton()),
-    el('h2', {}, name(clip(rowName(idOf(r), r), 300))),
+    el('h2', {}, name(rowName(idOf(r), r), 300)),
     el('p', { class: 'verdict-line' }, mark(P.verdict[r]), VERDICTS[P.verdict[r]]),
-    pairs([['predicted', name(clip(D.classes[P.predicted[r]], 120))], ['label', hasLabel(r) ? name(clip(labelName(r), 120)) : 'no label', wrong ? 'wrong' : null], ['confidence', decimal(P.confidence[r] / 10000)]]),
+    pairs([['predicted', name(D.classes[P.predicted[r]], 120)], ['label', hasLabel(r) ? name(labelName(r), 120) : 'no label', wrong ? 'wrong' : null], ['confidence', decimal(P.confidence[r] / 10000)]]),
     el('p', { class: 'absent', text: 'This row has no card in this file; its neighbors are in samples.csv.' }),
   ];
 }
@@ -137,10 +137,10 @@ function supportPanel(at) {
   const s = D.fit.place[at];
   return [
     el('p', { class: 'kind' }, el('span', { text: `Support row ${whole(D.fit.row[at])}` }), closeButton()),
-    s >= 0 && el('h2', {}, name(clip(rowName(D.support.id[s], D.support.row[s]), 300))),
+    s >= 0 && el('h2', {}, name(rowName(D.support.id[s], D.support.row[s]), 300)),
     s >= 0 && bigMedia('support', s),
     pairs([
-      s >= 0 && ['label', name(clip(D.classes[D.support.label[s]], 120))],
+      s >= 0 && ['label', name(D.classes[D.support.label[s]], 120)],
       ['diagnosis', name(D.fit.group[at])],
       ['N_S percentile', D.fit.x[at].toFixed(0)],
       ['variance of the labels around', decimal(D.fit.y[at])],

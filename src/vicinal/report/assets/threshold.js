@@ -50,7 +50,7 @@ function startThreshold() {
     line.setAttribute('points', `${left},${y} ${right},${y}`);
     const roomy = curve.coverage[at] > 0.4;
     name.setAttribute('x', roomy ? sx(curve.coverage[at]) - 6 : right);
-    name.setAttribute('y', y + (roomy ? 14 : -5));
+    name.setAttribute('y', y + (roomy && y + 16 < bottom ? 14 : -5));
     name.textContent = `target ${level((picked ?? { target: curve.target }).target)}`;
   };
   watchers.push((change) => { if ('target' in change) follow(); else if (FILTERS.some((key) => key in change)) show(+slider.value); });
@@ -72,8 +72,8 @@ function stillAway(rejected, least) {
   const contested = VERDICTS.indexOf('contested');
   const split = P.doubted.filter((r) => P.verdict[r] === contested && P.confidence[r] / 10000 >= least - 5e-5).length;
   const parts = left.filter(([n, verdict]) => n && (verdict === 'unfamiliar' || verdict === 'isolated')).map(([n, verdict]) => `${whole(n)} ${verdict}`);
-  if (split) parts.splice(1, 0, `${whole(split)} contested by their neighbors`);
-  return parts.length ? [el('span', { class: 'quiet still', text: `of the accepted, ${parts.join(' and ')}: left to people all the same` })] : [];
+  if (split) parts.splice(1, 0, `${whole(split)} contested`);
+  return parts.length ? [el('span', { class: 'quiet still', text: `of the accepted, ${listed(parts)}: left to people all the same` })] : [];
 }
 
 // What the threshold accepts of the rows that are selected; a confidence is known to four digits.
@@ -107,9 +107,7 @@ function startTargets() {
     const now = targetOf(state.target) ?? targets.find((t) => t.target === D.curve.target);
     $('#target-buttons').replaceChildren(...targets.map((t) => el('button', { type: 'button', 'data-target': t.target, 'aria-pressed': String(t === now), title: said(t), onclick: () => update({ target: t.target === D.curve.target ? '' : String(t.target) }) },
       el('b', { text: level(t.target) }), el('span', { class: 'quiet', text: said(t) }))));
-    const reach = targets.filter((t) => t.value !== null).at(-1);
-    $('#target-note').textContent = now?.value === null
-      ? `No threshold keeps ${level(now.target)} here.${reach ? ` The highest target that is reachable is ${level(reach.target)}: it accepts ${percent(reach.coverage)}.` : ''}`
+    $('#target-note').textContent = now?.value === null ? outOfReach(now)
       : state.target ? `Verdicts on this page follow a target of ${level(now.target)} (confidence ≥ ${threshold(now.level)}); samples.csv and the saved head keep ${level(D.curve.target)}.` : '';
   }
   watchers.push((change) => { if ('target' in change) draw(); });

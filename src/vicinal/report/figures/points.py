@@ -45,13 +45,13 @@ def labels_data(audit: Audit) -> list[int]:
 
 
 def doubted(audit: Audit) -> list[int]:
-    """Rows that are contested whatever the level of confidence: their neighbors disagree."""
+    """Rows that are contested whatever the target: neighbors disagree, or no clear majority."""
     cases, chosen = audit.cases, audit.risk_coverage.chosen if audit.risk_coverage else None
     level = chosen.level if chosen and chosen.level is not None else MAJORITY
     return [
         row
         for row, (verdict, sure) in enumerate(zip(cases.verdict, cases.confidence, strict=True))
-        if (verdict == "contested" and sure >= level)
+        if (verdict == "contested" and (sure >= level or sure < MAJORITY))
         or (cases.credibility[row] or 1.0) <= LOW_CREDIBILITY
     ]
 
@@ -65,8 +65,14 @@ def maps_data(audit: Audit) -> list[dict[str, Any]]:
 
 
 def on_steps(form: Map | LinearMap) -> dict[str, Any]:
-    """Places in steps, the same unit both ways: a distance on the map is one in any direction."""
+    """Places in steps, the same unit both ways: a distance on the map is one in any direction.
+
+    The map is turned to be as low as it can be, since a page is wide: it has no up of its own.
+    """
     x, y = (np.array([*a, *b]) for a, b in ((form.x, form.support_x), (form.y, form.support_y)))
+    turns = np.exp(1j * np.linspace(0, np.pi, 36, endpoint=False))
+    low = min(turns, key=lambda turn: np.ptp(turn.imag * x + turn.real * y))
+    x, y = low.real * x - low.imag * y, low.imag * x + low.real * y
     unit = STEPS / (max(np.ptp(x), np.ptp(y)) or 1.0)
     m = len(form.x)
     steps = [np.rint((v - v.min()) * unit).astype(int).tolist() for v in (x, y)]

@@ -8,62 +8,62 @@ from vicinal.audits.record import Audit
 from vicinal.audits.sections import Borders, Histogram, NetworkView, PriorShift
 from vicinal.report.figures.trust import histogram_rows
 from vicinal.report.svg import Figure, Plot, ticks
-from vicinal.report.words import clean, count, percent, plural, points, short
+from vicinal.report.words import clean, count, name, percent, plural
 
-MOST_CLASSES = 20  # more rows and columns than this cannot be read on a page
+MOST_CLASSES = 20  # with more bars than this nothing is read
+MOST_SQUARES = 12  # on a side of the heat map
 MOST_POINTS = 5000
-ROOMY = 26  # a square this wide holds its value
+ROOMY = 22  # a square this wide holds its value
 
 
 def borders(record: Borders, classes: tuple[str, ...]) -> Figure | None:
     """Share of the between-class edge weight for each pair: darker means the classes touch."""
-    if not record.pairs:
+    if len(classes) < 3 or not record.pairs:  # all weight between two is between these two
         return None
     touch: dict[int, float] = {}
     for pair in record.pairs:
         touch[pair.a] = touch.get(pair.a, 0.0) + pair.share
         touch[pair.b] = touch.get(pair.b, 0.0) + pair.share
-    shown = sorted(sorted(touch, key=lambda c: -touch[c])[:MOST_CLASSES])
+    shown = sorted(sorted(touch, key=lambda c: -touch[c])[:MOST_SQUARES])
     place = {label: i for i, label in enumerate(shown)}
     size = len(shown)
-    longest = max((len(short(classes[label], 14)) for label in shown), default=1)
+    longest = max((len(name(classes[label], 14)) for label in shown), default=1)
     edge = 14 + 7 * longest
-    cell = max(16, min(44, (380 - edge) // max(size, 1)))
+    cell = max(ROOMY, min(44, (384 - edge) // max(size, 1)))
     side = edge + 8 + cell * size
     plot = Plot((0, size), (0, size), side, side + 38, edge, 8, 8, edge + 38)
     most = max((pair.share for pair in record.pairs), default=1.0)
     for label, i in place.items():
-        name = short(classes[label], 14)
-        plot.text(edge - 6, plot.sy(size - i - 0.5) + 4, name, "tick end")
-        plot.slanted(plot.sx(i + 0.5) + 5, side - edge + 12, name)
+        named = name(classes[label], 14)
+        plot.text(edge - 6, plot.sy(size - i - 0.5) + 4, named, "tick end")
+        plot.slanted(plot.sx(i + 0.5) + 5, side - edge + 12, named)
         plot.bar((i, i + 1), (size - i - 1, size - i), "self", 0.5)
     for pair in record.pairs:
         if pair.a in place and pair.b in place:
             for a, b in ((pair.a, pair.b), (pair.b, pair.a)):
                 at = place[a], size - 1 - place[b]
-                description = f"{short(classes[a])} and {short(classes[b])}: {percent(pair.share)}"
-                _cell(plot, at, pair.share, heat_step(pair.share / most), cell >= ROOMY)
+                description = f"{name(classes[a])} and {name(classes[b])}: {percent(pair.share)}"
+                _cell(plot, at, pair.share, heat_step(pair.share / most))
                 plot.clickable((at[0], at[0] + 1), f"pair={a}~{b}", description, (at[1], at[1] + 1))
     heat_scale(plot, most, side)
     hidden = len(touch) - size
-    shown_as = "Numbers" if cell >= ROOMY else "Color"
-    note = f"{shown_as}: share of all between-class edge weight, %, in the {record.how}."
+    note = f"Numbers: share of all between-class edge weight, %, in the {record.how}."
     note += f" {count(hidden)} classes that touch less are in the table only." if hidden > 0 else ""
     return Figure(
         "borders",
         "Which classes touch",
         note,
         plot.draw("Heat map of class borders", "heatmap"),
-        ("class", "class", "share of between-class weight"),
+        ("class", "class", "share"),
         [[classes[p.a], classes[p.b], percent(p.share)] for p in record.pairs[:200]],
     )
 
 
-def _cell(plot: Plot, at: tuple[int, int], share: float, shade: int, roomy: bool) -> None:
-    """One square of the heat map, with its value where there is room to read it."""
+def _cell(plot: Plot, at: tuple[int, int], share: float, shade: int) -> None:
+    """One square of the heat map with its value."""
     x, y = at
     plot.bar((x, x + 1), (y, y + 1), f"heat{shade}", 0.5)
-    if roomy and share >= 0.001:
+    if share >= 0.001:
         ink = "middle light" if shade >= 7 else "middle ink"
         plot.text(plot.sx(x + 0.5), plot.sy(y + 0.5) + 4, heat_value(share), ink)
 
@@ -98,16 +98,16 @@ def prior_shift(record: PriorShift, classes: tuple[str, ...]) -> Figure:
     shown = sorted(order[:MOST_CLASSES])
     most = max([*record.support, *record.query], default=0.1) * 1.1 or 0.1
     row = 22
-    edge = 16 + 7 * max((len(short(classes[label], 13)) for label in shown), default=1)
+    edge = 16 + 7 * max((len(name(classes[label], 18)) for label in shown), default=1)
     plot = Plot((0, most), (0, len(shown)), 360, 44 + row * len(shown), edge, 14, 4, 40)
     for i, label in enumerate(shown):
         top = len(shown) - i
-        plot.text(edge - 6, plot.sy(top - 0.5) + 4, short(classes[label], 13), "tick end")
+        plot.text(edge - 6, plot.sy(top - 0.5) + 4, name(classes[label], 18), "tick end")
         plot.bar((0, record.support[label]), (top - 0.48, top - 0.14), "soft", 0)
         plot.bar((0, record.query[label]), (top - 0.86, top - 0.52), "second", 0)
-        said = f"{short(classes[label])}: show its rows"
+        said = f"{name(classes[label])}: show its rows"
         plot.clickable((0, most), f"class={label}", said, (top - 0.9, top - 0.1))
-    plot.bottom_axis(ticks(0, most, 4), lambda v: points(v, 0), "share of rows, %")
+    plot.bottom_axis(ticks(0, most, 4), lambda v: f"{100 * v:.3g}", "share of rows, %")
     return Figure(
         "prior-shift",
         "Class shares in support and query",
