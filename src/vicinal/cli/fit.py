@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -40,6 +41,7 @@ def run(options: FitOptions) -> None:
     with console.library_warnings():
         if options.store is None and not is_pg(options.support):
             support = _labeled(options.support, options, console)
+            _check_contrast(support.labels, support.name)
             features = support.features
             held = held and in_order(held, features, support.name)
             clock.now("fitting")
@@ -104,6 +106,7 @@ def stored_support(options: FitOptions, metric: str, console: Console) -> Labele
             f"the table {search.table.name!r} has rows without labels. Name the column of labels "
             "with --label-key."
         )
+    _check_contrast(search.labels, search.table.name)
     return LabeledSupport(search, labels_of(search.labels, len(search)))
 
 
@@ -114,6 +117,13 @@ def _labeled(spec: str, options: FitOptions, console: Console) -> RowSet:
     for name, why in rows.dropped:
         console.warn(f"row {name} was dropped: {why}.")
     return rows
+
+
+def _check_contrast(labels: Any, name: str) -> None:
+    if len(found := set(np.asarray(labels).tolist())) == 1:
+        raise InputError(
+            f"{name} has one class only ({found.pop()}); nothing to contrast. Add rows of another."
+        )
 
 
 def _rate(held: Standards) -> float:

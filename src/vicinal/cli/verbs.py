@@ -1,8 +1,8 @@
 """Every verb with its line of help, an example and its flags: the command line at one glance.
 
-A flag is called as its field, unless it says otherwise. Those that several verbs share come first,
-in groups that a verb's own record inherits. Nothing here needs torch: a verb's module is loaded
-when the verb is called.
+A flag is called as its field, unless it says otherwise. Those that belong together come first, in
+groups that a verb's own record inherits; their docstrings are the titles in its help. Nothing here
+needs torch: a verb's module is loaded when the verb is called.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ MODEL = "file.py:factory, pkg.module:factory, .ts, .pt2, timm:NAME, hf:NAME or f
 
 @dataclass(frozen=True, kw_only=True)
 class DataOptions:
-    """Which key or column holds what, where the usual names do not."""
+    """Names in your files, where they are not the usual ones"""
 
     embedding_key: Annotated[Text, Option(help="Key or column of the embeddings.")] = None
     label_key: Annotated[Text, Option(help="Key or column of the labels.")] = None
@@ -61,7 +61,7 @@ class DataOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class VectorOptions:
-    """How stored features become one vector per row."""
+    """Stored features that are not one vector per row"""
 
     pool: Annotated[Text, Option(help="4-D features to vectors: mean, max or flatten.")] = None
     transpose: Annotated[bool, Option(help="The embeddings are stored as (dims, rows).")] = False
@@ -69,7 +69,7 @@ class VectorOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class ModelOptions:
-    """How a model is made ready."""
+    """The model"""
 
     weights: Annotated[Text, Option(help="Checkpoint for the model.")] = None
     model_arg: Annotated[
@@ -82,7 +82,7 @@ class ModelOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class ClassOptions:
-    """What the model's outputs stand for, in their order."""
+    """The model"""
 
     classes: Annotated[
         str | None,
@@ -93,7 +93,7 @@ class ClassOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class ImageOptions:
-    """How images are read for a model."""
+    """How images are read for a model"""
 
     size: Annotated[
         int | None, Option(help="Resize images to so many pixels a side.", min=1, max=LARGEST)
@@ -105,7 +105,7 @@ class ImageOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class ConsoleOptions:
-    """What is printed, and where."""
+    """What is printed, and where"""
 
     as_json: Annotated[bool, Option("--json", help="Print JSON on stdout, nothing else.")] = False
     quiet: Quiet = False
@@ -122,23 +122,9 @@ class DemoOptions(ConsoleOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class AuditOptions(
-    DataOptions, VectorOptions, ModelOptions, ClassOptions, ImageOptions, ConsoleOptions
-):
-    """How far to trust each prediction, and which labels look wrong."""
+class NeighborOptions:
+    """How rows are compared, and neighbors found"""
 
-    EXAMPLE: ClassVar[str] = (
-        "vicinal audit train.npz test.npz --target-accuracy 0.99\n\n"
-        "vicinal audit photos/train photos/test --model net.py:make --weights w.pt"
-    )
-
-    support: Annotated[Text, Argument(help="Labeled reference rows: file, folder or pattern.")] = (
-        None
-    )
-    query: Annotated[Text, Argument(help="Rows to judge; without them each support row is.")] = None
-    calib: Annotated[Text, Option(help="Held-out labeled rows to fit on.")] = None
-    foreign: Annotated[Text, Option(help="Rows of no known class to test with.")] = None
-    out: Out = None
     k: Annotated[str, Option(help="How many neighbors vote, or auto.")] = "auto"
     metric: Metric = "l2"
     normalize: Annotated[
@@ -151,20 +137,17 @@ class AuditOptions(
             "whitened, learned; fit takes what is best on held-out rows."
         ),
     ] = "fit"
-    map: Annotated[
-        str, Option(help="Map on the page: tsne keeps neighbors, linear is quicker, or none.")
-    ] = "tsne"
     search: Annotated[
         str, Option(help="How neighbors are found: exact, faiss, or auto, the cheaper one.")
     ] = "auto"
     recall: Annotated[float, Option(help="Share of true neighbors to find.")] = 0.98
-    target_accuracy: TargetAccuracy = None
-    unfamiliar: Unfamiliar = 0.05
     prior: Annotated[str, Option(help="Class shares to expect: support or uniform.")] = "support"
-    ignore_unknown: Annotated[bool, Option(help="Do not score classes that the support lacks.")] = (
-        False
-    )
-    force_ece: Annotated[bool, Option(help="Print the ECE even of few rows.")] = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class NetworkOptions:
+    """The model"""
+
     model: Annotated[Text, Option(help=MODEL)] = None
     embedding: Annotated[Text, Option(help="Layer to search in; by default the last but one.")] = (
         None
@@ -180,11 +163,24 @@ class AuditOptions(
     checkpoints: Annotated[
         Text, Option(help="Weights over training, 'ckpt/*.pt': entanglement by layer.")
     ] = None
-    apply: Annotated[Path | None, Option(help="decisions.csv of the page: relabel first.")] = None
-    drop_bad: DropBad = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class PageOptions:
+    """The page"""
+
+    map: Annotated[
+        str, Option(help="Map on the page: tsne keeps neighbors, linear is quicker, or none.")
+    ] = "tsne"
     no_images: Annotated[bool, Option(help="No thumbnails on the page.")] = False
     hash_ids: Annotated[bool, Option(help="Write checksums instead of ids.")] = False
     max_mb: Annotated[float, Option(help="Largest size of the page.", min=0.1, max=1000.0)] = 10.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunOptions:
+    """How it is run, and run again"""
+
     seed: Seed = 0
     config: Annotated[Path | None, Option(help="config.json of a run to repeat.")] = None
     trust_folder: TrustFolder = False
@@ -193,6 +189,36 @@ class AuditOptions(
     ] = None
     on: On = None
     fresh: Fresh = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class AuditOptions(
+    DataOptions, VectorOptions, NeighborOptions, NetworkOptions, ModelOptions, ClassOptions,
+    ImageOptions, PageOptions, RunOptions, ConsoleOptions,
+):  # fmt: skip
+    """How far to trust each prediction, and which labels look wrong."""
+
+    EXAMPLE: ClassVar[str] = (
+        "vicinal audit train.npz test.npz --target-accuracy 0.99\n\n"
+        "vicinal audit rows.csv --label-key species\n\n"
+        "vicinal audit photos/train photos/test --model net.py:make --weights w.pt"
+    )
+
+    support: Annotated[Text, Argument(help="Labeled reference rows: file, folder or pattern.")] = (
+        None
+    )
+    query: Annotated[Text, Argument(help="Rows to judge; without them each support row is.")] = None
+    calib: Annotated[Text, Option(help="Held-out labeled rows to fit on.")] = None
+    foreign: Annotated[Text, Option(help="Rows of no known class to test with.")] = None
+    out: Out = None
+    target_accuracy: TargetAccuracy = None
+    unfamiliar: Unfamiliar = 0.05
+    ignore_unknown: Annotated[bool, Option(help="Do not score classes that the support lacks.")] = (
+        False
+    )
+    force_ece: Annotated[bool, Option(help="Print the ECE even of few rows.")] = False
+    apply: Annotated[Path | None, Option(help="decisions.csv of the page: relabel first.")] = None
+    drop_bad: DropBad = False
 
 
 @dataclass(frozen=True, kw_only=True)
