@@ -122,10 +122,12 @@ def _report(error: BaseException) -> int:
 def _sentence(error: BaseException) -> str | None:
     """What to say of an error that is not ours; None: it is."""
     if hasattr(error, "format_message"):  # the parser's own: an unknown option, a bad value
-        said = str(error.format_message())
-        verb = getattr(getattr(error, "ctx", None), "command", None)
-        missing = type(error).__name__ == "MissingParameter" and getattr(verb, "epilog", None)
-        return f"{said} For example: {missing.splitlines()[2]}" if missing else said
+        said, kind, context = str(error.format_message()), type(error).__name__, vars(error)["ctx"]
+        said += "" if said.endswith((".", "?")) else "."
+        if kind in ("MissingParameter", "UsageError") and context.parent:
+            return f"{said} For example: {context.command.epilog.splitlines()[2]}"
+        unknown = kind in ("NoSuchOption", "NoSuchCommand", "UsageError")
+        return f"{said} All of them: {context.command_path} --help" if unknown else said
     if isinstance(error, vicinal.InputError):
         return str(error)
     from vicinal.cli.user_code import described, is_theirs

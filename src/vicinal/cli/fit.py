@@ -10,7 +10,7 @@ import numpy as np
 from vicinal.checks import InputError, check_choice
 from vicinal.cli.console import Clock, Console
 from vicinal.cli.data_files import read_vectors, without_labels
-from vicinal.cli.row_set import RowSet, in_order
+from vicinal.cli.row_set import RowSet, check_same_dims, in_order
 from vicinal.cli.verbs import METRICS, FitOptions
 from vicinal.confidence import NEDClassifier, TrustHead
 from vicinal.confidence.made_from import MadeFrom
@@ -44,6 +44,8 @@ def run(options: FitOptions) -> None:
             _check_contrast(support.labels, support.name)
             features = support.features
             held = held and in_order(held, features, support.name)
+            if held is not None:
+                check_same_dims(support, held, "support", "calib")
             clock.now("fitting")
             ned.fit(support.embeddings, support.labels)
         else:
@@ -121,9 +123,7 @@ def _labeled(spec: str, options: FitOptions, console: Console) -> RowSet:
 
 def _check_contrast(labels: Any, name: str) -> None:
     if len(found := set(np.asarray(labels).tolist())) == 1:
-        raise InputError(
-            f"{name} has one class only ({found.pop()}); nothing to contrast. Add rows of another."
-        )
+        raise InputError(f"{name} has one class only ({found.pop()}); nothing to contrast.")
 
 
 def _rate(held: Standards) -> float:

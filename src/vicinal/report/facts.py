@@ -100,7 +100,7 @@ def kept_sentence(audit: Audit) -> str | None:
 def threshold_sentence(audit: Audit) -> str:
     curve = audit.risk_coverage
     if curve is None or curve.chosen is None:
-        return "No threshold was chosen: its promise is counted on rows with labels, of query or calib."
+        return "No threshold was chosen: its promise is counted on rows with labels."
     pick = curve.chosen
     if pick.value is None:
         return (
