@@ -251,8 +251,8 @@ def _of_one_kind(array: NDArray[Any], name: str) -> NDArray[Any]:
         if len(kinds) > 1:
             (one, a), (other, b) = sorted(kinds.items())[:2]
             raise InputError(
-                f"`{name}` mixes {one} like {a!r} and {other} like {b!r}. Labels must be of one "
-                "kind: write all of them as numbers or all of them as text."
+                f"`{name}` mixes {one} like {_shown(a)} and {other} like {_shown(b)}. Labels must "
+                "be of one kind: write all of them as numbers or all of them as text."
             )
         if next(iter(kinds)) in ("numbers", "truth values"):
             array = np.array(array.tolist())
@@ -301,13 +301,19 @@ def _kinds(labels: Iterable[Any]) -> dict[str, Any]:
     return found
 
 
+def _shown(label: Any) -> str:
+    """As it would be typed: text in quotes, numbers of numpy without their kind."""
+    return repr(str(label)) if isinstance(label, str) else str(label)
+
+
 def _check_kind(new: NDArray[Any], known: NDArray[Any], name: str) -> None:
     """Numbers, truth values included, are one kind: 1, 1.0 and True are equal."""
     (mine, a), (theirs, b) = (*_kinds(new[:1]).items(), *_kinds(known[:1]).items())
     if mine != theirs and not {mine, theirs} <= {"numbers", "truth values"}:
         raise InputError(
-            f"the kinds of labels differ: `{name}` holds {mine} like {str(a)!r}, but the support's "
-            f"labels are {theirs} like {str(b)!r}. Use the same names for the same classes."
+            f"the kinds of labels differ: `{name}` holds {mine} like {_shown(a)}, but the "
+            f"support's labels are {theirs} like {_shown(b)}. Use the same names for the same "
+            "classes."
         )
 
 
@@ -315,7 +321,8 @@ def _continuous(dtype: object, name: str) -> InputError:
     kind = str(dtype).removeprefix("torch.")
     return InputError(
         f"`{name}` must be class labels, got dtype {kind} (Unknown label type: continuous, "
-        f"as in regression). Pass {name}.astype(int), strings, or an (n, c) matrix of soft labels."
+        "as in regression). Pass y.astype(int) (of a tensor y.long()), strings, or an (n, c) "
+        "matrix of soft labels."
     )
 
 
@@ -323,8 +330,7 @@ def _soft(array: NDArray[Any], name: str) -> Labels:
     if array.dtype.kind != "f":
         raise InputError(
             f"`{name}` of shape {array.shape} must be float soft labels, got {array.dtype}. "
-            f"Pass {name}.astype(float) with rows that sum to 1, or {name}.argmax(1) for hard "
-            "labels."
+            "Pass y.argmax(1) for hard labels, or y.astype(float) with rows that sum to 1."
         )
     _check_no_nan(~np.isfinite(array).all(1), array, name)
     values = as_tensor(array, name)

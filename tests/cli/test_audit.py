@@ -14,6 +14,8 @@ import pytest
 from vicinal.audits.audit import SECTIONS
 from vicinal.audits.recommend import ORDER
 from vicinal.cli.console import Clock
+from vicinal.confidence import load
+from vicinal.report.words import percent, threshold
 from vicinal.studies import Audit
 
 FILES = {
@@ -153,6 +155,26 @@ def test_rows_without_labels_are_judged_without_scores(vicinal, files, tmp_path)
     summary = json.loads((tmp_path / "u" / "summary.json").read_text())
     assert summary["heads"]["ned"]["accuracy"] is None
     assert sum(summary["verdicts"].values()) == 50
+
+
+def test_calibration_rows_set_the_threshold_of_a_query_without_labels(vicinal, files, tmp_path):
+    x = np.load(files / "test.npz")["Z"]
+    np.savez(tmp_path / "new.npz", Z=x)
+    words = ["audit", files / "train.npz", "new.npz", "--calib", files / "val.npz", "-o", "c"]
+    code, out, _ = vicinal(*words, "--target-accuracy", "0.9", "--map", "none")
+    assert code == 0
+    summary = json.loads((tmp_path / "c" / "summary.json").read_text())
+    chosen, head = summary["risk_coverage"]["chosen"], load(tmp_path / "c" / "trust.vic")
+    assert chosen["rows"] == 200
+    assert chosen["value"] == head.standards.threshold
+    sentence = f"Accept confidence ≥ {threshold(chosen['value'])}: "
+    assert f"{sentence}{percent(chosen['coverage'])} of the calibration rows" in out
+    assert sentence.strip() in (tmp_path / "c" / "report.html").read_text()
+    held = np.load(files / "val.npz")
+    sure = head.predict(held["Z"]).confidence >= chosen["value"]  # fitted on the rows themselves
+    assert abs(sure.mean() - chosen["coverage"]) < 0.05
+    verdicts = [row["verdict"] for row in rows(tmp_path / "c" / "samples.csv")]
+    assert "supported" in verdicts
 
 
 def test_a_config_repeats_a_run(vicinal, files, run_folder, tmp_path):

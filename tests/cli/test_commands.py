@@ -81,9 +81,11 @@ def test_an_interrupt_is_exit_code_130(vicinal, monkeypatch):
     assert "Run the same command again to continue" in err
 
 
-@pytest.mark.parametrize("ending", ["os.kill(os.getpid(), signal.SIGTERM)", "sys.exit(15)"])
+@pytest.mark.parametrize(
+    "ending", ["os.kill(os.getpid(), signal.SIGTERM)", "sys.exit(15)", "sys.exit(1)"]
+)
 def test_who_is_asked_to_end_says_one_sentence(tmp_path, ending):
-    """By the system, or by the handler that Ray puts in its place."""
+    """By the system, by the handler that Ray puts in its place, or by Ray as it connects."""
     script = f"""
 import os, signal, sys
 import vicinal.cli.__main__ as cli

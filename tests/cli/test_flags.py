@@ -1,9 +1,10 @@
 """One record per command: its fields are the flags, the keys of a config, and the values."""
 
 import json
+import re
 import subprocess
 import sys
-from dataclasses import FrozenInstanceError
+from dataclasses import FrozenInstanceError, fields
 from pathlib import Path
 
 import pytest
@@ -34,6 +35,27 @@ def test_help_cuts_no_sentence_and_gives_every_example_a_line(capsys):
         shown = [line for line in lines[lines.index("Examples:") :] if "vicinal " in line]
         first = [line.split()[:3] for line in options.EXAMPLE.split("\n\n")]
         assert [line.split()[:3] for line in shown] == first
+
+
+def test_help_has_the_options_in_groups_each_of_them_once(capsys):
+    for verb, options in VERBS.items():
+        assert main([verb, "--help"]) == 0
+        said = capsys.readouterr().out
+        flags = re.findall(r"^  (?:-\w, )?(--[\w-]+)", said, re.M)
+        assert len(flags) == len(set(flags))
+        assert (
+            len(flags) + len(re.findall(r"^  [a-z]+(?:\.\.\.)? +<|^  files", said, re.M))
+            == len(fields(options)) + 1
+        )
+        for part in options.__mro__[1:-1]:
+            assert f"\n{part.__doc__}:\n" in said
+        groups = re.split(r"^\S.*:$", said, flags=re.M)
+        assert max(len(re.findall("^  .*--", group, re.M)) for group in groups) <= 14
+
+
+def test_help_of_the_program_ends_with_lines_to_type(capsys):
+    assert main(["--help"]) == 0
+    assert "\n  vicinal audit train.npz test.npz  " in capsys.readouterr().out
 
 
 LOADED = """

@@ -296,7 +296,9 @@ SECTIONS: dict[str, Callable[[Facts], Any]] = {
     "support": support_rows,
     "labels": lambda f: f.label_audit,
     "class_facts": lambda f: class_facts(f, data.class_entanglement(*_graph_of(f))),
-    "risk_coverage": lambda f: f.score and risk_coverage_of(f.shown, f.score, f.promise.reason),
+    "risk_coverage": lambda f: (
+        f.promised and risk_coverage_of(f.shown, f.promised, f.promise.reason)
+    ),
     "sweep": lambda f: f.score and sweep_over_k(f.task, f.scored["ned"]),
     "credibility": credibility_of,
     "borders": lambda f: data.borders(*_graph_of(f)),

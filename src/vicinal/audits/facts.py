@@ -23,7 +23,7 @@ from vicinal.audits.class_order import columns_for
 from vicinal.audits.familiarity import combination_of, foreignness, kept_standards
 from vicinal.audits.fitted_space import space_facts, space_of
 from vicinal.audits.fitting import Split, fitting_of, left_out_losses, split_of
-from vicinal.audits.heads import HEADS, RECIPES, Answer, Task, best_vote_k, held_out_view
+from vicinal.audits.heads import HEADS, RECIPES, Answer, Fold, Task, best_vote_k, held_out_view
 from vicinal.audits.inputs import LabeledRows, Sets, usable_k, warn
 from vicinal.audits.linear_view import LinearView, linear_view
 from vicinal.audits.model import ModelFacts
@@ -160,10 +160,27 @@ class Facts:
         """The target accuracy: as it was set, or the highest that half of the rows can meet."""
         if self.settings.target_accuracy is not None:
             return ChosenTarget(self.settings.target_accuracy)
-        score = self.measured.get(self.shown)
+        score = self.measured.get(self.shown) or self.on_calib
         if score is None:
             return reachable_target(self.answer.confidence)
         return reachable_target(score.confidence, score.right, score.delta)
+
+    @cached_property
+    def on_calib(self) -> Scored | None:
+        """The kept head on calibration rows, each half fitted on the other: they set the threshold
+        of a query without labels."""
+        fold = self.split.folds[0]
+        known, n = fold.evidence, len(fold.evidence)
+        if self.sets.calib is None or self.measured or n < 4:
+            return None
+        view = replace(self.linear, query=held_out_view(self.task, fold))
+        halves = torch.arange(0, n, 2), torch.arange(1, n, 2)
+        folds = tuple(
+            Fold(known.rows(a), b, known.rows(b).neighborhood.double(), fitted_on=a)
+            for a, b in (halves, halves[::-1])
+        )
+        task = replace(self.task, folds=folds, neighborhood=known.neighborhood, linear=view)
+        return Scored(HEADS[self.shown](task), known.targets.numpy(), 0.5)
 
     @cached_property
     def scored(self) -> dict[str, Scored]:
@@ -200,9 +217,15 @@ class Facts:
         return self.scored.get(self.shown)
 
     @property
+    def promised(self) -> Scored | None:
+        """What threshold and curve are measured on: the query, else the calibration rows."""
+        held = self.on_calib
+        return self.score or (held and replace(held, target=self.promise.target))
+
+    @property
     def threshold(self) -> float:
         """The confidence that keeps the target accuracy; infinite where none can be shown to."""
-        return math.inf if self.score is None else self.score.threshold.threshold
+        return math.inf if self.promised is None else self.promised.threshold.threshold
 
     @cached_property
     def ned(self) -> NEDClassifier:

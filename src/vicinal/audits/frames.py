@@ -35,13 +35,15 @@ class Columns:
 
 @dataclass(frozen=True, eq=False)
 class FrameRows:
-    """One frame as an audit takes it; ``how`` says what its rows are compared by."""
+    """One frame as an audit takes it; ``how`` says what its rows are compared by, ``features`` are
+    the columns of numbers, where it is by such."""
 
     rows: NDArray[Any]
     labels: NDArray[Any] | None
     ids: tuple[str, ...] | None
     images: list[str] | None
     how: str
+    features: tuple[str, ...] = ()
 
     @property
     def pair(self) -> Any:
@@ -63,16 +65,27 @@ def frame_rows(frame: Any, columns: Columns, role: str) -> FrameRows:
     ([[1.0, 0.5], [2.0, 0.5]], ['x', 'y'], 'rows are compared by 2 columns: a, b')
     """
     names = [str(name) for name in frame.columns]
-    label = _named(columns.label, LABELS, names, role, "label")
+    wanted = columns.label if role == "support" or columns.label in names else None
+    label = _named(wanted, LABELS, names, role, "label")
     image = _named(columns.image, (), names, role, "image")
     ident = next((name for name in IDS if name in names and name != label), None)
     images = None if image is None else [str(path) for path in _values(frame, image)]
-    rows, how = _rows(frame, columns, [n for n in names if n not in (label, image, ident)], images)
-    labels = None if label is None else np.asarray(_values(frame, label))
+    others = [name for name in names if name not in (label, image, ident)]
+    rows, how, features = _rows(frame, columns, others, images)
+    labels = None if label is None else _labels(_values(frame, label))
     ids = None if ident is None else tuple(map(str, _values(frame, ident)))
     if ids is None and images is not None:
         ids = tuple(Path(path).name for path in images)
-    return FrameRows(rows, labels, ids, images, how)
+    return FrameRows(rows, labels, ids, images, how, features)
+
+
+def _labels(values: list[Any]) -> NDArray[Any]:
+    """A cell without a label (None, NaN, NA) is None, and no class of that name."""
+    missing = [value is None or value != value or str(value) == "<NA>" for value in values]
+    if not any(missing):
+        return np.asarray(values)
+    kept = [None if gone else value for value, gone in zip(values, missing, strict=True)]
+    return np.array(kept, dtype=object)
 
 
 def _named(
@@ -80,6 +93,11 @@ def _named(
 ) -> str | None:
     if asked is None:
         return next((name for name in usual if name in names), None)
+    if not isinstance(asked, str):
+        raise InputError(
+            f"`{option}` must be the name of a column, got {type(asked).__name__}. Put the values "
+            f"into a column, and name it (columns: {', '.join(names)})."
+        )
     if asked in names:
         return asked
     near = closest(asked, list(names), 1)
@@ -89,7 +107,7 @@ def _named(
 
 def _rows(
     frame: Any, columns: Columns, names: Sequence[str], images: Sequence[str] | None
-) -> tuple[NDArray[Any], str]:
+) -> tuple[NDArray[Any], str, tuple[str, ...]]:
     """A column of vectors, named or usual columns of numbers, or the images through the encoder."""
     asked = columns.embedding
     vector = asked if isinstance(asked, str) else next((n for n in VECTORS if n in names), None)
@@ -102,22 +120,27 @@ def _rows(
         rows = [np.asarray(row, dtype=np.float64) for row in _values(frame, vector)]
         if len({row.shape for row in rows}) != 1 or rows[0].ndim != 1:
             raise InputError(f"column {vector!r} must hold vectors of one length.")
-        return np.stack(rows), f"rows are compared by the vectors of column {vector!r}"
+        return np.stack(rows), f"rows are compared by the vectors of column {vector!r}", ()
     kinds = "f" if images is not None else "iuf"  # whole numbers beside images are their sizes
     numeric = list(asked) if asked is not None else [
         name for name in names if np.asarray(_values(frame, name)).dtype.kind in kinds
     ]  # fmt: skip
     if numeric:
+        if missing := [name for name in numeric if name not in names]:
+            raise InputError(
+                f"a data frame lacks the column {missing[0]!r}, by which rows are compared "
+                f"(columns: {', '.join(names)}). Give all sets the same ones."
+            )
         matrix = np.stack([np.asarray(_values(frame, name), float) for name in numeric], 1)
         some = ", ".join(numeric[:4]) + (", …" if len(numeric) > 4 else "")
         many = "column" if len(numeric) == 1 else "columns"
-        return matrix, f"rows are compared by {len(numeric)} {many}: {some}"
+        return matrix, f"rows are compared by {len(numeric)} {many}: {some}", tuple(numeric)
     if images is None:
         raise InputError(
             f"no column holds vectors or numbers to compare rows by (columns: {', '.join(names)}). "
             "Name it: embedding='column', or image='column' for paths of images."
         )
-    return encoded(images), USED.format(SIZE)
+    return encoded(images), USED.format(SIZE), ()
 
 
 def _values(frame: Any, name: str) -> list[Any]:
@@ -137,7 +160,12 @@ def from_frames(
     if is_frame(model):
         rest[0], rest[1], model = model, train if rest[1] is None else rest[1], None
     roles = dict(zip(("support", "query", "calib", "foreign"), rest, strict=True))
-    read = {r: frame_rows(v, columns, r) for r, v in roles.items() if is_frame(v)}
+    read = dict[str, FrameRows]()
+    for role, frame in roles.items():
+        if is_frame(frame):
+            first = read.get("support")  # whose columns of numbers are those of all
+            alike = replace(columns, embedding=first.features) if first and first.features else None
+            read[role] = frame_rows(frame, alike or columns, role)
     if not read:
         if columns.label or columns.image:
             raise InputError("`label` and `image` name columns of a data frame; none was given.")

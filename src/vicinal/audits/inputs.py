@@ -164,6 +164,8 @@ def ready_sets(
     z, y = _pair(support, "support")
     if y is None:
         raise InputError("`support` has no labels. Pass support=(Z, y).")
+    if getattr(z, "ndim", 2) == 1 and getattr(y, "ndim", 1) == 2:
+        raise InputError("`support` looks swapped: pass support=(embeddings, labels).")
     labels = _support_labels(y)
     names = class_names(labels.classes, about)
     _warn_of_empty_classes(names, about)
@@ -195,6 +197,15 @@ def ready_sets(
         rows = foreign[0] if isinstance(foreign, tuple) else foreign
         fourth = _rows(rows, None, "foreign", about.foreign_name, settings)
         check_same_width(first.rows, fourth.rows, "support", "foreign")
+    for seen, rows, role in (
+        (about.media and about.media.support, first.rows, "support"),
+        (about.media and about.media.query, second.rows, "query"),
+    ):
+        if seen is not None and len(seen) != len(rows):
+            raise InputError(
+                f"`images` has {len(seen)} pictures for {len(rows)} rows of the {role}. Pass "
+                "images=(of the support, of the query), one for each row."
+            )
     return Sets(first, second, third, labels.classes, names, alone, fourth)
 
 
@@ -317,6 +328,8 @@ def class_names(classes: NDArray[Any], about: About) -> tuple[str, ...]:
         return tuple(map(str, own))
     if isinstance(names, Mapping):
         return tuple(str(names.get(label, label)) for label in own)
+    if twice := [name for at, name in enumerate(names) if name in names[:at]]:
+        raise InputError(f"the list of classes names {twice[0]!r} twice.")
     if classes.dtype.kind not in "iu":
         stated_positions(own, list(map(str, names)), "the list of classes")
         return tuple(map(str, own))

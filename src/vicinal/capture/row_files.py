@@ -119,7 +119,9 @@ def _keys(path: Path, shapes: Mapping[str, Any], names: Names) -> Names:
     layers = [key for key in shapes if key.startswith(LAYER)]
     vector = _pick(path, shapes, names.embedding, (*EMBEDDING_KEYS, *layers))
     if vector is None:
-        raise InputError(f"{path} has no 'embeddings' (it has: {', '.join(shapes)}). Name it.")
+        raise InputError(
+            f"{path} has no 'embeddings' (it has: {', '.join(shapes)}). Name it: --embedding-key."
+        )
     label = _pick(path, shapes, names.label, LABEL_KEYS)
     wide = [key for key in LOGIT_KEYS if key != vector and len(shapes.get(key, ((),))[0]) == 2]
     id_ = _pick(path, shapes, names.id, ID_KEYS)

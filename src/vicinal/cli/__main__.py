@@ -18,7 +18,7 @@ from pathlib import Path
 import typer
 
 import vicinal
-from vicinal.cli.flags import command
+from vicinal.cli.flags import Grouped, command
 from vicinal.cli.verbs import VERBS
 
 NEWCOMER = """vicinal — know a model by its neighborhoods
@@ -33,6 +33,7 @@ NEWCOMER = """vicinal — know a model by its neighborhoods
 app = typer.Typer(
     name="vicinal",
     help="Know a model by its neighborhoods: how far each prediction may be trusted, and why.",
+    epilog="\b\n" + NEWCOMER.partition("\n\n")[2],
     no_args_is_help=False,
     add_completion=False,
     rich_markup_mode=None,
@@ -40,8 +41,12 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 for _verb, _options in VERBS.items():
-    _examples = f"Examples:\n\n{_options.EXAMPLE}"
-    app.command(name=_verb, help=_options.__doc__, epilog=_examples)(command(_verb, _options))
+    app.command(
+        name=_verb,
+        cls=type(_verb, (Grouped,), {"kind": _options}),
+        help=_options.__doc__,
+        epilog=f"Examples:\n\n{_options.EXAMPLE}",
+    )(command(_verb, _options))
 
 
 def _version(asked: bool) -> None:
@@ -83,9 +88,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stdout = open(os.devnull, "w")  # noqa: SIM115  # for what is still in the buffer
         return 0
     except (Exception, SystemExit) as error:
-        if not (isinstance(error, SystemExit) and error.code == signal.SIGTERM):
+        if not isinstance(error, SystemExit) or _sentence(error) is not None:
             return _report(error)
-        code = 143  # as without Ray, which makes this exit of the signal
+        code = 143  # Ray makes an exit of the signal; nothing of ours leaves by this door
     if code in (130, 143):
         typer.echo("\ninterrupted. Run the same command again to continue.", err=True)
     return code
@@ -117,10 +122,12 @@ def _report(error: BaseException) -> int:
 def _sentence(error: BaseException) -> str | None:
     """What to say of an error that is not ours; None: it is."""
     if hasattr(error, "format_message"):  # the parser's own: an unknown option, a bad value
-        said = str(error.format_message())
-        verb = getattr(getattr(error, "ctx", None), "command", None)
-        missing = type(error).__name__ == "MissingParameter" and getattr(verb, "epilog", None)
-        return f"{said} For example: {missing.splitlines()[2]}" if missing else said
+        said, kind, context = str(error.format_message()), type(error).__name__, vars(error)["ctx"]
+        said += "" if said.endswith((".", "?")) else "."
+        if kind in ("MissingParameter", "UsageError") and context.parent:
+            return f"{said} For example: {context.command.epilog.splitlines()[2]}"
+        unknown = kind in ("NoSuchOption", "NoSuchCommand", "UsageError")
+        return f"{said} All of them: {context.command_path} --help" if unknown else said
     if isinstance(error, vicinal.InputError):
         return str(error)
     from vicinal.cli.user_code import described, is_theirs

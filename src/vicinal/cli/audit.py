@@ -33,7 +33,7 @@ from vicinal.cli.advice import CLEANED, repeat_command, what_was_written
 from vicinal.cli.classes import order_for, stated_order
 from vicinal.cli.config import as_config
 from vicinal.cli.console import Clock, Console
-from vicinal.cli.data_files import read_rows, read_vectors, without_labels
+from vicinal.cli.data_files import perhaps_labeled, read_rows, read_vectors, without_labels
 from vicinal.cli.decisions import cleaned_support
 from vicinal.cli.folders import WORK, locked
 from vicinal.cli.in_shards import in_shards, sharded_sets
@@ -236,13 +236,17 @@ def _with_rows(
             how = replace(how, label_key=None, id_col=None)
             if encode is None and not sets["support"].source.endswith(f":{ENCODER}"):
                 how = replace(how, image_col=None, text_col=None)
-        sets[role] = read_vectors(spec, how, zero_rows=zero_rows, console=console, encode=encode)
+        read = partial(read_vectors, spec, zero_rows=zero_rows, console=console, encode=encode)
+        sets[role] = perhaps_labeled(read, how) if role == "query" else read(how)
+        if role == "support" and sets[role].labels is None:
+            raise without_labels(sets[role], spec)
     support = sets["support"]
-    if support.labels is None:
-        raise without_labels(support, options.support)
     for role, rows in sets.items():
         sets[role] = in_order(rows, support.features, support.name)
         check_same_dims(support, sets[role], "support", role)
+    if support.features:
+        unused = f"; not used: {_some(support.unused)}" if support.unused else ""
+        console.print(f"columns  compared as numbers: {_some(support.features)}{unused}")
     tables = _dropped(sets.values(), console)
     about = _about(options, {"query": support, **sets})
     if support.source.endswith(f":{ENCODER}"):
@@ -255,6 +259,11 @@ def _with_rows(
     if "query" in sets:
         arguments["logits"] = sets["query"].logits
     return Prepared(options, arguments, about, tables)
+
+
+def _some(names: Sequence[str], most: int = 12) -> str:
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
 
 
 def _dropped(sets: Iterable[RowSet], console: Console) -> dict[str, list[list[str]]]:

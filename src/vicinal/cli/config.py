@@ -31,6 +31,7 @@ def as_config(options: Any) -> dict[str, Any]:
 
 def read_config(path: Path, kind: type) -> dict[str, Any]:
     """Settings of a record from JSON or TOML: every name and the type of every value checked."""
+    path = path / "config.json" if path.is_dir() else path  # or the run it lies in
     regular_file(path)
     with reading(path):
         text = path.read_text("utf-8")

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from vicinal.checks import InputError, check_choice
 from vicinal.cli.console import Clock, Console
 from vicinal.cli.data_files import read_vectors, without_labels
-from vicinal.cli.row_set import RowSet, in_order
+from vicinal.cli.row_set import RowSet, check_same_dims, in_order
 from vicinal.cli.verbs import METRICS, FitOptions
 from vicinal.confidence import NEDClassifier, TrustHead
 from vicinal.confidence.made_from import MadeFrom
@@ -40,8 +41,11 @@ def run(options: FitOptions) -> None:
     with console.library_warnings():
         if options.store is None and not is_pg(options.support):
             support = _labeled(options.support, options, console)
+            _check_contrast(support.labels, support.name)
             features = support.features
             held = held and in_order(held, features, support.name)
+            if held is not None:
+                check_same_dims(support, held, "support", "calib")
             clock.now("fitting")
             ned.fit(support.embeddings, support.labels)
         else:
@@ -104,6 +108,7 @@ def stored_support(options: FitOptions, metric: str, console: Console) -> Labele
             f"the table {search.table.name!r} has rows without labels. Name the column of labels "
             "with --label-key."
         )
+    _check_contrast(search.labels, search.table.name)
     return LabeledSupport(search, labels_of(search.labels, len(search)))
 
 
@@ -114,6 +119,11 @@ def _labeled(spec: str, options: FitOptions, console: Console) -> RowSet:
     for name, why in rows.dropped:
         console.warn(f"row {name} was dropped: {why}.")
     return rows
+
+
+def _check_contrast(labels: Any, name: str) -> None:
+    if len(found := set(np.asarray(labels).tolist())) == 1:
+        raise InputError(f"{name} has one class only ({found.pop()}); nothing to contrast.")
 
 
 def _rate(held: Standards) -> float:

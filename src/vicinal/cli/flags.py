@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import typer
+from typer.core import TyperCommand
 from typer.models import OptionInfo
 
 import vicinal
@@ -113,6 +114,27 @@ def check_ranges(kind: type, values: Mapping[str, Any]) -> None:
         if not (low is None or value >= low) or not (high is None or value <= high):
             most = "" if high is None else f" and at most {high:.10g}"
             raise vicinal.InputError(f"{name} must be at least {low:g}{most}, got {value!r}.")
+
+
+class Grouped(TyperCommand):
+    """A verb whose help has its options in groups: those of its record, the docstrings as titles.
+
+    Its own come first; an option of two groups stands in the first.
+    """
+
+    kind: type
+
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        kinds, groups = self.kind.__mro__, dict[str, list[Any]]()
+        for param in self.get_params(ctx):
+            part = next((p for p in kinds if param.name in inspect.get_annotations(p)), self.kind)
+            own = "Options" if param.param_type_name == "option" else "Arguments"
+            title = own if part is self.kind else str(part.__doc__)
+            if (line := param.get_help_record(ctx)) is not None:
+                groups.setdefault(title, []).append(line)
+        for title, lines in groups.items():
+            with formatter.section(title):
+                formatter.write_dl(lines)
 
 
 def settings_in(kind: type) -> Iterator[Field]:

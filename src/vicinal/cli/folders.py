@@ -206,6 +206,10 @@ def names_in(folder: Path) -> set[str]:
         raise InputError(f"cannot write to --out {folder}: {reason(error)}.") from None
     if is_file:
         raise InputError(f"--out {folder} is a file. Give a folder.")
+    if folder.suffix in (".html", ".json", ".csv", ".npz", ".vic"):
+        raise InputError(
+            f"--out {folder} would be a folder with files in it: leave the ending out."
+        )
     return set()
 
 

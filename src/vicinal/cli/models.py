@@ -252,9 +252,11 @@ def _load_program(spec: str) -> LoadedModel:
     path = Path(spec)
     if not path.exists():
         raise InputError(
-            f"no model {spec!r}: give file.py:factory, pkg.module:factory, a TorchScript file or "
-            "a .pt2 file."
+            f"no model {spec!r}: give file.py:factory, pkg.module:factory, timm:NAME, hf:NAME, a "
+            "TorchScript file or a .pt2 file."
         )
+    if path.is_dir():
+        raise InputError(f"{spec} is a folder, no model. Name one as file.py:factory or hf:{spec}.")
     regular_file(path)
     if path.suffix == ".py":
         made = re.findall(r"^(?:def|class) ([a-zA-Z]\w*)", path.read_text("utf-8", "replace"), re.M)

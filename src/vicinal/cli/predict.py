@@ -8,6 +8,7 @@ import sys
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Self, TextIO
 
@@ -20,8 +21,9 @@ from vicinal.audits.entangled_layers import compact
 from vicinal.audits.files import cell, csv_text
 from vicinal.capture import capture
 from vicinal.checks import InputError
+from vicinal.cli.advice import HEAD
 from vicinal.cli.console import Clock, Console, in_columns, json_text
-from vicinal.cli.data_files import read_rows
+from vicinal.cli.data_files import perhaps_labeled, read_rows
 from vicinal.cli.image_rows import encoded_rows
 from vicinal.cli.model_inputs import ImageReading, check_fits, model_inputs
 from vicinal.cli.models import model_of
@@ -47,8 +49,12 @@ def run(options: PredictOptions) -> None:
     for name in ("weights", "model_arg", "output", "embedding", "mean", "std"):
         if options.model is None and getattr(options, name):
             raise InputError(f"--{name.replace('_', '-')} says nothing without --model: add it.")
+    if options.head.suffix != ".vic" and options.query.endswith(".vic"):
+        raise InputError(f"the head comes first: vicinal predict {options.query} {options.head}")
     head = trust_head_in(options.head)
     table, jsonl = options.out, options.jsonl
+    if table is not None and table.suffix not in ("", ".csv", ".jsonl"):
+        raise InputError(f"--out {table}: answers are written as .csv or .jsonl. Give such a name.")
     if table is None and jsonl is None and not options.as_json:
         table = Path("predictions.csv")
     elif table is not None and table.suffix == ".jsonl":
@@ -171,7 +177,7 @@ def _check_ours(path: Path) -> None:
 
 
 def trust_head_in(path: Path) -> TrustHead:
-    head = load(regular_file(path))
+    head = load(regular_file(path / HEAD if (path / HEAD).exists() else path))  # or its run
     if not isinstance(head, TrustHead):
         raise InputError(f"{path} holds a bare NED head without standards. Make one with fit.")
     return head
@@ -185,7 +191,7 @@ def _blocks(
         yield from _lines(sys.stdin)
         return
     with reading(options.query):
-        rows = read_rows(options.query, options)
+        rows = perhaps_labeled(partial(read_rows, options.query), options)
         if rows.embeddings is None or options.model is not None:
             clock.now("embed")
             rows = embedded(options, head.made_from, console)

@@ -22,6 +22,11 @@ TEXT_KEYS = ("text", "texts", "sentence", "sentences")
 USUAL = {"embedding_key": EMBEDDING_KEYS, "label_key": LABEL_KEYS, "id_col": ID_KEYS,
          "image_col": (*IMAGE_KEYS, *PATH_KEYS), "text_col": TEXT_KEYS}  # fmt: skip
 POOLS = ("mean", "max", "flatten")
+NO_LABEL = "Fill it in or leave the row out."
+
+
+class NoSuchLabels(InputError):
+    """A set lacks the key of the labels, which a query may."""
 
 
 def pick(
@@ -40,7 +45,8 @@ def pick(
         return asked
     near = closest(asked, table)
     hint = f" Did you mean --{what.replace('_', '-')} {near[0]}?" if near else ""
-    raise InputError(f"{name} has no key {asked!r} (keys: {', '.join(table)}).{hint}")
+    kind = NoSuchLabels if what == "label_key" else InputError
+    raise kind(f"{name} has no key {asked!r} (keys: {', '.join(table)}).{hint}")
 
 
 @dataclass(frozen=True)
@@ -57,6 +63,7 @@ class RowSet:
     columns: tuple[str, ...] = ()
     logits: NDArray[Any] | None = None
     features: tuple[str, ...] = ()  # the columns that are the embedding, where a table has many
+    unused: tuple[str, ...] = ()  # its other columns, which hold no numbers
     source: str = ""  # "train.npz:Z": what the messages call the embeddings
     dropped: tuple[tuple[str, str], ...] = field(default=())  # (id, why)
     root: Path | None = None  # the folder that paths of pictures must stay in; None: given by hand
@@ -107,9 +114,11 @@ def vectors(rows: RowSet, *, pool: str | None = None, transpose: bool = False) -
         raise InputError(f"{rows.name} has no embeddings. Add --model to embed its rows.")
     if x.dtype.kind not in "biuf":
         raise InputError(
-            f"{rows.source} holds {_kind_of(x)}, not numbers. Name the embeddings with "
+            f"{rows.source} holds {_kind_of(x)}, not real numbers. Name the embeddings with "
             "--embedding-key, or save them as floats."
         )
+    if x.ndim and not len(x):
+        raise InputError(f"{rows.source} has no rows.")
     x = _pooled(x.T if transpose else x, pool, rows.source)
     if x.ndim != 2 or 0 in x.shape:
         raise InputError(
@@ -230,6 +239,12 @@ def checked_labels(rows: RowSet) -> RowSet:
     y = rows.labels
     if y is None:
         return rows
+    y = y[:, 0] if y.ndim == 2 and y.shape[1] == 1 else y
+    if y.ndim != 1 and rows.embeddings is not None and rows.embeddings.ndim == 1:
+        raise InputError(
+            f"{rows.name}: embeddings and labels look swapped: embeddings have shape "
+            f"{rows.embeddings.shape}, labels {y.shape}. Give them the other way around."
+        )
     if y.ndim != 1:
         raise InputError(
             f"{rows.name}: labels have shape {y.shape}; they must be one class per row. "
@@ -237,6 +252,9 @@ def checked_labels(rows: RowSet) -> RowSet:
         )
     if y.dtype.kind not in "biufUSOM":
         raise InputError(f"{rows.name}: its labels are {_kind_of(y)}. Save whole numbers or text.")
+    if y.dtype.kind == "f" and np.isnan(y).any():
+        first = int(np.isnan(y).argmax())
+        raise InputError(f"{rows.name}: row {first} has no label (NaN). {NO_LABEL}")
     if y.dtype.kind == "f":
         whole = np.isfinite(y).all() and (y == np.round(y)).all()
         if not whole:

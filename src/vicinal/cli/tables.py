@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vicinal.checks import InputError
-from vicinal.cli.row_set import IMAGE_KEYS, PATH_KEYS, USUAL, RowSet, pick
+from vicinal.cli.row_set import IMAGE_KEYS, NO_LABEL, PATH_KEYS, USUAL, RowSet, pick
 from vicinal.cli.saved_datasets import columns_in, saved_table
 from vicinal.cli.verbs import DataOptions
 from vicinal.files import arrow, reading, reason, regular_file
@@ -68,7 +68,7 @@ def _table_in(path: Path) -> dict[str, list[Any]]:
             f"cannot read {path.name}: it is no UTF-8 text (byte {error.start:,} is "
             f"{error.object[error.start]:#x}). Save it as UTF-8."
         ) from None
-    between = "\t" if ending == ".tsv" else max(",;\t", key=text.partition("\n")[0].count)
+    between = "\t" if ending == ".tsv" else max(",;\t|", key=text.partition("\n")[0].count)
     if between == ";":  # written where a comma begins the decimals
         text = re.sub(r"(?m)(^|;)(-?[0-9]+),([0-9]+)(?=;|\r?$)", r"\1\2.\3", text)
     rows = list(csv.reader(io.StringIO(text, newline=""), delimiter=between, strict=True))
@@ -166,6 +166,7 @@ def _from_table(path: Path, table: Mapping[str, list[Any]], options: DataOptions
         columns=tuple(shown) if text is None and image is None else (),
         source=f"{name}:{vector or 'columns'}",
         features=features,
+        unused=tuple(k for k in table if features and k not in {*taken, *features}),
         root=path if path.is_dir() else path.parent,
     )
 
@@ -233,7 +234,10 @@ def _stacked(values: list[Any], name: str) -> NDArray[Any]:
 
 def vector_in(value: Any) -> NDArray[np.float64]:
     """A list of numbers, also as text; truth values are none."""
-    given = json.loads(value) if isinstance(value, str) else value
+    given = value
+    if isinstance(value, str):  # as JSON, or as numpy prints an array
+        cells = value.strip().strip("[]").split()
+        given = json.loads(value) if "," in value else _numbers(cells, "its list")
     row = np.asarray(given)
     truth = isinstance(given, list) and bool in set(map(type, given))
     if truth or row.dtype.kind not in "iuf" or row.ndim < 1:
@@ -245,7 +249,7 @@ def labels_in(values: list[Any], where: str = "") -> NDArray[Any]:
     """Whole numbers if all are written as such (``01`` is a name); anything else stays as it is."""
     for at, value in enumerate(values):
         if value is None or value == "":
-            raise InputError(f"{where}row {at} has no label. Fill it in or leave the row out.")
+            raise InputError(f"{where}row {at} has no label. {NO_LABEL}")
         if not isinstance(value, (str, int, float)):
             kind = type(value).__name__
             raise InputError(f"the label of row {at} is a {kind}. Write a name or a whole number.")

@@ -1,8 +1,8 @@
 """Every verb with its line of help, an example and its flags: the command line at one glance.
 
-A flag is called as its field, unless it says otherwise. Those that several verbs share come first,
-in groups that a verb's own record inherits. Nothing here needs torch: a verb's module is loaded
-when the verb is called.
+A flag is called as its field, unless it says otherwise. Those that belong together come first, in
+groups that a verb's own record inherits; their docstrings are the titles in its help. Nothing here
+needs torch: a verb's module is loaded when the verb is called.
 """
 
 from __future__ import annotations
@@ -14,30 +14,23 @@ from typing import Annotated, Any, ClassVar
 from typer import Argument, Option
 
 Text = str | None
-Out = Annotated[Path | None, Option("--out", "-o", help="Where to write; by default a new name.")]
-Seed = Annotated[
-    int,
-    Option(
-        help="For what is drawn at random; the same seed gives the same numbers.",
-        min=0,
-        max=2**32 - 1,
-    ),
-]
+Texts = list[str] | None
+Place = Path | None
+Out = Annotated[Place, Option("--out", "-o", help="Where to write; by default a new name.")]
+Seed = Annotated[int, Option(help="The same seed gives the same numbers.", min=0, max=2**32 - 1)]
 Quiet = Annotated[bool, Option("--quiet", "-q", help="Print warnings only.")]
 Fresh = Annotated[bool, Option(help="Start over, without what a stopped run left.")]
 Metric = Annotated[str, Option(help="Distance between rows: l2 or cosine.")]
 DropBad = Annotated[bool, Option(help="Leave out rows with NaN or Inf, and list them.")]
+CHOSEN = "by default the highest of 0.90, 0.95, 0.97 and 0.99 that half of the rows can meet."
 TargetAccuracy = Annotated[
-    float | None,
-    Option(
-        help="Accuracy that accepted rows must have; by default the highest of 0.90, 0.95, 0.97 "
-        "and 0.99 that half of the rows can meet."
-    ),
+    float | None, Option(help=f"Accuracy that accepted rows must have; {CHOSEN}")
 ]
 TrustPickle = Annotated[bool, Option(help="Load pickles, which can run any code.")]
 Unfamiliar = Annotated[float, Option(help="Share of ordinary rows that may be called unfamiliar.")]
 TrustFolder = Annotated[bool, Option(help="Run the model that config.json names, which is code.")]
 On = Annotated[Text, Option(help="Work on a Ray cluster: ray, or ray://host:10001.")]
+SPACES = "raw, unit, centered-unit, standardized, whitened, learned"
 LARGEST = 4096  # pixels of a side
 METRICS = ("l2", "cosine")
 MODEL = "file.py:factory, pkg.module:factory, .ts, .pt2, timm:NAME, hf:NAME or folder."
@@ -45,23 +38,21 @@ MODEL = "file.py:factory, pkg.module:factory, .ts, .pt2, timm:NAME, hf:NAME or f
 
 @dataclass(frozen=True, kw_only=True)
 class DataOptions:
-    """Which key or column holds what, where the usual names do not."""
+    """Names in your files, where they are not the usual ones"""
 
     embedding_key: Annotated[Text, Option(help="Key or column of the embeddings.")] = None
     label_key: Annotated[Text, Option(help="Key or column of the labels.")] = None
     id_col: Annotated[Text, Option(help="Key or column of the ids.")] = None
     image_col: Annotated[Text, Option(help="Key or column of images or their paths.")] = None
     text_col: Annotated[Text, Option(help="Key or column of the texts.")] = None
-    media_root: Annotated[
-        Path | None, Option(help="Folder below which pictures that a data file names may lie.")
-    ] = None
+    media_root: Annotated[Place, Option(help="Folder below which pictures may lie.")] = None
     align: Annotated[Text, Option(help="'ids' matches labels to rows by their ids.")] = None
     trust_pickle: TrustPickle = False
 
 
 @dataclass(frozen=True, kw_only=True)
 class VectorOptions:
-    """How stored features become one vector per row."""
+    """Stored features that are not one vector per row"""
 
     pool: Annotated[Text, Option(help="4-D features to vectors: mean, max or flatten.")] = None
     transpose: Annotated[bool, Option(help="The embeddings are stored as (dims, rows).")] = False
@@ -69,12 +60,10 @@ class VectorOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class ModelOptions:
-    """How a model is made ready."""
+    """The model"""
 
     weights: Annotated[Text, Option(help="Checkpoint for the model.")] = None
-    model_arg: Annotated[
-        list[str] | None, Option(help="name=value for the factory; repeatable.")
-    ] = None
+    model_arg: Annotated[Texts, Option(help="name=value for the factory; repeatable.")] = None
     output: Annotated[Text, Option(help="Which of the model's outputs are the logits.")] = None
     online: Annotated[bool, Option(help="Let hf:, timm: and the like download a model.")] = False
     trust_pickle: TrustPickle = False
@@ -82,18 +71,15 @@ class ModelOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class ClassOptions:
-    """What the model's outputs stand for, in their order."""
+    """The model"""
 
-    classes: Annotated[
-        str | None,
-        Option(help="Class names in the order of the model's outputs: a file, or a,b,c."),
-    ] = None
-    labels: Annotated[Path | None, Option(help="The same, in a file, one name a line.")] = None
+    classes: Annotated[Text, Option(help="Names of its outputs in order: a file, or a,b,c.")] = None
+    labels: Annotated[Place, Option(help="The same, in a file, one name a line.")] = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class ImageOptions:
-    """How images are read for a model."""
+    """How images are read for a model"""
 
     size: Annotated[
         int | None, Option(help="Resize images to so many pixels a side.", min=1, max=LARGEST)
@@ -105,7 +91,7 @@ class ImageOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class ConsoleOptions:
-    """What is printed, and where."""
+    """What is printed, and where"""
 
     as_json: Annotated[bool, Option("--json", help="Print JSON on stdout, nothing else.")] = False
     quiet: Quiet = False
@@ -122,77 +108,79 @@ class DemoOptions(ConsoleOptions):
 
 
 @dataclass(frozen=True, kw_only=True)
-class AuditOptions(
-    DataOptions, VectorOptions, ModelOptions, ClassOptions, ImageOptions, ConsoleOptions
-):
-    """How far to trust each prediction, and which labels look wrong."""
+class NeighborOptions:
+    """How rows are compared, and neighbors found"""
 
-    EXAMPLE: ClassVar[str] = (
-        "vicinal audit train.npz test.npz --target-accuracy 0.99\n\n"
-        "vicinal audit photos/train photos/test --model net.py:make --weights w.pt"
-    )
-
-    support: Annotated[Text, Argument(help="Labeled reference rows: file, folder or pattern.")] = (
-        None
-    )
-    query: Annotated[Text, Argument(help="Rows to judge; without them each support row is.")] = None
-    calib: Annotated[Text, Option(help="Held-out labeled rows to fit on.")] = None
-    foreign: Annotated[Text, Option(help="Rows of no known class to test with.")] = None
-    out: Out = None
     k: Annotated[str, Option(help="How many neighbors vote, or auto.")] = "auto"
     metric: Metric = "l2"
     normalize: Annotated[
         bool, Option("--normalize/--no-normalize", help="Scale every row to length 1 first.")
     ] = False
-    space: Annotated[
-        str,
-        Option(
-            help="Space in which rows are compared: raw, unit, centered-unit, standardized, "
-            "whitened, learned; fit takes what is best on held-out rows."
-        ),
-    ] = "fit"
-    map: Annotated[
-        str, Option(help="Map on the page: tsne keeps neighbors, linear is quicker, or none.")
-    ] = "tsne"
-    search: Annotated[
-        str, Option(help="How neighbors are found: exact, faiss, or auto, the cheaper one.")
-    ] = "auto"
+    space: Annotated[str, Option(help=f"{SPACES}; fit takes the best on held-out rows.")] = "fit"
+    search: Annotated[str, Option(help="exact, faiss, or auto, the cheaper one.")] = "auto"
     recall: Annotated[float, Option(help="Share of true neighbors to find.")] = 0.98
-    target_accuracy: TargetAccuracy = None
-    unfamiliar: Unfamiliar = 0.05
     prior: Annotated[str, Option(help="Class shares to expect: support or uniform.")] = "support"
-    ignore_unknown: Annotated[bool, Option(help="Do not score classes that the support lacks.")] = (
-        False
-    )
-    force_ece: Annotated[bool, Option(help="Print the ECE even of few rows.")] = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class NetworkOptions:
+    """The model"""
+
     model: Annotated[Text, Option(help=MODEL)] = None
-    embedding: Annotated[Text, Option(help="Layer to search in; by default the last but one.")] = (
-        None
-    )
-    layer: Annotated[list[str] | None, Option(help="Layer to report on too; repeatable.")] = None
+    embedding: Annotated[Text, Option(help="Layer to search in, else the last but one.")] = None
+    layer: Annotated[Texts, Option(help="Layer to report on too; repeatable.")] = None
     stress: Annotated[
-        bool | None,
-        Option(
-            "--stress/--no-stress",
-            help="Try every corruption and attack on the images, or none; by default a few.",
-        ),
+        bool | None, Option("--stress/--no-stress", help="All corruptions, or none; else a few.")
     ] = None
-    checkpoints: Annotated[
-        Text, Option(help="Weights over training, 'ckpt/*.pt': entanglement by layer.")
-    ] = None
-    apply: Annotated[Path | None, Option(help="decisions.csv of the page: relabel first.")] = None
-    drop_bad: DropBad = False
+    checkpoints: Annotated[Text, Option(help="Weights over training, 'ckpt/*.pt'.")] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class PageOptions:
+    """The page"""
+
+    map: Annotated[str, Option(help="tsne keeps neighbors, linear is quicker, or none.")] = "tsne"
     no_images: Annotated[bool, Option(help="No thumbnails on the page.")] = False
     hash_ids: Annotated[bool, Option(help="Write checksums instead of ids.")] = False
     max_mb: Annotated[float, Option(help="Largest size of the page.", min=0.1, max=1000.0)] = 10.0
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunOptions:
+    """How it is run, and run again"""
+
     seed: Seed = 0
-    config: Annotated[Path | None, Option(help="config.json of a run to repeat.")] = None
+    config: Annotated[Place, Option(help="config.json of a run, or the run, to repeat.")] = None
     trust_folder: TrustFolder = False
-    memory: Annotated[
-        Text, Option(help="Memory to use at most, such as 2GB; rows are streamed if need be.")
-    ] = None
+    memory: Annotated[Text, Option(help="Most to use, such as 2GB; rows are streamed.")] = None
     on: On = None
     fresh: Fresh = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class AuditOptions(
+    DataOptions, VectorOptions, NeighborOptions, NetworkOptions, ModelOptions, ClassOptions,
+    ImageOptions, PageOptions, RunOptions, ConsoleOptions,
+):  # fmt: skip
+    """How far to trust each prediction, and which labels look wrong."""
+
+    EXAMPLE: ClassVar[str] = (
+        "vicinal audit train.npz test.npz --target-accuracy 0.99\n\n"
+        "vicinal audit rows.csv --label-key species\n\n"
+        "vicinal audit photos/train photos/test --model net.py:make --weights w.pt"
+    )
+
+    support: Annotated[Text, Argument(help="Labeled rows: a file, folder or pattern.")] = None
+    query: Annotated[Text, Argument(help="Rows to judge; without them each support row is.")] = None
+    calib: Annotated[Text, Option(help="Held-out labeled rows to fit on.")] = None
+    foreign: Annotated[Text, Option(help="Rows of no known class to test with.")] = None
+    out: Out = None
+    target_accuracy: TargetAccuracy = None
+    unfamiliar: Unfamiliar = 0.05
+    ignore_unknown: Annotated[bool, Option(help="Do not score unknown classes.")] = False
+    force_ece: Annotated[bool, Option(help="Print the ECE even of few rows.")] = False
+    apply: Annotated[Place, Option(help="decisions.csv of the page: relabel first.")] = None
+    drop_bad: DropBad = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -205,11 +193,9 @@ class EmbedOptions(ModelOptions, ImageOptions, DataOptions, ConsoleOptions):
 
     model: Annotated[str, Argument(help=MODEL)]
     data: Annotated[str, Argument(help="An image folder, .npz, .npy or module:dataset.")]
-    layer: Annotated[list[str] | None, Option(help="Layer to keep; repeatable.")] = None
+    layer: Annotated[Texts, Option(help="Layer to keep; repeatable.")] = None
     out: Out = None
-    pool: Annotated[
-        str, Option(help="What becomes of maps and tokens: flatten, mean, max or first.")
-    ] = "flatten"
+    pool: Annotated[str, Option(help="Of maps, tokens: flatten, mean, max, first.")] = "flatten"
     batch_size: Annotated[int, Option(help="Rows per forward pass.", min=1, max=2**20)] = 256
     device: Annotated[str, Option(help="auto, cpu, cuda, cuda:1 or mps.")] = "auto"
     on: On = None
@@ -264,9 +250,7 @@ class CompareOptions(ConsoleOptions):
 
     a: Annotated[Path, Argument(help="The run to compare with.")]
     b: Annotated[Path, Argument(help="The run to judge.")]
-    fail_if: Annotated[
-        list[str] | None, Option(help="A gate such as 'ece > +0.01': exit code 1 where it is true.")
-    ] = None
+    fail_if: Annotated[Texts, Option(help="A gate like 'ece > +0.01': true is exit 1.")] = None
     out: Out = None
     markdown: Annotated[bool, Option("--md", help="Print the table as Markdown.")] = False
     seed: Seed = 0
@@ -279,10 +263,7 @@ class LayersOptions(ModelOptions, ConsoleOptions):
     EXAMPLE: ClassVar[str] = "vicinal layers model.py:make --weights w.pt --input 1,28,28"
 
     model: Annotated[str, Argument(help="file.py:factory or pkg.module:factory.")]
-    shape: Annotated[
-        str | None,
-        Option("--input", help="Shape of one input, such as 3,224,224: shows output shapes too."),
-    ] = None
+    shape: Annotated[Text, Option("--input", help="One input's shape: 3,224,224.")] = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -303,9 +284,7 @@ class ExploreOptions:
 
     folder: Annotated[Path, Argument(help="The folder that an audit wrote.")]
     port: Annotated[int, Option(help="Port; 0 takes any free one.", min=0, max=65535)] = 0
-    browser: Annotated[
-        bool, Option("--browser/--no-browser", help="Open the page, or only print its address.")
-    ] = False
+    browser: Annotated[bool, Option("--browser/--no-browser", help="Open the page.")] = False
     model: Annotated[Text, Option(help="The run's model, to embed pictures to judge.")] = None
     trust_pickle: TrustPickle = False
     trust_folder: TrustFolder = False

@@ -100,7 +100,7 @@ def kept_sentence(audit: Audit) -> str | None:
 def threshold_sentence(audit: Audit) -> str:
     curve = audit.risk_coverage
     if curve is None or curve.chosen is None:
-        return "No threshold was chosen: its promise is counted on query rows with labels."
+        return "No threshold was chosen: its promise is counted on rows with labels."
     pick = curve.chosen
     if pick.value is None:
         return (
@@ -108,6 +108,7 @@ def threshold_sentence(audit: Audit) -> str:
             f"{percent(1 - pick.delta, 0)} lower bound on this data. {reachable(curve)}"
         )
     of = "inputs" if pick.rows == len(audit.cases.id) else "inputs with a label"
+    of = of if scored(audit) else "the calibration rows"
     return (
         f"Accept confidence ≥ {threshold(pick.value)}: {percent(pick.coverage)} of {of}, at an "
         f"accuracy of at least {level(pick.target)} ({percent(1 - pick.delta, 0)} bound, "
