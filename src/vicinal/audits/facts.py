@@ -148,33 +148,27 @@ class Facts:
         return answers
 
     @cached_property
-    def measured(self) -> dict[str, Scored]:
-        """Every answer against the query's labels, whatever the target; empty where it has none."""
+    def scored(self) -> dict[str, Scored]:
+        """Every answer against the query's labels; empty where it has none."""
         codes = self.sets.query.codes
         if codes is None or not bool((codes >= UNKNOWN).any()):
             return {}
-        return {name: Scored(a, codes.numpy(), 0.5) for name, a in self.answers.items()}
+        return {name: Scored(a, codes.numpy()) for name, a in self.answers.items()}
 
     @cached_property
     def promise(self) -> ChosenTarget:
         """The target accuracy: as it was set, or the highest that half of the rows can meet."""
         if self.settings.target_accuracy is not None:
             return ChosenTarget(self.settings.target_accuracy)
-        score = self.measured.get(self.shown)
-        if score is None:
+        if self.score is None:
             return reachable_target(self.answer.confidence)
-        return reachable_target(score.confidence, score.right, score.delta)
-
-    @cached_property
-    def scored(self) -> dict[str, Scored]:
-        """The same with the one target of all heads."""
-        return {n: replace(s, target=self.promise.target) for n, s in self.measured.items()}
+        return reachable_target(*self.score.ranked, self.score.delta)
 
     @cached_property
     def choice(self) -> Choice:
         """The recommended head; without labels in the query, what the rows to fit on say."""
-        if any(score.nll is not None for score in self.measured.values()):
-            return choice_of(self.measured, self.settings.prior, left_out_losses(self))
+        if any(score.nll is not None for score in self.scored.values()):
+            return choice_of(self.scored, self.settings.prior, left_out_losses(self))
         held_out = self.split.folds[0]
         everyone = torch.arange(len(held_out.evidence))
         view = replace(self.linear, query=held_out_view(self.task, held_out))
@@ -185,7 +179,7 @@ class Facts:
         )  # fmt: skip
         names, codes = keepable(self.settings.prior), fold.evidence.targets.numpy()
         answers = {name: HEADS[name](task) for name in names}
-        return choice_of({n: Scored(a, codes, 0.5) for n, a in answers.items()}, task.prior)
+        return choice_of({n: Scored(a, codes) for n, a in answers.items()}, task.prior)
 
     @property
     def shown(self) -> str:
@@ -199,10 +193,11 @@ class Facts:
     def score(self) -> Scored | None:
         return self.scored.get(self.shown)
 
-    @property
+    @cached_property
     def threshold(self) -> float:
         """The confidence that keeps the target accuracy; infinite where none can be shown to."""
-        return math.inf if self.score is None else self.score.threshold.threshold
+        target = self.promise.target
+        return math.inf if self.score is None else self.score.threshold(target).threshold
 
     @cached_property
     def ned(self) -> NEDClassifier:
