@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from vicinal.audits.heads import Answer, Fold, Task, ned
@@ -30,7 +29,7 @@ from vicinal.labels import UNKNOWN
 MIN_ECE_ROWS = 100  # below, even a perfect head reads an ECE of several points
 CURVE_POINTS = 400
 EVEN_BINS = 10
-SWEPT = 10_000  # rows that a temperature is fitted on at each k: one number needs no more
+SWEPT = 4_000  # rows that a temperature is fitted on at each k: one number needs no more
 
 
 @dataclass(frozen=True, eq=False)
@@ -168,8 +167,7 @@ def _at(k: int, task: Task, whole: Scored) -> Scored:
     folds, evidence = list[Fold](), task.folds[0].evidence
     for at, fold in enumerate(task.folds):
         if task.new_evidence(at):
-            rows = torch.linspace(0, len(fold.evidence) - 1, min(len(fold.evidence), SWEPT)).long()
-            evidence = fold.evidence.rows(rows).first(k)
+            evidence = fold.evidence.some(SWEPT).first(k)
         folds.append(fold._replace(evidence=evidence, neighborhood=fold.neighborhood.first(k)))
     fewer = dataclasses.replace(task, folds=tuple(folds))
     return dataclasses.replace(whole, answer=ned(fewer, "ned", ""))
