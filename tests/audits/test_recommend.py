@@ -88,7 +88,7 @@ def answers(losses):
         p = torch.tensor(loss, dtype=torch.float64).neg().exp()
         logs = torch.stack([p, 1 - p], 1).log()
         codes = np.zeros(len(loss), dtype=np.int64)
-        found[name] = Scored(Answer(name, logs, logs.argmax(1)), codes, 0.9)
+        found[name] = Scored(Answer(name, logs, logs.argmax(1)), codes)
     return found
 
 

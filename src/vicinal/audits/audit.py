@@ -204,7 +204,8 @@ def heads_of(facts: Facts) -> tuple[Head, ...]:
             f"query has {n} scored rows: ECE of a perfectly calibrated model would already read "
             "high. Reporting NLL and accuracy only; --force-ece to print anyway."
         )
-    return tuple(head_record(name, scored, force) for name, scored in facts.scored.items())
+    target = facts.promise.target
+    return tuple(head_record(name, scored, target, force) for name, scored in facts.scored.items())
 
 
 def support_rows(facts: Facts) -> SupportRows:
@@ -296,9 +297,7 @@ SECTIONS: dict[str, Callable[[Facts], Any]] = {
     "support": support_rows,
     "labels": lambda f: f.label_audit,
     "class_facts": lambda f: class_facts(f, data.class_entanglement(*_graph_of(f))),
-    "risk_coverage": lambda f: (
-        f.promised and risk_coverage_of(f.shown, f.promised, f.promise.reason)
-    ),
+    "risk_coverage": lambda f: f.promised and risk_coverage_of(f.shown, f.promised, f.promise),
     "sweep": lambda f: f.score and sweep_over_k(f.task, f.scored["ned"]),
     "credibility": credibility_of,
     "borders": lambda f: data.borders(*_graph_of(f)),

@@ -148,22 +148,21 @@ class Facts:
         return answers
 
     @cached_property
-    def measured(self) -> dict[str, Scored]:
-        """Every answer against the query's labels, whatever the target; empty where it has none."""
+    def scored(self) -> dict[str, Scored]:
+        """Every answer against the query's labels; empty where it has none."""
         codes = self.sets.query.codes
         if codes is None or not bool((codes >= UNKNOWN).any()):
             return {}
-        return {name: Scored(a, codes.numpy(), 0.5) for name, a in self.answers.items()}
+        return {name: Scored(a, codes.numpy()) for name, a in self.answers.items()}
 
     @cached_property
     def promise(self) -> ChosenTarget:
         """The target accuracy: as it was set, or the highest that half of the rows can meet."""
         if self.settings.target_accuracy is not None:
             return ChosenTarget(self.settings.target_accuracy)
-        score = self.measured.get(self.shown) or self.on_calib
-        if score is None:
+        if self.promised is None:
             return reachable_target(self.answer.confidence)
-        return reachable_target(score.confidence, score.right, score.delta)
+        return reachable_target(*self.promised.ranked, self.promised.delta)
 
     @cached_property
     def on_calib(self) -> Scored | None:
@@ -171,7 +170,7 @@ class Facts:
         of a query without labels."""
         fold = self.split.folds[0]
         known, n = fold.evidence, len(fold.evidence)
-        if self.sets.calib is None or self.measured or n < 4:
+        if self.sets.calib is None or self.scored or n < 4:
             return None
         view = replace(self.linear, query=held_out_view(self.task, fold))
         halves = torch.arange(0, n, 2), torch.arange(1, n, 2)
@@ -180,18 +179,13 @@ class Facts:
             for a, b in (halves, halves[::-1])
         )
         task = replace(self.task, folds=folds, neighborhood=known.neighborhood, linear=view)
-        return Scored(HEADS[self.shown](task), known.targets.numpy(), 0.5)
-
-    @cached_property
-    def scored(self) -> dict[str, Scored]:
-        """The same with the one target of all heads."""
-        return {n: replace(s, target=self.promise.target) for n, s in self.measured.items()}
+        return Scored(HEADS[self.shown](task), known.targets.numpy())
 
     @cached_property
     def choice(self) -> Choice:
         """The recommended head; without labels in the query, what the rows to fit on say."""
-        if any(score.nll is not None for score in self.measured.values()):
-            return choice_of(self.measured, self.settings.prior, left_out_losses(self))
+        if any(score.nll is not None for score in self.scored.values()):
+            return choice_of(self.scored, self.settings.prior, left_out_losses(self))
         held_out = self.split.folds[0]
         everyone = torch.arange(len(held_out.evidence))
         view = replace(self.linear, query=held_out_view(self.task, held_out))
@@ -202,7 +196,7 @@ class Facts:
         )  # fmt: skip
         names, codes = keepable(self.settings.prior), fold.evidence.targets.numpy()
         answers = {name: HEADS[name](task) for name in names}
-        return choice_of({n: Scored(a, codes, 0.5) for n, a in answers.items()}, task.prior)
+        return choice_of({n: Scored(a, codes) for n, a in answers.items()}, task.prior)
 
     @property
     def shown(self) -> str:
@@ -219,13 +213,13 @@ class Facts:
     @property
     def promised(self) -> Scored | None:
         """What threshold and curve are measured on: the query, else the calibration rows."""
-        held = self.on_calib
-        return self.score or (held and replace(held, target=self.promise.target))
+        return self.score or self.on_calib
 
-    @property
+    @cached_property
     def threshold(self) -> float:
         """The confidence that keeps the target accuracy; infinite where none can be shown to."""
-        return math.inf if self.promised is None else self.promised.threshold.threshold
+        target = self.promise.target
+        return math.inf if self.promised is None else self.promised.threshold(target).threshold
 
     @cached_property
     def ned(self) -> NEDClassifier:

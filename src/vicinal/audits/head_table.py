@@ -179,7 +179,7 @@ def compare_heads(
         held = None if calib is None else _known(calib, labels)
         task = replace(task, linear=linear_view((x, labels.codes), q, held, seed=random_state))
     answers, notes = _answers(names, task, warned)
-    scores = [_line(name, Scored(a, codes.numpy(), target, delta)) for name, a in answers.items()]
+    scores = [_line(name, Scored(a, codes.numpy(), delta), target) for name, a in answers.items()]
     temperature = answers["ned"].parameters[0].temperature if "ned" in answers else None
     notes = [_UNKNOWN.format(unknown), *notes] if unknown else notes
     return HeadComparison(
@@ -277,8 +277,9 @@ def _answers(
     return answers, notes
 
 
-def _line(name: str, scored: Scored) -> HeadScore:
+def _line(name: str, scored: Scored, target: float) -> HeadScore:
     """A class the support does not have: its rows are wrong and infinite."""
+    cut = scored.threshold(target)
     infinite = scored.loss.infinite + scored.count - scored.loss.rows
     return HeadScore(
         name=name,
@@ -291,8 +292,8 @@ def _line(name: str, scored: Scored) -> HeadScore:
         nll_finite=None if infinite == scored.count else scored.loss.finite_mean,
         infinite_rows=infinite,
         aurc=scored.aurc,
-        coverage_at_target=scored.threshold.coverage,
-        threshold=scored.threshold.threshold if scored.threshold.reachable else None,
+        coverage_at_target=cut.coverage,
+        threshold=cut.threshold if cut.reachable else None,
         mean_confidence=scored.mean_confidence,
     )
 

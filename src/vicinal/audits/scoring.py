@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
 
 from vicinal.audits.heads import Answer, Fold, Task, ned
@@ -21,17 +20,16 @@ from vicinal.evaluation import (
     area_under_risk_coverage,
     noise_floor,
     reliability,
-    risk_coverage,
-    threshold_for_accuracy,
 )
 from vicinal.evaluation.intervals import clopper_pearson_lower
-from vicinal.evaluation.threshold import TARGETS
+from vicinal.evaluation.selection import accepted_from_the_top
+from vicinal.evaluation.threshold import TARGETS, ChosenTarget, Curve, threshold_on
 from vicinal.labels import UNKNOWN
 
 MIN_ECE_ROWS = 100  # below, even a perfect head reads an ECE of several points
 CURVE_POINTS = 400
 EVEN_BINS = 10
-SWEPT = 10_000  # rows that a temperature is fitted on at each k: one number needs no more
+SWEPT = 4_000  # rows that a temperature is fitted on at each k: one number needs no more
 
 
 @dataclass(frozen=True, eq=False)
@@ -39,12 +37,11 @@ class Scored:
     """An answer against codes; nothing is computed before it is read.
 
     A row of a class the support lacks (``UNKNOWN``) is wrong, and has no log loss; a row without
-    label is not scored. ``target`` and ``delta``: the promise of the threshold.
+    label is not scored. ``delta``: how often the promise of a threshold may break.
     """
 
     answer: Answer
     codes: NDArray[np.int64]
-    target: float
     delta: float = 0.05
 
     @cached_property
@@ -97,8 +94,14 @@ class Scored:
         return math.fsum(self.confidence.tolist()) / self.count
 
     @cached_property
+    def ranked(self) -> tuple[NDArray[np.float64], NDArray[np.bool_]]:
+        """Confidences ascending, and whether each is right: metrics sort, and find it done."""
+        order = np.argsort(self.confidence)
+        return self.confidence[order], self.right[order]
+
+    @cached_property
     def bins(self) -> ReliabilityBins:
-        return reliability(self.confidence, self.right)
+        return reliability(*self.ranked)
 
     @property
     def ece(self) -> float:
@@ -106,23 +109,22 @@ class Scored:
 
     @cached_property
     def noise_floor(self) -> float:
-        return noise_floor(self.confidence)
+        return noise_floor(self.ranked[0])
 
     @cached_property
     def aurc(self) -> float:
-        return area_under_risk_coverage(self.confidence, self.right)
+        return area_under_risk_coverage(*self.ranked)
 
     @cached_property
-    def threshold(self) -> AcceptanceThreshold:
-        """The confidence that keeps the target: verdicts, curve and saved head use this one."""
-        return self.threshold_at(self.target)
+    def curve(self) -> Curve:
+        return accepted_from_the_top(*self.ranked)
 
-    def threshold_at(self, target: float) -> AcceptanceThreshold:
-        """The same for another target."""
-        return threshold_for_accuracy(self.confidence, self.right, target, self.delta)
+    def threshold(self, target: float) -> AcceptanceThreshold:
+        """The confidence that keeps a target: verdicts, curve and saved head use this one."""
+        return threshold_on(self.curve, target, self.delta)
 
 
-def head_record(name: str, scored: Scored, force_ece: bool) -> Head:
+def head_record(name: str, scored: Scored, target: float, force_ece: bool) -> Head:
     """The line of one head in an audit."""
     enough = scored.count >= MIN_ECE_ROWS or force_ece
     return Head(
@@ -133,7 +135,7 @@ def head_record(name: str, scored: Scored, force_ece: bool) -> Head:
         ece=scored.ece if enough else None,
         noise_floor=scored.noise_floor,
         nll=scored.nll,
-        coverage_at_target=scored.threshold.coverage,
+        coverage_at_target=scored.threshold(target).coverage,
         overconfidence=scored.mean_confidence - scored.accuracy,
         bins=listed_bins(scored.bins),
         nll_se=scored.nll_se,
@@ -141,7 +143,7 @@ def head_record(name: str, scored: Scored, force_ece: bool) -> Head:
         note="; ".join(scored.answer.notes),
         # rounded: shares of votes that are equal differ in the last bit by their place in a vector
         even_bins=listed_bins(
-            reliability(scored.confidence.round(9), scored.right, bins=EVEN_BINS, scheme="mass")
+            reliability(scored.ranked[0].round(9), scored.ranked[1], bins=EVEN_BINS, scheme="mass")
         ),
     )
 
@@ -165,30 +167,29 @@ def _at(k: int, task: Task, whole: Scored) -> Scored:
     folds, evidence = list[Fold](), task.folds[0].evidence
     for at, fold in enumerate(task.folds):
         if task.new_evidence(at):
-            rows = torch.linspace(0, len(fold.evidence) - 1, min(len(fold.evidence), SWEPT)).long()
-            evidence = fold.evidence.rows(rows).first(k)
+            evidence = fold.evidence.some(SWEPT).first(k)
         folds.append(fold._replace(evidence=evidence, neighborhood=fold.neighborhood.first(k)))
     fewer = dataclasses.replace(task, folds=tuple(folds))
     return dataclasses.replace(whole, answer=ned(fewer, "ned", ""))
 
 
-def risk_coverage_of(name: str, scored: Scored, why: str = "") -> RiskCoverage:
+def risk_coverage_of(name: str, scored: Scored, promise: ChosenTarget) -> RiskCoverage:
     """Accuracy against coverage at up to 400 thresholds, and the one that keeps the target."""
-    curve, n = risk_coverage(scored.confidence, scored.right), scored.count
-    cuts = [scored.threshold_at(target) for target in sorted({scored.target, *TARGETS})]
-    spread = np.linspace(0, len(curve.threshold) - 1, CURVE_POINTS).round().astype(int)
-    named = np.flatnonzero(np.isin(curve.threshold, [cut.threshold for cut in cuts]))
+    (values, accepted, errors), n = scored.curve, scored.count
+    cuts = {target: scored.threshold(target) for target in sorted({promise.target, *TARGETS})}
+    spread = np.linspace(0, len(values) - 1, CURVE_POINTS).round().astype(int)
+    named = np.flatnonzero(np.isin(values, [cut.threshold for cut in cuts.values()]))
     keep = np.union1d(spread, named)  # what a sentence names is a point of the curve
-    accepted, errors = curve.accepted[keep], curve.errors[keep]
+    accepted, errors = accepted[keep], errors[keep]
     low = clopper_pearson_lower(accepted - errors, accepted, scored.delta)
     return RiskCoverage(
         head=name,
-        threshold=tuple(curve.threshold[keep].tolist()),
+        threshold=tuple(values[keep].tolist()),
         coverage=tuple((accepted / n).tolist()),
         accuracy=tuple((1 - errors / accepted).tolist()),
         lower_bound=tuple(low.tolist()),
-        chosen=_threshold(scored, scored.threshold, why),
-        targets=tuple(_threshold(scored, cut) for cut in cuts),
+        chosen=_threshold(scored, cuts[promise.target], promise.reason),
+        targets=tuple(_threshold(scored, cut) for cut in cuts.values()),
     )
 
 

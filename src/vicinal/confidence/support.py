@@ -17,7 +17,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from numpy.typing import NDArray
 from sklearn.utils.validation import validate_data
 from torch import Tensor
@@ -75,6 +75,21 @@ class Evidence:
             return None
         return fit_temperature(self.distances, same)
 
+    @cached_property
+    def priors(self) -> Float[Tensor, "n c"]:
+        """Class shares each row may know: without its own label where it is in the support."""
+        counts, rows = self.counts, self.counts.expand(len(self), -1)
+        if not self.leave_one_out:
+            return rows / counts.sum()
+        return less_own(rows.clone(), self.targets).clamp_min_(0) / (counts.sum() - 1).clamp_min(1)
+
+    def some(self, most: int, keep: Bool[Tensor, " n"] | None = None) -> Evidence:
+        """At most so many rows, evenly spread, of those that a mask keeps."""
+        places = torch.arange(len(self)) if keep is None else keep.nonzero()[:, 0]
+        if len(places) > most:
+            places = places[torch.linspace(0, len(places) - 1, most).long()]
+        return self if len(places) == len(self) else self.rows(places)
+
     def rows(self, keep: Tensor | slice) -> Evidence:
         """Of some rows only; the same where a mask keeps all."""
         if isinstance(keep, Tensor) and keep.dtype == torch.bool and bool(keep.all()):
@@ -86,6 +101,13 @@ class Evidence:
     def first(self, k: int) -> Evidence:
         """With the k nearest neighbors of each row only."""
         return replace(self, neighborhood=self.neighborhood.first(k))
+
+
+def less_own(rows: Tensor, targets: Tensor) -> Tensor:
+    """One less in each row's own class, or its soft label less; in place."""
+    if targets.ndim == 2:
+        return rows.sub_(targets)
+    return rows.scatter_add_(1, targets[:, None], -torch.ones_like(rows[:, :1]))
 
 
 @dataclass(frozen=True, eq=False)

@@ -173,10 +173,10 @@ def accepted_from_the_top(
 ) -> tuple[FloatArray, IntArray, IntArray]:
     """Distinct confidences descending, with rows and errors at or above each."""
     check_same_rows(c, correct, "confidence", "correct")
-    values, group = np.unique(-c, return_inverse=True)
-    rows = np.bincount(group)
-    right = np.bincount(group[correct], minlength=len(values))
-    return -values, rows.cumsum(), (rows - right).cumsum()
+    order = np.argsort(-c, kind="stable")
+    values, errors = c[order] + c.dtype.type(0), (~correct[order]).cumsum()  # + 0: -0.0 is 0.0
+    last = np.append(np.flatnonzero(np.diff(values)), len(c) - 1)  # of each group of equals
+    return values[last], last + 1, errors[last]
 
 
 def _area(accepted: IntArray, errors: IntArray) -> float:

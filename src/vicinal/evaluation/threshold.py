@@ -46,6 +46,7 @@ LOWER = (0.85, 0.80, 0.75, 0.70, 0.60, 0.50)  # for confidences that do not come
 ENOUGH = 0.5  # of the rows meet a target that is chosen for them
 FORESEEN = 0.7  # share of delta that goes where the confidences foresee a pass
 CANDIDATES = 2000  # thresholds, evenly spread, among which that place is looked for
+Curve = tuple[FloatArray, IntArray, IntArray]  # confidences descending; rows, errors from each up
 
 
 @dataclass(frozen=True)
@@ -96,20 +97,26 @@ def threshold_for_accuracy(
     >>> found.reachable, found.lower_bound >= 0.9, found.accuracy > 0.9
     (True, True, True)
     """
+    c = as_vector(confidence, "confidence")
+    return threshold_on(accepted_from_the_top(c, as_correct(correct, len(c))), target, delta)
+
+
+def threshold_on(curve: Curve, target: float, delta: float = 0.05) -> AcceptanceThreshold:
+    """The same from the rows and errors at or above each confidence: sorted once for any target."""
     check_share(target, "target")
     check_share(delta, "delta")
-    c = as_vector(confidence, "confidence")
-    values, accepted, errors = accepted_from_the_top(c, as_correct(correct, len(c)))
+    values, accepted, errors = curve
     share = _shares(values.astype(float), accepted, target, delta)
     found, level = _walk(accepted, errors, share, target)
-    asked = (len(c), float(target), float(delta))
+    n = int(accepted[-1])
+    asked = (n, float(target), float(delta))
     if found < 0:
         return AcceptanceThreshold(False, math.inf, 0.0, None, None, 0, *asked)
     rows, right = int(accepted[found]), int(accepted[found] - errors[found])
     lower = float(clopper_pearson_lower(np.array(right), np.array(rows), level))
     lower = max(lower, float(target))  # the test passed: below it only by rounding
     at = float(values[found])
-    return AcceptanceThreshold(True, at, rows / len(c), right / rows, lower, rows, *asked)
+    return AcceptanceThreshold(True, at, rows / n, right / rows, lower, rows, *asked)
 
 
 class ChosenTarget(NamedTuple):
@@ -146,8 +153,9 @@ def reachable_target(confidence: Any, correct: Any = None, delta: float = 0.05) 
         foreseen = next((t for t in TARGETS if _half_foreseen(c, t, delta)), own)
         return ChosenTarget(foreseen, "what the confidences foresee; no label could test it")
     below = [t for t in LOWER if t < own and _too_high(c, right)]
+    curve = accepted_from_the_top(c, right)
     for target in (*TARGETS, own, *below):
-        met = threshold_for_accuracy(c, right, target, delta).coverage
+        met = threshold_on(curve, target, delta).coverage
         if met >= ENOUGH:
             return ChosenTarget(target, _why(target, own, f"{100 * met:.1f} %"))
     why = f"the accuracy itself: half of the rows cannot be shown to meet it or any of {LISTED}"
@@ -172,8 +180,7 @@ def _half_foreseen(c: FloatArray, target: float, level: float) -> bool:
     """Whether half of the rows, or more, pass the test if the confidences come true."""
     best = np.sort(c)[::-1]
     rows = np.arange(1, len(c) + 1)[-(-len(c) // 2) - 1 :]
-    needed = np.ceil(special.bdtrik(1 - level, rows, target)) + 1
-    return bool((np.cumsum(best)[rows - 1] >= needed).any())
+    return bool((np.cumsum(best)[rows - 1] >= _needed(rows, target, level)).any())
 
 
 def _shares(c: FloatArray, accepted: IntArray, target: float, delta: float) -> FloatArray:
@@ -195,9 +202,25 @@ def _foreseen(c: FloatArray, accepted: IntArray, target: float, level: float) ->
     rows = np.diff(accepted, prepend=0)
     right, variance = np.cumsum(rows * c), np.cumsum(rows * c * (1 - c))
     some = np.unique(np.linspace(0, len(accepted) - 1, CANDIDATES).astype(int))
-    needed = np.ceil(special.bdtrik(1 - level, accepted[some], target)) + 1  # so many right pass
+    needed = _needed(accepted[some], target, level)
     z = (right[some] - needed) / np.sqrt(np.maximum(variance[some], np.finfo(float).tiny))
     return [int(some[np.argmax(np.where(needed <= accepted[some], z, -np.inf))])]
+
+
+def _needed(rows: IntArray, target: float, level: float) -> FloatArray:
+    """The fewest right that pass, P(so many or more | target) <= level; rows + 1 where none do."""
+
+    def passes(right: FloatArray) -> NDArray[np.bool_]:  # nan where nothing is right
+        return special.betainc(right, rows - right + 1.0, target) <= level
+
+    z = special.ndtri(1 - level)
+    guess = rows * target + z * np.sqrt(rows * target * (1 - target))
+    right = np.clip(np.floor(guess + (1 - 2 * target) * (z * z - 1) / 6), 1, rows)
+    while (lower := passes(right - 1)).any():
+        right -= lower
+    while (higher := (right <= rows) & ~passes(right)).any():
+        right += higher
+    return right
 
 
 def _halves(n: int, target: float, delta: float) -> list[int]:

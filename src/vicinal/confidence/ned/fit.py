@@ -37,7 +37,8 @@ from torch import Tensor
 
 from vicinal.confidence.minimum import Vector, minimum
 from vicinal.confidence.ned.posterior import FITTED, NEDParameters, Recipe
-from vicinal.confidence.support import Evidence
+from vicinal.confidence.support import Evidence, less_own
+from vicinal.neighbors.mass import exp_of
 
 SHRINKAGE = 0.1
 USUAL_LOGIT = -4.0  # of the background: ε = 0.018
@@ -76,14 +77,14 @@ def fit_recipe(
     t, g, e = (given is None for given in recipe[:3])
     v, step, notes = np.zeros(num_classes + 4), 0, Notes()
     v[-2:] = math.log(gamma), math.log(eps / (1 - eps)) if eps > 0 else NO_LOGIT
-    usable = evidence.rows(reachable(evidence, eps > 0))
+    usable = reachable(evidence, eps > 0)
     if recipe.temperature is None:
         v[0], notes = _plain_temperature(v, usable, evidence, dimensions)
     else:
         v[0] = math.log(recipe.temperature)
     ladder = [(t, False, g, e)] * (g or e) + [(t, True, g, e)] * recipe.per_class
-    if ladder and len(usable) > 0 and num_classes > 1:
-        rows = evidence.rows(reachable(evidence, eps > 0 or e))
+    if ladder and bool(usable.any()) and num_classes > 1:
+        rows = evidence.some(max(MAX_ROWS, 20 * num_classes), reachable(evidence, eps > 0 or e))
         masks = [fit_mask(num_classes, *free) for free in ladder]
         v, step = fit_jointly(v, rows, masks, dimensions)
     own = v[1:-3]
@@ -113,18 +114,19 @@ def fit_mask(num_classes: int, t: bool, bandwidths: bool, gamma: bool, eps: bool
 
 
 def _plain_temperature(
-    v: Vector, rows: Evidence, evidence: Evidence, dimensions: int
+    v: Vector, usable: Bool[Tensor, " n"], evidence: Evidence, dimensions: int
 ) -> tuple[float, Notes]:
-    """log T of eq. 3, and what to say about it; ``rows`` are those of ``evidence`` in reach."""
-    scale = float(rows.distances[:, -1].median()) if len(rows) else 0.0
+    """log T of eq. 3, and what to say about it; ``usable`` are the rows in reach."""
+    far = evidence.distances[:, -1][usable]
+    scale = float(far.median()) if len(far) else 0.0
     fallback = math.log(scale) if scale > 0 else 0.0
-    if len(rows) == 0:
+    if len(far) == 0:
         return fallback, (
             "temperature cannot be fitted: no row has a neighbor of its own class. The median "
             "distance to the k-th neighbor is used; pass temperature= or more rows per class.",
         )
-    if rows.targets.ndim == 2 or v[-2] != 0 or v[-1] > NO_LOGIT:
-        free = fit_mask(len(v) - 4, True, False, False, False)
+    if evidence.targets.ndim == 2 or v[-2] != 0 or v[-1] > NO_LOGIT:
+        rows, free = evidence.rows(usable), fit_mask(len(v) - 4, True, False, False, False)
         return float(descend(coarse(v, rows), rows, free, dimensions)[0][0]), ()
     found = evidence.plain_temperature
     if found is None:
@@ -143,7 +145,7 @@ def _plain_temperature(
             "neighbors say nothing about their labels beyond the plain vote. Try a larger k, or "
             "check that rows and labels belong together.",
         )
-    wide = _widest(v, rows, math.log(at), fallback)
+    wide = _widest(v, evidence.rows(usable), math.log(at), fallback)
     return wide, (
         f"the temperature ran into its lower bound ({at:.3g}): the classes have collapsed, as when "
         "the support is the embedding's own training set, and confidence will be too high on new "
@@ -159,7 +161,7 @@ def _widest(v: Vector, rows: Evidence, low: float, high: float) -> float:
     the first new row that is not costs as many nats as the kernel has digits. Up to here no T is
     less likely by more than the odds of one row in n + 1.
     """
-    n, enough = len(rows), rows.rows(torch.linspace(0, len(rows) - 1, min(len(rows), 3_000)).long())
+    n, enough = len(rows), rows.some(3_000)
 
     def fits(log_t: float) -> bool:
         return float(row_losses(np.array([log_t, *v[1:]]), enough).mean()) * (n + 1) <= 1
@@ -177,10 +179,10 @@ def reachable(evidence: Evidence, background: bool) -> Bool[Tensor, " n"]:
     labels, targets = evidence.labels, evidence.targets
     if targets.ndim == 1:
         found = (labels == targets[:, None]).any(1)
-        prior = (_priors(evidence).gather(1, targets[:, None]) > 0)[:, 0] if background else found
+        prior = (evidence.priors.gather(1, targets[:, None]) > 0)[:, 0] if background else found
     else:
         found = ((labels.sum(1) > 0) | (targets <= 0)).all(1)
-        prior = ((_priors(evidence) > 0) | (targets <= 0)).all(1) if background else found
+        prior = ((evidence.priors > 0) | (targets <= 0)).all(1) if background else found
     return found | prior
 
 
@@ -245,9 +247,6 @@ def fit_jointly(
 
     ``start`` is the plain fit. Returns the parameters and how many steps of the ladder were kept.
     """
-    n, enough = len(evidence), max(MAX_ROWS, 20 * len(evidence.counts))
-    if n > enough:
-        evidence = evidence.rows(torch.linspace(0, n - 1, enough).long())
     fold = torch.arange(len(evidence)) % FOLDS
     best, kept, lowest, v = start, 0, row_losses(start, evidence), start
     for step, free in enumerate(ladder, 1):
@@ -289,7 +288,7 @@ def _pass(v: Vector, evidence: Evidence):  # type: ignore[no-untyped-def]  # (n,
     width = torch.from_numpy(v[1:-3])
     t_c, half_m = (v[0] + width).exp(), 0.5 * v[-3]
     mass, moment = _masses(evidence, t_c, half_m * width)
-    total, prior = mass.sum(1, keepdim=True), _priors(evidence)
+    total, prior = mass.sum(1, keepdim=True), evidence.priors
     share, eps, gamma = mass / total, _sigmoid(v[-1]), math.exp(v[-2])
     mixed = (eps * prior + (1 - eps) * share).clamp_min(_TINY)
     q = mixed.log()
@@ -301,7 +300,7 @@ def _pass(v: Vector, evidence: Evidence):  # type: ignore[no-untyped-def]  # (n,
         losses = -(targets * log_p).sum(1)
 
     def slope() -> NDArray[np.float64]:
-        error = _less(log_p.exp(), targets)
+        error = less_own(log_p.exp(), targets)
         by_mixed = gamma * error / mixed
         by_share = (1 - eps) * by_mixed
         by_mass = (by_share - (by_share * share).sum(1, keepdim=True)) / total
@@ -321,7 +320,7 @@ def _masses(evidence: Evidence, t_c: Tensor, offset: Tensor) -> tuple[Tensor, Te
         shared = bool((t_c == t_c[0]).all()) and not bool(offset.any())
         own = (v.expand(len(d), -1).gather(1, labels) for v in (-1 / t_c, offset))
         w = d / -t_c[0] if shared else next(own).mul_(d).sub_(next(own))
-        np.exp(w.sub_(w.amax(1, keepdim=True)).numpy(), out=w.numpy())  # half of torch's time
+        w = exp_of(w.sub_(w.amax(1, keepdim=True)))
         mass = torch.zeros(len(d), len(t_c), dtype=d.dtype).scatter_add_(1, labels, w)
         return mass, torch.zeros_like(mass).scatter_add_(1, labels, w * d)
     cube = -d[:, :, None] / t_c - offset
@@ -329,24 +328,10 @@ def _masses(evidence: Evidence, t_c: Tensor, offset: Tensor) -> tuple[Tensor, Te
     return cube.sum(1), torch.einsum("nkc,nk->nc", cube, d)
 
 
-def _priors(evidence: Evidence) -> Tensor:
-    """Class shares each row may know: its own label is not among them when it is in the support."""
-    counts, targets = evidence.counts, evidence.targets
-    if not evidence.leave_one_out:
-        return (counts / counts.sum()).expand(len(targets), -1)
-    rows = counts.expand(len(targets), -1)
-    return _less(rows.clone(), targets).clamp_min_(0) / (counts.sum() - 1).clamp_min(1)
-
-
-def _less(rows: Tensor, targets: Tensor) -> Tensor:
-    """One less in each row's own class, or its soft label less; in place."""
-    if targets.ndim == 2:
-        return rows.sub_(targets)
-    return rows.scatter_add_(1, targets[:, None], -torch.ones_like(rows[:, :1]))
-
-
 def _blocks(evidence: Evidence) -> list[Evidence]:
     rows = evidence.neighborhood.block_rows(len(evidence.counts))
+    if 0 < len(evidence) <= rows:
+        return [evidence]
     return [evidence.rows(slice(at, at + rows)) for at in range(0, len(evidence), rows)]
 
 

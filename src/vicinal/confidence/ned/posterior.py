@@ -35,10 +35,10 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from vicinal.checks import InputError, check_choice, number_or_fit
-from vicinal.neighbors.mass import class_log_mass, exponential, log_mass
+from vicinal.neighbors.mass import class_log_mass, exponential, log_mass, log_shares
 from vicinal.neighbors.neighborhood import Neighborhood
 
-BLOCK = 4096  # rows weighed at a time: they stay in the cache
+BLOCK = 2048  # rows weighed at a time: they stay in the cache
 FITTED = ("temperature_", "sharpness_", "background_", "class_temperatures_")
 
 
@@ -119,7 +119,7 @@ def ned_log_probs(
     >>> ned_log_probs(three, 2, NEDParameters(temperature=1.0)).exp()
     tensor([[0.5761, 0.4239]])
     """
-    log_s = _class_masses(neighborhood, num_classes, parameters).log_softmax(1)
+    log_s = plain = log_shares(_class_masses(neighborhood, num_classes, parameters))
     if parameters.background > 0:
         assert parameters.prior is not None
         floor = parameters.prior.to(log_s).log() + math.log(parameters.background)
@@ -129,20 +129,19 @@ def ned_log_probs(
         log_s = parameters.sharpness * log_s
     if parameters.log_prior_shift is not None:
         log_s = log_s + parameters.log_prior_shift.to(log_s)
-    return log_s.log_softmax(1)
+    return log_s if log_s is plain else log_shares(log_s)
 
 
 def neighbor_log_weights(
     neighborhood: Neighborhood, parameters: NEDParameters
 ) -> Float[Tensor, "n k"]:
     """Log-weight of each neighbor. Soft labels with class bandwidths: the mean over its label."""
-    distances, own = neighborhood.distances, parameters.log_bandwidths
-    if own is None:
+    distances = neighborhood.distances
+    if parameters.log_bandwidths is None:
         return exponential(distances, parameters.temperature)
-    labels = neighborhood.labels
-    if labels.ndim == 2:
-        return _eq18(distances, own.to(distances)[labels], parameters)
-    weights = _eq18(distances[:, :, None], own.to(distances), parameters)
+    if (labels := neighborhood.labels).ndim == 2:
+        return _eq18(distances, parameters, labels.long())
+    weights = _eq18(distances[:, :, None], parameters)
     return (weights + labels.to(distances).log()).logsumexp(2)
 
 
@@ -179,8 +178,7 @@ def ignored_mass_bound(
     if parameters.log_bandwidths is None:
         last = weights[:, -1]
     else:
-        bandwidths = parameters.log_bandwidths.to(distances)
-        last = _eq18(distances[:, -1:], bandwidths, parameters).amax(1)
+        last = _eq18(distances[:, -1:], parameters).amax(1)
     return (last + math.log(left) - log_mass(weights)).exp()
 
 
@@ -210,19 +208,25 @@ def best_class(log_probs: Float[Tensor, "n c"], neighborhood: Neighborhood) -> I
 def _class_masses(
     neighborhood: Neighborhood, num_classes: int, parameters: NEDParameters
 ) -> Float[Tensor, "n c"]:
-    own, labels = parameters.log_bandwidths, neighborhood.labels
-    if labels.ndim == 3 and own is not None:
-        distances = neighborhood.distances
-        weights = _eq18(distances[:, :, None], own.to(distances), parameters)
+    distances, labels = neighborhood.distances, neighborhood.labels
+    if labels.ndim == 3 and parameters.log_bandwidths is not None:
+        weights = _eq18(distances[:, :, None], parameters)
         return (weights + labels.to(distances).log()).logsumexp(1)
     weights = neighbor_log_weights(neighborhood, parameters)
     return class_log_mass(weights, labels, num_classes)
 
 
-def _eq18(distances: Tensor, log_bandwidths: Tensor, parameters: NEDParameters) -> Tensor:
-    """-d/T_c - (m/2) log(T_c/T): the log of a Gaussian's height at distance d, up to a constant."""
-    scale = parameters.temperature * log_bandwidths.exp()
-    return -distances / scale - 0.5 * parameters.effective_dimension * log_bandwidths
+def _eq18(distances: Tensor, parameters: NEDParameters, labels: Tensor | None = None) -> Tensor:
+    """-d/T_c - (m/2) log(T_c/T): the log of a Gaussian's height at distance d, up to a constant.
+
+    Of every class, or of each neighbor's by ``labels``.
+    """
+    assert parameters.log_bandwidths is not None
+    own = parameters.log_bandwidths.to(distances)
+    scale, height = parameters.temperature * own.exp(), 0.5 * parameters.effective_dimension * own
+    if labels is not None:
+        scale, height = (v.expand(labels.shape[0], -1).gather(1, labels) for v in (scale, height))
+    return -distances / scale - height
 
 
 def _number(value: Any, name: str) -> float:

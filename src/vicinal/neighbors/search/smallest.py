@@ -86,10 +86,20 @@ def _smallest_of(scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
 
 
 def _few(scores: Tensor, count: int) -> Tensor:
-    """Columns of the smallest, in no order; NumPy selects in a third of torch's time."""
+    """Columns of the smallest, in no order; NumPy selects in a third of torch's time.
+
+    A float32 leaves 29 bits of a float64 free. They hold its column, so that values are selected,
+    which takes half of the time of selecting places. (Not in an infinity, which would be a NaN.)
+    """
     if not scores.is_cpu:
         return scores.topk(count, 1, largest=False, sorted=False).indices
-    return torch.from_numpy(np.argpartition(scores.numpy(), count - 1, axis=1)[:, :count])
+    if scores.dtype != torch.float32:
+        return torch.from_numpy(np.argpartition(scores.numpy(), count - 1, axis=1)[:, :count])
+    keys = scores.clamp_max(torch.finfo(torch.float32).max).double().numpy()
+    bits = keys.view(np.int64)
+    bits |= np.arange(keys.shape[1])
+    keys.partition(count - 1, axis=1)
+    return torch.from_numpy(bits[:, :count] & ((1 << 29) - 1))
 
 
 def _steps(group: int, scores: Tensor) -> Tensor:
