@@ -168,7 +168,7 @@ def unknowns_table(record: dict[str, Any]) -> list[str]:
         key: np.mean([row[key][0] for row in pairs.values()]) for key in next(iter(pairs.values()))
     }
     said = (
-        f"{len(pairs)} pairs of a support and a foreign set, nothing fitted on foreign rows, three "
+        f"{len(pairs)} pairs of a support and a foreign set, nothing fitted on foreign rows, five "
         f"splits. Mean AUROC {mean['AUROC combined']:.3f}, FPR95 {mean['FPR95 combined']:.3f}; "
         f"*unfamiliar* (5 % promised) is said of {100 * mean['unfamiliar']:.0f} % of foreign rows "
         f"and {100 * mean['fresh flagged at 0.05']:.1f} % of fresh ones, *supported* of "
