@@ -19,6 +19,8 @@ from collections.abc import Callable, Collection
 from itertools import chain
 from typing import Annotated, Any, ClassVar, Self
 
+import numpy as np
+
 from vicinal.checks import InputError
 
 Span = tuple[float, float]  # the lowest and the highest number that is allowed
@@ -135,6 +137,9 @@ def plain(value: Any, where: str) -> Any:
         return tuple([plain(item, where) for item in value])
     if isinstance(value, dict):
         return {str(key): plain(item, where) for key, item in value.items()}
+    rows = value if isinstance(value, np.ndarray) and value.ndim == 2 else np.zeros((0, 0))
+    if rows.size and rows.dtype.kind in "if" and bool(np.isfinite(rows).all()):
+        return tuple(zip(*rows.T.tolist(), strict=True))  # checked at once; no list for each row
     if hasattr(value, "tolist"):  # numpy and torch, arrays and scalars
         return plain(value.tolist(), where)
     if isinstance(value, str):

@@ -53,8 +53,8 @@ def verdicts_of(facts: Facts) -> CaseVerdicts:
         crowd = None if crowding is None else crowding[rows]
         judged = judge(part, predicted, sure, parameters, standards, crowd, scores)
         credibility[rows], near[rows] = judged.credibility, judged.near_percentile
-        familiar[rows] = ranked.p_values(scores)
-        codes[rows] = judged.codes
+        assert judged.familiarity is not None
+        codes[rows], familiar[rows] = judged.codes, judged.familiarity
         votes = facts.weights[rows], None if linear is None else linear[rows]
         sentences = reasons(judged, part, predicted, sure, standards, facts.sets.names, *votes)
         for row, line in zip(rows.tolist(), sentences, strict=True):
@@ -160,7 +160,6 @@ def _network_columns(model: ModelFacts | None, m: int) -> dict[str, Any]:
     return columns
 
 
-def _rows(matrix: Tensor) -> tuple[tuple[Any, ...], ...]:
-    """Rows as tuples; six digits of a float are enough for a page."""
-    values = significant(matrix.double().numpy()) if matrix.is_floating_point() else matrix
-    return tuple(zip(*values.T.tolist(), strict=True)) or ((),) * len(matrix)  # no list per row
+def _rows(matrix: Tensor) -> Any:
+    """What a record makes tuples of; six digits of a float are enough for a page."""
+    return significant(matrix.double().numpy()) if matrix.is_floating_point() else matrix.numpy()

@@ -21,6 +21,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import NamedTuple
 
 import torch
@@ -214,14 +215,12 @@ def reasons(
     labels = neighborhood.labels
     labels = labels if labels.ndim == 2 else labels.argmax(2)
     held = "support rows left out" if standards.source == "leave-one-out" else "held-out rows"
-    votes = shares_of_weight(labels, weights, names, predicted, linear_share)
+    found = shares_of_weight(labels, weights, names, predicted, linear_share)
     lines = {
-        SUPPORTED: lambda rows: [votes[row] for row in rows.tolist()],
-        CONTESTED: lambda rows: _contested(votes, rows, confidence, standards, held),
+        CONTESTED: lambda rows: _contested(found, rows, confidence, standards, held),
         UNFAMILIAR: lambda rows: _unfamiliar(judged, rows, held),
         ISOLATED: lambda rows: _isolated(judged, rows, standards, held),
     }
-    found = [""] * len(labels)
     for code, written in lines.items():
         rows = (judged.codes == code).nonzero().flatten()
         for row, line in zip(rows.tolist(), written(rows), strict=True):
@@ -253,6 +252,7 @@ def shares_of_weight(
     """
     found, block = list[str](), max(_ELEMENTS // max(len(names), 1), 1)
     carried = None if linear_share is None else (100 * linear_share).round().long().tolist()
+    vote = cache(lambda code, percent: f"{names[code]} {percent} %")  # few, said of many rows
     for start in range(0, len(labels), block):
         part, weight = labels[start : start + block], weights[start : start + block].double()
         none = torch.zeros(len(part), len(names), dtype=torch.float64)
@@ -266,8 +266,7 @@ def shares_of_weight(
         pairs = (zip(*column.T.tolist(), strict=True) for column in (top, percents))
         lines = zip(*pairs, tolds.tolist(), own[:, 0].tolist(), strict=True)
         for row, (codes, percent, told, code) in enumerate(lines, start):
-            some = zip(codes[:told], percent[:told], strict=True)
-            line = "neighbors " + " · ".join([f"{names[c]} {p} %" for c, p in some])
+            line = "neighbors " + " · ".join(map(vote, codes[:told], percent[:told]))
             if codes[0] != code:
                 by = "the prior" if carried is None else "the linear part"
                 line += f"; {by} decides for {names[code]}"
