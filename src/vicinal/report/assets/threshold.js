@@ -77,7 +77,7 @@ function stillAway(rejected, least) {
   const split = left[contested][0] - loose;
   const parts = left.filter(([n, verdict]) => n && (verdict === 'unfamiliar' || verdict === 'isolated')).map(([n, verdict]) => `${whole(n)} ${verdict}`);
   if (split > 0) parts.splice(1, 0, `${whole(split)} contested`);
-  return parts.length ? [el('span', { class: 'quiet still', text: `of the accepted, ${listed(parts)}: left to people all the same` })] : [];
+  return parts.length ? [el('span', { class: 'quiet still', text: `of the accepted, ${parts.join(', ')}: left to people all the same` })] : [];
 }
 
 // What the threshold accepts of the rows that are selected; a confidence is known to four digits.
