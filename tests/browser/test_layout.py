@@ -80,6 +80,9 @@ def test_nothing_overflows_and_nothing_overlaps(visit, pages, name, width):
     assert all(page.locator("main figure").evaluate_all(f"all => all.map({still})"))
     charts = page.locator("figure.broad > .scroll").evaluate_all(f"all => all.map({still})")
     assert all(charts), "every chart fits the width there is"
+    for target in page.locator("[data-target]").all():
+        target.click()
+        assert page.evaluate(FAULTS) == []
     page.select_option("#review-form", "pairs")
     page.evaluate("document.querySelectorAll('main details').forEach(d => { d.open = true; })")
     assert page.evaluate(FAULTS) == []

@@ -67,6 +67,10 @@ def test_the_live_page_reads_its_data_and_judges_new_rows(visit, server):
     page.wait_for_selector("#answers .card")
     assert "refund" in page.inner_text("#answers")
     assert "<b>n</b>" in page.inner_text("#answers")
+    whole = (
+        "n => n.scrollHeight <= n.clientHeight + 1 && getComputedStyle(n).overflow === 'visible'"
+    )
+    assert page.locator("#answers .reason").first.evaluate(whole), "a reason is never cut"
     path, body = asked[-1]
     assert parse_qs(urlsplit(path).query)["token"] == [TOKEN]
     assert 'name="rows"' in body

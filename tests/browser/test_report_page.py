@@ -841,3 +841,20 @@ def test_every_neighbor_of_a_case_has_a_picture_or_a_frame_in_its_place(visit, d
             page.locator("#panel .neighbors li").count()
             == page.locator(f"#panel .neighbors li:has({part})").count()
         )
+
+
+def test_a_dark_page_prints_on_white(visit, digits):
+    """Chosen by the system or by the button: paper is white, and its ink is dark."""
+    page = visit(digits[2], color_scheme="dark").page
+    colors = (
+        "() => ['backgroundColor', 'color'].map(key => getComputedStyle(document.body)[key]"
+        ".match(/\\d+/g).map(Number).reduce((a, b) => a + b))"
+    )
+    ground, ink = page.evaluate(colors)
+    assert ground < ink
+    for theme in (None, "dark"):
+        if theme:
+            page.evaluate("document.documentElement.dataset.theme = 'dark'")
+        page.emulate_media(media="print")
+        assert page.evaluate(colors) == [765, 0]
+        page.emulate_media(media="screen")

@@ -338,6 +338,18 @@ def test_two_classes_have_no_heat_map_of_who_touches_whom(digits):
     assert structure.borders(digits[0].borders, ("no", "yes")) is None
 
 
+def test_a_heat_map_of_many_classes_shows_those_that_touch_most_with_their_values(digits):
+    pair = digits[0].borders.pairs[0]
+    pairs = tuple(dataclasses.replace(pair, a=i, b=i + 1, share=(40 - i) / 800) for i in range(39))
+    record = dataclasses.replace(digits[0].borders, pairs=pairs)
+    chart = structure.borders(record, tuple(f"a kind of bird, {i:02d}" for i in range(40)))
+    drawn = str(chart.svg)
+    assert "28 classes that touch less are in the table only" in chart.note
+    assert float(re.search(r'viewBox="0 0 (\d+)', drawn)[1]) <= 390  # else its words are too small
+    assert drawn.count(">4.9<") == 2  # of classes 1 and 2, both ways
+    assert len(chart.rows) == 39
+
+
 def test_a_map_is_turned_to_lie_and_keeps_its_distances():
     """A tall map becomes a wide one; by a turn alone, so that who is near whom stays."""
     x, y = np.random.default_rng(0).normal(size=(2, 200)) * [[1], [4]]

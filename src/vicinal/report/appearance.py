@@ -64,7 +64,8 @@ class Thumbnails:
     def sprites(self, keys: list[tuple[str, int]]) -> Sprites:
         """One tile for every ``(side, row)`` whose image can be read."""
         images = {key: image for key in keys if (image := self.image(key)) is not None}
-        size = tile_size(list(images.values()))
+        first = list(images.values())[:64]
+        size = min(LARGEST, max((max(image.size) for image in first), default=LARGEST))
         tiles = [as_tile(image, size) for image in images.values()]
         form = best_form(tiles, size)
         starts = range(0, len(tiles), PER_SHEET)
@@ -99,11 +100,6 @@ def as_image(item: Any) -> Image.Image | None:
         return Image.fromarray(array.astype(np.uint8)).convert("RGB")
     except (OSError, ValueError, TypeError, Image.DecompressionBombError):
         return None
-
-
-def tile_size(images: list[Image.Image]) -> int:
-    """The largest side among the first images, at most ``LARGEST``."""
-    return min(LARGEST, max((max(image.size) for image in images[:64]), default=LARGEST))
 
 
 def as_tile(image: Image.Image, size: int) -> Image.Image:

@@ -6,17 +6,16 @@ Computed from the record alone, so that it stands there where no script runs.
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from vicinal.audits.record import Audit
 from vicinal.report.facts import SAVED_HEAD, in_sample, reachable
-from vicinal.report.words import count, level, listed, percent, plural, threshold
+from vicinal.report.words import count, level, percent, plural, threshold
 
 SAFE = 0.9  # the least accuracy that is called so: the lowest target an audit proposes
 
 
-@dataclass(frozen=True)
-class Tile:
+class Tile(NamedTuple):
     """A queue: how many rows wait in it, what is known of its errors, and what opens it."""
 
     key: str
@@ -27,8 +26,7 @@ class Tile:
     pick: str  # the filter that a click sets, or the section it opens
 
 
-@dataclass(frozen=True)
-class Action:
+class Action(NamedTuple):
     """Something to do, what it is expected to change, and the command or button that does it."""
 
     key: str
@@ -195,4 +193,4 @@ def beyond_confidence(audit: Audit, least: float) -> str:
     others = [f"{count(found[v])} {v}" for v in ("unfamiliar", "contested", "isolated") if found[v]]
     kept = f"Of {plural(len(sure), 'row')} as sure, {count(found['supported'])} are supported"
     go = "goes" if len(sure) - found["supported"] == 1 else "go"
-    return f"{kept}; {listed(others)} {go} to people." if others else f"{kept}."
+    return f"{kept}; {', '.join(others)} {go} to people." if others else f"{kept}."

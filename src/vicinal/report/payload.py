@@ -200,14 +200,13 @@ class Builder:
             "row": rows,
             "credibility": [rounded(cases.credibility[i]) for i in rows],
             "near": [round(cases.near_percentile[i], 1) for i in rows],
-            "familiar": [
-                rounded(cases.familiarity[i]) if cases.familiarity else None for i in rows
-            ],
             "reason": [clean(cases.reason[i]) for i in rows],
             "neighbors": lists(shown(cases.neighbors, rows), used.searchsorted),
             "weights": lists(shown(cases.weights, rows), decimals(4)),
             "distances": lists(shown(cases.distances, rows), four_digits),
         }
+        if cases.familiarity:
+            columns["familiar"] = [rounded(cases.familiarity[i]) for i in rows]
         if cases.network_percentile is not None:
             columns["crowding"] = [rounded(cases.network_percentile[i], 1) for i in rows]
         if cases.linear_share is not None:

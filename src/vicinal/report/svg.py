@@ -76,9 +76,8 @@ class Plot:
 
     def segment(self, start: Pair, end: Pair, kind: str) -> None:
         """A straight line in sheet units."""
-        self.add(
-            Markup('<line class="{}" x1="{}" y1="{}" x2="{}" y2="{}"/>').format(kind, *start, *end)
-        )
+        form = Markup('<line class="{}" x1="{}" y1="{}" x2="{}" y2="{}"/>')
+        self.add(form.format(kind, *start, *end))
 
     def text(self, x: float, y: float, text: str, kind: str = "") -> None:
         if text:
@@ -86,11 +85,8 @@ class Plot:
 
     def slanted(self, x: float, y: float, text: str) -> None:
         """A tick label that climbs to the right, for names too long to stand side by side."""
-        self.add(
-            Markup(
-                '<text class="tick end" transform="translate({} {}) rotate(-55)">{}</text>'
-            ).format(x, y, text)
-        )
+        form = Markup('<text class="tick end" transform="translate({} {}) rotate(-55)">{}</text>')
+        self.add(form.format(x, y, text))
 
     def line(self, points: Sequence[Pair], kind: str) -> None:
         path = " ".join(f"{self.sx(a)},{self.sy(b)}" for a, b in points)
@@ -110,16 +106,12 @@ class Plot:
     def swatch(self, corner: Pair, size: Pair, kind: str) -> None:
         """A rectangle in sheet units."""
         numbers = [round(v, 2) for v in (*corner, *size)]
-        self.add(
-            Markup('<rect class="{}" x="{}" y="{}" width="{}" height="{}"/>').format(kind, *numbers)
-        )
+        form = Markup('<rect class="{}" x="{}" y="{}" width="{}" height="{}"/>')
+        self.add(form.format(kind, *numbers))
 
     def dot(self, x: float, y: float, kind: str = "", radius: float = 3.0) -> None:
-        self.add(
-            Markup('<circle class="dot {}" cx="{}" cy="{}" r="{}"/>').format(
-                kind, self.sx(x), self.sy(y), radius
-            )
-        )
+        form = Markup('<circle class="dot {}" cx="{}" cy="{}" r="{}"/>')
+        self.add(form.format(kind, self.sx(x), self.sy(y), radius))
 
     def whisker(self, x: float, low: float, high: float, kind: str = "") -> None:
         self.segment((self.sx(x), self.sy(low)), (self.sx(x), self.sy(high)), f"whisker {kind}")

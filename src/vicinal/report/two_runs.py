@@ -69,17 +69,12 @@ def maps_data(record: Comparison, a: Audit, b: Audit) -> dict[str, Any] | None:
     others = [place[a.cases.id[row]] for row in rows]
     maps = [on_steps(audit.map) for audit in (a, b) if audit.map is not None]
     said = [[audit.classes[code] for code in audit.cases.predicted] for audit in (a, b)]
-    labels = [a.cases.label[row] for row in rows]
-    became = []
-    for row, other, label in zip(rows, others, labels, strict=True):
-        p, q = said[0][row], said[1][other]
-        true = None if label is None else a.classes[label]
-        became.append(0 if p == q else 1 if q == true else 2 if p == true else 3)
+    names = (*map(clean, a.classes), None)
     return {
         "id": [clean(a.cases.id[row]) for row in rows],
         "a": {"x": [maps[0]["x"][r] for r in rows], "y": [maps[0]["y"][r] for r in rows]},
         "b": {"x": [maps[1]["x"][r] for r in others], "y": [maps[1]["y"][r] for r in others]},
-        "became": became,
+        "label": [names[-1 if (code := a.cases.label[r]) is None else code] for r in rows],
         "said": [[clean(said[0][r]), clean(said[1][o])] for r, o in zip(rows, others, strict=True)],
     }
 

@@ -40,15 +40,10 @@ def short(text: str, length: int = 24) -> str:
 
 
 def name(text: str, length: int = 24) -> str:
-    """A name for a chart, without its middle where it is too long: names often begin alike.
-
-    >>> name("a very long name of a class", 12)
-    'a very…lass'
-    """
+    """A name for a chart, without its middle where it is too long: names often begin alike."""
     line, tail = short(text, 1000), 2 * (length - 1) // 5
-    if len(line) <= length:
-        return line
-    return f"{line[: length - 1 - tail].rstrip()}…{line[-tail:].lstrip()}"
+    cut = f"{line[: length - 1 - tail].rstrip()}…{line[-tail:].lstrip()}"
+    return line if len(line) <= length else cut
 
 
 def sentence(text: str) -> str:
@@ -123,14 +118,6 @@ def count(value: int | None) -> str:
     '50,000'
     """
     return "–" if value is None else f"{value:,}"
-
-
-def listed(parts: Sequence[str]) -> str:
-    """
-    >>> listed(["a", "b", "c"])
-    'a, b and c'
-    """
-    return " and ".join(filter(None, (", ".join(parts[:-1]), *parts[-1:])))
 
 
 def plural(n: int, one: str, many: str | None = None) -> str:

@@ -42,7 +42,6 @@ function middle(text, n) {
 // A line may end after a slash or an underscore: cat/00012.png stays whole below cat/.
 const name = (text, n = Infinity) => el('bdi', { title: [...text].length > n ? clip(text, 300) : null }, ...middle(text, n).split(/(?<=[/_])/).flatMap((part, i) => (i ? [el('wbr'), part] : [part])));
 const rowName = (id, row) => (id === String(row) ? `row ${id}` : id); // rows without ids are their numbers
-const listed = (parts) => (parts.length > 1 ? `${parts.slice(0, -1).join(', ')} and ${parts.at(-1)}` : parts.join(''));
 const clip = (text, n) => (text.length > n ? text.slice(0, n - 1) + '…' : text);
 const whole = (n) => (n === null || n === undefined ? '–' : n.toLocaleString('en-US'));
 const percent = (share, digits = 1) => (share === null || share === undefined ? '–' : `${(100 * share).toFixed(digits)} %`);

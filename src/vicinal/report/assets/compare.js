@@ -4,6 +4,8 @@ const data = JSON.parse(document.querySelector('#maps-data').textContent);
 const root = document.documentElement;
 const INKS = ['strong', 'better', 'worse', 'contested'];
 const WORDS = ['same answer', 'fixed', 'broken', 'changed'];
+// 0 the same answer, 1 fixed, 2 broken, 3 another one that is not right either
+data.became = data.said.map(([was, is], i) => (was === is ? 0 : is === data.label[i] ? 1 : was === data.label[i] ? 2 : 3));
 let marked = new Set();
 const boards = ['a', 'b'].map((side) => board(document.querySelector(`#map-${side}`), data[side]));
 

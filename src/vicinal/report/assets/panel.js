@@ -75,7 +75,7 @@ function casePanel(i) {
       ['confidence', el('span', { class: unfamiliar ? 'void' : null, text: decimal(c.confidence[i]), title: unfamiliar ? 'not meaningful: unfamiliar input' : null })],
       unfamiliar && ['', 'confidence not meaningful', 'quiet'],
       ['credibility', decimal(c.credibility[i])],
-      c.familiar[i] !== null && ['familiarity', `${(100 * c.familiar[i]).toFixed(1)} % of held-out rows are as foreign`],
+      c.familiar && c.familiar[i] !== null && ['familiarity', `${(100 * c.familiar[i]).toFixed(1)} % of held-out rows are as foreign`],
       ['farther than', `${c.near[i].toFixed(0)} % of held-out rows`],
       c.linear && ['linear part', `${percent(c.linear[i], 0)} of the lead`],
       c.crowding && ['N_S percentile', c.crowding[i] === null ? '–' : c.crowding[i].toFixed(0)],

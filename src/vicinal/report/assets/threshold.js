@@ -70,10 +70,14 @@ function turnedAway(i) {
 function stillAway(rejected, least) {
   const left = VERDICTS.map((verdict, v) => [P.verdict.filter((of) => of === v).length - rejected[v], verdict]);
   const contested = VERDICTS.indexOf('contested');
-  const split = P.doubted.filter((r) => P.verdict[r] === contested && P.confidence[r] / 10000 >= least - 5e-5).length;
+  // Rows that only the target's level makes contested are accepted with a threshold below it.
+  const level = (targetOf(state.target) ?? D.curve.targets?.find((t) => t.target === D.curve.target))?.level ?? 1;
+  const doubted = new Set(P.doubted);
+  const loose = least >= level ? 0 : P.verdict.filter((v, r) => v === contested && !doubted.has(r) && P.confidence[r] / 10000 >= least - 5e-5).length;
+  const split = left[contested][0] - loose;
   const parts = left.filter(([n, verdict]) => n && (verdict === 'unfamiliar' || verdict === 'isolated')).map(([n, verdict]) => `${whole(n)} ${verdict}`);
-  if (split) parts.splice(1, 0, `${whole(split)} contested`);
-  return parts.length ? [el('span', { class: 'quiet still', text: `of the accepted, ${listed(parts)}: left to people all the same` })] : [];
+  if (split > 0) parts.splice(1, 0, `${whole(split)} contested`);
+  return parts.length ? [el('span', { class: 'quiet still', text: `of the accepted, ${parts.join(', ')}: left to people all the same` })] : [];
 }
 
 // What the threshold accepts of the rows that are selected; a confidence is known to four digits.

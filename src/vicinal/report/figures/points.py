@@ -65,10 +65,7 @@ def maps_data(audit: Audit) -> list[dict[str, Any]]:
 
 
 def on_steps(form: Map | LinearMap) -> dict[str, Any]:
-    """Places in steps, the same unit both ways: a distance on the map is one in any direction.
-
-    The map is turned to be as low as it can be, since a page is wide: it has no up of its own.
-    """
+    """Places in steps, the same unit both ways; turned to lie, since a map has no up of its own."""
     x, y = (np.array([*a, *b]) for a, b in ((form.x, form.support_x), (form.y, form.support_y)))
     turns = np.exp(1j * np.linspace(0, np.pi, 36, endpoint=False))
     low = min(turns, key=lambda turn: np.ptp(turn.imag * x + turn.real * y))

@@ -39,9 +39,7 @@ def risk_coverage(curve: RiskCoverage) -> Figure:
         x, y = plot.sx(pick.coverage or 0) - 6 if roomy else plot.sx(1), plot.sy(pick.target)
         plot.text(x, y + (14 if roomy else -5), f"target {level(pick.target)}", "tick end halo")
     step = max(1, len(curve.threshold) // 24)
-    rows = list(
-        zip(curve.threshold, curve.coverage, curve.accuracy, curve.lower_bound, strict=True)
-    )
+    rows = [*zip(curve.threshold, curve.coverage, curve.accuracy, curve.lower_bound, strict=True)]
     return Figure(
         "risk-coverage",
         "Accept more, or be right more often",
@@ -157,9 +155,10 @@ def p_values(record: Credibility) -> Figure:
     plot = Plot(y=(0, most), height=250 + room, top=26 + room)
     plot.left_axis(ticks(0, most, 4), lambda v: points(v, 0), "share %")
     for place, (histogram, share) in enumerate(zip(sets, shares, strict=True)):
+        kind = f"hollow h{min(place, 3)}" if place else "soft"
         for i, value in enumerate(share):
-            plot.bar((histogram.edges[i], histogram.edges[i + 1]), (0, value), outlined(place))
-        plot.swatch((plot.left, 16 * place + 1), (16, 9), f"bar {outlined(place)}")
+            plot.bar((histogram.edges[i], histogram.edges[i + 1]), (0, value), kind)
+        plot.swatch((plot.left, 16 * place + 1), (16, 9), f"bar {kind}")
         plot.text(plot.left + 23, 16 * place + 10, short(histogram.name, 32), "label")
     if sets:
         even = 1 / len(sets[0].counts)
@@ -173,10 +172,6 @@ def p_values(record: Credibility) -> Figure:
         ("from", "to", *(h.name for h in sets)),
         histogram_rows(sets),
     )
-
-
-def outlined(place: int) -> str:
-    return "soft" if place == 0 else f"hollow h{min(place, 3)}"
 
 
 def histogram_rows(sets: Sequence[Histogram]) -> list[list[str]]:
