@@ -52,11 +52,7 @@ def named_model(
 ) -> NamedModel:
     """The model behind ``timm:name``, ``hf:folder-or-name`` or ``sentence-transformers:name``.
 
-    Parameters
-    ----------
-    spec, online : what to make, and whether it may be downloaded.
-    arguments, weighted : for timm, of its factory, and whether ``--weights`` follow: none are then
-        looked for.
+    ``arguments`` are of timm; ``weighted``: from a file, so that no weights are looked for.
     """
     kind, _, name = spec.partition(":")
     if arguments and kind != "timm":
