@@ -1,6 +1,7 @@
 """Every code block of the README and the docs runs, top to bottom, from a fresh interpreter."""
 
 import importlib.util
+import inspect
 import re
 import subprocess
 import sys
@@ -95,6 +96,29 @@ def test_every_page_of_the_docs_is_in_the_table_of_contents():
     for page in (ROOT / "docs").rglob("*.md"):
         name = page.relative_to(ROOT / "docs").with_suffix("")
         assert f"\n{name}\n" in index or f"\n{name.parent}/*\n" in index or name.name == "index"
+
+
+@pytest.mark.parametrize(
+    ("asked", "page"),
+    [
+        ("npz", "formats"), ("install", "install"), ("formats", "formats"), ("FAQ", "faq"),
+        ("command line", "command_line"), ("cleanlab", "guide/from_cleanlab"),
+        ("Datalab", "guide/from_cleanlab"), ("threshold", "tutorials/ship_a_threshold"),
+        ("out-of-distribution", "faq"), ("pandas", "faq"), ("GPU", "faq"), ("License", "faq"),
+        ("parquet", "formats"), ("exit code", "command_line"), ("FiftyOne", "compared"),
+    ],
+)  # fmt: skip
+def test_what_people_look_for_is_a_word_of_the_page_that_answers_it(asked, page):
+    text = (ROOT / "docs" / f"{page}.md").read_text()
+    assert asked.lower() in text.lower()
+
+
+def test_the_tutorial_of_thresholds_names_the_certainty_of_the_library():
+    text = (ROOT / "docs" / "tutorials" / "ship_a_threshold.md").read_text()
+    delta = inspect.signature(vicinal.evaluation.threshold_for_accuracy).parameters["delta"].default
+    assert f"with certainty {1 - delta:.0%}".replace("%", " %") in text
+    assert delta == 1 / 20
+    assert "one draw out of twenty" in text
 
 
 def test_a_link_of_the_site_that_leads_nowhere_is_named(tmp_path):

@@ -278,6 +278,5 @@ def closest(name: str, names: Iterable[str], count: int = 3) -> list[str]:
     """
     if len(name) > LONGEST_NAME:
         return []
-    short = [known for known in itertools.islice(names, 5000) if len(known) <= LONGEST_NAME]
-    same = [known for known in short if known.lower() == name.lower()]
-    return same[:count] or difflib.get_close_matches(name, short, n=count, cutoff=0.5)
+    short = {n.lower(): n for n in itertools.islice(names, 5000) if len(n) <= LONGEST_NAME}
+    return [short[n] for n in difflib.get_close_matches(name.lower(), short, count, 0.5)]

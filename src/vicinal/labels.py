@@ -251,8 +251,8 @@ def _of_one_kind(array: NDArray[Any], name: str) -> NDArray[Any]:
         if len(kinds) > 1:
             (one, a), (other, b) = sorted(kinds.items())[:2]
             raise InputError(
-                f"`{name}` mixes {one} like {_shown(a)} and {other} like {_shown(b)}. Labels must "
-                "be of one kind: write all of them as numbers or all of them as text."
+                f"`{name}` mixes {one} like {a} and {other} like {b}. Labels must be of one "
+                "kind: write all of them as numbers or all of them as text."
             )
         if next(iter(kinds)) in ("numbers", "truth values"):
             array = np.array(array.tolist())
@@ -292,18 +292,14 @@ def _coded(array: NDArray[Any]) -> tuple[NDArray[Any], Int[Tensor, " n"]]:
     return classes, torch.from_numpy(codes.astype(np.int64))
 
 
-def _kinds(labels: Iterable[Any]) -> dict[str, Any]:
-    """The kinds of some labels, with an example of each."""
+def _kinds(labels: Iterable[Any]) -> dict[str, str]:
+    """The kinds of some labels, with an example of each as it would be typed."""
     found = {}
     for label in {type(label): label for label in labels}.values():
         kinds = (kind for kind, types in _KINDS.items() if isinstance(label, types))
-        found[next(kinds, type(label).__name__)] = label
+        shown = repr(str(label)) if isinstance(label, str) else str(label)
+        found[next(kinds, type(label).__name__)] = shown
     return found
-
-
-def _shown(label: Any) -> str:
-    """As it would be typed: text in quotes, numbers of numpy without their kind."""
-    return repr(str(label)) if isinstance(label, str) else str(label)
 
 
 def _check_kind(new: NDArray[Any], known: NDArray[Any], name: str) -> None:
@@ -311,9 +307,8 @@ def _check_kind(new: NDArray[Any], known: NDArray[Any], name: str) -> None:
     (mine, a), (theirs, b) = (*_kinds(new[:1]).items(), *_kinds(known[:1]).items())
     if mine != theirs and not {mine, theirs} <= {"numbers", "truth values"}:
         raise InputError(
-            f"the kinds of labels differ: `{name}` holds {mine} like {_shown(a)}, but the "
-            f"support's labels are {theirs} like {_shown(b)}. Use the same names for the same "
-            "classes."
+            f"the kinds of labels differ: `{name}` holds {mine} like {a}, but the support's "
+            f"labels are {theirs} like {b}. Use the same names for the same classes."
         )
 
 
@@ -321,8 +316,7 @@ def _continuous(dtype: object, name: str) -> InputError:
     kind = str(dtype).removeprefix("torch.")
     return InputError(
         f"`{name}` must be class labels, got dtype {kind} (Unknown label type: continuous, "
-        "as in regression). Pass y.astype(int) (of a tensor y.long()), strings, or an (n, c) "
-        "matrix of soft labels."
+        "as in regression). Pass y.astype(int) (tensors: y.long()), strings, or soft labels (n, c)."
     )
 
 

@@ -70,36 +70,69 @@ def test_texts_are_read_by_a_model_of_hugging_face(vicinal, tmp_path):
     assert "softmax" in summary["heads"]
 
 
+def timm_with(create_model, **facts):
+    """As much of timm 1.0 as is called, by its own names and parameters."""
+
+    def resolve_model_data_config(
+        model, args=None, pretrained_cfg=None, use_test_size=False, verbose=False
+    ):
+        usual = {"input_size": (3, 224, 224), "mean": (0.485, 0.456, 0.406),
+                 "std": (0.229, 0.224, 0.225), "interpolation": "bicubic"}  # fmt: skip
+        return {**usual, **facts}
+
+    data = types.SimpleNamespace(resolve_model_data_config=resolve_model_data_config)
+    return types.SimpleNamespace(create_model=create_model, data=data)
+
+
 def test_a_name_that_is_not_there_is_told_without_asking_the_network(vicinal, photos, monkeypatch):
     monkeypatch.setitem(sys.modules, "timm", None)
     code, _, err = vicinal("audit", "train", "test", "--model", "timm:resnet18")
     assert code == 2
     assert "timm: models need timm, which cannot be imported: pip install timm." in err
 
-    def missing(name, pretrained):
+    def missing(model_name, pretrained=False, **kwargs):
         import os
 
         assert os.environ["HF_HUB_OFFLINE"] == "1"
-        raise FileNotFoundError(f"no weights of {name}")
+        raise FileNotFoundError(f"no weights of {model_name}")
 
-    monkeypatch.setitem(sys.modules, "timm", types.SimpleNamespace(create_model=missing))
+    monkeypatch.setitem(sys.modules, "timm", timm_with(missing))
     code, _, err = vicinal("audit", "train", "test", "--model", "timm:resnet18")
     assert code == 2
     assert "add --online to download it" in err
 
 
 def test_a_model_of_timm_brings_its_size_and_normalization(vicinal, photos, monkeypatch):
-    def make(name, pretrained):
+    asked, seen = [], []
+
+    class Tiny(torch.nn.Sequential):
+        def forward(self, x):
+            seen.append(x)
+            return super().forward(x)
+
+    def make(model_name, pretrained=False, num_classes=3, **kwargs):
+        asked.append((model_name, pretrained, num_classes, kwargs))
         torch.manual_seed(0)
         nn = torch.nn
-        net = nn.Sequential(nn.Flatten(), nn.Linear(432, 8), nn.ReLU(), nn.Linear(8, 3))
-        net.pretrained_cfg = {"input_size": (3, 12, 12), "mean": (0.5,) * 3, "std": (0.25,) * 3}
-        return net
+        return Tiny(nn.Flatten(), nn.Linear(432, 8), nn.ReLU(), nn.Linear(8, num_classes))
 
-    monkeypatch.setitem(sys.modules, "timm", types.SimpleNamespace(create_model=make))
+    facts = {"input_size": (3, 12, 12), "mean": (0.5,) * 3, "std": (0.25,) * 3}
+    monkeypatch.setitem(sys.modules, "timm", timm_with(make, **facts))
     code, _, err = vicinal("embed", "timm:tiny", "train", "--layer", "1", "-o", "e")
     assert code == 0, err
     assert json.loads((photos / "e" / "embed.json").read_text())["model"] == "timm:tiny"
+    assert asked == [("tiny", True, 3, {})]
+    assert seen[-1].shape[1:] == (3, 12, 12)
+    assert seen[-1].min() < 0  # pixels in [0, 1], less the mean
+    torch.save(make("tiny", num_classes=5).state_dict(), photos / "w.pt")
+    code, _, err = vicinal(
+        "layers", "timm:tiny", "--model-arg", "num_classes=5", "--weights", photos / "w.pt"
+    )
+    assert code == 0, err
+    assert asked[-1] == ("tiny", False, 5, {})  # weights that follow are not looked for
+    code, _, err = vicinal("layers", "hf:tiny", "--model-arg", "num_labels=5")
+    assert code == 2
+    assert "--model-arg is for factories and timm" in err
 
 
 def test_texts_are_embedded_by_sentence_transformers(vicinal, tmp_path, monkeypatch):

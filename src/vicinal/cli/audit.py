@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
+from textwrap import shorten
 from typing import Any
 
 from numpy.typing import NDArray
@@ -33,7 +34,7 @@ from vicinal.cli.advice import CLEANED, repeat_command, what_was_written
 from vicinal.cli.classes import order_for, stated_order
 from vicinal.cli.config import as_config
 from vicinal.cli.console import Clock, Console
-from vicinal.cli.data_files import perhaps_labeled, read_rows, read_vectors, without_labels
+from vicinal.cli.data_files import read_rows, read_vectors, without_labels
 from vicinal.cli.decisions import cleaned_support
 from vicinal.cli.folders import WORK, locked
 from vicinal.cli.in_shards import in_shards, sharded_sets
@@ -46,7 +47,7 @@ from vicinal.cli.model_inputs import (
     relabeled,
 )
 from vicinal.cli.models import model_of
-from vicinal.cli.row_set import RowSet, check_same_dims, in_order
+from vicinal.cli.row_set import RowSet, check_same_dims, in_order, perhaps_labeled
 from vicinal.cli.run_folder import DROPPED, media_of, next_folder, write_run
 from vicinal.cli.verbs import METRICS, AuditOptions
 from vicinal.files import remove_tree
@@ -245,8 +246,10 @@ def _with_rows(
         sets[role] = in_order(rows, support.features, support.name)
         check_same_dims(support, sets[role], "support", role)
     if support.features:
-        unused = f"; not used: {_some(support.unused)}" if support.unused else ""
-        console.print(f"columns  compared as numbers: {_some(support.features)}{unused}")
+        some = [
+            shorten(", ".join(n), 90, placeholder=" …") for n in (support.features, support.unused)
+        ]
+        console.print(f"columns  compared as numbers: {'; not used: '.join(filter(None, some))}")
     tables = _dropped(sets.values(), console)
     about = _about(options, {"query": support, **sets})
     if support.source.endswith(f":{ENCODER}"):
@@ -259,11 +262,6 @@ def _with_rows(
     if "query" in sets:
         arguments["logits"] = sets["query"].logits
     return Prepared(options, arguments, about, tables)
-
-
-def _some(names: Sequence[str], most: int = 12) -> str:
-    more = f" and {len(names) - most} more" if len(names) > most else ""
-    return ", ".join(names[:most]) + more
 
 
 def _dropped(sets: Iterable[RowSet], console: Console) -> dict[str, list[list[str]]]:

@@ -22,15 +22,7 @@ from vicinal.cli.arrays import read_npy, read_npz
 from vicinal.cli.console import Console
 from vicinal.cli.folders import DESCRIBED, NEW
 from vicinal.cli.image_rows import encoded_rows, listed_images
-from vicinal.cli.row_set import (
-    NoSuchLabels,
-    RowSet,
-    aligned,
-    checked_labels,
-    pick,
-    usable,
-    vectors,
-)
+from vicinal.cli.row_set import RowSet, aligned, checked_labels, pick, usable, vectors
 from vicinal.cli.saved_datasets import is_saved
 from vicinal.cli.tables import TABLES, columns_of, labels_in, read_table
 from vicinal.cli.verbs import DataOptions, VectorVerb
@@ -106,14 +98,6 @@ def read_vectors(
         rows = vectors(rows, pool=options.pool, transpose=options.transpose)
         drop_bad = getattr(options, "drop_bad", None)
         return usable(rows, drop_bad=drop_bad, zero_rows=zero_rows)
-
-
-def perhaps_labeled(read: Callable[[Any], RowSet], options: Any) -> RowSet:
-    """What is read with these options; a set that lacks the key of the labels has none."""
-    try:
-        return read(options)
-    except NoSuchLabels:
-        return read(replace(options, label_key=None))
 
 
 def _npy(parts: Sequence[str], options: DataOptions) -> RowSet:

@@ -61,7 +61,7 @@ def load_model(spec: str, options: ModelOptions) -> LoadedModel:
 
         loaded = LoadedModel(image_encoder(), spec)
     elif is_named(spec):
-        found = named_model(spec, options.online)
+        found = named_model(spec, options.online, arguments, weighted=options.weights is not None)
         loaded = LoadedModel(found.model, spec, _loaded(found.model, options), named=found)
     elif ":" not in spec:
         loaded = _load_program(spec)

@@ -47,13 +47,21 @@ def is_named(spec: str) -> bool:
     return spec.partition(":")[0] in PREFIXES
 
 
-def named_model(spec: str, online: bool) -> NamedModel:
-    """The model behind ``timm:name``, ``hf:folder-or-name`` or ``sentence-transformers:name``."""
+def named_model(
+    spec: str, online: bool, arguments: Mapping[str, Any], weighted: bool
+) -> NamedModel:
+    """The model behind ``timm:name``, ``hf:folder-or-name`` or ``sentence-transformers:name``.
+
+    ``arguments`` are of timm; ``weighted``: from a file, so that no weights are looked for.
+    """
     kind, _, name = spec.partition(":")
-    made = {"timm": _timm, "hf": _hugging_face, "sentence-transformers": _sentences}[kind]
+    if arguments and kind != "timm":
+        raise InputError(f"--model-arg is for factories and timm; {kind}: models take none.")
     fix = "" if online else "Give a folder, or add --online to download it."
     with _cache_alone(online), user_code(f"making --model {spec}", fix):
-        return made(name, online)
+        if kind == "timm":
+            return _timm(name, arguments, pretrained=not weighted)
+        return (_hugging_face if kind == "hf" else _sentences)(name, online)
 
 
 @contextmanager
@@ -82,14 +90,13 @@ def _needed(module: str, kind: str) -> Any:
         ) from None
 
 
-def _timm(name: str, online: bool) -> NamedModel:
+def _timm(name: str, arguments: Mapping[str, Any], pretrained: bool) -> NamedModel:
+    """Size and normalization as timm resolves them, ImageNet's by default; nothing is cropped."""
     timm = _needed("timm", "timm")
-    model = timm.create_model(name, pretrained=True)
-    config = getattr(model, "pretrained_cfg", None) or {}
-    channels, *sides = config.get("input_size", (3, None))
-    return NamedModel(
-        model.eval(), sides[-1], channels == 1, _numbers(config, "mean"), _numbers(config, "std")
-    )
+    model = timm.create_model(name, pretrained=pretrained, **arguments).eval()
+    facts = timm.data.resolve_model_data_config(model)
+    channels, _, side = facts["input_size"]
+    return NamedModel(model, side, channels == 1, _numbers(facts, "mean"), _numbers(facts, "std"))
 
 
 def _hugging_face(name: str, online: bool) -> NamedModel:

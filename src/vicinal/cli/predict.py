@@ -23,11 +23,11 @@ from vicinal.capture import capture
 from vicinal.checks import InputError
 from vicinal.cli.advice import HEAD
 from vicinal.cli.console import Clock, Console, in_columns, json_text
-from vicinal.cli.data_files import perhaps_labeled, read_rows
+from vicinal.cli.data_files import read_rows
 from vicinal.cli.image_rows import encoded_rows
 from vicinal.cli.model_inputs import ImageReading, check_fits, model_inputs
 from vicinal.cli.models import model_of
-from vicinal.cli.row_set import RowSet, in_order, usable, vectors
+from vicinal.cli.row_set import RowSet, in_order, perhaps_labeled, usable, vectors
 from vicinal.cli.tables import vector_in
 from vicinal.cli.verbs import PredictOptions
 from vicinal.confidence import TrustHead, load

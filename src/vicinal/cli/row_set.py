@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -103,6 +103,14 @@ class RowSet:
         """A checksum of what decides the result: embeddings and labels."""
         given = [array for array in (self.embeddings, self.labels) if array is not None]
         return fingerprint(*given)[:12]
+
+
+def perhaps_labeled(read: Callable[[Any], RowSet], options: Any) -> RowSet:
+    """What is read with these options; a set that lacks the key of the labels has none."""
+    try:
+        return read(options)
+    except NoSuchLabels:
+        return read(replace(options, label_key=None))
 
 
 def vectors(rows: RowSet, *, pool: str | None = None, transpose: bool = False) -> RowSet:
