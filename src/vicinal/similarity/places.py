@@ -154,11 +154,11 @@ class Places(Tensors):
     def _by_places(self, other: Places) -> Float[Tensor, "n m"]:
         (n, t), (m, s) = self.b.shape[:2], other.b.shape[:2]
         rows = max(1, TILE_BYTES // max(1, self.b.element_size() * t * m * s))
-        parts = []
+        parts, right = [], other.b.flatten(2).flatten(0, 1)  # the outputs side by side: one product
         for start in range(0, n, rows):
             part = self.select(slice(start, start + rows))
-            product = part._inner(other) * _outer(part._rows(), other._rows())
-            parts.append(product.view(len(part), t, m, s).sum((1, 3)))
+            pairs = part._inner(other) * product(part.b.flatten(2).flatten(0, 1), right)
+            parts.append(pairs.view(len(part), t, m, s).sum((1, 3)))
         return torch.cat(parts)
 
     def _each_output(self) -> Float[Tensor, "d n t out"]:
@@ -329,14 +329,6 @@ def _one_after_another(grads: Sequence[Tensor]) -> Tensor:
     if not lie:
         return torch.stack(list(grads))
     return first.as_strided((len(grads), *first.shape), (size, *first.stride()))
-
-
-def _outer(left: Float[Tensor, "d k out"], right: Float[Tensor, "d l out"]) -> Float[Tensor, "k l"]:
-    """Inner products summed over the outputs."""
-    if len(left) == 1:
-        return product(left[0], right[0])
-    start = left.new_zeros(left.shape[1], right.shape[1])
-    return torch.addbmm(start, left, right.mT)
 
 
 def own_layout(flat: Float[Tensor, "n d p"], shape: tuple[int, ...]) -> Float[Tensor, "n d p"]:
