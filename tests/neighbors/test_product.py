@@ -38,21 +38,6 @@ def test_a_product_is_that_of_float64_however_the_matrix_lies(other, lies, shape
     torch.testing.assert_close(product(X, w, added).double(), exact, rtol=1e-5, atol=1e-4)
 
 
-@pytest.mark.parametrize("shape", [None, (300,), (96, 300)])
-def test_a_large_result_is_written_to_large_pages_some_rows_at_a_time(other, shape, monkeypatch):
-    added = None if shape is None else torch.ones(shape)
-    whole = product(X, W, added)
-    parts: list[int] = []
-    plain = chosen._by_other
-    monkeypatch.setattr(
-        chosen, "_by_other", lambda x, *rest: parts.append(len(x)) or plain(x, *rest)
-    )
-    monkeypatch.setattr(chosen, "LARGE_BYTES", 2 * 40 * 300 * 4)
-    monkeypatch.setattr(chosen, "ROWS", 40)
-    torch.testing.assert_close(product(X, W, added), whole, rtol=1e-5, atol=1e-5)
-    assert parts == ([40, 40, 16] if other else [])
-
-
 def test_products_are_those_of_each_pair(other):
     x, w = torch.stack([X, 2 * X]), torch.stack([W, -W]).mT.contiguous().mT
     one_by_one = torch.stack([a.double() @ b.double().T for a, b in zip(x, w, strict=True)])

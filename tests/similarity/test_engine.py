@@ -9,8 +9,7 @@ from torch import nn
 
 from similarity.zoo import ZOO, make, per_sample_gradients
 from vicinal.checks import InputError
-from vicinal.neighbors import product
-from vicinal.similarity import GradientKernel
+from vicinal.similarity import GradientKernel, places
 from vicinal.similarity.engine import Engine
 from vicinal.similarity.factors import (
     dot,
@@ -111,7 +110,7 @@ def test_an_lstm_of_many_rows_in_float32_is_that_of_float64():
 def test_gradients_on_large_pages_are_the_same(name, monkeypatch):
     model, x = make(name)
     before = gradients(Engine(model).capture(x))
-    monkeypatch.setattr(product, "LARGE_BYTES", 1)
+    monkeypatch.setattr(places, "LARGE_BYTES", 1)
     torch.testing.assert_close(gradients(Engine(model).capture(x)), before, rtol=0, atol=0)
 
 

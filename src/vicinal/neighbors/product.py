@@ -3,17 +3,13 @@ r"""Matrix products by the quicker of torch's two libraries.
 ``torch.mm`` calls MKL, which leaves the wide registers of AMD's processors with AVX-512 idle (115
 GFLOP/s a core); oneDNN, which torch uses for convolutions, takes them (255). There large products
 that no one will differentiate go by oneDNN. The processor decides and not a clock, so that a
-machine gives the same numbers in every run. A result so large that malloc asks the system for it
-anew each time is written some rows at a time to large pages (:func:`room`).
+machine gives the same numbers in every run.
 """
 
 from __future__ import annotations
 
-import mmap
 import platform
-from contextlib import suppress
 from functools import cache
-from math import prod
 from pathlib import Path
 from time import process_time
 from timeit import repeat
@@ -23,8 +19,6 @@ from jaxtyping import Float
 from torch import Tensor
 
 WORTH = 1 << 21  # multiplications from which the choice is worth making
-LARGE_BYTES = 32 << 20  # from here on malloc asks the system anew for every tensor
-ROWS = 256  # from which a part of a product is as quick as the whole
 
 
 def product(
@@ -38,35 +32,10 @@ def product(
     if not takes_other(x, w):
         return x @ w.T if added is None else torch.addmm(added, x, w.T)
     w = w if w.is_contiguous() or w.T.is_contiguous() else w.contiguous()  # else oneDNN crawls
-    step = LARGE_BYTES // 2 // (len(w) * w.element_size())
-    if len(x) * len(w) * w.element_size() < LARGE_BYTES or step < ROWS:
-        return _by_other(x, w, added)
-    found = room(x, len(x), len(w))
-    for i in range(0, len(x), step):
-        some = slice(i, i + step)
-        own = added if added is None or added.ndim == 1 else added[some]
-        found[some] = _by_other(x[some], w, own)
-    return found
-
-
-def _by_other(x: Tensor, w: Tensor, added: Tensor | None) -> Tensor:
     linear = torch.ops.mkldnn._linear_pointwise
     if added is None or added.ndim == 1:
         return linear(x, w, added, "none", [], "")
     return linear.binary(x, added, w, None, "add")
-
-
-def room(like: Tensor, *shape: int) -> Tensor:
-    """Empty, on large pages where the system has them: to be given 40 MB page by page takes longer
-    than to fill them.
-    """
-    size = prod(shape) * like.element_size()
-    if size < LARGE_BYTES or like.device.type != "cpu" or not hasattr(mmap, "MADV_HUGEPAGE"):
-        return like.new_empty(shape)
-    pages = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    with suppress(OSError):  # a system that was built without them
-        pages.madvise(mmap.MADV_HUGEPAGE)
-    return torch.frombuffer(pages, dtype=like.dtype).view(shape)
 
 
 def products(x: Float[Tensor, "b n k"], w: Float[Tensor, "b m k"]) -> Float[Tensor, "b n m"]:

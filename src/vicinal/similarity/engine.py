@@ -32,12 +32,11 @@ from torch.func import vmap
 
 from vicinal.capture.hooks import LayerCall
 from vicinal.checks import InputError
-from vicinal.neighbors.product import room
 from vicinal.similarity import routing
 from vicinal.similarity.factors import Factor, alike
 from vicinal.similarity.outputs import Contrast, OutputFunction, as_rows
 from vicinal.similarity.parts import Assembly, Part
-from vicinal.similarity.places import wide
+from vicinal.similarity.places import room, wide
 from vicinal.similarity.plan import WHOLE, Lessons, Model, Plan, Surprise, make_plan, surprises
 from vicinal.similarity.rules import widths
 from vicinal.similarity.rules.vjp import twice_differentiable

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import functools
+import mmap
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from math import prod
 from typing import Self, TypeAlias
@@ -17,6 +19,7 @@ from vicinal.neighbors.product import product
 Totals: TypeAlias = tuple[Tensor, ...]
 TILE_BYTES = 64 << 20  # the largest temporary of one Gram product
 CACHE_BYTES = 1 << 20  # of what is written and read again at once
+LARGE_BYTES = 32 << 20  # from here on malloc asks the system anew for every tensor
 DOUBLE_ROWS = 64  # of small factors in float64 at a time: they stay in the cache
 
 
@@ -154,11 +157,11 @@ class Places(Tensors):
     def _by_places(self, other: Places) -> Float[Tensor, "n m"]:
         (n, t), (m, s) = self.b.shape[:2], other.b.shape[:2]
         rows = max(1, TILE_BYTES // max(1, self.b.element_size() * t * m * s))
-        parts = []
+        parts, right = [], other.b.flatten(2).flatten(0, 1)  # the outputs side by side: one product
         for start in range(0, n, rows):
             part = self.select(slice(start, start + rows))
-            product = part._inner(other) * _outer(part._rows(), other._rows())
-            parts.append(product.view(len(part), t, m, s).sum((1, 3)))
+            pairs = part._inner(other) * product(part.b.flatten(2).flatten(0, 1), right)
+            parts.append(pairs.view(len(part), t, m, s).sum((1, 3)))
         return torch.cat(parts)
 
     def _each_output(self) -> Float[Tensor, "d n t out"]:
@@ -307,6 +310,19 @@ def rewritten(g: Float[Tensor, "n d p"], w: Float[Tensor, "n d d"]) -> Float[Ten
     return g
 
 
+def room(like: Tensor, *shape: int) -> Tensor:
+    """Empty, on large pages where the system has them: to be given 40 MB page by page takes longer
+    than to fill them.
+    """
+    size = prod(shape) * like.element_size()
+    if size < LARGE_BYTES or like.device.type != "cpu" or not hasattr(mmap, "MADV_HUGEPAGE"):
+        return like.new_empty(shape)
+    pages = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    with suppress(OSError):  # a system that was built without them
+        pages.madvise(mmap.MADV_HUGEPAGE)
+    return torch.frombuffer(pages, dtype=like.dtype).view(shape)
+
+
 def outputs_apart(grads: Sequence[Float[Tensor, "n t out"]]) -> Float[Tensor, "n t d out"]:
     """The gradients of the d outputs, one after the other in memory where there are places."""
     if len(grads) == 1:
@@ -329,14 +345,6 @@ def _one_after_another(grads: Sequence[Tensor]) -> Tensor:
     if not lie:
         return torch.stack(list(grads))
     return first.as_strided((len(grads), *first.shape), (size, *first.stride()))
-
-
-def _outer(left: Float[Tensor, "d k out"], right: Float[Tensor, "d l out"]) -> Float[Tensor, "k l"]:
-    """Inner products summed over the outputs."""
-    if len(left) == 1:
-        return product(left[0], right[0])
-    start = left.new_zeros(left.shape[1], right.shape[1])
-    return torch.addbmm(start, left, right.mT)
 
 
 def own_layout(flat: Float[Tensor, "n d p"], shape: tuple[int, ...]) -> Float[Tensor, "n d p"]:

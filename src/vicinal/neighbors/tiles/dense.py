@@ -169,10 +169,10 @@ def _find(
 
 
 def _far_out(x: Float[Tensor, "n d"]) -> bool:
-    """Whether the mean is longer than what rows differ from it, seen from some of them."""
+    """Whether the mean is longer than twice what rows differ from it, seen from some of them."""
     some = x[:: -(-len(x) // 32)]
     mean = some.mean(0)
-    return bool(mean.square().sum() > (some - mean).square().sum(1).mean())
+    return bool(mean.square().sum() > 4 * (some - mean).square().sum(1).mean())
 
 
 def _half_of_the_products(x: Float[Tensor, "n d"]) -> Float[Tensor, "n n"]:

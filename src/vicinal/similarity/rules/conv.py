@@ -17,9 +17,9 @@ import torch.nn.functional as F
 from jaxtyping import Float
 from torch import Tensor
 
-from vicinal.neighbors.product import products, room
+from vicinal.neighbors.product import products
 from vicinal.similarity.factors import Dense, stacked
-from vicinal.similarity.places import CACHE_BYTES, Places
+from vicinal.similarity.places import CACHE_BYTES, Places, room
 
 if TYPE_CHECKING:
     from vicinal.similarity.rules import LayerUse, Piece

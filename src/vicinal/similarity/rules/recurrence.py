@@ -26,7 +26,8 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence, pad_packed_sequence
 
-from vicinal.neighbors.product import product, room
+from vicinal.neighbors.product import product
+from vicinal.similarity.places import room
 from vicinal.similarity.rules.inside import InsideMap, running
 
 Pair: TypeAlias = tuple[Tensor, Tensor]  # a state, h and c
