@@ -134,7 +134,7 @@ def test_explore_is_advised_where_it_can_run(vicinal, files, monkeypatch):
         ),
         (
             "audit train.npz words.npz",
-            "text like 'a', but the support's labels are numbers like '0'",
+            "text like 'a', but the support's labels are numbers like 0",
         ),
         ("audit latin.csv", "latin.csv: it is no UTF-8 text (byte 18 is 0xe9). Save it as UTF-8."),
         ("audit counted.csv", "the column 'nr' only counts the rows"),

@@ -33,7 +33,7 @@ CALLS = {
         lambda: audit(support=(X[:80], np.eye(3, dtype=int)[Y[:80]])),
         r"Pass y.argmax\(1\)",
     ),
-    "floats": (lambda: audit(support=(X[:80], torch.rand(80))), r"of a tensor y.long\(\)"),
+    "floats": (lambda: audit(support=(X[:80], torch.rand(80))), r"tensors: y.long\(\)"),
     "two kinds": (lambda: audit(query=(X[80:], ["cat"] * 40)), "text like 'cat'.*numbers like 0"),
     "numpy scalars": (
         lambda: audit(support=(X[:80], [np.int64(0), "a"] * 40)),

@@ -53,7 +53,7 @@ def run(options: PredictOptions) -> None:
         raise InputError(f"the head comes first: vicinal predict {options.query} {options.head}")
     head = trust_head_in(options.head)
     table, jsonl = options.out, options.jsonl
-    if table is not None and table.suffix not in ("", ".csv", ".jsonl"):
+    if table is not None and table.suffix in (".parquet", ".xlsx", ".json", ".npz", ".html"):
         raise InputError(f"--out {table}: answers are written as .csv or .jsonl. Give such a name.")
     if table is None and jsonl is None and not options.as_json:
         table = Path("predictions.csv")
