@@ -43,7 +43,7 @@ from vicinal.neighbors.product import product
 
 PATH = tuple(10.0**-e for e in range(2, 9))  # λ, strong to weak
 LEAST_GAIN = 1e-3  # nats: less is not worth a weaker λ
-STEPS, LAST_STEPS = 8, 16  # of L-BFGS at each λ, and at the chosen one
+STEPS, FEW, LAST = 8, 5, 16  # of L-BFGS at each λ (few where the end is not kept), and at the last
 CHOOSING = 2_000  # held-out rows that choose λ, or 20 per class
 MAX_ROWS = 3_000  # one number needs no more (20 per class at least)
 UNLIKE = 10.0  # times the usual spread of a column, or a tenth: units of their own, perhaps
@@ -180,7 +180,7 @@ def fit_path(problem: Problem, given: float | None = None) -> PathFit:
     some = Problem(rows, problem.codes, count, problem.held[:, :few], problem.weight)
     weights, ends, losses = rows.new_zeros(rows.shape[1] + 1, few * count), [], []
     for l2 in PATH if given is None else (v for v in PATH if v > given):
-        weights = some.descend(weights, l2, STEPS)
+        weights = some.descend(weights, l2, STEPS if few == folds else FEW)
         if given is None:
             ends.append(weights)
             log_probs, row, weight = some.out_of_fold(weights)
@@ -192,7 +192,7 @@ def fit_path(problem: Problem, given: float | None = None) -> PathFit:
         given, weights = _vertex(at, losses), ends[at]
     if few < folds:
         weights = rows.new_zeros(rows.shape[1] + 1, folds * count)
-    weights = problem.descend(weights, given, LAST_STEPS)
+    weights = problem.descend(weights, given, LAST)
     log_probs, row, weight = problem.out_of_fold(weights)
     found = calibrated(log_probs, problem.codes[row], weight)
     log_probs *= (weight / problem.weight[row])[:, None]
@@ -264,8 +264,7 @@ class LinearClassifier(Kept, ClassifierMixin, Estimator):
             raise InputError(f"`folds` must be a whole number of at least 2, got {self.folds!r}.")
         if self.l2 is not None:
             check_positive(self.l2, "l2")
-        given = as_weights(sample_weight, len(x))
-        first, weight, of = distinct_rows(x.cpu(), labels.codes, given)
+        first, weight, of = distinct_rows(x.cpu(), labels.codes, as_weights(sample_weight, len(x)))
         used, codes = labels.codes[first].unique(return_inverse=True)
         rows, count = x.cpu()[first], len(used)
         held = dealt(codes, weight, min(self.folds, max(int(weight.sum()), 2)))
@@ -275,7 +274,7 @@ class LinearClassifier(Kept, ClassifierMixin, Estimator):
         (coordinates, z), path = min(zip(ways, paths, strict=True), key=lambda way: way[1].loss)
         whole = Problem(z.float(), codes, count, torch.zeros_like(held[:, :1]), weight)
         start = path.weights.unflatten(1, (-1, count)).mean(1)
-        weights = whole.descend(start, path.l2, 2 * LAST_STEPS, 1e-6).double()
+        weights = whole.descend(start, path.l2, LAST << (len(rows) <= MAX_ROWS), 1e-6).double()
         coef = coordinates.basis @ weights[:-1]
         self.classes_: NDArray[Any] = labels.classes[used.numpy()]
         self.l2_, self.temperature_ = path.l2, path.temperature
