@@ -338,9 +338,9 @@ def test_what_is_odd_but_possible_is_done_with_a_warning_here_and_on_the_page(
     assert sentence in " ".join(err.split())
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
     assert any(sentence in warning for warning in summary["warnings"])
-    words = sentence.replace("'", "&#39;")
+    words = sentence[1:].replace("'", "&#39;")  # the page begins with a capital
     page = (tmp_path / "run" / "report.html").read_text().replace("\u00a0", " ")
-    assert words in page or sentence in page
+    assert words in page or sentence[1:] in page
 
 
 def test_dropped_rows_are_listed(vicinal, tmp_path):

@@ -400,6 +400,7 @@ def test_wide_rows_take_half_of_the_products_to_the_same_loss_and_gradient(
 ):
     monkeypatch.setattr(dense, "WIDE", 2)
     monkeypatch.setattr(dense, "STRIPE", 5)  # of 12 rows: two stripes and a rest
+    monkeypatch.setattr(dense, "COLUMNS", 2)
     x, y = batch(rng)
     x = (x + offset).requires_grad_()
     rows = x.detach()

@@ -61,7 +61,7 @@ def test_without_labels_nothing_is_called_safe_and_no_empty_table_is_shown(digit
     audit = unlabeled(digits[0])
     said = facts.headline(audit)
     assert said[0].startswith("The query has no labels")
-    assert "query rows with labels" in said[1]
+    assert "counted on rows with labels" in said[1]
     assert opening.tiles(audit)[0].title == "Supported, accuracy not measured"
     page = render(audit)
     assert 'class="heads"' not in page

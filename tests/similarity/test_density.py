@@ -114,14 +114,14 @@ def test_gradients_kept_on_disk_are_used_again(tmp_path):
 
 
 def test_a_damaged_or_missing_cache_file_is_made_anew(tmp_path):
-    kernel, x = kernel_and_inputs(memory_budget=1 << 16, cache=tmp_path)
+    kernel, x = kernel_and_inputs(memory_budget=1 << 17, cache=tmp_path)
     expected = kernel.neighbors(x)
     files = sorted(tmp_path.glob("*.safetensors"))
     content = bytearray(files[0].read_bytes())
     content[-3] ^= 255
     files[0].write_bytes(content)
     files[1].write_bytes(files[1].read_bytes()[:100])
-    again = GradientKernel(kernel.engine.model, memory_budget=1 << 16, cache=tmp_path)
+    again = GradientKernel(kernel.engine.model, memory_budget=1 << 17, cache=tmp_path)
     torch.testing.assert_close(again.neighbors(x), expected, **CLOSE)
     assert again._store.made == 2
     assert not list(tmp_path.glob("*.partial"))

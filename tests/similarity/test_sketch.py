@@ -12,7 +12,7 @@ from vicinal.similarity.factors import Dense
 from vicinal.similarity.places import Places
 from vicinal.similarity.sketch import sketch
 
-BUDGET = 1 << 15  # bytes: the data come in several files
+BUDGET = 1 << 16  # bytes: the data come in several files
 
 
 def index_of(name="perceptron", n=30, folder=None, dim=8, seed=0, **options):

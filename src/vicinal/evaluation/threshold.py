@@ -208,19 +208,8 @@ def _foreseen(c: FloatArray, accepted: IntArray, target: float, level: float) ->
 
 
 def _needed(rows: IntArray, target: float, level: float) -> FloatArray:
-    """The fewest right that pass, P(so many or more | target) <= level; rows + 1 where none do."""
-
-    def passes(right: FloatArray) -> NDArray[np.bool_]:  # nan where nothing is right
-        return special.betainc(right, rows - right + 1.0, target) <= level
-
-    z = special.ndtri(1 - level)
-    guess = rows * target + z * np.sqrt(rows * target * (1 - target))
-    right = np.clip(np.floor(guess + (1 - 2 * target) * (z * z - 1) / 6), 1, rows)
-    while (lower := passes(right - 1)).any():
-        right -= lower
-    while (higher := (right <= rows) & ~passes(right)).any():
-        right += higher
-    return right
+    """The fewest right that pass the test, of so many rows."""
+    return np.ceil(special.bdtrik(1 - level, rows, target)) + 1
 
 
 def _halves(n: int, target: float, delta: float) -> list[int]:

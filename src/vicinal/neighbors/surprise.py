@@ -25,7 +25,6 @@ from jaxtyping import Bool, Float
 from torch import Tensor
 
 from vicinal.checks import InputError, as_matrix, as_tensor, check_finite, check_same_rows
-from vicinal.neighbors.mass import exp_of
 
 BLOCK = 1 << 17  # distances weighed at a time: they stay in the cache
 SAMPLE = 1024  # rows that locate the basins
@@ -195,10 +194,9 @@ def _weights(gaps: Tensor, share: Tensor, peer: Tensor, beta: float) -> tuple[Te
     """
     all_, lead = gaps * -beta, beta * peer
     if float(lead.max()) < -0.5 * math.log(torch.finfo(gaps.dtype).tiny):
-        all_ = exp_of(all_)
-        return all_, all_ * share, torch.zeros_like(peer)
-    own = exp_of((all_ + lead[:, None]).clamp_max_(0)).mul_(share)
-    return exp_of(all_), own, lead
+        return all_.exp_(), all_ * share, torch.zeros_like(peer)
+    own = (all_ + lead[:, None]).clamp_max_(0).exp_().mul_(share)
+    return all_.exp_(), own, lead
 
 
 def gaps_of(distances: Tensor, share: Tensor, weight: Tensor) -> Gaps:

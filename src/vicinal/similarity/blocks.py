@@ -45,7 +45,7 @@ class Blocks:
         self._room = kernel.memory_budget // 8  # for these
         sample = next(samples(data, 3, name))
         self._each = max(kernel.bytes_each(sample), 1)
-        room = min(WORKING_BYTES, kernel.memory_budget // 2)
+        room = min(WORKING_BYTES, kernel.memory_budget // 4)
         self.rows = max(1, min(TILE_ROWS, room // (WORKING_COPIES * self._each)))
         self._fits = self._each * self.count <= budget
         self._all: list[Block] = []  # if they fit

@@ -38,7 +38,6 @@ from torch import Tensor
 from vicinal.confidence.minimum import Vector, minimum
 from vicinal.confidence.ned.posterior import FITTED, NEDParameters, Recipe
 from vicinal.confidence.support import Evidence, less_own
-from vicinal.neighbors.mass import exp_of
 
 SHRINKAGE = 0.1
 USUAL_LOGIT = -4.0  # of the background: ε = 0.018
@@ -320,7 +319,7 @@ def _masses(evidence: Evidence, t_c: Tensor, offset: Tensor) -> tuple[Tensor, Te
         shared = bool((t_c == t_c[0]).all()) and not bool(offset.any())
         own = (v.expand(len(d), -1).gather(1, labels) for v in (-1 / t_c, offset))
         w = d / -t_c[0] if shared else next(own).mul_(d).sub_(next(own))
-        w = exp_of(w.sub_(w.amax(1, keepdim=True)))
+        np.exp(w.sub_(w.amax(1, keepdim=True)).numpy(), out=w.numpy())  # half of torch's time
         mass = torch.zeros(len(d), len(t_c), dtype=d.dtype).scatter_add_(1, labels, w)
         return mass, torch.zeros_like(mass).scatter_add_(1, labels, w * d)
     cube = -d[:, :, None] / t_c - offset

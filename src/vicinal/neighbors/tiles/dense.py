@@ -51,7 +51,7 @@ from vicinal.neighbors.tiles.tile import (
 
 SMALL = 512  # rows; as many are one tile
 WIDE = 1024  # columns from which products are what costs
-STRIPE = 128  # rows taken at once there
+STRIPE, COLUMNS = 128, 4096  # rows and columns taken at once there
 PRODUCTS = ("sqeuclidean", "cosine")  # metrics whose log-weight is a product
 
 
@@ -135,12 +135,16 @@ def _is_plain(x: Tensor, labels: object, metric: str) -> bool:
 def _find(
     x: Float[Tensor, "n d"], labels: Int[Tensor, " n"] | Float[Tensor, "n c"], scale: float
 ) -> tuple[Surprise, _Pairs] | None:
-    wide = x.shape[1] >= WIDE
-    # The slopes of a row add up to 0, and distances need no mean: where it is not large, wide rows
-    # go without a copy less it.
-    rows = x if wide and not _far_out(x) else x - x.mean(0)
-    products = _half_of_the_products(rows) if wide else product(rows, rows)
-    squares = (products.diagonal() if wide else torch.linalg.vecdot(rows, rows)) * scale
+    mean = x.mean(0)
+    if x.shape[1] < WIDE:
+        rows = x - mean
+        squares, products = torch.linalg.vecdot(rows, rows) * scale, product(rows, rows)
+    else:
+        products = _half_of_the_products(x, mean)
+        squares = products.diagonal() * scale
+        # The slopes of a row add up to 0: its gradient needs no copy less a mean that is not large.
+        large = float(mean.square().sum()) * scale > 4 * float(squares.max())
+        rows = x - mean if large else x
     # s = 2k a·b - k‖b‖² - k‖a‖²
     s = products.mul_(2 * scale).sub_(squares).sub_(squares[:, None])
     s.fill_diagonal_(-torch.inf)
@@ -168,20 +172,19 @@ def _find(
     return Surprise(ratio.log1p_(), valid), _Pairs(slopes, rows, scale)
 
 
-def _far_out(x: Float[Tensor, "n d"]) -> bool:
-    """Whether the mean is longer than twice what rows differ from it, seen from some of them."""
-    some = x[:: -(-len(x) // 32)]
-    mean = some.mean(0)
-    return bool(mean.square().sum() > 4 * (some - mean).square().sum(1).mean())
+def _half_of_the_products(x: Float[Tensor, "n d"], mean: Tensor) -> Float[Tensor, "n n"]:
+    """Products of all pairs of ``x - mean``: a stripe of rows with those from it on, mirrored.
 
-
-def _half_of_the_products(x: Float[Tensor, "n d"]) -> Float[Tensor, "n n"]:
-    """Products of all pairs: a stripe of rows with those from it on, mirrored."""
-    found = x.new_empty(len(x), len(x))
-    for start in range(0, len(x), STRIPE):
-        some, later = slice(start, start + STRIPE), slice(start + STRIPE, None)
-        found[some, start:] = product(x[some], x[start:])
-        found[later, some] = found[some, later].T
+    Some columns at a time: a copy of them all would be more than a processor's cache.
+    """
+    found = x.new_zeros(len(x), len(x))
+    stripes = [slice(i, i + STRIPE) for i in range(0, len(x), STRIPE)]
+    for part, shift in zip(x.split(COLUMNS, 1), mean.split(COLUMNS), strict=True):
+        rows = part - shift
+        for some in stripes:
+            found[some, some.start :] += product(rows[some], rows[some.start :])
+    for some in stripes:
+        found[some.stop :, some] = found[some, some.stop :].T
     return found
 
 
