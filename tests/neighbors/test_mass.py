@@ -6,6 +6,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch.autograd import forward_ad
 from torch.testing import assert_close
 
 import reference
@@ -83,3 +84,13 @@ def test_labels_outside_the_classes_or_of_the_wrong_shape_are_refused():
         class_log_mass(torch.zeros(1, 2), torch.tensor([[0, 2]]), 2)
     with pytest.raises(InputError, match=r"labels\[neighbors.indices\]"):
         class_log_mass(torch.zeros(1, 2), torch.tensor([0, 1]), 2)
+
+
+@pytest.mark.parametrize(
+    "mass", [log_mass, lambda w: class_log_mass(w, torch.tensor([[0, 1, 0], [1, 1, 0]]), 2)]
+)
+def test_masses_keep_forward_mode_derivatives(mass):
+    x, slope = torch.linspace(-1, 1, 6).double().view(2, 3), torch.ones(2, 3).double()
+    with forward_ad.dual_level():
+        found = forward_ad.unpack_dual(mass(forward_ad.make_dual(x, slope))).tangent
+    assert_close(found, torch.func.jvp(mass, (x,), (slope,))[1])
