@@ -95,8 +95,12 @@ def test_columns_of_frames_are_compared_by_their_names_in_whatever_order_they_st
 def test_a_frame_without_the_labels_is_a_query_without_labels():
     report = vicinal.audit(HALF, REST.drop(columns="species"), label="species", k=15)
     assert set(report.cases.label) == {None}
+
+
+@pytest.mark.parametrize("nothing", [float("nan"), None, pandas.NA])
+def test_a_missing_label_of_a_frame_is_no_class(nothing):
     some = vicinal.audit(
-        HALF, REST.assign(species=[float("nan"), *REST.species[1:]]), label="species", k=15
+        HALF, REST.assign(species=[nothing, *REST.species[1:]]), label="species", k=15
     )
     assert some.cases.label.count(None) == 1
     assert some.classes == ("cat", "dog", "owl")

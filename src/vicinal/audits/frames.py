@@ -81,7 +81,7 @@ def frame_rows(frame: Any, columns: Columns, role: str) -> FrameRows:
 
 def _labels(values: list[Any]) -> NDArray[Any]:
     """A cell without a label (None, NaN, NA) is None, and no class of that name."""
-    missing = [value is None or value != value or str(value) == "<NA>" for value in values]
+    missing = [v is None or type(v).__name__ == "NAType" or v != v for v in values]
     if not any(missing):
         return np.asarray(values)
     kept = [None if gone else value for value, gone in zip(values, missing, strict=True)]
