@@ -104,3 +104,12 @@ def test_a_missing_label_of_a_frame_is_no_class(nothing):
     )
     assert some.cases.label.count(None) == 1
     assert some.classes == ("cat", "dog", "owl")
+
+
+def test_the_one_column_of_vectors_of_a_frame_is_what_rows_are_compared_by():
+    frame = pandas.DataFrame({"z": list(X), "species": FRAME.species})
+    report = vicinal.audit(frame[:80], frame[80:], label="species", k=15)
+    plain = audit(support=(X[:80], FRAME.species[:80]), query=(X[80:], FRAME.species[80:]), k=15)
+    assert report.cases.predicted == plain.cases.predicted
+    with pytest.raises(InputError, match="columns z, w hold vectors"):
+        vicinal.audit(frame.assign(w=list(X)), label="species")

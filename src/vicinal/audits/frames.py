@@ -110,10 +110,13 @@ def _rows(
 ) -> tuple[NDArray[Any], str, tuple[str, ...]]:
     """A column of vectors, named or usual columns of numbers, or the images through the encoder."""
     asked = columns.embedding
-    vector = asked if isinstance(asked, str) else next((n for n in VECTORS if n in names), None)
-    if vector is not None and asked is None:
-        first = next(iter(_values(frame, vector)), None)
-        vector = vector if isinstance(first, (list, tuple, np.ndarray)) else None
+    vector = asked if isinstance(asked, str) else None
+    if asked is None:
+        firsts = {name: next(iter(_values(frame, name)), None) for name in names}
+        found = [n for n, value in firsts.items() if isinstance(value, (list, tuple, np.ndarray))]
+        vector = next((n for n in (*VECTORS, *found) if n in found), None)
+        if len(found) > 1 and vector not in VECTORS:
+            raise InputError(f"columns {', '.join(found)} hold vectors. Name one: embedding='…'.")
     if vector is not None:
         if vector not in [str(name) for name in frame.columns]:
             raise InputError(f"no column {vector!r} for the embeddings. Columns: {list(names)}.")
