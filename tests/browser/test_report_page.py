@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from browser.waiting import until
 from report.synthetic import hostile_audit, image_audit, table_audit, text_audit
 from vicinal.audits.sections import FitPoint
 from vicinal.report import notebook_frame, save_report
@@ -41,10 +42,11 @@ def test_every_section_opens_from_disk_without_error_or_request(visit, digits):
     for i in range(10):
         links.nth(i).click()
         target = links.nth(i).get_attribute("href")
-        seen.page.wait_for_function(
+        until(
+            seen.page,
             "id => { const box = document.querySelector(id).getBoundingClientRect();"
             " return box.top < innerHeight && box.bottom > 0; }",
-            arg=target,
+            target,
         )
     assert seen.complaints == []
     assert seen.outside() == []
@@ -364,7 +366,7 @@ def test_the_threshold_table_follows_the_slider_and_the_curve(visit, digits):
     page.mouse.move(box["x"] + box["width"] * 0.5, box["y"] + 60)
     page.mouse.up()
     changed = "was => document.querySelector('#threshold-facts').innerText !== was"
-    page.wait_for_function(changed, arg=facts, timeout=10_000)  # a busy machine draws late
+    until(page, changed, facts)  # a busy machine draws late
 
 
 def test_what_the_threshold_accepts_adds_up_to_what_is_supported(visit, digits):
@@ -431,7 +433,7 @@ def test_the_curve_and_its_box_follow_a_target_that_is_moved(visit, digits):
     targets = digits[0].risk_coverage.targets
     other = next(t for t in targets if t.value and t.target < digits[0].risk_coverage.chosen.target)
     page.click(f'[data-target="{other.target:g}"]')
-    page.wait_for_function(f"location.hash.includes('target={other.target:g}')")
+    until(page, f"location.hash.includes('target={other.target:g}')")
     assert page.locator("#risk-coverage .line.target").get_attribute("points") != before
     assert page.text_content("#risk-coverage text.halo") == f"target {100 * other.target:g} %"
     away = page.locator("#threshold-away > span").all_inner_texts()
@@ -474,7 +476,7 @@ def test_the_map_names_its_classes_and_is_no_taller_than_its_points(visit, digit
     canvas = page.locator("canvas.map")
     assert int(canvas.get_attribute("data-names")) == len(digits[0].classes)
     page.uncheck("#map-names")
-    page.wait_for_function("document.querySelector('canvas.map').dataset.names === '0'")
+    until(page, "document.querySelector('canvas.map').dataset.names === '0'")
     assert "names=0" in page.evaluate("location.hash")
     for width in (1920, 1280):  # what a map at its own scale needs, and not the height before
         page.set_viewport_size({"width": width, "height": 1000})
@@ -502,7 +504,7 @@ def map_of_digits(visit, digits):
     audit, _, path = digits
     seen = visit(path)
     seen.page.locator("#map").scroll_into_view_if_needed()
-    seen.page.wait_for_function("document.querySelector('canvas.map').dataset.drawn > 0")
+    until(seen.page, "document.querySelector('canvas.map').dataset.drawn > 0")
     return audit, seen
 
 
@@ -799,7 +801,7 @@ def test_the_bar_of_what_is_selected_covers_neither_sections_nor_case(visit, dig
     page.locator(".card").first.click()
     page.wait_for_selector("#panel .neighbors li")
     page.evaluate("scrollTo({ top: 1800, behavior: 'instant' })")
-    page.wait_for_function("scrollY > 1700")
+    until(page, "scrollY > 1700")
     edges = page.evaluate(
         "['#selection', '.side', '#panel'].map((s) => document.querySelector(s)"
         ".getBoundingClientRect()).map((box, i) => (i ? box.top : box.bottom))"
