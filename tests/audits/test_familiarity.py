@@ -10,7 +10,7 @@ import torch
 
 from vicinal.audits import AuditSettings, audit
 from vicinal.audits.familiarity import REFERENCE
-from vicinal.audits.model_unknowns import model_scores
+from vicinal.audits.layer_neighbors import layer_neighbors, model_scores
 from vicinal.capture import Activations
 from vicinal.checks import InputError
 from vicinal.confidence.familiarity import COMBINED, PARTS
@@ -202,7 +202,9 @@ def test_what_layers_and_logits_say_of_foreign_rows_is_what_plain_loops_say(sets
     support = Activations({"a": torch.from_numpy(x)}, torch.from_numpy(y))
     some = torch.arange(0, 300, 2)
     given = {"query": kept(query), "calib": None, "foreign": kept(foreign)}
-    found = model_scores(support, given, ("a",), some)
+    outputs = {name: given[name]["output"] for name in ("query", "foreign")}
+    near = layer_neighbors({"support": support, **given}, ("a",), some)
+    found = model_scores(near, outputs, torch.from_numpy(y))
     assert list(found.titles) == ["energy", "dknn", "layer:a"]
     assert list(found.rows) == ["query", "foreign"]
     unit = x[::2] / np.linalg.norm(x[::2], axis=1, keepdims=True)

@@ -10,9 +10,8 @@ import torch
 from PIL import Image
 from torch import nn
 
-from vicinal.audits.costs import costs
 from vicinal.audits.entangled_layers import states_of
-from vicinal.audits.stress import EXTENTS, FEW
+from vicinal.audits.stress import EXTENTS, FEW, costs
 from vicinal.audits.stress_records import StressExample
 from vicinal.audits.stressed_inputs import EPSILONS, SEVERITIES, Pixels, sample_of
 from vicinal.checks import InputError

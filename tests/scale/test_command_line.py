@@ -10,7 +10,7 @@ import pyarrow.parquet as parquet
 import pytest
 
 import vicinal
-from vicinal.audits import sampled, scale, streamed_rows
+from vicinal.audits import sampled, scale, streamed
 from vicinal.cli.__main__ import main
 
 
@@ -74,8 +74,8 @@ def test_the_page_counts_all_rows_and_names_the_files_that_hold_them(
     shards, streaming, monkeypatch, capsys
 ):
     """Not those of the sample, nor the suspects that have a line: 2 here, else 10,000."""
-    monkeypatch.setattr(streamed_rows, "MOST_SUSPECTS", 2)
-    monkeypatch.setattr(streamed_rows, "MOST_ROWS", 200)
+    monkeypatch.setattr(streamed, "MOST_SUSPECTS", 2)
+    monkeypatch.setattr(streamed, "MOST_ROWS", 200)
     table = parquet.read_table("train/1.parquet").to_pydict()
     table["label"][:10] = [(label + 1) % 3 for label in table["label"][:10]]
     parquet.write_table(pa.table(table), "train/1.parquet")

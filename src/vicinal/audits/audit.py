@@ -11,13 +11,21 @@ borders, hubs and duplicates. The result is a frozen :class:`Audit` of plain num
 from __future__ import annotations
 
 import dataclasses
+import datetime
 import math
+import platform
 import time
 import warnings
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import scipy
+import sklearn
+import torch
+
+from vicinal import __version__
 from vicinal.audits import data
 from vicinal.audits.cases import class_facts
 from vicinal.audits.class_order import below_warning, order_warning
@@ -30,13 +38,12 @@ from vicinal.audits.inputs import AuditWarning, ready_sets, warn
 from vicinal.audits.map import map_of
 from vicinal.audits.model import ModelFacts, check_model, images_of, listen
 from vicinal.audits.pictures import given_images
-from vicinal.audits.provenance import provenance_of
 from vicinal.audits.recommend import recommendation_of, warn_of_seen_support
 from vicinal.audits.record import Audit, SupportRows, rows_named
 from vicinal.audits.scale import audit_at_scale, is_source
 from vicinal.audits.scoring import MIN_ECE_ROWS, head_record, risk_coverage_of, sweep_over_k
 from vicinal.audits.searching import search_facts
-from vicinal.audits.sections import Data, Duplicates, Head, PriorShift
+from vicinal.audits.sections import Data, Duplicates, Head, PriorShift, Provenance
 from vicinal.audits.settings import About, AuditSettings, Job, asked_settings
 from vicinal.neighbors.search.resumable import Progress
 
@@ -169,6 +176,30 @@ def recorded(gathered: Callable[[], Facts], start: float) -> Audit:
         **sections,
         provenance=provenance_of(settings.seed, command, about.reproduce or command, start, config),
         warnings=(*about.warnings, *sentences(caught)),
+    )
+
+
+def provenance_of(
+    seed: int, command: str, reproduce: str, start: float, config: dict[str, Any]
+) -> Provenance:
+    """What the numbers were made with, and how to make them again; ``start``: by the clock."""
+    return Provenance(
+        version=__version__,
+        seed=seed,
+        command=command,
+        reproduce=reproduce,
+        created=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        seconds=round(time.perf_counter() - start, 2),
+        device="cpu",
+        versions={
+            "vicinal": __version__,
+            "python": platform.python_version(),
+            "torch": str(torch.__version__),
+            "numpy": np.__version__,
+            "scipy": scipy.__version__,
+            "scikit-learn": sklearn.__version__,
+        },
+        config=config,
     )
 
 

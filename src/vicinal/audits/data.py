@@ -12,8 +12,8 @@ from jaxtyping import Float, Int
 from numpy.typing import NDArray
 from torch import Tensor
 
+from vicinal.audits.sampled import READ
 from vicinal.audits.sections import Border, Borders, Duplicates, Hub, Hubs, PriorShift
-from vicinal.audits.whole import READ
 from vicinal.capture.sources import ArrayRows
 from vicinal.neighbors.mass import exponential, log_mass, own_log_mass
 from vicinal.neighbors.neighborhood import Neighborhood

@@ -28,8 +28,8 @@ from vicinal.audits.inputs import LabeledRows, Sets, usable_k, warn
 from vicinal.audits.linear_view import LinearView, linear_view
 from vicinal.audits.model import ModelFacts
 from vicinal.audits.recommend import Choice, choice_of, keepable, kept_blend, made_from
+from vicinal.audits.record import Scale
 from vicinal.audits.scoring import Scored
-from vicinal.audits.search_record import Scale
 from vicinal.audits.searching import Searching
 from vicinal.audits.sections import SpaceFacts
 from vicinal.audits.settings import About, AuditSettings, Job
@@ -172,31 +172,32 @@ class Facts:
         known, n = fold.evidence, len(fold.evidence)
         if self.sets.calib is None or self.scored or n < 4:
             return None
-        view = replace(self.linear, query=held_out_view(self.task, fold))
         halves = torch.arange(0, n, 2), torch.arange(1, n, 2)
         folds = tuple(
             Fold(known.rows(a), b, known.rows(b).neighborhood.double(), fitted_on=a)
             for a, b in (halves, halves[::-1])
         )
-        task = replace(self.task, folds=folds, neighborhood=known.neighborhood, linear=view)
-        return Scored(HEADS[self.shown](task), known.targets.numpy())
+        return self._on_held_out((self.shown,), folds)[self.shown]
 
     @cached_property
     def choice(self) -> Choice:
         """The recommended head; without labels in the query, what the rows to fit on say."""
         if any(score.nll is not None for score in self.scored.values()):
             return choice_of(self.scored, self.settings.prior, left_out_losses(self))
-        held_out = self.split.folds[0]
-        everyone = torch.arange(len(held_out.evidence))
-        view = replace(self.linear, query=held_out_view(self.task, held_out))
-        fold = held_out._replace(scored=everyone, neighborhood=held_out.evidence.neighborhood)
+        first, prior = self.split.folds[0], self.settings.prior
+        known = first.evidence
+        fold = first._replace(scored=torch.arange(len(known)), neighborhood=known.neighborhood)
+        return choice_of(self._on_held_out(keepable(prior), (fold,)), prior)
+
+    def _on_held_out(self, names: Sequence[str], folds: tuple[Fold, ...]) -> dict[str, Scored]:
+        """Heads that are asked about the rows held out, in the place of the query's."""
+        first = self.split.folds[0]
+        known, view = first.evidence, held_out_view(self.task, first)
         task = replace(
-            self.task, folds=(fold,), neighborhood=fold.neighborhood, linear=view,
-            alone=fold.evidence.leave_one_out,
+            self.task, folds=folds, neighborhood=known.neighborhood,
+            linear=replace(self.linear, query=view), alone=known.leave_one_out,
         )  # fmt: skip
-        names, codes = keepable(self.settings.prior), fold.evidence.targets.numpy()
-        answers = {name: HEADS[name](task) for name in names}
-        return choice_of({n: Scored(a, codes) for n, a in answers.items()}, task.prior)
+        return {name: Scored(HEADS[name](task), known.targets.numpy()) for name in names}
 
     @property
     def shown(self) -> str:

@@ -11,16 +11,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self, TypeVar
 
 import numpy as np
 import torch
 from jaxtyping import Float, Int
 from numpy.typing import NDArray
+from sklearn.model_selection import cross_val_predict
+from sklearn.multiclass import OneVsRestClassifier
+from sklearn.svm import SVC
 from torch import Tensor
 
 from vicinal.audits.linear_view import LinearView
-from vicinal.audits.svc import ScaledSVC
 from vicinal.checks import InputError
 from vicinal.confidence.blend import Blend, blended_log_probs, fit_blend, linear_share
 from vicinal.confidence.knn import fit_smoothing, knn_log_probs, smoothed
@@ -46,6 +48,9 @@ RECIPES = {
     "ned": Recipe.of(None, 1.0, 0.0, "shared"),
     "ned_fitted": Recipe.of(None, "fit", "fit", "class"),
 }
+
+
+Fitted = TypeVar("Fitted")
 
 
 class Fold(NamedTuple):
@@ -93,9 +98,12 @@ class Task:
         """Its own row of the table, and the neighbors' part of others."""
         return ned(self, "ned_fitted", "NED, everything fitted")
 
-    def new_evidence(self, at: int) -> bool:
-        """Whether a fold is fitted on other rows than the one before it."""
-        return at == 0 or self.folds[at].evidence is not self.folds[at - 1].evidence
+    def per_fold(self, fit: Callable[[Fold], Fitted]) -> list[Fitted]:
+        """What is fitted for each fold; once where all folds are fitted on the same rows."""
+        first, *others = self.folds
+        if all(fold.evidence is first.evidence for fold in others):
+            return [fit(first)] * len(self.folds)
+        return [fit(fold) for fold in self.folds]
 
 
 @dataclass(frozen=True, eq=False)
@@ -125,16 +133,16 @@ def ned(task: Task, name: str, title: str) -> Answer:
     m, dims = task.neighborhood.size, task.support.shape[1]
     log_probs = torch.zeros(m, task.num_classes, dtype=torch.float64)
     predicted = torch.zeros(m, dtype=torch.long)
-    fitted: list[NEDParameters] = []
-    notes: list[str] = []
-    for at, fold in enumerate(task.folds):
-        if task.new_evidence(at):
-            fit = fit_recipe(RECIPES[name], fold.evidence, task.num_classes, dims)
+    fits = task.per_fold(
+        lambda fold: fit_recipe(RECIPES[name], fold.evidence, task.num_classes, dims)
+    )
+    fitted = list[NEDParameters]()
+    for fold, fit in zip(task.folds, fits, strict=True):
         fitted.append(with_prior(fit.parameters, fold.evidence.counts, task.prior))
-        notes += fit.warnings
         found = ned_in_blocks(fold.neighborhood, task.num_classes, fitted[-1])
         log_probs[fold.scored], predicted[fold.scored] = found
-    return Answer(title, log_probs, predicted, tuple(fitted), tuple(dict.fromkeys(notes)))
+    notes = dict.fromkeys(note for fit in fits for note in fit.warnings)
+    return Answer(title, log_probs, predicted, tuple(fitted), tuple(notes))
 
 
 def vote(task: Task, k: int, weights: str, title: str) -> Answer:
@@ -203,15 +211,51 @@ def trained(task: Task, model: Callable[[], Any], most: int, title: str) -> Answ
     return Answer(title, p.log(), p.argmax(1), notes=(note,) if note else ())
 
 
+class ScaledSVC:
+    """An RBF-SVC that says how sure it is: one-vs-rest margins, calibrated by one temperature.
+
+    The margins that the temperature is fitted on are cross-validated, as those of training rows are
+    too wide. scikit-learn's own ways are no fair rival: calibrating ``SVC`` directly sees
+    one-vs-one *votes*, which hardly rank (AURC 0.069 against 0.014 on noisy digits), and
+    ``probability=True`` is on its way out.
+
+    >>> x = np.array([[0.0], [0.1], [0.2], [1.0], [1.1], [0.15]])
+    >>> head = ScaledSVC().fit(x, np.array([0, 0, 0, 1, 1, 1]))
+    >>> head.predict_proba(x).shape
+    (6, 2)
+    """
+
+    def fit(self, x: NDArray[np.float64], y: NDArray[np.int64]) -> Self:
+        self.classes_, codes, counts = np.unique(y, return_inverse=True, return_counts=True)
+        if counts.min() < 2:
+            raise InputError("its calibration needs two support rows of every class.")
+        self.margins_ = OneVsRestClassifier(SVC())
+        folds = min(5, int(counts.min()))
+        held_out = cross_val_predict(self.margins_, x, codes, cv=folds, method="decision_function")
+        self.scaling_ = TemperatureScaling().fit(_columns(held_out), codes)
+        self.margins_.fit(x, codes)
+        return self
+
+    def predict_proba(self, x: NDArray[np.float64]) -> Any:
+        return self.scaling_.predict_proba(_columns(self.margins_.decision_function(x)))
+
+
+def _columns(margins: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Two classes share one margin: it speaks for the second and against the first."""
+    return margins if margins.ndim == 2 else np.stack([-margins, margins], 1)
+
+
 def smoothed_vote(task: Task, title: str) -> Answer:
     """The plain vote with votes of the class shares added, as many as each fold's rows want."""
     votes, k = task.plain_vote, task.vote_k
     log_probs, shares = votes.log_probs.clone(), log_class_shares(task.codes, task.num_classes)
-    for at, fold in enumerate(task.folds):
-        if task.new_evidence(at):
-            near = fold.evidence.neighborhood.first(k).blocks(BLOCK)  # a plain vote: no unit
-            seen = in_blocks(near, partial(votes_of, task.num_classes, "uniform"))[0]
-            strength = fit_smoothing(seen, fold.evidence.targets, k)
+
+    def strength_on(fold: Fold) -> float:
+        near = fold.evidence.neighborhood.first(k).blocks(BLOCK)  # a plain vote: no unit
+        seen = in_blocks(near, partial(votes_of, task.num_classes, "uniform"))[0]
+        return fit_smoothing(seen, fold.evidence.targets, k)
+
+    for fold, strength in zip(task.folds, task.per_fold(strength_on), strict=True):
         log_probs[fold.scored] = smoothed(log_probs[fold.scored], shares, k, strength)
     return Answer(title, log_probs, votes.predicted)
 
@@ -219,17 +263,15 @@ def smoothed_vote(task: Task, title: str) -> Answer:
 def logistic(task: Task, title: str, *, scaled: bool) -> Answer:
     """Logistic regression, λ by cross-validation: at T = 1, or at the T of each fold's rows."""
     view = _view(task)
-    log_probs, blends = view.query.clone(), []
-    for fold in task.folds:
-        weight = logistic_weight(task, fold, scaled)
+    log_probs, weights = view.query.clone(), task.per_fold(partial(logistic_weight, task, scaled))
+    for fold, weight in zip(task.folds, weights, strict=True):
         log_probs[fold.scored] = (weight * log_probs[fold.scored]).log_softmax(1)
-        blends.append(Blend(0.0, weight, 0.0))
     share = torch.ones(len(log_probs), dtype=torch.float64)
-    near = task.fitted_ned.parameters
-    return Answer(title, log_probs, log_probs.argmax(1), near, view.notes, tuple(blends), share)
+    near, blends = task.fitted_ned.parameters, tuple(Blend(0.0, w, 0.0) for w in weights)
+    return Answer(title, log_probs, log_probs.argmax(1), near, view.notes, blends, share)
 
 
-def logistic_weight(task: Task, fold: Fold, scaled: bool) -> float:
+def logistic_weight(task: Task, scaled: bool, fold: Fold) -> float:
     """What the view's logits are multiplied by: back to T = 1, or on to the held-out rows' T."""
     view = _view(task)
     if not scaled:
@@ -247,12 +289,13 @@ def ned_linear(task: Task, title: str) -> Answer:
         )
     view, near, count = _view(task), task.fitted_ned, task.num_classes
     log_probs, predicted = torch.zeros_like(view.query), torch.zeros(len(view.query)).long()
-    share, blends = torch.zeros(len(view.query), dtype=torch.float64), list[Blend]()
-    for at, (fold, parameters) in enumerate(zip(task.folds, near.parameters, strict=True)):
-        new = task.new_evidence(at)
-        blends.append(blend_of(task, fold, parameters) if new else blends[-1])
-        rows, log_prior = fold.scored, log_class_shares(task.codes, count, leave_one_out=task.alone)
-        parts = near.log_probs[rows], view.query[rows], log_prior, blends[-1]
+    share = torch.zeros(len(view.query), dtype=torch.float64)
+    log_prior = log_class_shares(task.codes, count, leave_one_out=task.alone)
+    fitted = iter(near.parameters)
+    blends = task.per_fold(lambda fold: blend_of(task, fold, next(fitted)))
+    for fold, blend in zip(task.folds, blends, strict=True):
+        rows = fold.scored
+        parts = near.log_probs[rows], view.query[rows], log_prior, blend
         log_probs[rows] = blended_log_probs(*parts)
         predicted[rows] = best_class(log_probs[rows], fold.neighborhood)
         share[rows] = linear_share(*parts, predicted[rows])

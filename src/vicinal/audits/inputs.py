@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -18,18 +18,14 @@ from torch import Tensor
 from vicinal.audits.class_order import stated_positions
 from vicinal.audits.sections import SetFacts
 from vicinal.audits.settings import About, AuditSettings
-from vicinal.audits.whole import Whole
-from vicinal.checks import (
-    InputError,
-    as_matrix,
-    as_tensor,
-    check_k,
-    check_same_width,
-)
+from vicinal.checks import InputError, as_matrix, as_tensor, check_k, check_same_width
 from vicinal.files import fingerprint
 from vicinal.labels import UNKNOWN, UNLABELED, Labels, codes_of, labels_of
 from vicinal.neighbors.distances import unit_rows
 from vicinal.neighbors.spaces import RAW, Space
+
+if TYPE_CHECKING:
+    from vicinal.audits.sampled import Whole
 
 DEFAULT_K = 100
 

@@ -26,7 +26,12 @@ from vicinal.audits.entangled_layers import (
     states_of,
     with_history,
 )
-from vicinal.audits.model_unknowns import ModelScores, model_scores
+from vicinal.audits.layer_neighbors import (
+    ModelScores,
+    layer_neighbors,
+    layer_votes,
+    model_scores,
+)
 from vicinal.audits.network import NetworkFacts, network_facts
 from vicinal.audits.pictures import as_pixels
 from vicinal.audits.record import Media, ReadLater
@@ -47,11 +52,9 @@ from vicinal.capture import (
 from vicinal.checks import InputError
 from vicinal.files import fingerprint
 from vicinal.neighbors.neighborhood import Neighborhood
-from vicinal.neighbors.search import ExactSearch
 
 STORY_LAYERS = 5  # layers whose neighbors are asked, spread over the depth
 STORY_ROWS = 5000  # support rows they are asked among
-LAYER_K = 25
 
 
 @dataclass(frozen=True, eq=False)
@@ -142,9 +145,12 @@ def listen(
     embedded, output = (support[embedding], query[embedding]), query["output"]
     job.tell("layers")
     some = sampled(len(support.labels), STORY_ROWS, settings.seed)
-    votes, shares, neighborhoods = _layer_votes(support, query, story, some)
-    others = {"query": query, "calib": held, "foreign": unknown}
-    unknowns = model_scores(support, others, story, some)
+    sets = {"support": support, "query": query, "calib": held, "foreign": unknown}
+    near = layer_neighbors(sets, story, some)
+    votes, shares = layer_votes(near["query"], support.labels) if story else (None, None)
+    rest = {role: sets[role] for role in ("query", "calib", "foreign")}
+    outputs = {role: acts["output"] for role, acts in rest.items() if acts is not None}
+    scores = model_scores(near, outputs, support.labels)
     layers = entangled(support, kept, settings.seed)
     if states:
         same = sampled(len(support.labels), HISTORY_ROWS, settings.seed)
@@ -160,8 +166,8 @@ def listen(
         query=embedded[1] if query.labels is None else (embedded[1], query.labels),
         calib=None if held is None else (held[embedding], held.labels),
         logits=output if output.shape[1] > int(support.labels.max()) else None,  # of every class
-        layers=layers, story=story, layer_class=votes, layer_share=shares,
-        support_neighborhoods=neighborhoods, network=network, unknowns=unknowns,
+        layers=layers, story=story, layer_class=votes, layer_share=shares, network=network,
+        support_neighborhoods=near["support"], unknowns=scores,
         foreign=None if unknown is None else unknown[embedding],
         not_checked={} if missing is None else {"network": missing},
     )  # fmt: skip
@@ -235,33 +241,6 @@ def spread(names: Sequence[str]) -> tuple[str, ...]:
         return tuple(names)
     at = np.linspace(0, len(names) - 1, STORY_LAYERS).round().astype(int)
     return tuple(names[i] for i in dict.fromkeys(at.tolist()))
-
-
-def _layer_votes(
-    support: Activations, query: Activations, story: Sequence[str], some: Int[Tensor, " s"]
-) -> tuple[Tensor | None, Tensor | None, dict[str, Neighborhood]]:
-    """For each layer: the vote around each query row, and the neighbors of each support row, among
-    ``some`` support rows."""
-    labels = support.labels
-    assert labels is not None
-    if not story:
-        return None, None, {}
-    codes = labels.unique(return_inverse=True)[1]
-    place = torch.full((len(labels),), -1)
-    place[some] = torch.arange(len(some))
-    k = min(LAYER_K, len(some) - 1)
-    classes, shares, neighborhoods = [], [], {}
-    for name in story:
-        search = ExactSearch("cosine").build(support[name][some].float())
-        rows = search.query(query[name].float(), k).indices
-        votes = torch.zeros(len(rows), int(codes.max()) + 1)
-        votes.scatter_add_(1, codes[some][rows], torch.ones_like(rows, dtype=votes.dtype))
-        share, best = (votes / k).max(1)
-        classes.append(best)
-        shares.append(share)
-        far, near = search.query(support[name].float(), k, exclude=place)
-        neighborhoods[name] = Neighborhood(far, some[near], codes[some[near]])
-    return torch.stack(classes, 1), torch.stack(shares, 1), neighborhoods
 
 
 def images_of(train: Any, test: Any) -> Media | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
 import operator
 import re
@@ -10,20 +11,30 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from statistics import NormalDist
 from typing import Any
 
 import numpy as np
 
 from vicinal.audits.files import samples_table
-from vicinal.audits.paired_heads import paired_heads, unpaired_heads, why_unpaired
 from vicinal.audits.record import Audit
-from vicinal.audits.resampling import Delta, Floats, Measure, delta_of, ece, mean, resampled
-from vicinal.audits.sections import Provenance
+from vicinal.audits.resampling import (
+    Delta,
+    Floats,
+    Measure,
+    delta_of,
+    ece,
+    mean,
+    resampled,
+    share_of,
+)
+from vicinal.audits.sections import Head, Provenance
 from vicinal.checks import InputError, closest
 from vicinal.evaluation import threshold_for_accuracy
 from vicinal.records import Record
 
 SHOWN = 200
+FIELDS = ("accuracy", "ece", "nll")
 PROMISES = 200  # resamples of what a threshold may accept: each is a search for it
 _GATE = re.compile(r"^\s*([\w.@+-]+?)\s*(<=|>=|<|>)\s*([+-]?)\s*(\d*\.?\d+(?:e-?\d+)?)\s*(%?)\s*$")
 _FAILS = {"<": operator.lt, ">": operator.gt, "<=": operator.le, ">=": operator.ge}
@@ -96,10 +107,19 @@ class _Run:
         return {name: [values[i] for i in self.rows] for name, values in table.items()}
 
     @property
-    def labeled(self) -> tuple[Audit, list[int]]:
-        """The audit and those of the rows that have a label."""
+    def labeled(self) -> _Run:
+        """Those of the rows that have a label."""
         rows = zip(self.rows, self.columns["label"], strict=True)
-        return self.audit, [row for row, label in rows if label is not None]
+        return _Run(self.audit, [row for row, label in rows if label is not None])
+
+    @property
+    def answers(self) -> dict[str, tuple[Floats, Floats, Floats]]:
+        """Of each head: right or wrong, confidence and log loss."""
+        n, at = len(self.audit.cases.id), np.array(self.rows, dtype=np.int64)
+        return {
+            head.name: (head.right(n)[at].astype(float), head.confidence(n)[at], head.loss(n)[at])
+            for head in self.audit.head_rows
+        }
 
     @property
     def neighbors(self) -> list[list[str]]:
@@ -144,8 +164,8 @@ def compare_audits(
     overlap, overlap_k = _overlap(first, second)
     deltas = _deltas(runs, labels, level, seed)
     sides = first.labeled, second.labeled
-    unpaired = why_unpaired(*sides, left)
-    heads = unpaired_heads(a, b, level) if unpaired else paired_heads(*sides, level, seed)
+    unpaired = _why_unpaired(*sides, left)
+    heads = _unpaired_heads(*sides, level) if unpaired else _paired_heads(*sides, level, seed)
     found = Comparison(
         a=named_a,
         b=named_b,
@@ -212,21 +232,15 @@ def _deltas(
     return [
         delta_of("accuracy", "accuracy", hits, True),
         delta_of("ece", "ECE", gap, False),
-        promised_coverage(right, sure, target, level, seed),
+        _promised_coverage(right, sure, target, level, seed),
     ]
 
 
-def promised_coverage(
+def _promised_coverage(
     right: Sequence[Floats], sure: Sequence[Floats], target: float, level: float, seed: int
 ) -> Delta:
-    """What each run may accept and promise the target for: the audits' own number, at one target.
-
-    Parameters
-    ----------
-    right, sure : of both runs, row by row.
-    target : the accuracy that is promised.
-    level, seed : of the interval, and of its resamples.
-    """
+    """What each run may accept and promise the target for: the audits' own number, at one target;
+    ``right`` and ``sure`` are of both runs, row by row."""
     rng, n = np.random.default_rng(seed), len(right[0])
     draws = [np.arange(n), *(rng.integers(n, size=n) for _ in range(PROMISES))]
     runs = [(c, r.astype(bool)) for c, r in zip(sure, right, strict=True)]
@@ -294,3 +308,71 @@ def _gate(text: str, found: Comparison) -> Gate:
     if value is None:
         return Gate(text, None, False)  # what cannot be measured does not pass
     return Gate(text, float(value), not _FAILS[comparison](value, limit))
+
+
+def _why_unpaired(a: _Run, b: _Run, left: int) -> str | None:
+    """Why the heads of two runs cannot be paired; None where they can."""
+    if left:
+        return f"{left} rows are in only one of the runs"
+    if [a.audit.cases.id[row] for row in a.rows] != [b.audit.cases.id[row] for row in b.rows]:
+        return "other rows have a label in one run than in the other"
+    kept = [{rows.name for rows in side.audit.head_rows} for side in (a, b)]
+    if not {head.name for head, _ in _common_heads(a, b)} <= kept[0] & kept[1]:
+        return "a run keeps no answers of its heads (it is of an older version): audit it again"
+    return None
+
+
+def _common_heads(a: _Run, b: _Run) -> list[tuple[Head, Head]]:
+    heads = {head.name: head for head in b.audit.heads}
+    return [(head, heads[head.name]) for head in a.audit.heads if head.name in heads]
+
+
+def _paired_heads(a: _Run, b: _Run, level: float, seed: int) -> list[Delta]:
+    """Every head both runs have: ``accuracy_ned``, ``nll_softmax``, …, from the same resamples.
+
+    Values are those of the audits; rows give the interval. A log loss that is infinite has none.
+    """
+    answers = [a.answers, b.answers]
+    lines, measures = [], []
+    for head, other in _common_heads(a, b):
+        (r, c, n), (r2, c2, n2) = (side[head.name] for side in answers)
+        counted = (np.isfinite(n) & np.isfinite(n2)).astype(np.float64)
+        n, n2 = (np.where(counted > 0, values, 0) for values in (n, n2))
+        lines += [_line(field, head, other, paired=True) for field in FIELDS]
+        measures += [
+            Measure(mean, (r,), (r2,)),
+            Measure(ece, (r, c), (r2, c2)),
+            Measure(share_of, (n, counted), (n2, counted)),
+        ]
+    known = [line.delta is not None for line in lines]
+    found = iter(resampled([*itertools.compress(measures, known)], len(a.rows), level, seed))
+    return [
+        dataclasses.replace(line, low=(got := next(found)).low, high=got.high) if is_known else line
+        for line, is_known in zip(lines, known, strict=True)
+    ]
+
+
+def _line(field: str, head: Head, other: Head, paired: bool) -> Delta:
+    """Both values and their difference, no interval yet."""
+    p, q = getattr(head, field), getattr(other, field)
+    common = [part for part in head.title.split(", ") if part in other.title.split(", ")]
+    called = ", ".join(common) or head.name  # each run may have chosen a k of its own
+    title = f"{'accuracy' if field == 'accuracy' else field.upper()} of {called}"
+    change = None if p is None or q is None else q - p
+    up = field == "accuracy"
+    return Delta(f"{field}_{head.name}", title, p, q, change, None, None, up, paired)
+
+
+def _unpaired_heads(a: _Run, b: _Run, level: float) -> list[Delta]:
+    """Every head both runs have, rows not paired: the interval is that of independent rows."""
+    found = []
+    reach = NormalDist().inv_cdf((1 + level) / 2)
+    for head, other in _common_heads(a, b):
+        for field in FIELDS:
+            line = _line(field, head, other, paired=False)
+            one, two = (getattr(part, f"{field}_se", None) for part in (head, other))
+            if line.delta is not None and one is not None and two is not None:
+                half = reach * math.hypot(one, two)
+                line = dataclasses.replace(line, low=line.delta - half, high=line.delta + half)
+            found.append(line)
+    return found

@@ -112,7 +112,7 @@ def kept_blend(facts: Facts) -> NEDLinear:
     if facts.shown == "ned_linear":
         blend = blend_of(task, fold, facts.ned.parameters_)
     else:
-        blend = Blend(0.0, logistic_weight(task, fold, facts.shown == "logistic_scaled"), 0.0)
+        blend = Blend(0.0, logistic_weight(task, facts.shown == "logistic_scaled", fold), 0.0)
     linear = facts.linear.head
     linear.classes_ = facts.sets.classes  # it was fitted to their codes
     a, b, background, odds = blend

@@ -26,11 +26,10 @@ from vicinal.audits.facts import Facts
 from vicinal.audits.inputs import DEFAULT_K, Sets
 from vicinal.audits.parts import Run
 from vicinal.audits.record import Audit
-from vicinal.audits.sampled import sampled_facts, sampled_sets
+from vicinal.audits.sampled import READ, Whole, sampled_facts, sampled_sets, whole_set
 from vicinal.audits.searching import ray_search
 from vicinal.audits.settings import About, AuditSettings, Job
-from vicinal.audits.streamed_facts import PART, ROW, StreamedFacts
-from vicinal.audits.whole import READ, Whole, whole_set
+from vicinal.audits.streamed import PART, ROW, StreamedFacts
 from vicinal.capture.row_files import Names
 from vicinal.capture.sources import ArrayRows, Rows, ShardedRows, open_rows
 from vicinal.checks import InputError

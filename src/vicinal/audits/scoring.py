@@ -10,7 +10,7 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from vicinal.audits.heads import Answer, Fold, Task, ned
+from vicinal.audits.heads import Answer, Task, ned
 from vicinal.audits.sections import Head, ReliabilityBin, RiskCoverage, Sweep, Threshold
 from vicinal.confidence.verdicts import contested_below
 from vicinal.evaluation import (
@@ -164,13 +164,13 @@ def sweep_over_k(task: Task, whole: Scored) -> Sweep:
 
 
 def _at(k: int, task: Task, whole: Scored) -> Scored:
-    folds, evidence = list[Fold](), task.folds[0].evidence
-    for at, fold in enumerate(task.folds):
-        if task.new_evidence(at):
-            evidence = fold.evidence.some(SWEPT).first(k)
-        folds.append(fold._replace(evidence=evidence, neighborhood=fold.neighborhood.first(k)))
-    fewer = dataclasses.replace(task, folds=tuple(folds))
-    return dataclasses.replace(whole, answer=ned(fewer, "ned", ""))
+    fewer = task.per_fold(lambda fold: fold.evidence.some(SWEPT).first(k))
+    folds = (
+        fold._replace(evidence=evidence, neighborhood=fold.neighborhood.first(k))
+        for fold, evidence in zip(task.folds, fewer, strict=True)
+    )
+    task = dataclasses.replace(task, folds=tuple(folds))
+    return dataclasses.replace(whole, answer=ned(task, "ned", ""))
 
 
 def risk_coverage_of(name: str, scored: Scored, promise: ChosenTarget) -> RiskCoverage:

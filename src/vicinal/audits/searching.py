@@ -14,7 +14,7 @@ from jaxtyping import Int
 from torch import Tensor
 
 from vicinal.audits.inputs import LabeledRows, warn
-from vicinal.audits.search_record import SearchFacts
+from vicinal.audits.record import SearchFacts
 from vicinal.audits.settings import AuditSettings, Job
 from vicinal.capture import ShardStore
 from vicinal.checks import check_choice

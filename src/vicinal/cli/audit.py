@@ -20,7 +20,6 @@ from typing import Any
 from numpy.typing import NDArray
 
 from vicinal.audits import audit
-from vicinal.audits.costs import costs
 from vicinal.audits.encoder import ENCODER
 from vicinal.audits.entangled_layers import states_of
 from vicinal.audits.files import word
@@ -28,6 +27,7 @@ from vicinal.audits.model import embedding_of
 from vicinal.audits.record import Audit
 from vicinal.audits.sections import Head
 from vicinal.audits.settings import About, AuditSettings
+from vicinal.audits.stress import costs
 from vicinal.capture import read_weights, row_count
 from vicinal.checks import InputError, check_choice
 from vicinal.cli.advice import CLEANED, repeat_command, what_was_written

@@ -9,8 +9,8 @@ import time
 from pathlib import Path
 
 from vicinal.audits import compare_audits
+from vicinal.audits.audit import provenance_of
 from vicinal.audits.paired import Comparison
-from vicinal.audits.provenance import provenance_of
 from vicinal.checks import InputError
 from vicinal.cli.console import Console, in_columns
 from vicinal.cli.folders import names_in, remove_empty
