@@ -270,6 +270,14 @@ def check_k(k: int, available: int, name: str, of: str) -> None:
         )
 
 
+def plural(n: int, one: str, many: str | None = None) -> str:
+    """
+    >>> plural(1, "row"), plural(2000, "row")
+    ('1 row', '2,000 rows')
+    """
+    return f"{n:,} {one if n == 1 else (many or one + 's')}"
+
+
 def closest(name: str, names: Iterable[str], count: int = 3) -> list[str]:
     """The few names nearest to a mistyped one; nobody mistypes a page, or looks among thousands.
 

@@ -1,5 +1,7 @@
 """The audit on data whose answers are known, and its parts against plain code."""
 
+import re
+
 import numpy as np
 import pytest
 import torch
@@ -145,6 +147,28 @@ def test_leave_one_out_never_lets_a_row_see_itself(sets):
     assert report.data.split == "leave-one-out on the support"
     same = audit(support=(z, y), query=(z.copy(), y), settings=AuditSettings(k=15))
     assert same.cases.neighbors == report.cases.neighbors
+
+
+def test_other_labels_for_the_supports_own_rows_are_not_used_and_that_is_said(sets):
+    z, y = sets[0]
+    others = [None, *((y[1:4] + 1) % 3), *y[4:]]
+    report = audit(support=(z, y), query=(z, others), settings=AuditSettings(k=15))
+    said = "query has another label than support in 3 rows: its labels are not used"
+    assert any(text.startswith(said) for text in report.warnings)
+    assert report.cases.label == tuple(np.unique(y, return_inverse=True)[1].tolist())
+    same = audit(support=(z, y), query=(z, y), settings=AuditSettings(k=15))
+    assert not any("another label than support" in text for text in same.warnings)
+
+
+def test_a_sentence_about_one_row_says_row(sets):
+    (z, y), (zq, yq) = sets
+    labels = [yq[0], *[None] * (len(yq) - 1)]
+    report = audit(
+        support=(z, y), query=(np.concatenate([z[:1], zq[1:]]), labels), calib=(zq, yq),
+        settings=AuditSettings(k=15),
+    )  # fmt: skip
+    assert any(text.startswith("query has 1 scored row:") for text in report.warnings)
+    assert any(text.startswith("1 exact duplicate row appears in") for text in report.warnings)
 
 
 def test_duplicates_and_shifted_class_shares_are_warned_of(sets):
@@ -475,6 +499,31 @@ def test_without_labels_in_the_query_the_confidences_choose_the_target(sets):
     report = audit(support=sets[0], query=sets[1][0], settings=AuditSettings(k=15))
     assert 0 < report.head.standards.target_accuracy < 1
     assert report.verdict_counts()["supported"] > 0
+
+
+def test_without_a_row_to_test_it_on_the_record_states_the_target_that_rows_go_by(sets):
+    settings = AuditSettings(k=15)
+    report = audit(support=sets[0], query=sets[1][0], settings=settings)
+    target = report.head.standards.target_accuracy
+    assert (
+        f"below a confidence of {target:g}, the target accuracy itself" in report.recommendation.why
+    )
+    assert "what the confidences foresee" in report.recommendation.why
+    named = audit(
+        support=sets[0], query=sets[1][0], target_accuracy=0.8, settings=settings
+    ).recommendation.why
+    assert "below a confidence of 0.8, the target accuracy itself." in named
+    labeled = audit(support=sets[0], query=sets[1], settings=settings)
+    assert "Rows are contested below" not in labeled.recommendation.why
+
+
+def test_the_sweep_says_on_how_many_rows_its_temperatures_were_fitted(sets, monkeypatch):
+    settings = AuditSettings(k=15)
+    every = audit(support=sets[0], query=sets[1], settings=settings).sweep
+    assert every.how == "at each smaller k the temperature is fitted anew"
+    monkeypatch.setattr("vicinal.audits.scoring.SWEPT", 50)
+    some = audit(support=sets[0], query=sets[1], settings=settings).sweep
+    assert re.fullmatch(re.escape(every.how) + r" on 50 of the \d+ rows of a fold", some.how)
 
 
 @pytest.mark.parametrize("with_calib", [False, True])

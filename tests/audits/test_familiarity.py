@@ -10,7 +10,7 @@ import torch
 
 from vicinal.audits import AuditSettings, audit
 from vicinal.audits.familiarity import REFERENCE
-from vicinal.audits.layer_neighbors import layer_neighbors, model_scores
+from vicinal.audits.model import layer_neighbors, model_scores
 from vicinal.capture import Activations
 from vicinal.checks import InputError
 from vicinal.confidence.familiarity import COMBINED, PARTS

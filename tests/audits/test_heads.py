@@ -8,6 +8,7 @@ import reference
 from vicinal.audits.head_table import TITLES
 from vicinal.audits.settings import AuditSettings
 from vicinal.checks import InputError
+from vicinal.confidence.ned.fit import fit_recipe
 from vicinal.neighbors.search import ExactSearch
 from vicinal.studies import HeadComparison, audit, compare_heads
 
@@ -210,3 +211,20 @@ def test_wrong_input_is_named(digits, change, says):
     given |= change
     with pytest.raises(InputError, match=says):
         compare_heads(given.pop("support"), given.pop("query"), **given)
+
+
+def test_what_is_fitted_to_the_same_rows_is_fitted_once_for_table_and_kept_head(monkeypatch):
+    rng, asked = np.random.default_rng(0), []
+    y = np.arange(600) % 3
+    z = (np.eye(3, 5)[y] + 0.4 * rng.normal(size=(600, 5))).astype(np.float32)
+
+    def counted(recipe, evidence, *sizes):
+        asked.append(recipe)
+        return fit_recipe(recipe, evidence, *sizes)
+
+    for place in ("audits.heads", "confidence.ned.classifier"):
+        monkeypatch.setattr(f"vicinal.{place}.fit_recipe", counted)
+    report = audit(support=(z[:300], y[:300]), query=(z[300:], y[300:]))
+    assert report.data.split.startswith("fitted on 300 support rows")
+    assert report.recommendation.kept != "ned"
+    assert sum(recipe.sharpness is None for recipe in asked) == 1

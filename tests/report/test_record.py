@@ -74,10 +74,9 @@ def test_what_is_no_saved_audit_is_an_input_error(text):
         Audit.from_json(text)
 
 
-def test_the_summary_holds_the_contracted_names_and_counts(tmp_path):
+def test_the_summary_holds_the_contracted_names_and_counts():
     audit, _ = image_audit()
-    run_files.write_summary(audit, tmp_path / "summary.json")
-    summary = json.loads((tmp_path / "summary.json").read_text())
+    summary = json.loads(dict(run_files.files_of(audit))["summary.json"])
     for key in ("recommended", "warnings", "not_checked", "data", "provenance"):
         assert key in summary
     wanted = {"accuracy", "accuracy_se", "ece", "noise_floor", "nll", "coverage_at_target"}
@@ -89,19 +88,17 @@ def test_the_summary_holds_the_contracted_names_and_counts(tmp_path):
     assert sum(summary["verdicts"].values()) == len(audit.cases.id)
 
 
-def test_equal_audits_give_equal_bytes(tmp_path):
-    for name in ("a", "b"):
-        audit, _ = image_audit.__wrapped__()
-        run_files.write_summary(audit, tmp_path / name)
-    assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
+def test_equal_audits_give_equal_bytes():
+    a, b = (dict(run_files.files_of(image_audit.__wrapped__()[0])) for _ in range(2))
+    assert a == b
 
 
-def test_samples_hold_every_query_row_and_suspects_come_most_suspicious_first(tmp_path):
+def test_samples_hold_every_query_row_and_suspects_come_most_suspicious_first():
     audit, _ = image_audit()
-    run_files.write_samples(audit, tmp_path / "samples.csv")
-    run_files.write_suspects(audit, tmp_path / "suspects.csv")
-    samples = list(csv.DictReader(io.StringIO((tmp_path / "samples.csv").read_text())))
-    suspects = list(csv.DictReader(io.StringIO((tmp_path / "suspects.csv").read_text())))
+    texts = dict(run_files.files_of(audit))
+    samples, suspects = (
+        list(csv.DictReader(io.StringIO(texts[name]))) for name in ("samples.csv", "suspects.csv")
+    )
     assert [row["id"] for row in samples] == list(audit.cases.id)
     start = ["id", "label", "predicted", "confidence", "credibility", "near_percentile"]
     assert list(samples[0])[:6] == start
@@ -110,11 +107,10 @@ def test_samples_hold_every_query_row_and_suspects_come_most_suspicious_first(tm
     assert {"id", "given", "suggested", "p_given", "p_suggested", "affected"} <= set(suspects[0])
 
 
-def test_no_cell_of_a_users_text_starts_a_formula(tmp_path):
+def test_no_cell_of_a_users_text_starts_a_formula():
     audit, _ = hostile_audit()
-    run_files.write_samples(audit, tmp_path / "samples.csv")
-    with open(tmp_path / "samples.csv", newline="") as file:
-        rows = list(csv.reader(file))
+    text = dict(run_files.files_of(audit))["samples.csv"]
+    rows = list(csv.reader(io.StringIO(text, newline="")))
     assert len(rows) == 1 + len(audit.cases.id)
     assert any(cell.startswith("'=HYPERLINK") for row in rows for cell in row)
     assert not any(cell[:1] in ("=", "@", "\t", "\r") for row in rows for cell in row)

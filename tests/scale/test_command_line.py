@@ -127,13 +127,13 @@ def test_what_cannot_be_is_one_sentence_and_nothing_is_written(shards, capsys, w
 
 
 def test_a_shard_that_vanishes_ends_with_one_sentence_and_no_run(shards, streaming, monkeypatch):
-    fit = scale.sampled_facts
+    fit = scale.gather
 
     def vanish(*given):
         (shards / "train" / "1.parquet").unlink()
         return fit(*given)
 
-    monkeypatch.setattr(scale, "sampled_facts", vanish)
+    monkeypatch.setattr(scale, "gather", vanish)
     words = ["audit", "train/*.parquet", "test/*.parquet", "-o", "run", "--memory", "16GB"]
     assert main(words) == 2
     assert not (shards / "run" / "summary.json").exists()

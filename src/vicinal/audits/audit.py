@@ -45,6 +45,7 @@ from vicinal.audits.scoring import MIN_ECE_ROWS, head_record, risk_coverage_of, 
 from vicinal.audits.searching import search_facts
 from vicinal.audits.sections import Data, Duplicates, Head, PriorShift, Provenance
 from vicinal.audits.settings import About, AuditSettings, Job, asked_settings
+from vicinal.checks import plural
 from vicinal.neighbors.search.resumable import Progress
 
 
@@ -167,8 +168,10 @@ def recorded(gathered: Callable[[], Facts], start: float) -> Audit:
     """Every section of what is gathered, and every sentence that is said on the way."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always", UserWarning)
-        facts = gathered()
-        sections = _sections(facts)
+        facts, sections = gathered(), dict[str, Any]()
+        for at, (name, section) in enumerate(SECTIONS.items()):
+            facts.job.tell(name.replace("_", " "), at, len(SECTIONS))
+            sections[name] = section(facts)  # what is shared is made by the first that reads it
     settings, about = facts.settings, facts.about
     command = about.command or "vicinal.audit(...)"
     config = {**settings.to_dict(), **about.config}
@@ -232,8 +235,9 @@ def heads_of(facts: Facts) -> tuple[Head, ...]:
     warn_of_seen_support(facts)
     if n < MIN_ECE_ROWS and not force:
         warn(
-            f"query has {n} scored rows: ECE of a perfectly calibrated model would already read "
-            "high. Reporting NLL and accuracy only; --force-ece to print anyway."
+            f"query has {plural(n, 'scored row')}: "
+            "ECE of a perfectly calibrated model would already read high. "
+            "Reporting NLL and accuracy only; --force-ece to print anyway."
         )
     target = facts.promise.target
     return tuple(head_record(name, scored, target, force) for name, scored in facts.scored.items())
@@ -255,8 +259,8 @@ def duplicates_of(facts: Facts) -> Duplicates:
             kept = 100 * twins.accuracy_without
             rest = f" Without them and near-duplicates accuracy is {kept:.1f} %."
         warn(
-            f"{twins.exact} exact duplicate rows appear in both support and query "
-            f"({share:.1f} %).{rest}"
+            f"{plural(twins.exact, 'exact duplicate row appears', 'exact duplicate rows appear')} "
+            f"in both support and query ({share:.1f} %).{rest}"
         )
     return twins
 
@@ -347,15 +351,6 @@ SECTIONS: dict[str, Callable[[Facts], Any]] = {
     "scale": lambda f: f.scale,
     "parts": lambda f: f.parts,
 }
-
-
-def _sections(facts: Facts) -> dict[str, Any]:
-    """Every field of the record; what is shared is made by the first that reads it."""
-    found = {}
-    for at, (name, section) in enumerate(SECTIONS.items()):
-        facts.job.tell(name.replace("_", " "), at, len(SECTIONS))
-        found[name] = section(facts)
-    return found
 
 
 def _graph_of(facts: Facts) -> tuple[Any, ...]:

@@ -21,7 +21,6 @@ from torch import Tensor
 from vicinal.audits.cases import cases_of, verdicts_of, weights_of
 from vicinal.audits.class_order import columns_for
 from vicinal.audits.familiarity import combination_of, foreignness, kept_standards
-from vicinal.audits.fitted_space import space_facts, space_of
 from vicinal.audits.fitting import Split, fitting_of, left_out_losses, split_of
 from vicinal.audits.heads import HEADS, RECIPES, Answer, Fold, Task, best_vote_k, held_out_view
 from vicinal.audits.inputs import LabeledRows, Sets, usable_k, warn
@@ -30,7 +29,7 @@ from vicinal.audits.model import ModelFacts
 from vicinal.audits.recommend import Choice, choice_of, keepable, kept_blend, made_from
 from vicinal.audits.record import Scale
 from vicinal.audits.scoring import Scored
-from vicinal.audits.searching import Searching
+from vicinal.audits.searching import Searching, space_facts, space_of
 from vicinal.audits.sections import SpaceFacts
 from vicinal.audits.settings import About, AuditSettings, Job
 from vicinal.audits.stress import stressed
@@ -97,11 +96,11 @@ class Facts:
     def task(self) -> Task:
         """What every head is given."""
         sets, codes, logits = self.sets, self.sets.query.codes, self.logits
-        scaling = []
-        for fold in self.split.folds:
-            if logits is not None and codes is not None and fold.fitted_on is not None:
-                known = fold.fitted_on
-                scaling.append((fold.scored, logits[known], codes[known]))
+        scaling = [
+            (fold.scored, logits[fold.fitted_on], codes[fold.fitted_on])
+            for fold in self.split.folds
+            if logits is not None and codes is not None and fold.fitted_on is not None
+        ]
         vote_k = best_vote_k(self.graph, sets.codes, len(sets.classes))
         return Task(
             support=sets.support.as_given,
@@ -233,7 +232,8 @@ class Facts:
         ned.fit_support(self.support)  # leave-one-out: says so where the classes have collapsed
         if self.shown != "ned":
             ned.set_params(sharpness="fit", background="fit", bandwidth="class")
-        return ned.refit() if held_out.leave_one_out else ned.fit_on(held_out)
+        recipe = "ned" if self.shown == "ned" else "ned_fitted"
+        return ned.fit_on(held_out, self.task.fit_of(recipe, held_out))
 
     @cached_property
     def kept(self) -> NEDClassifier | NEDLinear:
@@ -310,7 +310,7 @@ def gather(
     logits: Any,
     model: ModelFacts | None,
     job: Job,
-    make: Callable[[Sets, SpaceFit], Searching] | None = None,
+    make: Callable[[LabeledRows, Job, SpaceFit], Searching] = Searching,
     kind: Callable[..., Facts] = Facts,
 ) -> Facts:
     """Choose the space, search and split.
@@ -326,16 +326,13 @@ def gather(
     if fit.crossed is not None and settings.k is None and not sets.support.sampled:
         fold = fit.crossed.fold  # as many as every row has outside its own
         k = min(k, len(fold) - int(fold.bincount().max()))
-    searching = Searching(sets.support, job) if make is None else make(sets, fit)
+    searching = make(sets.support, job, fit)
 
     def nearest(role: str, rows: LabeledRows) -> Neighborhood:
         return searching.nearest(role, rows, k).labeled(everyone)
 
-    if fit.crossed is not None:
-        graph = searching.crossed(fit.crossed, k, sets.codes).labeled(everyone)
-    else:
-        graph = searching.own(k).labeled(everyone)
-    support = searching.labeled_support(Labels(sets.classes, sets.codes), graph, fit)
+    graph = searching.own(k, sets.codes).labeled(everyone)
+    support = searching.labeled_support(Labels(sets.classes, sets.codes), graph)
     query = graph if sets.leave_one_out else nearest("query", sets.query)
     calib = None if sets.calib is None else nearest("calib", sets.calib)
     foreign = None if sets.foreign is None else nearest("foreign", sets.foreign)

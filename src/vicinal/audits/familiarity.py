@@ -16,7 +16,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from vicinal.audits.heads import Fold
-from vicinal.audits.layer_neighbors import TITLES, ModelScores
+from vicinal.audits.model import TITLES, ModelScores
 from vicinal.audits.sections import UnknownPart, Unknowns
 from vicinal.confidence.familiarity import (
     ANCHORS,

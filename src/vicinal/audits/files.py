@@ -1,7 +1,6 @@
 """The files of a run: ``summary.json``, ``samples.csv``, ``suspects.csv``, ``labels.csv``.
 
-Each is written to a temporary name beside its place, synced and renamed: a reader finds the old
-file or the new one, never half of one. No cell that comes from a user becomes a formula.
+No cell that comes from a user becomes a formula.
 """
 
 from __future__ import annotations
@@ -9,12 +8,10 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from vicinal.audits.label_records import LabelRows
 from vicinal.audits.record import Audit
-from vicinal.files import write_atomically
 
 TOP_NEIGHBORS = 5
 DOUBLE = '"'
@@ -185,18 +182,13 @@ def csv_text(rows: Iterable[list[str]]) -> str:
     return "".join(lines)
 
 
-def write_summary(audit: Audit, path: str | Path) -> None:
-    text = json.dumps(summary(audit), ensure_ascii=False, allow_nan=False, indent=1)
-    write_atomically(path, text + "\n")
-
-
-def write_samples(audit: Audit, path: str | Path) -> None:
-    write_atomically(path, csv_text(sample_rows(audit)))
-
-
-def write_suspects(audit: Audit, path: str | Path) -> None:
-    write_atomically(path, csv_text(suspect_rows(audit)))
-
-
-def write_labels(audit: Audit, path: str | Path) -> None:
-    write_atomically(path, csv_text(label_rows(audit)))
+def files_of(audit: Audit) -> Iterator[tuple[str, str]]:
+    """Name and text of each, made when its turn comes."""
+    yield (
+        "summary.json",
+        json.dumps(summary(audit), ensure_ascii=False, allow_nan=False, indent=1) + "\n",
+    )
+    yield "samples.csv", csv_text(sample_rows(audit))
+    yield "suspects.csv", csv_text(suspect_rows(audit))
+    if audit.labels is None or audit.labels.rows is not None:  # else every row is in the parts
+        yield "labels.csv", csv_text(label_rows(audit))

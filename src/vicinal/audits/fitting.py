@@ -130,7 +130,7 @@ def objects(own: Evidence, folds: Sequence[Fold], codes: Int[Tensor, " m"]) -> b
         return True  # neighbors of the own class only: the classes have collapsed
     gains = []
     for fold in folds:
-        theirs = fold.evidence.plain_temperature
+        theirs = fold.evidence.some(MOST).plain_temperature
         if theirs is not None:
             known = (codes[fold.scored] >= 0).nonzero()[:, 0][:MOST]
             near, targets = fold.neighborhood.rows(known), codes[fold.scored][known]

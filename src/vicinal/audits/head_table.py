@@ -176,7 +176,10 @@ def compare_heads(
         fold = Fold(evidence, torch.arange(len(q)), task.neighborhood.double())
         task = replace(task, folds=(fold,))
     if not LINEAR.isdisjoint(names) and len(labels.classes) > 1:
-        held = None if calib is None else _known(calib, labels)
+        held = None
+        if calib is not None:
+            held, known = _coded(calib, "calib", labels)
+            held = held[known >= 0]  # those NED is fitted on
         task = replace(task, linear=linear_view((x, labels.codes), q, held, seed=random_state))
     answers, notes = _answers(names, task, warned)
     scores = [_line(name, Scored(a, codes.numpy(), delta), target) for name, a in answers.items()]
@@ -250,12 +253,6 @@ def _evidence(
         ned = NEDClassifier(k, metric=metric).fit_support(support)
         evidence = ned.held_out(calib)
     return evidence, [str(warning.message) for warning in caught]
-
-
-def _known(calib: Any, labels: Labels) -> Tensor:
-    """The calibration rows whose class the support has: those NED is fitted on."""
-    rows, codes = _coded(calib, "calib", labels)
-    return rows[codes >= 0]
 
 
 def _answers(

@@ -9,7 +9,7 @@ leave-one-out. A comparison without folds is one fold that scores every row.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import Any, NamedTuple, Self, TypeVar
 
@@ -27,7 +27,7 @@ from vicinal.checks import InputError
 from vicinal.confidence.blend import Blend, blended_log_probs, fit_blend, linear_share
 from vicinal.confidence.knn import fit_smoothing, knn_log_probs, smoothed
 from vicinal.confidence.linear import calibrated
-from vicinal.confidence.ned.fit import fit_recipe
+from vicinal.confidence.ned.fit import RecipeFit, fit_recipe
 from vicinal.confidence.ned.posterior import (
     BLOCK,
     NEDParameters,
@@ -87,6 +87,7 @@ class Task:
     seed: int = 0
     linear: LinearView | None = None
     alone: bool = False
+    fits: dict[tuple[str, Evidence], RecipeFit] = field(default_factory=dict)  # each made once
 
     @cached_property
     def plain_vote(self) -> Answer:
@@ -97,6 +98,13 @@ class Task:
     def fitted_ned(self) -> Answer:
         """Its own row of the table, and the neighbors' part of others."""
         return ned(self, "ned_fitted", "NED, everything fitted")
+
+    def fit_of(self, name: str, evidence: Evidence) -> RecipeFit:
+        """NED's parameters by ``RECIPES[name]``."""
+        if (name, evidence) not in self.fits:
+            given = evidence, self.num_classes, self.support.shape[1]
+            self.fits[name, evidence] = fit_recipe(RECIPES[name], *given)
+        return self.fits[name, evidence]
 
     def per_fold(self, fit: Callable[[Fold], Fitted]) -> list[Fitted]:
         """What is fitted for each fold; once where all folds are fitted on the same rows."""
@@ -130,12 +138,9 @@ class Answer:
 
 def ned(task: Task, name: str, title: str) -> Answer:
     """NED with the parameters of each fold (``RECIPES[name]``)."""
-    m, dims = task.neighborhood.size, task.support.shape[1]
+    m, fits = task.neighborhood.size, [task.fit_of(name, fold.evidence) for fold in task.folds]
     log_probs = torch.zeros(m, task.num_classes, dtype=torch.float64)
     predicted = torch.zeros(m, dtype=torch.long)
-    fits = task.per_fold(
-        lambda fold: fit_recipe(RECIPES[name], fold.evidence, task.num_classes, dims)
-    )
     fitted = list[NEDParameters]()
     for fold, fit in zip(task.folds, fits, strict=True):
         fitted.append(with_prior(fit.parameters, fold.evidence.counts, task.prior))

@@ -18,7 +18,7 @@ from torch import Tensor
 from vicinal.audits.class_order import stated_positions
 from vicinal.audits.sections import SetFacts
 from vicinal.audits.settings import About, AuditSettings
-from vicinal.checks import InputError, as_matrix, as_tensor, check_k, check_same_width
+from vicinal.checks import InputError, as_matrix, as_tensor, check_k, check_same_width, plural
 from vicinal.files import fingerprint
 from vicinal.labels import UNKNOWN, UNLABELED, Labels, codes_of, labels_of
 from vicinal.neighbors.distances import unit_rows
@@ -175,6 +175,7 @@ def ready_sets(
             "query and support are the same rows: using leave-one-out. Confidences are optimistic "
             "if the model was trained on these rows."
         )
+        _warn_of_other_labels(None if query is None else _pair(query, "query")[1], labels)
     else:
         second = _rows(*_pair(query, "query"), "query", about.query_name, settings, labels)
         check_same_width(first.rows, second.rows, "support", "query")
@@ -259,8 +260,8 @@ def _rows(
     if settings.normalize:
         if zero := int((x == 0).all(1).sum()):
             raise InputError(
-                f"{zero} rows of `{role}` have zero norm; they cannot be "
-                "normalized. Remove them, or pass normalize=False."
+                f"`{role}` has {plural(zero, 'row')} of zero norm, which cannot be normalized. "
+                "Remove them, or pass normalize=False."
             )
         x = unit_rows(x)
     if y is None:
@@ -278,6 +279,18 @@ def _rows(
     if settings.unknown == "unlabeled":
         codes, others = codes.masked_fill(codes == UNKNOWN, UNLABELED), {}
     return LabeledRows(name, x, codes, dtype, others=others)
+
+
+def _warn_of_other_labels(y: Any, labels: Labels) -> None:
+    """Of rows that are support and query at once, where ``y`` says otherwise than the support."""
+    if y is None:
+        return
+    given = codes_of(y, len(labels.codes), labels, unlabeled=True, name="labels of query")
+    if given.ndim == 1 and (other := int(((given != labels.codes) & (given != UNLABELED)).sum())):
+        warn(
+            f"query has another label than support in {plural(other, 'row')}: its labels are not "
+            "used, every row is judged against the label that the support gives it."
+        )
 
 
 def _warn_of_unknown(others: Mapping[int, str], settings: AuditSettings) -> None:
@@ -307,10 +320,10 @@ def _warn_of_small_classes(codes: Tensor, names: Sequence[str]) -> None:
     single = (torch.bincount(codes, minlength=len(names)) == 1).nonzero().flatten().tolist()
     if single:
         shown = ", ".join(names[c] for c in single[:5]) + (", …" if len(single) > 5 else "")
-        some = f"{len(single)} classes have" if len(single) > 1 else "1 class has"
         warn(
-            f"{some} a single support row ({shown}). They can be predicted but not leave-one-out "
-            "checked; they are marked 'n=1' and left out of per-class ECE."
+            f"{plural(len(single), 'class has', 'classes have')} a single support row ({shown}). "
+            "They can be predicted but not leave-one-out checked; they are marked 'n=1' and left "
+            "out of per-class ECE."
         )
 
 

@@ -38,12 +38,7 @@ def linear_view(
 ) -> LinearView:
     """Fit the support's rows, or a sample of many; every class has a row in it.
 
-    Parameters
-    ----------
-    support : rows as they came, and their codes.
-    query : rows to be judged; None: the support itself, out of fold.
-    calib : labeled held-out rows.
-    seed : of the sample.
+    Rows are as they came; without a query the support itself is asked about, out of fold.
     """
     x, codes = support
     rows = sample(codes, LOGISTIC_ROWS, seed)

@@ -7,7 +7,7 @@ shadow, the two directions that part the classes best. Neither is what votes.
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -64,14 +64,7 @@ def two_dimensional(
 ) -> Map:
     """The map of all query rows and a sample of the support, with the share of neighbors kept.
 
-    Parameters
-    ----------
-    support, query : rows in the space they are compared in; without a query the support is it.
-    codes : classes of the support, for the linear directions.
-    metric : of the neighbors to keep.
-    seed : of the samples.
-    neighbors : by t-SNE; else the linear map alone.
-    first : support rows that must be drawn where not all are: suspects.
+    ``codes`` give the linear directions, and the ``first`` support rows are drawn in any case.
     """
     rng = np.random.default_rng(seed)
     most = 0 if query is None else min(len(support), DRAWN_SUPPORT)
@@ -84,27 +77,26 @@ def two_dimensional(
     asked = torch.from_numpy(np.sort(rng.permutation(len(judged))[:ASKED]))
     true = true_neighbors(rows, asked, metric)
     flat, method = linear_places(rows, support, codes)
-    x, y, support_x, support_y = columns(flat, len(judged))
-    linear = LinearMap(method, x, y, kept(flat, asked, true), support_x, support_y)
+
+    def placed(places: Float[Tensor, "n 2"]) -> dict[str, Any]:
+        found = significant(places.numpy(), 5)
+        (x, y), (support_x, support_y) = found[: len(judged)].T, found[len(judged) :].T
+        share = kept(places, asked, true)
+        return {"x": x, "y": y, "preservation": share, "support_x": support_x,
+                "support_y": support_y}  # fmt: skip
+
+    drawn_flat = placed(flat)
     some = query is not None and most < len(support)
     note = f"{most:,} of {len(support):,} support rows are drawn." if some else ""
     shown = tuple(drawn.tolist())
     if not neighbors or len(rows) <= NEAREST:
-        return Map(method, x, y, linear.preservation, shown, support_x, support_y, note)
+        return Map(method, support_row=shown, note=note, **drawn_flat)
     chosen = torch.from_numpy(np.sort(rng.permutation(len(rows))[:EMBEDDED]))
     places = embedded(rows, chosen, flat, metric)
     if len(chosen) < len(rows):
         note = f"{note} {len(chosen):,} rows are embedded, the others placed among them.".strip()
-    x, y, support_x, support_y = columns(places, len(judged))
-    share = kept(places, asked, true)
-    return Map("t-SNE of the 10 nearest", x, y, share, shown, support_x, support_y, note, linear)
-
-
-def columns(places: Float[Tensor, "n 2"], judged: int) -> tuple[tuple[float, ...], ...]:
-    """x and y of the first ``judged`` rows, then of the others, as a record holds them."""
-    found = significant(places.numpy(), 5)
-    parts = (found[:judged], found[judged:])
-    return tuple(tuple(part) for rows in parts for part in rows.T.tolist())
+    linear, method = LinearMap(method, **drawn_flat), "t-SNE of the 10 nearest"
+    return Map(method, support_row=shown, note=note, linear=linear, **placed(places))
 
 
 def embedded(

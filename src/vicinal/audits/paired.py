@@ -29,7 +29,7 @@ from vicinal.audits.resampling import (
     share_of,
 )
 from vicinal.audits.sections import Head, Provenance
-from vicinal.checks import InputError, closest
+from vicinal.checks import InputError, closest, plural
 from vicinal.evaluation import threshold_for_accuracy
 from vicinal.records import Record
 
@@ -179,7 +179,7 @@ def compare_audits(
         broken=sum(c.a == c.label for c in changes) if labeled else None,
         changes=tuple(changes[:SHOWN]),
         provenance=provenance,
-        warnings=(f"{left} rows are in only one of the runs and are left out.",) if left else (),
+        warnings=(f"{_in_one(left)}, and left out.",) if left else (),
         not_checked=_not_checked(bool(deltas), unpaired if heads else None),
         classes=_class_changes(labels, a_columns["predicted"], b_columns["predicted"]),
     )
@@ -207,8 +207,8 @@ def _paired(a: Audit, b: Audit, names: tuple[str, str]) -> tuple[_Run, _Run]:
     differ = sum(p != q for p, q in pairs if p is not None and q is not None)
     if differ:
         raise InputError(
-            f"{differ} rows have another label in {names[1]} than in {names[0]}: the ids do not "
-            "name the same rows. Give both query sets the same 'ids'."
+            f"{plural(differ, 'row has', 'rows have')} another label in {names[1]} than in "
+            f"{names[0]}: the ids do not name the same rows. Give both query sets the same 'ids'."
         )
     return first, second
 
@@ -313,13 +313,17 @@ def _gate(text: str, found: Comparison) -> Gate:
 def _why_unpaired(a: _Run, b: _Run, left: int) -> str | None:
     """Why the heads of two runs cannot be paired; None where they can."""
     if left:
-        return f"{left} rows are in only one of the runs"
+        return _in_one(left)
     if [a.audit.cases.id[row] for row in a.rows] != [b.audit.cases.id[row] for row in b.rows]:
         return "other rows have a label in one run than in the other"
     kept = [{rows.name for rows in side.audit.head_rows} for side in (a, b)]
     if not {head.name for head, _ in _common_heads(a, b)} <= kept[0] & kept[1]:
         return "a run keeps no answers of its heads (it is of an older version): audit it again"
     return None
+
+
+def _in_one(rows: int) -> str:
+    return f"{plural(rows, 'row is', 'rows are')} in only one of the runs"
 
 
 def _common_heads(a: _Run, b: _Run) -> list[tuple[Head, Head]]:

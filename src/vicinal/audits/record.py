@@ -14,6 +14,7 @@ import tempfile
 import webbrowser
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -220,20 +221,17 @@ class Audit(Record):
     def _check_codes(self) -> None:
         """Classes are positions in ``classes``."""
         cases, labels = self.cases, self.labels
-        codes = {*cases.predicted, *self.support.label, *cases.label} - {None}
-        codes = codes.union({facts.label for facts in self.class_facts}, *(cases.layer_class or ()))
-        pairs = [(pair.a, pair.b) for pair in self.borders.pairs] if self.borders else []
-        pairs += [(row.label, row.predicted) for row in self.stress.examples] if self.stress else []
+        found = [cases.predicted, cases.label, self.support.label, *(cases.layer_class or ())]
+        found += [(facts.label,) for facts in self.class_facts]
+        found += [(pair.a, pair.b) for pair in self.borders.pairs] if self.borders else []
+        found += [(row.label, row.predicted) for row in self.stress.examples] if self.stress else []
         if labels is not None:
-            pairs += [(suspect.given, suspect.suggested) for suspect in labels.suspects]
-            pairs += [(pair.a, pair.b) for pair in labels.alike]
-            pairs += (
-                [(pair.given, pair.true) for pair in labels.wrong.pairs] if labels.wrong else []
-            )
-            if labels.rows is not None:
-                codes |= {*labels.rows.given, *labels.rows.suggested}
-        codes = codes.union(*pairs)
-        if any(not 0 <= code < len(self.classes) for code in codes if code is not None):
+            found += [(suspect.given, suspect.suggested) for suspect in labels.suspects]
+            found += [(pair.a, pair.b) for pair in labels.alike]
+            found += [(p.given, p.true) for p in labels.wrong.pairs] if labels.wrong else []
+            found += [labels.rows.given, labels.rows.suggested] if labels.rows else []
+        codes, count = set(chain(*found)), len(self.classes)
+        if any(not 0 <= code < count for code in codes if code is not None):
             raise InputError(f"a class of `Audit` is none of its {len(self.classes)} classes.")
         drawn = self.map.support_row if self.map else ()
         rows, held = {*self.support.row, *drawn}, self.data.support.rows

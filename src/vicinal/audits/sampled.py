@@ -18,7 +18,7 @@ from jaxtyping import Float, Int
 from numpy.typing import NDArray
 from torch import Tensor
 
-from vicinal.audits.facts import Facts, gather
+from vicinal.audits.facts import Facts
 from vicinal.audits.inputs import Sets, ready_sets
 from vicinal.audits.linear_view import sample
 from vicinal.audits.recommend import made_from
@@ -139,7 +139,6 @@ class SearchingAll(Searching):
     ``engines``: who searches all rows, and who does so exactly.
     """
 
-    fit: SpaceFit
     engines: tuple[Make, Make]
 
     @property
@@ -174,10 +173,10 @@ class SearchingAll(Searching):
         self.check(k, None)
         return graph
 
-    def labeled_support(self, labels: Labels, graph: Neighborhood, fit: SpaceFit) -> LabeledSupport:
+    def labeled_support(self, labels: Labels, graph: Neighborhood) -> LabeledSupport:
         assert self.whole.codes is not None
         anchors = self.support.rows
-        return SampledSupport(self.engine, labels, self.whole.codes, anchors, graph, fit)
+        return SampledSupport(self.engine, labels, self.whole.codes, anchors, graph, self.fit)
 
 
 def sampled_sets(
@@ -201,21 +200,6 @@ def sampled_sets(
     )  # fmt: skip
     own, asked = replace(sets.support, whole=support), replace(sets.query, whole=query or support)
     return replace(sets, support=own, query=asked), job
-
-
-def sampled_facts(
-    sets: Sets,
-    logits: Any,
-    job: Job,
-    engines: tuple[Make, Make],
-    kind: Callable[..., Facts],
-) -> Facts:
-    """Choose the space on the anchors, search them and the query among all rows, and split."""
-
-    def make(mapped: Sets, fit: SpaceFit) -> Searching:
-        return SearchingAll(mapped.support, job, block=PASS, fit=fit, engines=engines)
-
-    return gather(sets, logits, None, job, make, kind)
 
 
 def anchors_head(facts: Facts) -> TrustHead:

@@ -22,11 +22,11 @@ from typing import Any
 import numpy as np
 
 from vicinal.audits import sampled
-from vicinal.audits.facts import Facts
+from vicinal.audits.facts import Facts, gather
 from vicinal.audits.inputs import DEFAULT_K, Sets
 from vicinal.audits.parts import Run
 from vicinal.audits.record import Audit
-from vicinal.audits.sampled import READ, Whole, sampled_facts, sampled_sets, whole_set
+from vicinal.audits.sampled import READ, SearchingAll, Whole, sampled_sets, whole_set
 from vicinal.audits.searching import ray_search
 from vicinal.audits.settings import About, AuditSettings, Job
 from vicinal.audits.streamed import PART, ROW, StreamedFacts
@@ -169,7 +169,8 @@ def streamed(rows: dict[str, Rows], job: Job, memory: int | None, stays: bool) -
         if "logits" in rows:
             logits = rows_at(rows["logits"], (query or support).some, READ)
         kind = partial(StreamedFacts, run=run, memory=allowed, work_stays=stays)
-        return sampled_facts(sets, logits, named, (make, exactly), kind)
+        searching = partial(SearchingAll, block=sampled.PASS, engines=(make, exactly))
+        return gather(sets, logits, None, named, searching, kind)
 
     return recorded(gathered, start)
 

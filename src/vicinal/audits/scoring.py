@@ -153,13 +153,15 @@ def sweep_over_k(task: Task, whole: Scored) -> Sweep:
     full = task.neighborhood.k
     ks = sorted({k for k in (1, 2, 5, 10, 20, 50, 100, 200) if k < full} | {full})
     found = [whole if k == full else _at(k, task, whole) for k in ks]
-    enough = whole.count >= MIN_ECE_ROWS
+    enough, rows = whole.count >= MIN_ECE_ROWS, max(len(fold.evidence) for fold in task.folds)
+    on = f" on {SWEPT:,} of the {rows:,} rows of a fold" if rows > SWEPT else ""
     return Sweep(
         k=tuple(ks),
         accuracy=tuple(scored.accuracy for scored in found),
         ece=tuple(scored.ece if enough else None for scored in found),
         nll=tuple(scored.nll for scored in found),
         chosen=full,
+        how=f"at each smaller k the temperature is fitted anew{on}",
     )
 
 
@@ -169,7 +171,7 @@ def _at(k: int, task: Task, whole: Scored) -> Scored:
         fold._replace(evidence=evidence, neighborhood=fold.neighborhood.first(k))
         for fold, evidence in zip(task.folds, fewer, strict=True)
     )
-    task = dataclasses.replace(task, folds=tuple(folds))
+    task = dataclasses.replace(task, folds=tuple(folds), fits={})
     return dataclasses.replace(whole, answer=ned(task, "ned", ""))
 
 

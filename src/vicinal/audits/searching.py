@@ -1,4 +1,8 @@
-"""The searches of an audit: of every set in the support, and of the support in itself.
+"""The searches of an audit, of every set in the support and of the support in itself, in a space.
+
+The space is chosen once on the support (:mod:`vicinal.confidence.ned.space`), and said in a
+sentence. Where the map has looked at labels, the support's own rows are searched fold by fold, each
+in a map fitted without them.
 
 Where they are approximate, 1,000 support rows are searched exactly as well, in the same rows and
 the same space; what differs between the two answers is measured on them (:func:`search_facts`).
@@ -13,12 +17,13 @@ import torch
 from jaxtyping import Int
 from torch import Tensor
 
-from vicinal.audits.inputs import LabeledRows, warn
+from vicinal.audits.inputs import LabeledRows, Sets, warn
 from vicinal.audits.record import SearchFacts
+from vicinal.audits.sections import SpaceFacts
 from vicinal.audits.settings import AuditSettings, Job
 from vicinal.capture import ShardStore
 from vicinal.checks import check_choice
-from vicinal.confidence.ned.space import SpaceFit
+from vicinal.confidence.ned.space import SpaceFit, fit_space
 from vicinal.confidence.support import CrossFit, LabeledSupport
 from vicinal.evaluation.calibration import expected_calibration_error
 from vicinal.files import fingerprint, reading
@@ -37,6 +42,16 @@ if TYPE_CHECKING:
     from vicinal.neighbors.search.on_ray import RaySearch
 
 
+MEANING = {
+    "raw": "as they came",
+    "unit": "scaled to length 1",
+    "centered-unit": "centered and scaled to length 1",
+    "standardized": "with every column centered and divided by its standard deviation",
+    "whitened": "whitened by the spread within classes",
+    "learned": "in a linear map learned on the leave-one-out loss",
+}
+
+
 class Checked(NamedTuple):
     """Support rows whose neighbors were found, and searched exactly as well."""
 
@@ -51,6 +66,7 @@ class Searching:
 
     support: LabeledRows
     job: Job
+    fit: SpaceFit
     engine: Search = field(init=False)
     checked: list[Checked] = field(default_factory=list)
     title: str = ""  # of the engine that found the graph
@@ -65,13 +81,11 @@ class Searching:
         return self.job.settings
 
     def nearest(self, role: str, rows: LabeledRows, k: int) -> Neighborhood:
-        """Of the rows of another set: the query, calib or foreign ones."""
-        self.prepare(role, rows, k)
-        return self._asked(self.engine, rows.rows, k, rows.fingerprint)
+        """Of the rows of another set: the query, calib or foreign ones.
 
-    def prepare(self, role: str, rows: LabeledRows, k: int) -> None:
-        """Rows of another set may lie where lists find less than among the support: then the effort
-        is raised again, and recall has one more value."""
+        They may lie where lists find less than among the support: then the effort is raised again,
+        and recall has one more value.
+        """
         engine = self.engine
         if not engine.exact:
             some = drawn_rows(len(rows.rows), SAMPLE, self.settings.seed + 2)
@@ -86,9 +100,12 @@ class Searching:
                     f"rows of {role} lie otherwise than those of the support: {recall}, below "
                     f"--recall {self.settings.recall:g}. Pass a higher --recall, or --search exact."
                 )
+        return self._asked(engine, rows.rows, k, rows.fingerprint)
 
-    def own(self, k: int) -> Neighborhood:
+    def own(self, k: int, codes: Tensor) -> Neighborhood:
         """Of each support row among the others, itself left out by its index."""
+        if self.fit.crossed is not None:
+            return self.crossed(self.fit.crossed, k, codes)
         rows, numbers = self.support.rows, self.support.numbers
         found = self._asked(self.engine, rows, k, "support", numbers)
         self.title = self.engine.title
@@ -125,14 +142,13 @@ class Searching:
 
         return cross.neighborhood(k, self.settings.metric, codes, ask)
 
-    def labeled_support(self, labels: Labels, graph: Neighborhood, fit: SpaceFit) -> LabeledSupport:
+    def labeled_support(self, labels: Labels, graph: Neighborhood) -> LabeledSupport:
         """The support with its labels and with what was found for its own rows."""
-        if fit.crossed is not None:
-            return LabeledSupport(
-                self.engine, labels, space=fit.space, crossed=fit.crossed, honest=graph
-            )
+        space, crossed = self.fit.space, self.fit.crossed
+        if crossed is not None:
+            return LabeledSupport(self.engine, labels, space=space, crossed=crossed, honest=graph)
         kept = NeighborGraph(self.engine, graph.distances, graph.indices)
-        return LabeledSupport(self.engine, labels, graph=kept, space=fit.space)
+        return LabeledSupport(self.engine, labels, graph=kept, space=space)
 
     @property
     def _key(self) -> tuple[str, ...]:
@@ -181,6 +197,43 @@ def ray_search(on: str, settings: AuditSettings) -> RaySearch:
     from vicinal.neighbors.search.on_ray import RaySearch
 
     return RaySearch(settings.metric, on=on, engine=settings.search, recall=settings.recall)
+
+
+def space_of(settings: AuditSettings, sets: Sets, k: int) -> SpaceFit:
+    """The space that the settings name, or the best; cosine distances are a space of their own."""
+    if settings.space == "raw" or (settings.space == "fit" and settings.metric == "cosine"):
+        return SpaceFit()
+    labels = Labels(sets.classes, sets.codes)
+    rows = sets.support.as_given
+    return fit_space(settings.space, rows, labels, k=k, metric=settings.metric, temperature=None)
+
+
+def space_facts(settings: AuditSettings, fit: SpaceFit) -> SpaceFacts:
+    """The sentence: which space, and the held-out loss from raw rows to it."""
+    name = fit.space.name
+    how = f"rows are compared {MEANING[name]}"
+    if settings.space != "fit":
+        how += f" ({name}), as asked"
+    elif settings.metric == "cosine":
+        how = "rows are compared by direction alone, as --metric cosine asks"
+    elif not fit.losses:
+        how += ": too few labeled rows to choose another space"
+    elif name == "raw":
+        best = min(fit.losses, key=lambda other: fit.losses[other])
+        how += f" (raw, held-out NLL {fit.losses['raw']:.3f}): "
+        how += (
+            "no other space did better"
+            if best == "raw"
+            else f"no other space did better beyond noise (best: {best}, {fit.losses[best]:.3f})"
+        )
+    elif "raw" not in fit.losses:
+        how += f" ({name}, held-out NLL {fit.losses[name]:.3f}): raw rows are too large or small"
+    else:
+        how += (
+            f" ({name}): on held-out support rows the neighbors' NLL falls from "
+            f"{fit.losses['raw']:.3f} (raw) to {fit.losses[name]:.3f}"
+        )
+    return SpaceFacts(name, how, dict(fit.losses), cross_fitted=fit.crossed is not None)
 
 
 def search_facts(facts: Facts) -> SearchFacts:

@@ -152,6 +152,7 @@ class Sweep(Record):
     ece: tuple[Share | None, ...]
     nll: tuple[float | None, ...]
     chosen: int
+    how: str = ""  # on how many rows the temperature was fitted at each k
 
 
 @dataclass(frozen=True)

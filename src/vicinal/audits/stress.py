@@ -97,13 +97,8 @@ EXTENTS = {"small": Extent(FEW, 256, 0), "full": Extent(CORRUPTIONS, 1000, 64)}
 def costs(
     settings: AuditSettings, support: int | None, query: int | None, checkpoints: int = 0
 ) -> list[str]:
-    """One sentence each for the network's own view, the stress and the checkpoints.
-
-    Parameters
-    ----------
-    settings : what was asked for.
-    support, query : rows of the sets; None where they are not known before they are read.
-    checkpoints : how many of them.
+    """What is about to be spent beyond embedding the sets, in sentences: on the network's own view,
+    the stress and the checkpoints. Rows are None where they are not known before they are read.
 
     >>> costs(AuditSettings(stress="none", network_rows=0), 900, 300, 2)
     ['checkpoints: 2 of 500 rows each']

@@ -20,13 +20,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vicinal.audits.files import (
-    csv_text,
-    write_labels,
-    write_samples,
-    write_summary,
-    write_suspects,
-)
+from vicinal.audits.files import csv_text, files_of
 from vicinal.audits.pictures import media_of_images
 from vicinal.audits.record import Audit, Media
 from vicinal.checks import InputError
@@ -86,11 +80,8 @@ def write_run(
     """
     with replacing(folder) as new:
         write_atomically(new / AUDIT, audit.to_json() + "\n")
-        write_summary(audit, new / "summary.json")
-        write_samples(audit, new / "samples.csv")
-        write_suspects(audit, new / "suspects.csv")
-        if audit.labels is None or audit.labels.rows is not None:  # else every row is in the parts
-            write_labels(audit, new / "labels.csv")
+        for name, text in files_of(audit):
+            write_atomically(new / name, text)
         for name, rows in (tables or {}).items():
             write_atomically(new / name, csv_text(rows))
         if audit.media is not None:

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vicinal.audits.record import significant
+from vicinal.checks import plural as plural
 
 # Invisible characters that would reorder or hide the text around them, and controls HTML forbids.
 _CONTROLS = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ufffe\uffff\ud800-\udfff]")
@@ -118,14 +119,6 @@ def count(value: int | None) -> str:
     '50,000'
     """
     return "–" if value is None else f"{value:,}"
-
-
-def plural(n: int, one: str, many: str | None = None) -> str:
-    """
-    >>> plural(1, "row"), plural(2000, "row")
-    ('1 row', '2,000 rows')
-    """
-    return f"{n:,} {one if n == 1 else (many or one + 's')}"
 
 
 def signed(share: float | None, digits: int = 1) -> str:

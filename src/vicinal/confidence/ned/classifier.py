@@ -34,7 +34,7 @@ from vicinal.confidence.ned.effects import (
     label_effects,
     relabeled,
 )
-from vicinal.confidence.ned.fit import fit_recipe
+from vicinal.confidence.ned.fit import RecipeFit, fit_recipe
 from vicinal.confidence.ned.module import NEDHead
 from vicinal.confidence.ned.posterior import (
     NEDParameters,
@@ -119,9 +119,9 @@ class NEDClassifier(Kept, ClassifierMixin, Estimator):
             support = support_in_space(self, support.rows, support.labels, support.ids)
         return self._fit(self.recipe_, support, True)
 
-    def fit_on(self, held_out: Evidence) -> NEDClassifier:
-        """Fit on held-out rows whose neighbors were found before."""
-        return self._learn(self.recipe_, held_out)
+    def fit_on(self, held_out: Evidence, fit: RecipeFit | None = None) -> NEDClassifier:
+        """Fit on rows whose neighbors were found before; ``fit``: what was fitted to them then."""
+        return self._learn(self.recipe_, held_out, fit)
 
     def calibrate(self, X: Any, y: Any) -> NEDClassifier:
         """Fit on held-out rows instead (the paper's abstract); preferred where there are any.
@@ -341,19 +341,19 @@ class NEDClassifier(Kept, ClassifierMixin, Estimator):
             self._warn(sentence)
         return self._learn(recipe, None)
 
-    def _learn(self, recipe: Recipe, held_out: Evidence | None) -> NEDClassifier:
-        """Fit on held-out rows, or leave-one-out on the support itself."""
-        labels, evidence = self.support_.labels, held_out
+    def _learn(self, recipe: Recipe, evidence: Evidence | None, fit: Any = None) -> NEDClassifier:
+        """Fit on held-out rows, or leave-one-out on the support itself; or use a ``fit``."""
+        labels, own = self.support_.labels, evidence is None or evidence.leave_one_out
         if evidence is None and recipe.names:
             evidence = self.support_.own_evidence(self.k_)
-        fit = fit_recipe(recipe, evidence, len(labels.classes), self.n_features_in_)
+        fit = fit or fit_recipe(recipe, evidence, len(labels.classes), self.n_features_in_)
         for sentence in fit.warnings:
             self._warn(sentence)
         self._use(with_prior(fit.parameters, labels.counts(), self.prior))
         self.fitted_ = fit.kept
         self.stale_ = ("space_",) * ("space_" in self.stale_)  # fit() alone mends it
-        self.fitted_on_ = "leave-one-out" if held_out is None else "held-out"
-        if evidence is not None and evidence.leave_one_out and not labels.soft:
+        self.fitted_on_ = "leave-one-out" if own else "held-out"
+        if evidence is not None and own and not labels.soft:
             self._check_collapse(evidence)
         return self
 
