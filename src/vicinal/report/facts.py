@@ -12,7 +12,16 @@ from vicinal.audits.record import Audit
 from vicinal.audits.sections import Head, RiskCoverage
 from vicinal.report.figures.stress import name_of as stress_name  # noqa: F401  (for the template)
 from vicinal.report.figures.stress import stress_sentences as stress_sentences
-from vicinal.report.words import capital, count, level, name, percent, plural, threshold
+from vicinal.report.words import (
+    capital,
+    count,
+    level,
+    name,
+    percent,
+    plural,
+    sentence,
+    threshold,
+)
 
 AT_FLOOR = 1.3  # an ECE within this factor of its noise floor is not told apart from perfect
 NEIGHBOR_HEADS = ("ned", "knn", "1nn", "dudani", "gou", "dknn")
@@ -100,7 +109,8 @@ def kept_sentence(audit: Audit) -> str | None:
 def threshold_sentence(audit: Audit) -> str:
     curve = audit.risk_coverage
     if curve is None or curve.chosen is None:
-        return "No threshold was chosen: its promise is counted on rows with labels."
+        why = audit.not_checked.get("threshold", "its promise is counted on rows with labels")
+        return sentence(f"No threshold was chosen: {why}")
     pick = curve.chosen
     if pick.value is None:
         return (

@@ -11,7 +11,6 @@ import base64
 import functools
 import hashlib
 import html
-import re
 from collections.abc import Callable, Sequence
 from importlib import resources
 from pathlib import Path
@@ -225,14 +224,14 @@ def environment() -> jinja2.Environment:
         loader=jinja2.FunctionLoader(asset),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
-        # A number stays on one line with its sign of percent.
-        finalize=lambda v: re.sub(r"(?<=\d) %", "\u00a0%", v) if type(v) is str else v,
+        finalize=lambda v: words.unbroken(v) if type(v) is str else v,
         trim_blocks=True,
         lstrip_blocks=True,
     )
     forms: list[Callable[..., str]] = [
         *(words.clean, words.short, words.name, words.percent, words.points, words.level),
         *(words.decimal, words.count, words.plural, words.signed, words.sentence, words.capital),
+        words.flags,
     ]
     env.filters.update({form.__name__: form for form in forms})
     env.filters["at_floor"] = facts.at_floor

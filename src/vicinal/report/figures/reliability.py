@@ -9,7 +9,7 @@ import numpy as np
 
 from vicinal.audits.sections import Head, ReliabilityBin
 from vicinal.report.svg import Figure, Pair, Plot, ticks
-from vicinal.report.words import count, decimal, percent, points
+from vicinal.report.words import count, decimal, percent, points, signed
 
 CROWDED = 0.6  # of the rows in one bar
 TOUCHING = 26  # units of the sheet below which two labels of an axis touch
@@ -37,7 +37,7 @@ def reliability_figure(
     ece = f"ECE {percent(head.ece)}" if head.ece is not None else "ECE not shown: too few rows"
     floor = f" · noise floor {percent(head.noise_floor)}" if head.noise_floor is not None else ""
     gap = head.overconfidence
-    lean = "" if gap is None else f" · confidence − accuracy {points(gap):s} points"
+    lean = "" if gap is None else f" · confidence − accuracy {signed(gap)} points"
     return Figure(
         f"reliability-{head.name}",
         f"Reliability of {head.title}",
