@@ -14,7 +14,7 @@ from vicinal.audits.record import Audit
 from vicinal.audits.resampling import Delta
 from vicinal.files import write_atomically
 from vicinal.report.figures.points import on_steps
-from vicinal.report.page import asset, environment, integrity
+from vicinal.report.page import asset, environment, inlined, integrity
 from vicinal.report.svg import Plot, ticks
 from vicinal.report.words import clean, name, plural, signed
 
@@ -31,7 +31,7 @@ def render_compare(record: Comparison, audits: tuple[Audit, Audit] | None = None
     """
     style = asset("page.css")
     maps = None if audits is None else maps_data(record, *audits)
-    script = "" if maps is None else f"(() => {{\n'use strict';\n{asset('compare.js')}\n}})();"
+    script = "" if maps is None else inlined("base.js", "compare.js")
     runs = f"; script-src '{integrity(script)}'" if script else ""
     policy = f"default-src 'none'; style-src '{integrity(style)}'{runs}; img-src data:"
     measured = [d for d in record.deltas if d.delta is not None]
