@@ -223,7 +223,7 @@ def test_sections_without_content_are_not_shown_and_limits_says_so():
     assert [attrs["id"] for attrs in page.all("section") if "id" in attrs] == [
         *("cases", "trust", "limits")
     ]
-    assert said.count("Layers need the model: pass --model.") == 1
+    assert said.count("Layers need the model: pass --model .") == 1
     assert "Nothing to show: map, labels, credibility, classes, network, stress." in said
 
 

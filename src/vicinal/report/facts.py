@@ -212,15 +212,16 @@ def label_sentences(audit: Audit) -> list[str]:
 
 def effect_sentences(audit: Audit) -> list[str]:
     """What accepting suggestions would change; exact for the neighbor head and for it alone."""
+    titles = {head.name: head.title for head in audit.heads}
     lines = []
     for effect in audit.labels.effects if audit.labels else ():
-        changed = plural(effect.changed, "query prediction")
-        line = f"Accepting the top {count(effect.top)} changes {changed}"
-        if effect.fixed is not None and effect.broken is not None:
-            line += f" ({count(effect.fixed)} fixed, {count(effect.broken)} broken)"
+        which = "top suggestion" if effect.top == 1 else f"top {count(effect.top)} suggestions"
+        line = f"Accepting the {which} unseen changes {plural(effect.changed, 'prediction')}"
         if effect.accuracy_before is not None and effect.accuracy_after is not None:
+            whose = titles.get(effect.head, "the neighbor head")
             before, after = percent(effect.accuracy_before), percent(effect.accuracy_after)
-            line += f"; accuracy {before} → {after}"
+            line += f" ({count(effect.fixed)} fixed, {count(effect.broken)} broken): accuracy of "
+            line += f"{whose} {before} → {after}"
         lines.append(line + ".")
     return lines
 

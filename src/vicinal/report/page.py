@@ -48,7 +48,7 @@ def contents(audit: Audit) -> list[tuple[Any, Section]]:
     A line here is a template of that key in assets/sections.
     """
     layers = drawn(audit.layers, depth.layers, depth.layer_history)
-    credibility = drawn(audit.credibility, trust.credibility, trust.p_values)
+    ranks = drawn(audit.credibility, trust.credibility, trust.p_values)
     network = drawn(audit.network, structure.density, structure.denoising)
     stressed = drawn(audit.stress, stress.verdicts_under_stress)
     classes = class_charts(audit)
@@ -58,10 +58,7 @@ def contents(audit: Audit) -> list[tuple[Any, Section]]:
         (True, Section("cases", "Cases", "Look at cases")),
         (audit.labels, Section("labels", "Labels", "Labels to review")),
         (audit.heads, Section("trust", "Trust", "How far to trust it", trust_charts(audit))),
-        (
-            audit.credibility,
-            Section("credibility-section", "Credibility", "Credibility", credibility),
-        ),
+        (audit.credibility, Section("credibility-section", "Credibility", "Credibility", ranks)),
         (audit.unknowns, Section("unknowns", "Unknowns", "Unknown inputs")),
         (known, Section("classes", "Classes", "Classes and data", classes)),
         (audit.layers, Section("layers-section", "Layers", "Layers", layers)),
@@ -201,7 +198,7 @@ def inlined(*parts: str) -> str:
     return "(() => {\n'use strict';\n" + "\n".join(map(asset, parts)) + "\n})();"
 
 
-def policy(script: str, style: str, live: bool) -> str:
+def policy(script: str, style: str, live: bool = False) -> str:
     """What the page may do: run its own script, apply its own style, show inline images."""
     own = "'self' " if live else ""
     connect = "connect-src 'self'; " if live else ""

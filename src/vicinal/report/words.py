@@ -164,12 +164,7 @@ def lists(
     >>> lists(((0.12345, 0.2), (0.3,)), decimals(2))
     [[0.12, 0.2], [0.3]]
     """
-    values = np.array(list(itertools.chain.from_iterable(column)))
-    lengths = set(map(len, column))
-    if len(lengths) == 1:  # as nearly always: no list is made twice
-        table: list[list[float]] = form(values).reshape(len(column), *lengths).tolist()
-        return table
-    entries = iter(form(values).tolist())
+    entries = iter(form(np.array(list(itertools.chain.from_iterable(column)))).tolist())
     return [list(itertools.islice(entries, len(line))) for line in column]
 
 
