@@ -1,6 +1,7 @@
 """The charts of the stress and of the layers, and what they say in words."""
 
 import dataclasses
+import itertools
 import re
 
 import pytest
@@ -72,5 +73,5 @@ def test_the_history_has_a_line_a_layer_and_labels_that_do_not_overlap(audit):
     drawn = str(depth.layer_history(tuple(many)).svg)
     heights = [float(y) for y in re.findall(r'x="430" y="([\d.]+)"', drawn)]
     assert len(heights) == 12
-    assert min(b - a for a, b in zip(heights, heights[1:], strict=False)) >= 14
+    assert min(b - a for a, b in itertools.pairwise(heights)) >= 14
     assert max(heights) < 270 - 24

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from vicinal.audits.sections import Layer
 from vicinal.report.svg import Figure, Plot, ticks
-from vicinal.report.words import count, decimal, percent, points, short
+from vicinal.report.words import count, decimal, name, percent, points
 
 ROW = 26
 
@@ -24,11 +24,11 @@ def layers(record: tuple[Layer, ...]) -> Figure:
     errors = [share(layer.se, layer.chance) or 0.0 for layer in record]
     most = max(a + 2 * e for a, e in zip(shares, errors, strict=True)) * 1.12
     most = 1.05 if most > 0.5 else max(most, 0.01)  # chance itself is shown where it is near
-    edge = 16 + 7.8 * max(len(short(layer.name, 26)) for layer in record)
+    edge = 16 + 7.8 * max(len(name(layer.name, 26)) for layer in record)
     plot = Plot((0, most), (0, len(record)), 540, 50 + ROW * len(record), int(edge), 64, 8, 40)
     for at, (layer, value, error) in enumerate(zip(record, shares, errors, strict=True)):
         y = len(record) - at - 0.5
-        plot.text(edge - 8, plot.sy(y) + 4, short(layer.name, 26), "tick end")
+        plot.text(edge - 8, plot.sy(y) + 4, name(layer.name, 26), "tick end")
         plot.segment((plot.left, plot.sy(y)), (plot.width - plot.right, plot.sy(y)), "grid")
         plot.bar((0, value), (y - 0.28, y + 0.28), "soft", 0)
         if error:
@@ -79,7 +79,7 @@ def layer_history(record: tuple[Layer, ...]) -> Figure | None:
     for at, i in enumerate(sorted(range(len(paths)), key=lambda i: -paths[i][-1][1])):
         y = 30 + at * min(16, 200 / len(paths))
         plot.segment((plot.width - 134, y), (plot.width - 116, y), f"line n{i % 7}")
-        plot.text(plot.width - 110, y + 4, short(logged[i].name, 14), "tick")
+        plot.text(plot.width - 110, y + 4, name(logged[i].name, 14), "tick")
     return Figure(
         "layer-history",
         "Entanglement over training",
