@@ -41,6 +41,7 @@ function show() {
   for (const draw of boards) draw();
   const rows = [...marked].sort((i, j) => (data.became[j] > 0) - (data.became[i] > 0) || i - j);
   $('#linked-count').textContent = marked.size ? `${rows.length} rows chosen, ${rows.filter((i) => data.became[i]).length} of them with another answer.` : '';
+  $('#linked').parentNode.hidden = !marked.size;
   $('#linked').replaceChildren(...rows.slice(0, 200).map((i) => el('tr', {}, ...[data.id[i], ...data.said[i], WORDS[data.became[i]]].map((text) => el('td', {}, name(text))))));
 }
 root.dataset.ready = 'true';
