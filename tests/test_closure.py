@@ -22,7 +22,7 @@ REACH = {  # name, methods that are called -> files, lines
     "DkNN": (("vicinal.confidence", "DeepKNN", ("fit", "calibrate", "credibility")), 11, 1113),
     "k^C": (("vicinal.similarity", "GradientKernel", ("gram",)), 29, 3475),
     "ECE": (("vicinal.evaluation", "expected_calibration_error"), 3, 245),
-    "page": (("vicinal.report", "save_report"), 15, 1500),
+    "page": (("vicinal.report", "save_report"), 15, 1486),
     "audit": (("vicinal.audits", "audit"), 155, 19678),
 }
 

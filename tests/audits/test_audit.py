@@ -501,22 +501,6 @@ def test_without_labels_in_the_query_the_confidences_choose_the_target(sets):
     assert report.verdict_counts()["supported"] > 0
 
 
-def test_without_a_row_to_test_it_on_the_record_states_the_target_that_rows_go_by(sets):
-    settings = AuditSettings(k=15)
-    report = audit(support=sets[0], query=sets[1][0], settings=settings)
-    target = report.head.standards.target_accuracy
-    assert (
-        f"below a confidence of {target:g}, the target accuracy itself" in report.recommendation.why
-    )
-    assert "what the confidences foresee" in report.recommendation.why
-    named = audit(
-        support=sets[0], query=sets[1][0], target_accuracy=0.8, settings=settings
-    ).recommendation.why
-    assert "below a confidence of 0.8, the target accuracy itself." in named
-    labeled = audit(support=sets[0], query=sets[1], settings=settings)
-    assert "Rows are contested below" not in labeled.recommendation.why
-
-
 def test_the_sweep_says_on_how_many_rows_its_temperatures_were_fitted(sets, monkeypatch):
     settings = AuditSettings(k=15)
     every = audit(support=sets[0], query=sets[1], settings=settings).sweep

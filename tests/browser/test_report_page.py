@@ -832,6 +832,19 @@ def test_long_names_break_after_a_slash_and_keep_both_ends(visit, tmp_path):
     assert card.locator(".says bdi, .truth, .id").evaluate_all(f"all => all.every({cut})")
 
 
+def test_a_flag_is_never_broken_across_lines(visit, tmp_path):
+    audit, media = image_audit()
+    lines = [f"{'word ' * n}give --calib-with-labels and more words to wrap" for n in range(2, 9)]
+    save_report(dataclasses.replace(audit, warnings=lines), tmp_path / "flags.html", media)
+    page = visit(tmp_path / "flags.html", size=(390, 844)).page
+    page.evaluate(
+        "document.querySelectorAll('.warnings details').forEach((d) => { d.open = true; })"
+    )
+    flags = page.locator(".warnings .nowrap")
+    assert flags.count() == len(lines)
+    assert flags.evaluate_all("(all) => all.every((flag) => flag.getClientRects().length === 1)")
+
+
 def test_every_neighbor_of_a_case_has_a_picture_or_a_frame_in_its_place(visit, digits):
     """Only some pictures are kept for rows that nobody must look at; the others leave no gap."""
     page = visit(digits[2]).page

@@ -44,6 +44,7 @@ def test_a_lasso_on_one_map_lists_the_rows_of_both(visit, pair):
     said = page.inner_text("#linked-count")
     assert said == f"320 rows chosen, {record.changed} of them with another answer."
     assert page.locator("#linked tr").count() == 200
+    assert page.locator("table:has(#linked) th").last.inner_text() == "what became of it"
     assert seen.complaints == []
     assert seen.outside() == []
 

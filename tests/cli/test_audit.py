@@ -155,6 +155,9 @@ def test_rows_without_labels_are_judged_without_scores(vicinal, files, tmp_path)
     summary = json.loads((tmp_path / "u" / "summary.json").read_text())
     assert summary["heads"]["ned"]["accuracy"] is None
     assert sum(summary["verdicts"].values()) == 50
+    (level,) = re.findall(r"face value: below ([\d.]+) it is", " ".join(summary["not_checked"]))
+    for row in rows(tmp_path / "u" / "samples.csv"):
+        assert row["verdict"] != "supported" or float(row["confidence"]) >= float(level)
 
 
 def test_calibration_rows_set_the_threshold_of_a_query_without_labels(vicinal, files, tmp_path):

@@ -141,7 +141,7 @@ def test_main_facts_are_in_the_text_without_a_script(digits):
     for head in audit.heads:
         assert head.title in said
     for line in (*audit.warnings, *audit.not_checked.values()):
-        assert line in said
+        assert line.rstrip(".") in said
     assert "What this report cannot tell you" in said
     assert "320 of 320 cases have a card; all rows are in samples.csv." in said
     assert audit.data.support.fingerprint in said
@@ -223,7 +223,7 @@ def test_sections_without_content_are_not_shown_and_limits_says_so():
     assert [attrs["id"] for attrs in page.all("section") if "id" in attrs] == [
         *("cases", "trust", "limits")
     ]
-    assert said.count("Layers need the model: pass --model.") == 1
+    assert said.count("Layers need the model: pass --model .") == 1
     assert "Nothing to show: map, labels, credibility, classes, network, stress." in said
 
 
@@ -305,10 +305,11 @@ def test_a_query_without_labels_has_a_page_too():
         recommended="",
         cases=dataclasses.replace(audit.cases, label=(None,) * n),
         risk_coverage=None,
-        not_checked={"heads": "The query has no labels."},
+        not_checked={"heads": "The query has no labels.", "threshold": "below 0.9 it is contested"},
     )
     said = " ".join(Page(render(unlabeled, media)).texts)
     assert "The query has no labels" in said
+    assert said.index("No threshold was chosen: below 0.9 it is contested.") < said.index("Limits")
 
 
 def test_saving_writes_what_rendering_gives(tmp_path, digits):

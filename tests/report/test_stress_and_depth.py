@@ -1,6 +1,7 @@
 """The charts of the stress and of the layers, and what they say in words."""
 
 import dataclasses
+import itertools
 import re
 
 import pytest
@@ -68,5 +69,9 @@ def test_the_history_has_a_line_a_layer_and_labels_that_do_not_overlap(audit):
     chart = depth.layer_history(audit.layers)
     assert str(chart.svg).count("<polyline") == 3
     assert len(chart.rows) == 9
-    placed = [y for _, y in depth.apart([90.0] * 5, 100.0)]
-    assert placed == [44.0, 58.0, 72.0, 86.0, 100.0]
+    many = [dataclasses.replace(layer, name=f"l{i}") for i in range(4) for layer in audit.layers]
+    drawn = str(depth.layer_history(tuple(many)).svg)
+    heights = [float(y) for y in re.findall(r'x="430" y="([\d.]+)"', drawn)]
+    assert len(heights) == 12
+    assert min(b - a for a, b in itertools.pairwise(heights)) >= 14
+    assert max(heights) < 270 - 24

@@ -46,6 +46,7 @@ from vicinal.audits.searching import search_facts
 from vicinal.audits.sections import Data, Duplicates, Head, PriorShift, Provenance
 from vicinal.audits.settings import About, AuditSettings, Job, asked_settings
 from vicinal.checks import plural
+from vicinal.confidence.verdicts import contested_below
 from vicinal.neighbors.search.resumable import Progress
 
 
@@ -272,8 +273,8 @@ def prior_shift_of(facts: Facts) -> PriorShift | None:
     shift = data.prior_shift(sets.all_codes, codes, len(sets.classes), facts.settings.seed)
     if shift.distance > shift.by_chance:
         warn(
-            f"class shares of support and query differ (total variation {shift.distance:.2f}, by "
-            f"chance {shift.by_chance:.2f}): probabilities assume the support's. Try --prior "
+            f"class shares of support and query differ by {100 * shift.distance:.1f} % (by chance "
+            f"{100 * shift.by_chance:.1f} %): probabilities assume the support's. Try --prior "
             "uniform, or give a support like the query."
         )
     return shift
@@ -308,6 +309,12 @@ def not_checked(facts: Facts) -> dict[str, str]:
             missing["softmax"] = facts.model.without_softmax(len(facts.sets.names))
     if facts.sets.query.codes is None:
         missing["accuracy"] = "the query has no labels"
+        if facts.promised is None:
+            level = contested_below(math.inf, facts.promise.target)
+            missing["threshold"] = (
+                "no row with a label shows which confidence keeps an accuracy. Until --calib gives "
+                f"some, confidence is taken at face value: below {level:.3g} it is contested"
+            )
     if facts.sets.leave_one_out:
         missing["held-out rows"] = "one set was given; everything is leave-one-out on it"
     if facts.settings.map == "none":

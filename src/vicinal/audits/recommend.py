@@ -26,7 +26,6 @@ from vicinal.audits.sections import Recommendation
 from vicinal.confidence.blend import Blend
 from vicinal.confidence.made_from import MadeFrom
 from vicinal.confidence.ned_linear import NEDLinear
-from vicinal.confidence.verdicts import contested_below
 
 if TYPE_CHECKING:
     from vicinal.audits.facts import Facts
@@ -146,7 +145,7 @@ def _why(facts: Facts, choice: Choice) -> list[str]:
     if choice.gap is None or score is None or score.nll is None:
         how = f", chosen on rows it was fitted on: {facts.fitting.how}"
         rest = "" if choice.gap is None else how
-        return [f"No head could be scored on the query: {kept} is kept{rest}.", _untested(facts)]
+        return [f"No head could be scored on the query: {kept} is kept{rest}."]
     lowest, rows = f"{best} has the lowest NLL, {_number(score)}", f"{choice.left_out:,}"
     lines = [f"{lowest}."]
     if choice.head != choice.best:
@@ -163,17 +162,6 @@ def _why(facts: Facts, choice: Choice) -> list[str]:
             f"are those of {kept}, the best that can (NLL {facts.scored[choice.kept].nll:.3f})."
         )
     return lines
-
-
-def _untested(facts: Facts) -> str:
-    """By which confidence rows are called contested where no label could set a threshold."""
-    if facts.promised is not None:
-        return ""
-    target, reason = facts.promise
-    level = contested_below(facts.threshold, target)
-    itself = ", the target accuracy itself" if level == target else f" (target accuracy {target:g})"
-    why = f": {reason}" if reason else ""
-    return f"Rows are contested below a confidence of {level:.3g}{itself}{why}."
 
 
 def _number(score: Scored) -> str:

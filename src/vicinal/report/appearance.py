@@ -74,11 +74,9 @@ class Thumbnails:
 
     def image(self, key: tuple[str, int]) -> Image.Image | None:
         if key not in self.images:
-            item = self.media.get(*key)
-            image = None if item is None else as_image(item)
+            self.images[key] = image = as_image(self.media.get(*key))
             if image is not None:
                 image.thumbnail((LARGEST, LARGEST))
-            self.images[key] = image
         return self.images[key]
 
 

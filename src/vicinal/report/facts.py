@@ -12,7 +12,16 @@ from vicinal.audits.record import Audit
 from vicinal.audits.sections import Head, RiskCoverage
 from vicinal.report.figures.stress import name_of as stress_name  # noqa: F401  (for the template)
 from vicinal.report.figures.stress import stress_sentences as stress_sentences
-from vicinal.report.words import capital, count, level, name, percent, plural, threshold
+from vicinal.report.words import (
+    capital,
+    count,
+    level,
+    name,
+    percent,
+    plural,
+    sentence,
+    threshold,
+)
 
 AT_FLOOR = 1.3  # an ECE within this factor of its noise floor is not told apart from perfect
 NEIGHBOR_HEADS = ("ned", "knn", "1nn", "dudani", "gou", "dknn")
@@ -100,7 +109,8 @@ def kept_sentence(audit: Audit) -> str | None:
 def threshold_sentence(audit: Audit) -> str:
     curve = audit.risk_coverage
     if curve is None or curve.chosen is None:
-        return "No threshold was chosen: its promise is counted on rows with labels."
+        why = audit.not_checked.get("threshold", "its promise is counted on rows with labels")
+        return sentence(f"No threshold was chosen: {why}")
     pick = curve.chosen
     if pick.value is None:
         return (
@@ -202,15 +212,16 @@ def label_sentences(audit: Audit) -> list[str]:
 
 def effect_sentences(audit: Audit) -> list[str]:
     """What accepting suggestions would change; exact for the neighbor head and for it alone."""
+    titles = {head.name: head.title for head in audit.heads}
     lines = []
     for effect in audit.labels.effects if audit.labels else ():
-        changed = plural(effect.changed, "query prediction")
-        line = f"Accepting the top {count(effect.top)} changes {changed}"
-        if effect.fixed is not None and effect.broken is not None:
-            line += f" ({count(effect.fixed)} fixed, {count(effect.broken)} broken)"
+        which = "top suggestion" if effect.top == 1 else f"top {count(effect.top)} suggestions"
+        line = f"Accepting the {which} unseen changes {plural(effect.changed, 'prediction')}"
         if effect.accuracy_before is not None and effect.accuracy_after is not None:
+            whose = titles.get(effect.head, "the neighbor head")
             before, after = percent(effect.accuracy_before), percent(effect.accuracy_after)
-            line += f"; accuracy {before} → {after}"
+            line += f" ({count(effect.fixed)} fixed, {count(effect.broken)} broken): accuracy of "
+            line += f"{whose} {before} → {after}"
         lines.append(line + ".")
     return lines
 

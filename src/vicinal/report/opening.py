@@ -9,7 +9,7 @@ from collections import Counter
 from typing import NamedTuple
 
 from vicinal.audits.record import Audit
-from vicinal.report.facts import SAVED_HEAD, in_sample, reachable
+from vicinal.report.facts import SAVED_HEAD, effect_sentences, in_sample, reachable
 from vicinal.report.words import count, level, percent, plural, threshold
 
 SAFE = 0.9  # the least accuracy that is called so: the lowest target an audit proposes
@@ -129,17 +129,9 @@ def review_action(audit: Audit) -> Action | None:
         return None
     effect = "Relabeled rows vote for their new class; export the decisions and apply them."
     if audit.labels.effects:
-        last = audit.labels.effects[-1]
-        which = "top suggestion" if last.top == 1 else f"top {count(last.top)} suggestions"
-        effect = f"Accepting the {which} unseen changes {plural(last.changed, 'prediction')}"
-        if last.accuracy_before is not None and last.accuracy_after is not None:
-            titles = {head.name: head.title for head in audit.heads}
-            effect += (
-                f" ({count(last.fixed)} fixed, {count(last.broken)} broken): accuracy of "
-                f"{titles.get(last.head, 'the neighbor head')} {percent(last.accuracy_before)} → "
-                f"{percent(last.accuracy_after)}"
-            )
-        effect += "; look at each first." if (last.broken or 0) > (last.fixed or 0) else "."
+        last, effect = audit.labels.effects[-1], effect_sentences(audit)[-1]
+        if (last.broken or 0) > (last.fixed or 0):
+            effect = f"{effect[:-1]}; look at each first."
     command = f"{audit.provenance.command} --apply decisions.csv"
     command = command if command.startswith("vicinal audit") else ""
     title = f"Review {plural(audit.suspect_count or 0, 'label')}"

@@ -11,7 +11,6 @@ import base64
 import functools
 import hashlib
 import html
-import re
 from collections.abc import Callable, Sequence
 from importlib import resources
 from pathlib import Path
@@ -49,7 +48,7 @@ def contents(audit: Audit) -> list[tuple[Any, Section]]:
     A line here is a template of that key in assets/sections.
     """
     layers = drawn(audit.layers, depth.layers, depth.layer_history)
-    credibility = drawn(audit.credibility, trust.credibility, trust.p_values)
+    ranks = drawn(audit.credibility, trust.credibility, trust.p_values)
     network = drawn(audit.network, structure.density, structure.denoising)
     stressed = drawn(audit.stress, stress.verdicts_under_stress)
     classes = class_charts(audit)
@@ -59,10 +58,7 @@ def contents(audit: Audit) -> list[tuple[Any, Section]]:
         (True, Section("cases", "Cases", "Look at cases")),
         (audit.labels, Section("labels", "Labels", "Labels to review")),
         (audit.heads, Section("trust", "Trust", "How far to trust it", trust_charts(audit))),
-        (
-            audit.credibility,
-            Section("credibility-section", "Credibility", "Credibility", credibility),
-        ),
+        (audit.credibility, Section("credibility-section", "Credibility", "Credibility", ranks)),
         (audit.unknowns, Section("unknowns", "Unknowns", "Unknown inputs")),
         (known, Section("classes", "Classes", "Classes and data", classes)),
         (audit.layers, Section("layers-section", "Layers", "Layers", layers)),
@@ -185,7 +181,7 @@ def page(view: dict[str, Any], payload: Payload, token: str | None = None) -> st
     """The template with its own hashes in the policy. With ``token``, the live form."""
     live = token is not None
     style = asset("page.css") + ("" if live else payload.css)
-    script = "(() => {\n'use strict';\n" + "\n".join(map(asset, SCRIPTS)) + "\n})();"
+    script = inlined(*SCRIPTS)
     return environment().get_template("page.html").render(
         **view,
         payload=payload,
@@ -197,7 +193,12 @@ def page(view: dict[str, Any], payload: Payload, token: str | None = None) -> st
     )  # fmt: skip
 
 
-def policy(script: str, style: str, live: bool) -> str:
+def inlined(*parts: str) -> str:
+    """One script of these files, inside one function."""
+    return "(() => {\n'use strict';\n" + "\n".join(map(asset, parts)) + "\n})();"
+
+
+def policy(script: str, style: str, live: bool = False) -> str:
     """What the page may do: run its own script, apply its own style, show inline images."""
     own = "'self' " if live else ""
     connect = "connect-src 'self'; " if live else ""
@@ -225,14 +226,14 @@ def environment() -> jinja2.Environment:
         loader=jinja2.FunctionLoader(asset),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
-        # A number stays on one line with its sign of percent.
-        finalize=lambda v: re.sub(r"(?<=\d) %", "\u00a0%", v) if type(v) is str else v,
+        finalize=lambda v: words.unbroken(v) if type(v) is str else v,
         trim_blocks=True,
         lstrip_blocks=True,
     )
     forms: list[Callable[..., str]] = [
         *(words.clean, words.short, words.name, words.percent, words.points, words.level),
         *(words.decimal, words.count, words.plural, words.signed, words.sentence, words.capital),
+        words.flags,
     ]
     env.filters.update({form.__name__: form for form in forms})
     env.filters["at_floor"] = facts.at_floor

@@ -48,7 +48,6 @@ class Payload:
 
     json: str
     sheets: tuple[str, ...] = ()
-    tile: int = 0
     cases: int = 0
     suspects: int = 0
     thumbnails: int = 0
@@ -159,7 +158,7 @@ class Builder:
             "verdicts": list(audit.verdict_counts()),
             "head": audit.cases.head,
             "kind": self.media.kind if self.media else None,
-            "columns": [clean(c) for c in self.media.columns] if self.media else [],
+            "columns": [clean(c) for c in self.media.columns[:CELLS_SHOWN]] if self.media else [],
             "total": len(audit.cases.id),
             "cases": self.case_columns(rows, used),
             "support": self.support_columns(used),
@@ -170,8 +169,7 @@ class Builder:
         }
         sprites = self.add_media(data, rows, used.tolist(), entries)
         text = f'{as_json(data)[:-1]},"points":{self.points}}}'
-        shown = (len(rows), len(suspects), len(sprites.place))
-        return Payload(text, sprites.sheets, sprites.size, *shown)
+        return Payload(text, sprites.sheets, len(rows), len(suspects), len(sprites.place))
 
     def pictured(self, entry: Entry) -> set[int]:
         """Support rows whose thumbnails this card shows."""
@@ -242,7 +240,6 @@ class Builder:
                 "query": [form(media.get("query", row)) for row in rows],
                 "support": [form(media.get("support", row)) for row in used],
             }
-            data["columns"] = data["columns"][:CELLS_SHOWN]
             return Sprites((), 0, {})
         pictured = set[int]().union(*(self.pictured(entry) for entry in entries))
         keys = [("query", row) for row in rows]

@@ -52,9 +52,6 @@ class Plot:
         inner = self.height - self.top - self.bottom
         return round(self.height - self.bottom - inner * (value - low) / ((high - low) or 1), 2)
 
-    def add(self, markup: Markup) -> None:
-        self.marks.append(markup)
-
     def bottom_axis(
         self, ticks: Sequence[float], form: Callable[[float], str], label: str = ""
     ) -> None:
@@ -77,25 +74,29 @@ class Plot:
     def segment(self, start: Pair, end: Pair, kind: str) -> None:
         """A straight line in sheet units."""
         form = Markup('<line class="{}" x1="{}" y1="{}" x2="{}" y2="{}"/>')
-        self.add(form.format(kind, *start, *end))
+        self.marks.append(form.format(kind, *start, *end))
 
     def text(self, x: float, y: float, text: str, kind: str = "") -> None:
         if text:
-            self.add(Markup('<text class="{}" x="{}" y="{}">{}</text>').format(kind, x, y, text))
+            self.marks.append(
+                Markup('<text class="{}" x="{}" y="{}">{}</text>').format(kind, x, y, text)
+            )
 
     def slanted(self, x: float, y: float, text: str) -> None:
         """A tick label that climbs to the right, for names too long to stand side by side."""
         form = Markup('<text class="tick end" transform="translate({} {}) rotate(-55)">{}</text>')
-        self.add(form.format(x, y, text))
+        self.marks.append(form.format(x, y, text))
 
     def line(self, points: Sequence[Pair], kind: str) -> None:
         path = " ".join(f"{self.sx(a)},{self.sy(b)}" for a, b in points)
-        self.add(Markup('<polyline class="line {}" points="{}"/>').format(kind, path))
+        self.marks.append(Markup('<polyline class="line {}" points="{}"/>').format(kind, path))
 
     def band(self, xs: Sequence[float], low: Sequence[float], high: Sequence[float]) -> None:
         there = [f"{self.sx(a)},{self.sy(b)}" for a, b in zip(xs, high, strict=True)]
         back = [f"{self.sx(a)},{self.sy(b)}" for a, b in zip(xs, low, strict=True)]
-        self.add(Markup('<polygon class="band" points="{}"/>').format(" ".join(there + back[::-1])))
+        self.marks.append(
+            Markup('<polygon class="band" points="{}"/>').format(" ".join(there + back[::-1]))
+        )
 
     def bar(self, x: Pair, y: Pair, kind: str = "", gap: float = 1.0) -> None:
         left, right = self.sx(x[0]) + gap, self.sx(x[1]) - gap
@@ -107,14 +108,20 @@ class Plot:
         """A rectangle in sheet units."""
         numbers = [round(v, 2) for v in (*corner, *size)]
         form = Markup('<rect class="{}" x="{}" y="{}" width="{}" height="{}"/>')
-        self.add(form.format(kind, *numbers))
+        self.marks.append(form.format(kind, *numbers))
 
     def dot(self, x: float, y: float, kind: str = "", radius: float = 3.0) -> None:
         form = Markup('<circle class="dot {}" cx="{}" cy="{}" r="{}"/>')
-        self.add(form.format(kind, self.sx(x), self.sy(y), radius))
+        self.marks.append(form.format(kind, self.sx(x), self.sy(y), radius))
 
     def whisker(self, x: float, low: float, high: float, kind: str = "") -> None:
         self.segment((self.sx(x), self.sy(low)), (self.sx(x), self.sy(high)), f"whisker {kind}")
+
+    def reach(self, y: float, low: float, high: float) -> None:
+        """A whisker that lies, no farther than the plotting area."""
+        ends = (min(max(end, self.x[0]), self.x[1]) for end in (low, high))
+        left, right = map(self.sx, ends)
+        self.segment((left, self.sy(y)), (right, self.sy(y)), "whisker")
 
     def clickable(self, x: Pair, pick: str, description: str, y: Pair | None = None) -> None:
         """An invisible field over ``x`` (and ``y``) that filters the gallery when it is clicked."""
@@ -124,7 +131,7 @@ class Plot:
             'x="{}" y="{}" width="{}" height="{}"><title>{}</title></rect>'
         )
         box = (left, top, round(right - left, 2), round(base - top, 2))
-        self.add(field.format(pick, description, *box, description))
+        self.marks.append(field.format(pick, description, *box, description))
 
     def draw(self, description: str, kind: str = "") -> Markup:
         """The SVG, named ``description`` for those who do not see it."""

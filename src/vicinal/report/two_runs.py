@@ -14,7 +14,7 @@ from vicinal.audits.record import Audit
 from vicinal.audits.resampling import Delta
 from vicinal.files import write_atomically
 from vicinal.report.figures.points import on_steps
-from vicinal.report.page import asset, environment, integrity
+from vicinal.report.page import asset, environment, inlined, policy
 from vicinal.report.svg import Plot, ticks
 from vicinal.report.words import clean, name, plural, signed
 
@@ -31,9 +31,7 @@ def render_compare(record: Comparison, audits: tuple[Audit, Audit] | None = None
     """
     style = asset("page.css")
     maps = None if audits is None else maps_data(record, *audits)
-    script = "" if maps is None else f"(() => {{\n'use strict';\n{asset('compare.js')}\n}})();"
-    runs = f"; script-src '{integrity(script)}'" if script else ""
-    policy = f"default-src 'none'; style-src '{integrity(style)}'{runs}; img-src data:"
+    script = "" if maps is None else inlined("base.js", "compare.js")
     measured = [d for d in record.deltas if d.delta is not None]
     main = [delta for delta in measured if delta.head is None]
     return environment().get_template("two_runs.html").render(
@@ -44,7 +42,7 @@ def render_compare(record: Comparison, audits: tuple[Audit, Audit] | None = None
         style=style,
         script=script,
         maps=maps,
-        policy=f"{policy}; base-uri 'none'",
+        policy=policy(script, style),
         headline=headline(record),
         chart=share_chart(main),
         forest=forest(measured),
@@ -161,11 +159,9 @@ def intervals(
     for i, (delta, title) in enumerate(shown):
         y = len(shown) - i - 0.5
         kind = "main" if delta.finding == "no evidence" else delta.finding
-        low, high, value = (
-            max(-reach, min(reach, end or 0.0)) for end in (delta.low, delta.high, delta.delta)
-        )
+        value = max(-reach, min(reach, delta.delta or 0.0))
         plot.text(left - 8, plot.sy(y) + 4, name(title, 32), "tick end")
-        plot.segment((plot.sx(low), plot.sy(y)), (plot.sx(high), plot.sy(y)), "whisker")
+        plot.reach(y, delta.low or 0.0, delta.high or 0.0)
         plot.dot(value, y, kind, 4.5)
     plot.bottom_axis(ticks(-reach, reach, 6), lambda v: form(v).replace("-", "−"), axis)
     return plot.draw("Differences with intervals", "interval")

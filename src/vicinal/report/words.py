@@ -11,6 +11,7 @@ from functools import partial
 from typing import Any
 
 import numpy as np
+from markupsafe import Markup, escape
 from numpy.typing import NDArray
 
 from vicinal.audits.record import significant
@@ -18,6 +19,7 @@ from vicinal.checks import plural as plural
 
 # Invisible characters that would reorder or hide the text around them, and controls HTML forbids.
 _CONTROLS = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ufffe\uffff\ud800-\udfff]")
+_FLAG = re.compile(r"(?<![\w-])--[a-z][a-z-]*")
 _DIRECTION = re.compile("[\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 
 
@@ -55,6 +57,21 @@ def sentence(text: str) -> str:
     """
     text = capital(text.strip())
     return text and text + ("" if text[-1] in ".!?" else ".")
+
+
+def flags(text: str) -> Markup:
+    """A user's text as markup whose command-line flags stay on one line.
+
+    >>> flags("try --prior <x>")
+    Markup('try <span class="nowrap">--prior</span> &lt;x&gt;')
+    """
+    marked = _FLAG.sub(r'<span class="nowrap">\g<0></span>', str(escape(clean(text))))
+    return Markup(unbroken(marked))
+
+
+def unbroken(text: str) -> str:
+    """A number stays on one line with its sign of percent."""
+    return re.sub(r"(?<=\d) %", "\u00a0%", text)
 
 
 def capital(text: str) -> str:
@@ -122,7 +139,14 @@ def count(value: int | None) -> str:
 
 
 def signed(share: float | None, digits: int = 1) -> str:
-    return "–" if share is None else f"{100 * share:+.{digits}f}".replace("-", "−")
+    """
+    >>> signed(0.012), signed(-0.0001)
+    ('+1.2', '0.0')
+    """
+    if share is None:
+        return "–"
+    text = f"{100 * share:+.{digits}f}"
+    return text.replace("-", "−") if float(text) else text[1:]
 
 
 def lists(
@@ -133,12 +157,7 @@ def lists(
     >>> lists(((0.12345, 0.2), (0.3,)), decimals(2))
     [[0.12, 0.2], [0.3]]
     """
-    values = np.array(list(itertools.chain.from_iterable(column)))
-    lengths = set(map(len, column))
-    if len(lengths) == 1:  # as nearly always: no list is made twice
-        table: list[list[float]] = form(values).reshape(len(column), *lengths).tolist()
-        return table
-    entries = iter(form(values).tolist())
+    entries = iter(form(np.array(list(itertools.chain.from_iterable(column)))).tolist())
     return [list(itertools.islice(entries, len(line))) for line in column]
 
 

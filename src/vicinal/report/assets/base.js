@@ -57,6 +57,38 @@ function meter(share, other) {
   return el('span', { class: other ? 'meter other' : 'meter', 'aria-hidden': 'true' }, fill);
 }
 
+// A canvas as sharp as the screen, empty; its pen works in the units of the page.
+function penOf(canvas) {
+  const ratio = window.devicePixelRatio || 1;
+  canvas.width = canvas.clientWidth * ratio;
+  canvas.height = canvas.clientHeight * ratio;
+  const pen = canvas.getContext('2d');
+  pen.scale(ratio, ratio);
+  return pen;
+}
+// The colors of the theme by name, each asked for once; a color itself is one.
+function paletteOf() {
+  const style = getComputedStyle(root);
+  const known = new Map();
+  return (key) => {
+    if (key.startsWith('#')) return key;
+    if (!known.has(key)) known.set(key, style.getPropertyValue(`--${key}`).trim());
+    return known.get(key);
+  };
+}
+function trace(pen, path) {
+  pen.beginPath();
+  path.forEach(([x, y], i) => (i ? pen.lineTo(x, y) : pen.moveTo(x, y)));
+  pen.closePath();
+  pen.stroke();
+}
+const inside = (path, u, v) => path.reduce((within, [xi, yi], i) => {
+  const [xj, yj] = path[(i || path.length) - 1];
+  return (yi > v) !== (yj > v) && u < (xj - xi) * (v - yi) / (yj - yi) + xi ? !within : within;
+}, false);
+const most = (values) => values.reduce((a, b) => Math.max(a, b), 1);
+const pointIn = (node, event) => { const box = node.getBoundingClientRect(); return [event.clientX - box.left, event.clientY - box.top]; };
+
 const live = root.hasAttribute('data-live');
 const token = root.getAttribute('data-token') || '';
 const onServer = (path) => `${path}?token=${encodeURIComponent(token)}`;

@@ -24,6 +24,8 @@ function shape(pen, verdict, x, y, r) {
   if (verdict === 3) pen.stroke(); else pen.fill();
 }
 
+const ring = (pen, x, y) => { pen.beginPath(); pen.arc(x, y, 8, 0, 7); pen.stroke(); };
+
 function scatter(canvas, { x, y, verdict, labels, across, up, open, chosen, dim }) {
   const edge = (values) => values.reduce(([low, high], v) => [Math.min(low, v), Math.max(high, v)], [Infinity, -Infinity]);
   const [xl, xh] = edge(x);
@@ -36,7 +38,7 @@ function scatter(canvas, { x, y, verdict, labels, across, up, open, chosen, dim 
     const [w, h] = [canvas.clientWidth, canvas.clientHeight];
     pen.strokeStyle = color('hair');
     pen.fillStyle = color('quiet');
-    pen.font = `11px ${getComputedStyle(root).getPropertyValue('--sans')}`;
+    pen.font = `11px ${color('sans')}`;
     pen.textAlign = 'right';
     for (const v of steps(yl, yh)) { pen.beginPath(); pen.moveTo(left, py(v)); pen.lineTo(w - right, py(v)); pen.stroke(); pen.fillText(brief(v), left - 6, py(v) + 4); }
     pen.textAlign = 'center';
@@ -46,13 +48,8 @@ function scatter(canvas, { x, y, verdict, labels, across, up, open, chosen, dim 
     pen.fillText(up, 6, 14);
   }
   function draw() {
-    const ratio = window.devicePixelRatio || 1;
-    canvas.width = canvas.clientWidth * ratio;
-    canvas.height = canvas.clientHeight * ratio;
-    const pen = canvas.getContext('2d');
-    pen.scale(ratio, ratio);
-    const style = getComputedStyle(root);
-    const color = (key) => style.getPropertyValue(`--${key}`).trim();
+    const pen = penOf(canvas);
+    const color = paletteOf();
     axes(pen, color);
     x.forEach((v, i) => {
       pen.globalAlpha = dim(i) ? 0.12 : 0.8;
@@ -61,17 +58,17 @@ function scatter(canvas, { x, y, verdict, labels, across, up, open, chosen, dim 
     });
     pen.globalAlpha = 1;
     pen.fillStyle = color('quiet');
-    pen.font = '12px ' + style.getPropertyValue('--sans');
+    pen.font = `12px ${color('sans')}`;
     for (const [word, cx, cy, align] of labels ?? []) { const at = [word, cx ? canvas.clientWidth - right - 4 : left + 6, cy ? top + 14 : canvas.clientHeight - bottom - 8]; pen.textAlign = align; pen.strokeStyle = color('sheet'); pen.lineWidth = 4; pen.lineJoin = 'round'; pen.strokeText(...at); pen.fillText(...at); }
     const at = chosen();
-    if (at !== undefined && at >= 0) { pen.strokeStyle = color('ink'); pen.lineWidth = 2.5; pen.beginPath(); pen.arc(px(x[at]), py(y[at]), 8, 0, 7); pen.stroke(); }
+    if (at >= 0) { pen.strokeStyle = color('ink'); pen.lineWidth = 2.5; ring(pen, px(x[at]), py(y[at])); }
   }
   canvas.addEventListener('click', (event) => {
-    const box = canvas.getBoundingClientRect();
+    const [u, v] = pointIn(canvas, event);
     let best = -1;
     let reach = 14 ** 2;
-    x.forEach((v, i) => {
-      const far = (px(v) - event.clientX + box.left) ** 2 + (py(y[i]) - event.clientY + box.top) ** 2;
+    x.forEach((across, i) => {
+      const far = (px(across) - u) ** 2 + (py(y[i]) - v) ** 2;
       if (far < reach) { reach = far; best = i; }
     });
     if (best >= 0) open(best);

@@ -12,7 +12,7 @@ function colorings() {
     verdict: { title: 'verdict', of: (r) => VERDICTS[P.verdict[r]], legend: () => VERDICTS.map((v) => [v, v, `verdict=${v}`]) },
     predicted: { title: 'prediction', of: (r) => hue(P.predicted[r]), legend: () => classes(P.predicted) },
     label: { title: 'label', of: (r) => hue(P.label[r]), legend: () => [...classes(P.label), [QUIET, 'no label', null]] },
-    confidence: { title: 'confidence', of: (r) => RAMP[Math.min(5, Math.floor(P.confidence[r] / 10000 * 6))], legend: () => RAMP.map((color, i) => [color, `${decimal(i / 6)}–${decimal((i + 1) / 6)}`, `conf=${i / 6}~${(i + 1) / 6}`]) },
+    confidence: { title: 'confidence', of: (r) => RAMP[Math.min(5, Math.floor(sure(r) * 6))], legend: () => RAMP.map((color, i) => [color, `${decimal(i / 6)}–${decimal((i + 1) / 6)}`, `conf=${i / 6}~${(i + 1) / 6}`]) },
     right: { title: 'right or wrong', of: (r) => (isWrong(r) ? 'unfamiliar' : hasLabel(r) ? 'supported' : QUIET), legend: () => [['supported', 'right', null], ['unfamiliar', 'wrong', 'errors=1'], [QUIET, 'no label', null]] },
     suspect: { title: 'suspect labels', of: () => QUIET, behind: (s, row) => (suspectAt.has(row) ? 'contested' : QUIET), legend: () => [['contested', 'support label to review', 'section=labels'], [QUIET, 'other rows', null]] },
   };
@@ -29,12 +29,12 @@ const MOST_NAMES = 60;
 function classPlaces(form) {
   const cells = 14;
   const [x, y, of] = form.support_x.length ? [form.support_x, form.support_y, P.support.label] : [form.x, form.y, P.predicted];
-  const most = Math.max(1, ...[x, y].map((values) => values.reduce((a, b) => Math.max(a, b), 1)));
+  const longest = Math.max(most(x), most(y));
   const found = D.classes.map(() => new Map());
   const count = D.classes.map(() => 0);
   for (let s = 0; s < x.length; s += 1) {
     if (of[s] < 0) continue;
-    const key = Math.floor(x[s] / most * cells) * 99 + Math.floor(y[s] / most * cells);
+    const key = Math.floor(x[s] / longest * cells) * 99 + Math.floor(y[s] / longest * cells);
     const cell = found[of[s]].get(key) ?? [0, 0, 0];
     found[of[s]].set(key, [cell[0] + 1, cell[1] + x[s], cell[2] + y[s]]);
     count[of[s]] += 1;
@@ -65,15 +65,6 @@ function drawNames(pen, places, px, py, width, height, color) {
   return taken.length;
 }
 
-function paletteOf(style) {
-  const known = new Map();
-  return (key) => {
-    if (key.startsWith('#')) return key;
-    if (!known.has(key)) known.set(key, style.getPropertyValue(`--${key}`).trim());
-    return known.get(key);
-  };
-}
-
 // A color as the four bytes of a pixel, mixed with the ground it lies on.
 function pixelOf(color, ground, share) {
   const parts = (hex) => [1, 3, 5].map((at) => parseInt(hex.slice(at, at + 2), 16));
@@ -83,7 +74,7 @@ function pixelOf(color, ground, share) {
 }
 
 function drawLegend(by) {
-  const color = paletteOf(getComputedStyle(root));
+  const color = paletteOf();
   const entries = by.legend();
   const some = entries.length > 16 ? entries.slice(0, 15) : entries;
   const swatch = (key) => {
@@ -105,7 +96,7 @@ function rowTip(row) {
   return [
     i !== undefined && D.kind === 'images' ? thumb('query', i, 64) : null,
     el('div', {},
-      el('div', { class: 'says' }, mark(P.verdict[row]), name(D.classes[P.predicted[row]], 40), el('span', { class: 'quiet', text: decimal(P.confidence[row] / 10000) })),
+      el('div', { class: 'says' }, mark(P.verdict[row]), name(D.classes[P.predicted[row]], 40), el('span', { class: 'quiet', text: decimal(sure(row)) })),
       el('div', { class: wrong ? 'truth wrong' : 'truth' }, hasLabel(row) ? name(`${wrong ? '✗' : '✓'} label ${middle(labelName(row), 40)}`) : 'no label'),
       el('div', { class: 'id' }, name(rowName(idOf(row), row), 48)),
       i !== undefined && D.kind === 'texts' ? el('div', { class: 'snippet', text: clip(D.texts.query[i] ?? '', 120) }) : null),

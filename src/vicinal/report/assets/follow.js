@@ -5,9 +5,8 @@ let selected = []; // the rows that match every filter
 const overlay = (chart) => { $('g.chosen', chart)?.remove(); const group = svg('g', { class: 'chosen' }); chart.append(group); return group; };
 const frameOf = (chart) => {
   const [x0, x1, y0, y1, left, right, bottom, top] = chart.dataset.frame.split(' ').map(Number);
-  return { sx: (v) => left + (right - left) * (v - x0) / (x1 - x0), sy: (v) => bottom + (top - bottom) * (Math.max(v, y0) - y0) / (y1 - y0), left, right, y0 };
+  return { sx: (v) => left + (right - left) * (v - x0) / (x1 - x0), sy: (v) => bottom + (top - bottom) * (Math.max(v, y0) - y0) / (y1 - y0), back: (u) => x0 + (x1 - x0) * (u - left) / (right - left), left, right, bottom, y0 };
 };
-const sure = (r) => P.confidence[r] / 10000;
 const nines = (c) => -Math.log10(Math.max(1 - c, 1e-4)); // as figures/reliability.py has it
 
 // Wilson's interval of a share: drawn where a selection is too small for a share alone.

@@ -183,11 +183,6 @@ const EXPORTS = {
 function startLabels() {
   if (!$('#suspects')) return;
   decisions = remember(memory()) ?? {};
-  for (const [row, was] of Object.entries(decisions)) { // kept by an earlier page: the bare word
-    const s = D.suspects[suspectAt.get(+row)];
-    if (!s) delete decisions[row];
-    else if (typeof was === 'string') decisions[row] = { decision: was, label: was === 'relabel' ? s.suggested : s.given };
-  }
   $('#export-csv').onclick = () => download(...EXPORTS.csv());
   $('#export-as').onchange = (event) => { if (event.target.value) download(...EXPORTS[event.target.value]()); event.target.value = ''; };
   $('#undo').onclick = undo;

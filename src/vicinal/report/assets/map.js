@@ -20,8 +20,7 @@ function startMap() {
   const measure = () => {
     canvas.style.height = '';
     ({ clientWidth: width, clientHeight: height } = canvas);
-    const top = (a, b) => { let most = 1; for (const v of a) if (v > most) most = v; for (const v of b) if (v > most) most = v; return most; };
-    span = [top(form.x, form.support_x), top(form.y, form.support_y)];
+    span = ['x', 'y'].map((axis) => Math.max(most(form[axis]), most(form[`support_${axis}`])));
     const room = Math.max(320, (width - 28) * span[1] / span[0] + 28); // a flat map needs no tall sheet
     if (height > room + 1) { canvas.style.height = `${Math.round(room)}px`; height = canvas.clientHeight; }
     scale = Math.min((width - 28) / span[0], (height - 28) / span[1]);
@@ -33,7 +32,7 @@ function startMap() {
   const tint = { of: new Uint32Array(form.x.length), dim: new Uint8Array(form.x.length), behind: new Uint32Array(P.support.row.length) };
   let image = null;
   function prepare() {
-    const color = paletteOf(getComputedStyle(root));
+    const color = paletteOf();
     const by = forms[state.color] ?? forms.verdict;
     const known = new Map();
     const inked = (key, share = 1) => {
@@ -56,13 +55,13 @@ function startMap() {
     if (canvas.width !== w || canvas.height !== h || !image) { canvas.width = w; canvas.height = h; image = pen.createImageData(w, h); image.pixels = new Uint32Array(image.data.buffer); }
     const by = forms[state.color] ?? forms.verdict;
     const n = form.x.length;
-    const [kx, ky] = [scale * view.zoom * ratio, scale * view.zoom * ratio];
-    const [ox, oy] = [(width / 2 + view.x) * ratio - span[0] / 2 * kx, (height / 2 + view.y) * ratio + span[1] / 2 * ky];
+    const k = scale * view.zoom * ratio;
+    const [ox, oy] = [(width / 2 + view.x) * ratio - span[0] / 2 * k, (height / 2 + view.y) * ratio + span[1] / 2 * k];
     const { pixels } = image;
     pixels.fill(0);
     const put = (vx, vy, side, ink) => {
-      const x = Math.round(vx * kx + ox - side / 2);
-      const y = Math.round(oy - vy * ky - side / 2);
+      const x = Math.round(vx * k + ox - side / 2);
+      const y = Math.round(oy - vy * k - side / 2);
       if (x < 0 || y < 0 || x + side > w || y + side > h) return false;
       for (let row = y; row < y + side; row += 1) { const at = row * w + x; for (let c = at; c < at + side; c += 1) pixels[c] = ink; }
       return true;
@@ -77,7 +76,7 @@ function startMap() {
     if (shapes && sight.length <= 2500) for (const r of sight) put(form.x[r], form.y[r], size, 0);
     pen.putImageData(image, 0, 0);
     pen.setTransform(ratio, 0, 0, ratio, 0, 0);
-    const color = paletteOf(getComputedStyle(root));
+    const color = paletteOf();
     if (shapes && sight.length <= 2500) {
       pen.globalAlpha = 0.85;
       for (const r of sight) { pen.fillStyle = pen.strokeStyle = color(by.of(r)); shape(pen, P.verdict[r], px(form.x[r]), py(form.y[r]), 3); }
@@ -87,11 +86,10 @@ function startMap() {
     canvas.dataset.names = state.names === '0' ? 0 : drawNames(pen, names, px, py, width, height, color);
     pen.strokeStyle = color('ink');
     pen.lineWidth = 2.2;
-    const open = state.case === '' ? -1 : +state.case;
-    if (open >= 0 && open < n) { pen.beginPath(); pen.arc(px(form.x[open]), py(form.y[open]), 8, 0, 7); pen.stroke(); }
     const s = state.suspect === '' ? -1 : P.support.row.indexOf(+state.suspect);
-    if (s >= 0) { pen.beginPath(); pen.arc(px(form.support_x[s]), py(form.support_y[s]), 8, 0, 7); pen.stroke(); }
-    if (lasso) { pen.setLineDash([5, 4]); pen.beginPath(); lasso.forEach(([x, y], i) => (i ? pen.lineTo(x, y) : pen.moveTo(x, y))); pen.closePath(); pen.stroke(); pen.setLineDash([]); }
+    if (state.case !== '' && +state.case < n) ring(pen, px(form.x[+state.case]), py(form.y[+state.case]));
+    if (s >= 0) ring(pen, px(form.support_x[s]), py(form.support_y[s]));
+    if (lasso) { pen.setLineDash([5, 4]); trace(pen, lasso); pen.setLineDash([]); }
     canvas.dataset.drawn = String(+(canvas.dataset.drawn ?? 0) + 1);
   }
   const redraw = () => { waiting ||= requestAnimationFrame(draw); };
@@ -107,9 +105,7 @@ function startMap() {
     glide();
   }
   function keepInside() {
-    const reach = [span[0], span[1]].map((v) => v * scale * view.zoom / 2);
-    view.x = Math.max(-reach[0], Math.min(reach[0], view.x));
-    view.y = Math.max(-reach[1], Math.min(reach[1], view.y));
+    ['x', 'y'].forEach((axis, i) => { const reach = span[i] * scale * view.zoom / 2; view[axis] = Math.max(-reach, Math.min(reach, view[axis])); });
   }
 
   function nearest(x, y, reach = 12) {
@@ -141,7 +137,7 @@ function startMap() {
   // One pointer pans or draws the lasso, two pinch.
   const pointers = new Map();
   let from = null;
-  const at = (event) => { const box = canvas.getBoundingClientRect(); return [event.clientX - box.left, event.clientY - box.top]; };
+  const at = (event) => pointIn(canvas, event);
   canvas.addEventListener('pointerdown', (event) => {
     if (event.button) return;
     canvas.setPointerCapture(event.pointerId);
@@ -192,17 +188,9 @@ function startMap() {
   }, { passive: false });
 
   function select(path) {
-    const inside = (x, y) => {
-      let within = false;
-      for (let i = 0, j = path.length - 1; i < path.length; j = i, i += 1) {
-        const [xi, yi] = path[i]; const [xj, yj] = path[j];
-        if ((yi > y) !== (yj > y) && x < (xj - xi) * (y - yi) / (yj - yi) + xi) within = !within;
-      }
-      return within;
-    };
     const rows = [];
-    for (let r = 0; r < form.x.length; r += 1) if (inside(px(form.x[r]), py(form.y[r]))) rows.push(r);
-    const behind = P.support.row.filter((_, s) => inside(px(form.support_x[s]), py(form.support_y[s])));
+    for (let r = 0; r < form.x.length; r += 1) if (inside(path, px(form.x[r]), py(form.y[r]))) rows.push(r);
+    const behind = P.support.row.filter((_, s) => inside(path, px(form.support_x[s]), py(form.support_y[s])));
     chooseRows(rows, behind);
   }
 

@@ -18,7 +18,7 @@ function drawCounts() {
   const rows = rowsWith('supported');
   const labeled = rows.filter(hasLabel);
   const wrong = labeled.filter(isWrong).length;
-  const now = targetOf(state.target) ?? D.curve?.targets?.find((t) => t.target === D.curve.target);
+  const now = targetNow();
   const safe = now && now.value !== null && now.target >= 0.9;
   if (now) $('.t-accept .title').textContent = safe ? 'Safe to accept' : `Supported, ${level(now.target)} ${now.value === null ? 'not promised' : 'at least'}`;
   $('[data-tile=accept]').textContent = whole(rows.length);
@@ -51,10 +51,10 @@ function drawMoved(now) {
   const say = (part, title, effect) => { if (part) { $('h3', part).replaceChildren(name(title)); $('.effect', part).replaceChildren(name(effect)); } };
   say(parts.people, `Send ${whole(away.length)} ${away.length === 1 ? 'row' : 'rows'}${$('[data-sampled]') ? ' in the sample' : ''} to people`, `They are ${percent(away.length / Math.max(P.verdict.length, 1), 0)} of the inputs${all ? ` and hold ${whole(mine)} of the ${whole(all)} ${all === 1 ? 'error' : 'errors'} (${percent(mine / all, 0)})` : ''}.`);
   if (now.value === null) { say(parts.ship, 'Choose another target', outOfReach(now)); if (parts.ship && $('.command', parts.ship)) $('.command', parts.ship).hidden = true; return; }
-  const sure = P.verdict.map((_, r) => r).filter((r) => P.confidence[r] / 10000 >= now.value - 5e-5);
-  const kept = sure.filter((r) => VERDICTS[P.verdict[r]] === 'supported').length;
+  const accepted = P.verdict.map((_, r) => r).filter((r) => sure(r) >= now.value - 5e-5);
+  const kept = accepted.filter((r) => VERDICTS[P.verdict[r]] === 'supported').length;
   say(parts.ship, `Ship with confidence ≥ ${threshold(now.value)}${now.target >= 0.9 ? '' : `, if ${level(now.target)} will do`}`,
-    `Accepts ${percent(now.coverage)} of inputs like these at an accuracy of at least ${level(now.target)}. Of ${whole(sure.length)} rows as sure, ${whole(kept)} are supported. The saved head keeps ${level(D.curve.target)}: run again with --target-accuracy ${now.target}.`);
+    `Accepts ${percent(now.coverage)} of inputs like these at an accuracy of at least ${level(now.target)}. Of ${whole(accepted.length)} rows as sure, ${whole(kept)} are supported. The saved head keeps ${level(D.curve.target)}: run again with --target-accuracy ${now.target}.`);
   if (parts.ship && $('.command', parts.ship)) $('.command', parts.ship).hidden = true;
 }
 
@@ -66,7 +66,7 @@ function outOfReach(now) {
 
 function rowsFile(filename, rows) {
   const columns = ['id', 'row', 'predicted', 'confidence', 'verdict', 'label'];
-  const lines = rows.map((r) => [cell(idOf(r)), r, cell(D.classes[P.predicted[r]]), P.confidence[r] / 10000, VERDICTS[P.verdict[r]], cell(labelName(r) ?? '')]);
+  const lines = rows.map((r) => [cell(idOf(r)), r, cell(D.classes[P.predicted[r]]), sure(r), VERDICTS[P.verdict[r]], cell(labelName(r) ?? '')]);
   download(filename, 'text/csv', [columns, ...lines].map((line) => line.join(',')).join('\n') + '\n');
 }
 

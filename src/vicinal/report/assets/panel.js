@@ -127,7 +127,7 @@ function rowPanel(r) {
     el('p', { class: 'kind' }, el('span', { text: `Query row ${whole(r)}` }), closeButton()),
     el('h2', {}, name(rowName(idOf(r), r), 300)),
     el('p', { class: 'verdict-line' }, mark(P.verdict[r]), VERDICTS[P.verdict[r]]),
-    pairs([['predicted', name(D.classes[P.predicted[r]], 120)], ['label', hasLabel(r) ? name(labelName(r), 120) : 'no label', wrong ? 'wrong' : null], ['confidence', decimal(P.confidence[r] / 10000)]]),
+    pairs([['predicted', name(D.classes[P.predicted[r]], 120)], ['label', hasLabel(r) ? name(labelName(r), 120) : 'no label', wrong ? 'wrong' : null], ['confidence', decimal(sure(r))]]),
     el('p', { class: 'absent', text: 'This row has no card in this file; its neighbors are in samples.csv.' }),
   ];
 }

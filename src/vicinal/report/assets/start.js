@@ -79,7 +79,7 @@ async function start() {
   suspectAt = new Map(D.suspects.map((s, n) => [s.row, n]));
   P.judged = P.verdict;
   const column = (of) => D.cases.row.map(of);
-  Object.assign(D.cases, { id: column(idOf), predicted: column((r) => P.predicted[r]), label: column((r) => (P.label[r] < 0 ? null : P.label[r])), confidence: column((r) => P.confidence[r] / 10000) });
+  Object.assign(D.cases, { id: column(idOf), predicted: column((r) => P.predicted[r]), label: column((r) => (P.label[r] < 0 ? null : P.label[r])), confidence: column((r) => sure(r)) });
   readHash();
   applyTarget();
   watchers.push((change) => { if ('target' in change) { applyTarget(); drawCounts(); drawWorst(); } });

@@ -13,6 +13,7 @@ let suspectAt = new Map(); // support row -> position among the suspects
 const chosen = { query: new Set(), support: new Set() }; // rows inside the lasso, named by state.rows
 
 // A label is a class, -1 where there is none, -2 where it is a class that the support lacks.
+const sure = (r) => P.confidence[r] / 10000;
 const hasLabel = (r) => P.label[r] !== -1;
 const isWrong = (r) => hasLabel(r) && P.label[r] !== P.predicted[r];
 const labelName = (r) => (P.label[r] >= 0 ? D.classes[P.label[r]] : P.label[r] === -2 ? P.others[r] ?? 'a class the support lacks' : null);
@@ -67,7 +68,7 @@ function rowMatches(r) {
   if (state.class !== '' && P.label[r] !== +state.class && P.predicted[r] !== +state.class) return false;
   if (state.errors && !isWrong(r)) return false;
   if (state.rows && !chosen.query.has(r)) return false;
-  if (state.conf && !within(P.confidence[r] / 10000, span(state.conf))) return false;
+  if (state.conf && !within(sure(r), span(state.conf))) return false;
   if (state.q && !says(state.q, idOf(r), D.classes[P.predicted[r]], labelName(r), D.texts?.query[caseAt.get(r)])) return false;
   if (!state.cred && !state.near && !state.crowd && !state.pair) return true;
   const i = caseAt.get(r); // what follows is known of rows with a card

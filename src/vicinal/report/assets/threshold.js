@@ -5,9 +5,7 @@ function startThreshold() {
   const curve = D.curve;
   if (!slider || !curve || !curve.threshold.length) return;
   const chart = $('#risk-coverage svg');
-  const [x0, x1, y0, y1, left, right, bottom, top] = chart.dataset.frame.split(' ').map(Number);
-  const sx = (v) => left + (right - left) * (v - x0) / (x1 - x0);
-  const sy = (v) => bottom + (top - bottom) * (Math.max(v, y0) - y0) / (y1 - y0);
+  const { sx, sy, back, left, right, bottom } = frameOf(chart);
   slider.max = curve.threshold.length - 1;
   const nearest = (values, value) => values.reduce((best, v, i) => (Math.abs(v - value) < Math.abs(values[best] - value) ? i : best), 0);
   const home = curve.chosen === null ? curve.threshold.length - 1 : nearest(curve.threshold, curve.chosen);
@@ -31,9 +29,8 @@ function startThreshold() {
   $('#show-accepted').onclick = () => { update({ conf: `${curve.threshold[+slider.value] - 1e-4}~1` }); goTo('cases'); };
   $('#show-rejected').onclick = () => { update({ conf: `0~${curve.threshold[+slider.value] - 1e-4}` }); goTo('cases'); };
   const drag = (event) => {
-    const box = chart.getBoundingClientRect();
-    const x = (event.clientX - box.left) / box.width * chart.viewBox.baseVal.width;
-    slider.value = nearest(curve.coverage, x0 + (x1 - x0) * (x - left) / (right - left));
+    const x = pointIn(chart, event)[0] / chart.getBoundingClientRect().width * chart.viewBox.baseVal.width;
+    slider.value = nearest(curve.coverage, back(x));
     show(+slider.value);
   };
   chart.addEventListener('pointerdown', (event) => { chart.setPointerCapture(event.pointerId); drag(event); });
@@ -46,12 +43,13 @@ function startThreshold() {
     const line = $('.line.target', chart); // the target that the verdicts follow
     const name = $('text.halo', chart);
     if (!line || !name) return;
-    const y = sy((picked ?? { target: curve.target }).target);
+    const target = picked?.target ?? curve.target;
+    const y = sy(target);
     line.setAttribute('points', `${left},${y} ${right},${y}`);
     const roomy = curve.coverage[at] > 0.4;
     name.setAttribute('x', roomy ? sx(curve.coverage[at]) - 6 : right);
     name.setAttribute('y', y + (roomy && y + 16 < bottom ? 14 : -5));
-    name.textContent = `target ${level((picked ?? { target: curve.target }).target)}`;
+    name.textContent = `target ${level(target)}`;
   };
   watchers.push((change) => { if ('target' in change) follow(); else if (FILTERS.some((key) => key in change)) show(+slider.value); });
   startTargets();
@@ -62,7 +60,7 @@ function startThreshold() {
 function turnedAway(i) {
   if (P.verdict === P.judged) return D.curve.rejected[i];
   const found = VERDICTS.map(() => 0);
-  P.verdict.forEach((v, r) => { if (P.confidence[r] / 10000 < D.curve.threshold[i] - 5e-5) found[v] += 1; });
+  P.verdict.forEach((v, r) => { if (sure(r) < D.curve.threshold[i] - 5e-5) found[v] += 1; });
   return found;
 }
 
@@ -71,9 +69,9 @@ function stillAway(rejected, least) {
   const left = VERDICTS.map((verdict, v) => [P.verdict.filter((of) => of === v).length - rejected[v], verdict]);
   const contested = VERDICTS.indexOf('contested');
   // Rows that only the target's level makes contested are accepted with a threshold below it.
-  const level = (targetOf(state.target) ?? D.curve.targets?.find((t) => t.target === D.curve.target))?.level ?? 1;
+  const level = targetNow()?.level ?? 1;
   const doubted = new Set(P.doubted);
-  const loose = least >= level ? 0 : P.verdict.filter((v, r) => v === contested && !doubted.has(r) && P.confidence[r] / 10000 >= least - 5e-5).length;
+  const loose = least >= level ? 0 : P.verdict.filter((v, r) => v === contested && !doubted.has(r) && sure(r) >= least - 5e-5).length;
   const split = left[contested][0] - loose;
   const parts = left.filter(([n, verdict]) => n && (verdict === 'unfamiliar' || verdict === 'isolated')).map(([n, verdict]) => `${whole(n)} ${verdict}`);
   if (split > 0) parts.splice(1, 0, `${whole(split)} contested`);
@@ -83,22 +81,22 @@ function stillAway(rejected, least) {
 // What the threshold accepts of the rows that are selected; a confidence is known to four digits.
 function atThreshold(least) {
   if (!filtered()) return [];
-  const accepted = selected.filter((r) => P.confidence[r] / 10000 >= least - 5e-5);
+  const accepted = selected.filter((r) => sure(r) >= least - 5e-5);
   const wrong = accepted.filter(isWrong).length;
   return [el('span', { class: 'of-selected', text: `of ${whole(selected.length)} selected rows ${whole(accepted.length)} accepted, ${whole(wrong)} wrong` })];
 }
 
 const targetOf = (text) => (text === '' ? null : (D.curve?.targets ?? []).find((t) => String(t.target) === text) ?? null);
+const targetNow = () => targetOf(state.target) ?? D.curve?.targets?.find((t) => t.target === D.curve.target);
 
 // Another target moves the level below which a row is contested, here and nowhere else.
 function applyTarget() {
   const picked = targetOf(state.target);
-  const home = D.curve?.targets?.find((t) => t.target === D.curve.target);
-  const least = picked?.level ?? home?.level;
+  const least = targetNow()?.level;
   const [supported, contested] = [VERDICTS.indexOf('supported'), VERDICTS.indexOf('contested')];
   const doubted = new Set(P.doubted);
   const odd = new Set(picked?.odd ?? []); // rows whose printed confidence is on the other side
-  P.verdict = !picked || picked === home ? P.judged : P.judged.map((v, r) => (v !== supported && v !== contested ? v : (P.confidence[r] / 10000 < least) !== odd.has(r) || doubted.has(r) ? contested : supported));
+  P.verdict = !picked || picked.target === D.curve.target ? P.judged : P.judged.map((v, r) => (v !== supported && v !== contested ? v : (sure(r) < least) !== odd.has(r) || doubted.has(r) ? contested : supported));
   D.cases.verdict = D.cases.row.map((r) => P.verdict[r]);
 }
 
@@ -108,7 +106,7 @@ function startTargets() {
   if (!box || !targets.length) return;
   const said = (t) => (t.value === null ? 'not reachable' : `${percent(t.coverage, 0)} accepted`);
   function draw() {
-    const now = targetOf(state.target) ?? targets.find((t) => t.target === D.curve.target);
+    const now = targetNow();
     $('#target-buttons').replaceChildren(...targets.map((t) => el('button', { type: 'button', 'data-target': t.target, 'aria-pressed': String(t === now), title: said(t), onclick: () => update({ target: t.target === D.curve.target ? '' : String(t.target) }) },
       el('b', { text: level(t.target) }), el('span', { class: 'quiet', text: said(t) }))));
     $('#target-note').textContent = now?.value === null ? outOfReach(now)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from vicinal.audits.sections import Layer
 from vicinal.report.svg import Figure, Plot, ticks
-from vicinal.report.words import count, decimal, percent, points, short
+from vicinal.report.words import count, decimal, name, percent, points
 
 ROW = 26
 
@@ -24,16 +24,15 @@ def layers(record: tuple[Layer, ...]) -> Figure:
     errors = [share(layer.se, layer.chance) or 0.0 for layer in record]
     most = max(a + 2 * e for a, e in zip(shares, errors, strict=True)) * 1.12
     most = 1.05 if most > 0.5 else max(most, 0.01)  # chance itself is shown where it is near
-    edge = 16 + 7.8 * max(len(short(layer.name, 26)) for layer in record)
+    edge = 16 + 7.8 * max(len(name(layer.name, 26)) for layer in record)
     plot = Plot((0, most), (0, len(record)), 540, 50 + ROW * len(record), int(edge), 64, 8, 40)
     for at, (layer, value, error) in enumerate(zip(record, shares, errors, strict=True)):
         y = len(record) - at - 0.5
-        plot.text(edge - 8, plot.sy(y) + 4, short(layer.name, 26), "tick end")
+        plot.text(edge - 8, plot.sy(y) + 4, name(layer.name, 26), "tick end")
         plot.segment((plot.left, plot.sy(y)), (plot.width - plot.right, plot.sy(y)), "grid")
         plot.bar((0, value), (y - 0.28, y + 0.28), "soft", 0)
-        ends = plot.sx(max(value - 2 * error, 0.0)), plot.sx(value + 2 * error)
         if error:
-            plot.segment((ends[0], plot.sy(y)), (ends[1], plot.sy(y)), "whisker")
+            plot.reach(y, value - 2 * error, value + 2 * error)
         plot.dot(value, y, "main")
         plot.text(plot.width - plot.right + 8, plot.sy(y) + 4, percent(value), "tick")
     if most > 1:
@@ -76,10 +75,11 @@ def layer_history(record: tuple[Layer, ...]) -> Figure | None:
     plot.bottom_axis(steps, lambda v: f"{v:g}", "checkpoint")
     for i, path in enumerate(paths):
         plot.line(path, f"n{i % 7}")
-    ends = [plot.sy(path[-1][1]) for path in paths]
-    for i, y in apart(ends, plot.height - plot.bottom):
+    # Names in the order in which the lines end, each beside a piece of its line.
+    for at, i in enumerate(sorted(range(len(paths)), key=lambda i: -paths[i][-1][1])):
+        y = 30 + at * min(16, 200 / len(paths))
         plot.segment((plot.width - 134, y), (plot.width - 116, y), f"line n{i % 7}")
-        plot.text(plot.width - 110, y + 4, short(logged[i].name, 14), "tick")
+        plot.text(plot.width - 110, y + 4, name(logged[i].name, 14), "tick")
     return Figure(
         "layer-history",
         "Entanglement over training",
@@ -96,19 +96,3 @@ def layer_history(record: tuple[Layer, ...]) -> Figure | None:
             for s, v, e in zip(layer.steps, layer.history, layer.history_se, strict=True)
         ],
     )
-
-
-def apart(heights: list[float], floor: float, gap: float = 14) -> list[tuple[int, float]]:
-    """Places and heights of labels, moved where two would lie on one another or below the floor.
-
-    >>> apart([50.0, 52.0, 10.0], 60.0)
-    [(2, 10.0), (0, 46.0), (1, 60.0)]
-    """
-    placed: list[tuple[int, float]] = []
-    for place in sorted(range(len(heights)), key=heights.__getitem__):
-        y = heights[place]
-        placed.append((place, max(y, placed[-1][1] + gap) if placed else y))
-    for at in range(len(placed) - 1, -1, -1):
-        below = floor if at == len(placed) - 1 else placed[at + 1][1] - gap
-        placed[at] = (placed[at][0], min(placed[at][1], below))
-    return placed

@@ -22,6 +22,7 @@ MAJORITY, LOW_CREDIBILITY = 2 / 3, 0.05  # as vicinal.confidence.verdicts has th
 def points_data(audit: Audit) -> dict[str, Any]:
     cases = audit.cases
     code = {verdict: i for i, verdict in enumerate(audit.verdict_counts())}
+    maps = (audit.map, audit.map.linear) if audit.map and audit.map.x else ()
     plain = all(name == str(row) for row, name in enumerate(cases.id))
     return {
         "id": None if plain else [clean(name) for name in cases.id],
@@ -31,7 +32,7 @@ def points_data(audit: Audit) -> dict[str, Any]:
         "others": {row: clean(name) for row, name in enumerate(cases.others or ()) if name},
         "confidence": np.rint(10000 * np.array(cases.confidence)).astype(int).tolist(),
         "doubted": doubted(audit),
-        "maps": maps_data(audit),
+        "maps": [on_steps(form) for form in maps if form is not None],
         "support": support_data(audit),
     }
 
@@ -54,14 +55,6 @@ def doubted(audit: Audit) -> list[int]:
         if (verdict == "contested" and (sure >= level or sure < MAJORITY))
         or (cases.credibility[row] or 1.0) <= LOW_CREDIBILITY
     ]
-
-
-def maps_data(audit: Audit) -> list[dict[str, Any]]:
-    """The neighbor map and its linear shadow, or whichever there is."""
-    chart = audit.map
-    if chart is None or not chart.x:
-        return []
-    return [on_steps(form) for form in (chart, chart.linear) if form is not None]
 
 
 def on_steps(form: Map | LinearMap) -> dict[str, Any]:

@@ -9,7 +9,7 @@ import numpy as np
 
 from vicinal.audits.sections import Head, ReliabilityBin
 from vicinal.report.svg import Figure, Pair, Plot, ticks
-from vicinal.report.words import count, decimal, percent, points
+from vicinal.report.words import count, decimal, percent, points, signed
 
 CROWDED = 0.6  # of the rows in one bar
 TOUCHING = 26  # units of the sheet below which two labels of an axis touch
@@ -37,11 +37,11 @@ def reliability_figure(
     ece = f"ECE {percent(head.ece)}" if head.ece is not None else "ECE not shown: too few rows"
     floor = f" · noise floor {percent(head.noise_floor)}" if head.noise_floor is not None else ""
     gap = head.overconfidence
-    lean = "" if gap is None else f" · confidence − accuracy {points(gap):s} points"
+    lean = "" if gap is None else f" · confidence − accuracy {signed(gap)} points"
     return Figure(
         f"reliability-{head.name}",
         f"Reliability of {head.title}",
-        f"{ece}{floor}{lean.replace('-', '−')}. {how}",
+        f"{ece}{floor}{lean}. {how}",
         plot.draw(f"Reliability diagram of {head.title}: {ece}", axis),
         ("confidence", "rows", "mean confidence", "accuracy", "95 % interval"),
         bin_table(bins),
@@ -83,8 +83,7 @@ def close_reliability(head: Head, picks: bool) -> Figure:
         plot.dot(x, max(floor, cell.accuracy or 0.0), "main", 4)
         if picks:
             ends = (max(plot.x[0], nines(cell.low)), min(plot.x[1], nines(cell.high)))
-            said = f"{count(cell.count)} rows, accuracy {percent(cell.accuracy)}: show them"
-            plot.clickable(ends, f"conf={cell.low:g}~{cell.high:g}", said)
+            clickable_bin(plot, cell, "conf", ends)
     how = "Most rows are this confident, so dots stand for equally many rows, with 95 % intervals."
     return reliability_figure(head, plot, how, cells, "nines")
 
@@ -119,16 +118,19 @@ def count_strip(plot: Plot, bins: Sequence[ReliabilityBin]) -> None:
     base = plot.height - 16
     for cell in bins:
         height = round(24 * cell.count / most, 1)
-        strip = Plot(x=plot.x, y=(0, 24), width=plot.width, height=base, bottom=0, top=base - 24)
-        strip.bar((cell.low, cell.high), (0, height), "count")
-        plot.marks.extend(strip.marks)
+        left, right = plot.sx(cell.low) + 1, plot.sx(cell.high) - 1
+        plot.swatch((left, base - height), (right - left, height), "bar count")
 
 
 def clickable_bins(plot: Plot, bins: Sequence[ReliabilityBin], key: str) -> None:
     for cell in bins:
         if cell.count:
-            description = f"{count(cell.count)} rows, accuracy {percent(cell.accuracy)}: show them"
-            plot.clickable((cell.low, cell.high), f"{key}={cell.low:g}~{cell.high:g}", description)
+            clickable_bin(plot, cell, key, (cell.low, cell.high))
+
+
+def clickable_bin(plot: Plot, cell: ReliabilityBin, key: str, ends: Pair) -> None:
+    said = f"{count(cell.count)} rows, accuracy {percent(cell.accuracy)}: show them"
+    plot.clickable(ends, f"{key}={cell.low:g}~{cell.high:g}", said)
 
 
 def bin_table(bins: Sequence[ReliabilityBin]) -> list[list[str]]:

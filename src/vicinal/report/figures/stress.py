@@ -70,8 +70,7 @@ def _bar(plot: Plot, row: StressRow, top: float) -> None:
             plot.bar((at, at + share), span, f"stack-{verdict}", 0.3)
         at += share
     middle, error = sum(span) / 2, 2 * row.accuracy_se
-    ends = plot.sx(max(row.accuracy - error, 0.0)), plot.sx(min(row.accuracy + error, 1.0))
-    plot.segment((ends[0], plot.sy(middle)), (ends[1], plot.sy(middle)), "whisker")
+    plot.reach(middle, row.accuracy - error, row.accuracy + error)
     plot.dot(row.accuracy, middle, "chosen", 4)
     plot.text(plot.width - RIGHT + 8, top + ROW - 4, percent(row.wrong_supported), "tick")
 

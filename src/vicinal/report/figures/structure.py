@@ -31,7 +31,7 @@ def borders(record: Borders, classes: tuple[str, ...]) -> Figure | None:
     edge = 14 + 7 * longest
     cell = max(ROOMY, min(44, (384 - edge) // max(size, 1)))
     side = edge + 8 + cell * size
-    plot = Plot((0, size), (0, size), side, side + 38, edge, 8, 8, edge + 38)
+    plot = Plot((0, size), (0, size), side, side, edge, 8, 8, edge)
     most = max((pair.share for pair in record.pairs), default=1.0)
     for label, i in place.items():
         named = name(classes[label], 14)
@@ -45,7 +45,6 @@ def borders(record: Borders, classes: tuple[str, ...]) -> Figure | None:
                 description = f"{name(classes[a])} and {name(classes[b])}: {percent(pair.share)}"
                 _cell(plot, at, pair.share, heat_step(pair.share / most))
                 plot.clickable((at[0], at[0] + 1), f"pair={a}~{b}", description, (at[1], at[1] + 1))
-    heat_scale(plot, most, side)
     hidden = len(touch) - size
     note = f"Numbers: share of all between-class edge weight, %, in the {record.how}."
     note += f" {count(hidden)} classes that touch less are in the table only." if hidden > 0 else ""
@@ -76,15 +75,6 @@ def heat_value(share: float) -> str:
     """
     value = 100 * share
     return f"{value:.0f}" if value >= 9.5 else f"{value:.1f}".replace("0.", ".")
-
-
-def heat_scale(plot: Plot, most: float, top: float) -> None:
-    """Nine shades and the shares they stand for, under the map."""
-    left, width = plot.left, min(22.0, (plot.width - plot.left - 40) / 9)
-    for step in range(1, 10):
-        plot.swatch((left + (step - 1) * width, top + 8), (width, 10), f"heat{step}")
-    for step, form in ((0, "0"), (9, percent(most))):
-        plot.text(left + step * width, top + 32, form, "tick middle")
 
 
 def heat_step(share: float) -> int:

@@ -67,7 +67,6 @@ def threshold_data(audit: Audit) -> dict[str, Any] | None:
         "accuracy": [round(v, 5) for v in record.accuracy],
         "lower": [round(v, 5) for v in record.lower_bound],
         "rejected": np.stack(rejected, 1).tolist(),
-        "rows": record.chosen.rows if record.chosen else len(cases.id),
         "chosen": record.chosen.value if record.chosen else None,
         "target": record.chosen.target if record.chosen else None,
         "targets": [target_data(pick, confidence) for pick in record.targets],
@@ -105,17 +104,16 @@ def sweep(record: Sweep) -> Figure | None:
     pad = max(0.01, (high - low) * 0.2)
     upper = Plot(x=(0, last), y=(low - pad, min(1.0, high + pad)), height=260, bottom=144, top=26)
     upper.left_axis(ticks(*upper.y, 3), points, "accuracy %")
-    upper.line(list(zip(places, record.accuracy, strict=True)), "main")
     known = [(i, e) for i, e in zip(places, record.ece, strict=True) if e is not None]
     most = max((e for _, e in known), default=0.1) * 1.15 or 0.1
     lower = Plot(x=(0, last), y=(0, most), height=260, top=160)
     lower.left_axis(ticks(0, most, 3), points, "ECE %")
-    lower.line(known, "second")
     lower.bottom_axis(list(places), lambda i: str(record.k[int(i)]), "neighbors k")
-    for i in places:
-        upper.dot(i, record.accuracy[i], "chosen" if record.k[i] == record.chosen else "main")
-    for i, e in known:
-        lower.dot(i, e, "chosen" if record.k[i] == record.chosen else "second")
+    above = [*enumerate(record.accuracy)]
+    for plot, path, kind in ((upper, above, "main"), (lower, known, "second")):
+        plot.line(path, kind)
+        for i, value in path:
+            plot.dot(i, value, "chosen" if record.k[i] == record.chosen else kind)
     upper.marks.extend(lower.marks)
     return Figure(
         "sweep",
