@@ -118,7 +118,7 @@ def sweep(record: Sweep) -> Figure | None:
     return Figure(
         "sweep",
         "How many neighbors",
-        f"k = {record.chosen} was used (ringed).",
+        sentence("; ".join(filter(None, (f"k = {record.chosen} was used (ringed)", record.how)))),
         upper.draw("Accuracy and ECE against k"),
         ("k", "accuracy", "ECE", "NLL"),
         [
