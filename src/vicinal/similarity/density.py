@@ -22,7 +22,7 @@ from vicinal.checks import InputError, check_choice
 from vicinal.similarity.block import Block
 from vicinal.similarity.blocks import Blocks, pairs, symmetric
 from vicinal.similarity.factors import dot, select
-from vicinal.similarity.places import Places, Totals
+from vicinal.similarity.places import Places
 
 if TYPE_CHECKING:
     from vicinal.similarity.kernel import GradientKernel
@@ -113,9 +113,9 @@ def _mixed_counts(
     return counts
 
 
-def class_totals(kernel: GradientKernel, support: Iterable[Block]) -> dict[int, list[Totals]]:
+def class_totals(kernel: GradientKernel, support: Iterable[Block]) -> dict[int, list[Tensor]]:
     """``Σ u(x')`` over the data, or over each class where classes are not compared."""
-    sums: dict[int, list[Totals]] = {}
+    sums: dict[int, list[Tensor]] = {}
     for block in support:
         for label, rows in _classes(kernel, block):
             scale = None if block.scale is None else block.scale[rows]
@@ -124,7 +124,7 @@ def class_totals(kernel: GradientKernel, support: Iterable[Block]) -> dict[int, 
 
 
 def times_totals(
-    kernel: GradientKernel, block: Block, sums: dict[int, list[Totals]]
+    kernel: GradientKernel, block: Block, sums: dict[int, list[Tensor]]
 ) -> Float[Tensor, " n"]:
     """``⟨u(x), Σ u⟩`` of a block, with the sums of each sample's own class if they are apart."""
     kind = torch.promote_types(block.outputs.dtype, torch.float32)  # as wide as the factors
@@ -205,7 +205,7 @@ def streaming_histogram(
 
 
 def _add(
-    sums: dict[int, list[Totals]], label: int, factors: list[Any], scale: Tensor | None
+    sums: dict[int, list[Tensor]], label: int, factors: list[Any], scale: Tensor | None
 ) -> None:
     before = sums.get(label)
     if before is None:

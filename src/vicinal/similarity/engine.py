@@ -198,13 +198,13 @@ class Engine:
         plan = self.plan
         assert plan is not None
         named = layers_of(self.model)
-        layers = {name: named[name] for name in (*plan.ruled, *plan.units) if name != WHOLE}
+        layers = {name: named[name] for name in plan.ruled}
         read = reading(self.model, self.selected, prune=not create_graph)
         with read, torch.enable_grad(), twice_differentiable(create_graph):
             returned, calls = self._watched(plan, x, layers, create_graph)
             f = self.f(returned, target, rows_of(x), start)
             self._compare(plan, calls, f)
-            if WHOLE in plan.units:
+            if plan.again:
                 args, kwargs = ((x,), {}) if isinstance(x, Tensor) else ((), dict(x))
                 calls.append(watched_call(LayerCall(WHOLE, self.model, args, kwargs, returned)))
             check_untouched(calls)

@@ -82,8 +82,7 @@ def unpacked(tensors: Mapping[str, Tensor], layout: Sequence[Mapping[str, Any]])
     factors: list[Factor] = []
     for i, plain in enumerate(layout):
         fields = {**plain, "shape": tuple(plain["shape"])}
-        if "weight" in fields:
-            fields["one"] = tensors.get(f"{i}.one")
+        if "vocabulary" in fields:
             factors.append(Places(tensors[f"{i}.a"], tensors[f"{i}.b"], **fields))
         else:
             factors.append(Dense(tensors[f"{i}.g"], **fields))

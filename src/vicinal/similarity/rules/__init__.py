@@ -49,9 +49,14 @@ class LayerUse:
         smaller = places * (width + d * out) <= 2 * d * width * out
         return smaller if self.ghost is None else self.ghost
 
-    def ghosts(self, places: Places) -> list[Piece]:
-        """The one piece of a ghost: it holds the bias as well."""
-        return [(tuple(name for name in COVERED if name in self.wanted), places)]
+    def ghosts(
+        self, a: Tensor, b: Tensor, *, vocabulary: int = 0, shape: tuple[int, ...] = ()
+    ) -> list[Piece]:
+        """The one piece of a ghost: it holds the bias as well, as the weight of a 1."""
+        names = tuple(name for name in COVERED if name in self.wanted)
+        bias = "bias" in names
+        a = torch.cat([a, a.new_ones(*a.shape[:2], 1)], 2) if bias else a
+        return [(names, Places(a, b, bias, vocabulary, shape))]
 
 
 Piece: TypeAlias = tuple[tuple[str, ...], Factor]  # (the parameters it covers, their gradients)
@@ -65,7 +70,7 @@ def linear(use: LayerUse) -> list[Piece]:
     b = outputs_apart([g.reshape(n, a.shape[1], -1) for g in use.grads])
     t, d, out = b.shape[1:]
     if "weight" in use.wanted and (t == 1 or use.keeps_places(t, width, out)):
-        return use.ghosts(Places(a, b, bias="bias" in use.wanted))
+        return use.ghosts(a, b)
     pieces: list[Piece] = []
     if "weight" in use.wanted:
         g = (b.reshape(n, t, d * out).mT @ a).view(n, d, -1)
