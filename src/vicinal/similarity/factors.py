@@ -41,7 +41,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from vicinal.neighbors.product import product
-from vicinal.similarity.places import Places, Tensors, own_layout, rewritten
+from vicinal.similarity.places import Places, Room, Tensors, own_layout, rewritten, room
 
 
 @dataclass(frozen=True)
@@ -170,19 +170,32 @@ def merged(factors: Sequence[Factor], groups: Sequence[Sequence[int]]) -> list[F
 
 
 def together(parts: Sequence[Factor]) -> Factor:
-    """The samples of several factors of one layer; of unequal places the fewer are filled up."""
-    first = parts[0]
-    if len(parts) == 1:
-        return first
-    if isinstance(first, Dense):
-        return replace(first, g=torch.cat([p.g for p in parts if isinstance(p, Dense)]))
-    rows = [p for p in parts if isinstance(p, Places)]
-    longest = max(p.b.shape[1] for p in rows)
-    b = torch.cat([_filled(p.b, longest).permute(2, 0, 1, 3) for p in rows], 1)
-    a = torch.cat([_filled(p.a, longest) for p in rows])
-    return replace(first, a=a, b=b.permute(1, 2, 0, 3))
+    """The samples of several factors of one layer."""
+    whole, at, rows = None, 0, sum(map(len, parts))
+    for part in parts:
+        whole, at = laid(whole, part, at, rows, room), at + len(part)
+    assert whole is not None
+    return whole
 
 
-def _filled(x: Tensor, places: int) -> Tensor:
-    missing = places - x.shape[1]
-    return torch.cat([x, x.new_zeros(len(x), missing, *x.shape[2:])], 1) if missing else x
+def laid(whole: Factor | None, part: Factor, at: int, rows: int, room: Room) -> Factor:
+    """A factor of ``rows`` samples with those of ``part`` from number ``at`` on."""
+    into = {} if whole is None else whole.tensors()
+    each = part.tensors().items()
+    return replace(part, **{n: _laid(into.get(n), t, at, rows, room) for n, t in each})
+
+
+def _laid(whole: Tensor | None, part: Tensor, at: int, rows: int, room: Room) -> Tensor:
+    """Of unequal places the fewer are filled up with zeros."""
+    if whole is None or part.shape[1] > whole.shape[1]:
+        before, size = whole, (rows, *part.shape[1:])
+        order = sorted(range(part.ndim), key=part.stride, reverse=True)  # as they lie in memory
+        whole = room(part, *(size[i] for i in order)).permute(
+            [order.index(i) for i in range(len(order))]
+        )
+        if before is not None:
+            whole = _laid(whole, before[:at], 0, rows, room)
+    mine = whole[at : at + len(part)]
+    mine[:, : part.shape[1]] = part
+    mine[:, part.shape[1] :] = 0
+    return whole

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import functools
 import mmap
+import os
+import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from math import prod
+from pathlib import Path
 from typing import Self
 
 import torch
@@ -16,6 +19,7 @@ from torch import Tensor
 
 from vicinal.neighbors.product import product
 
+Room = Callable[..., Tensor]  # (like, *shape): where a tensor is put
 TILE_BYTES = 64 << 20  # the largest temporary of one Gram product
 CACHE_BYTES = 1 << 20  # of what is written and read again at once
 LARGE_BYTES = 32 << 20  # from here on malloc asks the system anew for every tensor
@@ -272,6 +276,18 @@ def room(like: Tensor, *shape: int) -> Tensor:
     with suppress(OSError):  # a system that was built without them
         pages.madvise(mmap.MADV_HUGEPAGE)
     return torch.frombuffer(pages, dtype=like.dtype).view(shape)
+
+
+def disk_room(like: Tensor, *shape: int) -> Tensor:
+    """Empty, in a file that is gone with the tensor: memory holds what is in use."""
+    if not (size := prod(shape)):
+        return like.new_empty(shape)
+    with tempfile.TemporaryDirectory(prefix="vicinal-", ignore_cleanup_errors=True) as folder:
+        path = Path(folder, "room")
+        with path.open("wb") as file, suppress(AttributeError):  # not on every system
+            os.posix_fallocate(file.fileno(), 0, size * like.element_size())
+        found = torch.from_file(str(path), shared=True, size=size, dtype=like.dtype)
+    return found.view(shape)
 
 
 def outputs_apart(grads: Sequence[Float[Tensor, "n t out"]]) -> Float[Tensor, "n t d out"]:
