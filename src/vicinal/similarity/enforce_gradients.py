@@ -186,7 +186,8 @@ def _symmetric(factor: Factor) -> Float[Tensor, "n n"]:
         return _Square.apply(factor.g.flatten(1))
     if factor.b.shape[1] > 1 or factor.vocabulary:
         return factor.trace_gram(factor)
-    return _Square.apply(factor.a.flatten(1)) * _Square.apply(factor.b.flatten(1))
+    inner = _Square.apply(factor.a.flatten(1)) + float(factor.bias)
+    return inner * _Square.apply(factor.b.flatten(1))
 
 
 class _Square(torch.autograd.Function):

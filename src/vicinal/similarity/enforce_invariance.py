@@ -117,7 +117,8 @@ def _moved(factor: Factor, slopes: Sequence[Tensor]) -> Factor:
     slope_a, slope_b = slopes
     if factor.vocabulary:
         return replace(factor, b=slope_b)
-    return Places(torch.cat([slope_a, factor.a], 1), torch.cat([factor.b, slope_b], 1))
+    a = torch.cat([F.pad(slope_a, (0, int(factor.bias))), factor.folded().a], 1)
+    return Places(a, torch.cat([factor.b, slope_b], 1))
 
 
 class _PlainNorms(TorchFunctionMode):

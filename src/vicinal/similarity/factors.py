@@ -165,7 +165,9 @@ def merged(factors: Sequence[Factor], groups: Sequence[Sequence[int]]) -> list[F
         if len(group) == 1:
             found.append(factors[group[0]])
         else:
-            found.append(replace(maps[0], a=torch.cat([f.a for f in maps], 2), bias=False))
+            ones = maps[0].a.new_ones(*maps[0].a.shape[:2], sum(f.bias for f in maps))
+            a = torch.cat([*(f.a for f in maps), ones], 2)
+            found.append(replace(maps[0], a=a, bias=False))
     return found
 
 
@@ -180,6 +182,8 @@ def together(parts: Sequence[Factor]) -> Factor:
 
 def laid(whole: Factor | None, part: Factor, at: int, rows: int, room: Room) -> Factor:
     """A factor of ``rows`` samples with those of ``part`` from number ``at`` on."""
+    if isinstance(whole, Places) and isinstance(part, Places) and whole.bias != part.bias:
+        whole, part = whole.folded(), part.folded()
     into = {} if whole is None else whole.tensors()
     each = part.tensors().items()
     return replace(part, **{n: _laid(into.get(n), t, at, rows, room) for n, t in each})

@@ -51,17 +51,16 @@ class Tensors:
 
 @dataclass(frozen=True)
 class Places(Tensors):
-    """``G(x, i) = Σ_t b[x, t, i] ⊗ a[x, t]``.
+    """``G(x, i) = Σ_t b[x, t, i] ⊗ a[x, t]``, a bias being the weight of one more input, 1.
 
-    ``a``: inputs ``(n, t, in)``, a bias being the weight of a last input that is 1; or integers
-    ``(n, t)`` that stand for one-hot rows of width ``vocabulary``. ``b``: gradients at the output
-    ``(n, t, d, out)``; in memory each output's lie together, so that matrix products take them as
-    they are (:func:`outputs_apart`).
+    ``a``: inputs ``(n, t, in)``, or integers ``(n, t)`` that stand for one-hot rows of width
+    ``vocabulary``. ``b``: gradients at the output ``(n, t, d, out)``; in memory each output's lie
+    together, so that matrix products take them as they are (:func:`outputs_apart`).
     """
 
     a: Tensor
     b: Float[Tensor, "n t d out"]
-    bias: bool = False  # whether the last input stands for one
+    bias: bool = False
     vocabulary: int = 0  # > 0: `a` holds the indices of an embedding
     shape: tuple[int, ...] = ()  # of b's features x a's, where the parameter's layout is another
 
@@ -98,12 +97,11 @@ class Places(Tensors):
         """
         each = (len(self) + len(other)) * self._size() * self.b.element_size()
         step = max(1, TILE_BYTES * self.b.shape[3] // max(each, 1))
-        same = other is self
+        mine, theirs = replace(self.folded(), shape=()), replace(other.folded(), shape=())
         for first in range(0, self.b.shape[3], step):
             some = slice(first, first + step)
-            left = replace(self, b=self.b[..., some], bias=False, shape=()).dense()
-            right = replace(other, b=other.b[..., some], bias=False, shape=())
-            yield left, left if same else right.dense()
+            left = replace(mine, b=self.b[..., some]).dense()
+            yield left, left if other is self else replace(theirs, b=other.b[..., some]).dense()
 
     def _as_ghosts(self, other: Places, pair: int = 1, size: int = 1) -> bool:
         """Whether a tile costs less place by place than by carrying out the sums first."""
@@ -200,7 +198,7 @@ class Places(Tensors):
         return self
 
     def total(self, weights: Tensor | None = None, into: Tensor | None = None) -> Tensor:
-        """``(d, out, in)``; of an embedding ``(vocabulary, d, out)``."""
+        """``(d, out, in)``, the bias' at the end; of an embedding ``(vocabulary, d, out)``."""
         if self.vocabulary:
             size = (self.vocabulary, *self.b.shape[2:])
             table = self.b.new_zeros(size) if into is None else into
@@ -208,12 +206,14 @@ class Places(Tensors):
             return table.index_add(0, self.a.flatten(), b.flatten(0, 1))
         a = self.a if weights is None else self.a * weights[:, None, None]
         a = a.reshape(-1, self.a.shape[-1]).T.contiguous()
-        each = (product(a, b.T) for b in self._rows())
-        if into is None:
-            return torch.stack(list(each)).mT
-        for so_far, more in zip(into, each, strict=True):
-            so_far.add_(more.T)
-        return into
+        size, width = (self.outputs, len(a) + self.bias, self.b.shape[3]), len(a)
+        found = self.b.new_zeros(size) if into is None else into.mT
+        for i, b in enumerate(self._rows()):
+            found[i, :width].add_(product(a, b.T))
+        if self.bias:
+            b = self.b.sum(1)
+            found[:, -1] += b.sum(0) if weights is None else torch.tensordot(weights, b, 1)
+        return found.mT
 
     def dot(self, total: Tensor) -> Float[Tensor, " n"]:
         """Output by output: what it is multiplied with is used while it is in the cache."""
@@ -225,7 +225,11 @@ class Places(Tensors):
         a = self.a.flatten() if self.vocabulary else self.a.reshape(-1, self.a.shape[-1])
         found = []
         for i, b in enumerate(self._rows()):
-            against = total[a, i] if self.vocabulary else product(a, total[i])
+            if self.vocabulary:
+                against = total[a, i]
+            else:
+                weight, bias = total[i].tensor_split([a.shape[1]], 1)
+                against = product(a, weight, bias[:, 0] if self.bias else None)
             found.append(torch.linalg.vecdot(b.reshape(n, -1), against.reshape(n, -1)))
         return functools.reduce(torch.add, found)
 
@@ -239,22 +243,31 @@ class Places(Tensors):
             own = table.is_contiguous() and not (table.requires_grad or rows.requires_grad)
             return (table.scatter_add_ if own else table.scatter_add)(2, at, rows).flatten(2)
         b = self.b.reshape(n, t, d * out).mT
-        g = (b * self.a if t == 1 else b @ self.a).view(n, d, out, -1)
-        weight = own_layout(g[..., : g.shape[3] - self.bias].flatten(2), self.shape)
-        whole = torch.cat([weight, g[..., -1]], 2) if self.bias else weight
+        weight = own_layout((b * self.a if t == 1 else b @ self.a).view(n, d, -1), self.shape)
+        whole = torch.cat([weight, self.b.sum(1)], 2) if self.bias else weight
         return whole if onto is None else onto + whole
 
     def _inner(self, other: Places) -> Tensor:
-        """Inner products of the inputs at every pair of places, (n t, m s)."""
+        """Inner products of the inputs at every pair of places, (n t, m s); 1 more with a bias."""
         if self.vocabulary:
             return (self.a.reshape(-1, 1) == other.a.reshape(1, -1)).to(self.b.dtype)
-        return product(*(f.a.reshape(-1, f.a.shape[-1]) for f in (self, other)))
+        if self.bias != other.bias:
+            return self.folded()._inner(other.folded())
+        inner = product(*(f.a.reshape(-1, f.a.shape[-1]) for f in (self, other)))
+        return inner + 1 if self.bias and inner.requires_grad else inner.add_(float(self.bias))
 
     def inner_rows(self, other: Places) -> Float[Tensor, "n t s"]:
         """The same, but only of each sample with that of the same row."""
         if self.vocabulary:
             return (self.a[:, :, None] == other.a[:, None, :]).to(self.b.dtype)
-        return self.a @ other.a.mT
+        return self.a @ other.a.mT + float(self.bias)
+
+    def folded(self) -> Places:
+        """With the bias' input among the others."""
+        if not self.bias:
+            return self
+        ones = self.a.new_ones(*self.a.shape[:2], 1)
+        return replace(self, a=torch.cat([self.a, ones], 2), bias=False)
 
 
 def rewritten(g: Float[Tensor, "n d p"], w: Float[Tensor, "n d d"]) -> Float[Tensor, "n d p"]:

@@ -39,6 +39,7 @@ def rescaled(factors: Sequence[Factor]) -> tuple[list[Factor], Float[Tensor, " n
     >>> [round(float(v), 3) for v in small.g[0, 0] * size[0] / 1e30], size[1].item()
     ([3.0, 4.0], 1.0)
     """
+    factors = [f.folded() if isinstance(f, Places) else f for f in factors]
     last = [f.b if isinstance(f, Places) else f.g for f in factors]
     inputs = [_exponent(f.a) if _has_inputs(f) else 0 for f in factors]
     size = torch.stack([e + _exponent(t) for e, t in zip(inputs, last, strict=True)]).amax(0)

@@ -72,7 +72,7 @@ def sketch(factor: Factor, dim: int, seed: int) -> Float[Tensor, "n s"]:
     b = factor.b.flatten(2)
     left = gaussian(b.shape[-1], dim, 2 * seed + 1)
     b = b if left is None else b @ left.to(b).T
-    return (b.mT @ _inputs(factor, dim, 2 * seed)).flatten(1)
+    return (b.mT @ _inputs(factor.folded(), dim, 2 * seed)).flatten(1)
 
 
 def _inputs(factor: Places, dim: int, seed: int) -> Float[Tensor, "n t s"]:

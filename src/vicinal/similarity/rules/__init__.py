@@ -52,11 +52,9 @@ class LayerUse:
     def ghosts(
         self, a: Tensor, b: Tensor, *, vocabulary: int = 0, shape: tuple[int, ...] = ()
     ) -> list[Piece]:
-        """The one piece of a ghost: it holds the bias as well, as the weight of a 1."""
+        """The one piece of a ghost: it holds the bias as well."""
         names = tuple(name for name in COVERED if name in self.wanted)
-        bias = "bias" in names
-        a = torch.cat([a, a.new_ones(*a.shape[:2], 1)], 2) if bias else a
-        return [(names, Places(a, b, bias, vocabulary, shape))]
+        return [(names, Places(a, b, "bias" in names, vocabulary, shape))]
 
 
 Piece: TypeAlias = tuple[tuple[str, ...], Factor]  # (the parameters it covers, their gradients)
