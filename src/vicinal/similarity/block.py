@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -91,8 +91,9 @@ def joined(parts: Iterable[Block], rows: int, room: Room) -> Block:
     blocks: list[Block] = []
     for part in parts:
         at = part.start - blocks[0].start if blocks else 0
-        found = zip(factors or [None for _ in part.factors], part.factors, strict=True)
-        factors = [laid(whole, f, at, rows, room) for whole, f in found]
+        so_far: Sequence[Factor | None] = factors or [None for _ in part.factors]
+        each = zip(so_far, part.factors, strict=True)
+        factors = [laid(whole, f, at, rows, room) for whole, f in each]
         blocks.append(replace(part, factors=[]))
     scales = [b.outputs.new_ones(len(b)) if b.scale is None else b.scale for b in blocks]
     targets = [b.target for b in blocks if b.target is not None]

@@ -64,8 +64,8 @@ class Blocks:
         # pairs; nothing else is worth the copy, nor are sums over the samples.
         parts = kernel.engine.known.values()
         worth = form != "sum" and any(part.factor.form_flops() for part in parts)
-        joins = worth and (self.fits or self._on_disk)
-        self._step = max(1, TILE_ROWS // self.rows) if joins else 1
+        most = TILE_ROWS if self.fits or self._on_disk else min(TILE_ROWS, budget // self._each)
+        self._step = max(1, most // self.rows) if worth else 1
 
     def _warn(self, needed: int, budget: int) -> None:
         warnings.warn(

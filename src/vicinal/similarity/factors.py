@@ -186,7 +186,8 @@ def laid(whole: Factor | None, part: Factor, at: int, rows: int, room: Room) -> 
         whole, part = whole.folded(), part.folded()
     into = {} if whole is None else whole.tensors()
     each = part.tensors().items()
-    return replace(part, **{n: _laid(into.get(n), t, at, rows, room) for n, t in each})
+    found: Any = {name: _laid(into.get(name), t, at, rows, room) for name, t in each}
+    return replace(part, **found)
 
 
 def _laid(whole: Tensor | None, part: Tensor, at: int, rows: int, room: Room) -> Tensor:
