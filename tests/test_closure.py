@@ -20,7 +20,7 @@ REACH = {  # name, methods that are called -> files, lines
     "kNN": (("vicinal.confidence", "KNNClassifier", ("fit", "predict_proba")), 15, 1279),
     "linear": (("vicinal.confidence", "LinearClassifier", ("fit", "predict_proba")), 6, 629),
     "DkNN": (("vicinal.confidence", "DeepKNN", ("fit", "calibrate", "credibility")), 11, 1113),
-    "k^C": (("vicinal.similarity", "GradientKernel", ("gram",)), 29, 3475),
+    "k^C": (("vicinal.similarity", "GradientKernel", ("gram",)), 29, 3306),
     "ECE": (("vicinal.evaluation", "expected_calibration_error"), 3, 245),
     "page": (("vicinal.report", "save_report"), 15, 1486),
     "audit": (("vicinal.audits", "audit"), 155, 19678),

@@ -15,8 +15,11 @@ from vicinal.similarity.factors import (
     dot,
     matrix_gram,
     self_gram,
+    together,
     trace_gram,
 )
+from vicinal.similarity.places import Places
+from vicinal.similarity.rescale import rescaled
 from vicinal.similarity.rules import conv, recurrence
 from vicinal.similarity.rules.recurrence import gates, suffixes, unrolled
 
@@ -231,6 +234,36 @@ def test_one_layer_of_an_encoder_is_watched_though_nothing_before_it_is_differen
         gradients(captured).square().sum((1, 2)), plain.square().sum((1, 2)), rtol=1e-9, atol=1e-12
     )
     assert not any("vjp" in part.rule for part in captured.parts)
+
+
+class Keyed(nn.Module):
+    """Attention to keys of another width, and to one that is learned."""
+
+    def __init__(self):
+        super().__init__()
+        self.read, self.head = nn.Linear(3, 4), nn.Linear(4, 2)
+        self.mix = nn.MultiheadAttention(4, 2, kdim=3, vdim=3, add_bias_kv=True, batch_first=True)
+
+    def forward(self, x):
+        return self.head(self.mix(self.read(x), x, x)[0].mean(1))
+
+
+def test_attention_that_cannot_be_opened_is_exact_by_running_the_model_again():
+    model = Keyed().double().eval()
+    x = torch.randn(5, 3, 3, dtype=torch.float64)
+    captured = Engine(model).capture(x)
+    plain = in_order(model, captured, per_sample_gradients(model, x))
+    torch.testing.assert_close(gradients(captured), plain, rtol=1e-9, atol=1e-12)
+    again = {name for part in captured.parts if "vjp" in part.rule for name in part.parameters}
+    assert again == {name for name, _ in model.named_parameters() if name.startswith("mix.")}
+
+
+def test_rescaled_gradients_lie_together_with_others():
+    one = Places(torch.randn(2, 3, 4), torch.randn(2, 3, 1, 5), bias=True)
+    (other,), size = rescaled([one])
+    found = (both := together([one, other])).trace_gram(both)
+    torch.testing.assert_close(found[:2, 2:] * size, one.trace_gram(one))
+    torch.testing.assert_close(both.total()[..., -1], one.b.sum((0, 1)) + other.total()[..., -1])
 
 
 def test_the_model_comes_back_as_it_was():

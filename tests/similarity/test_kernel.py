@@ -437,14 +437,12 @@ def counted(model, x, budget, ask):
     return sum(rows) / len(x), kernel
 
 
-@pytest.mark.parametrize(("held", "expected"), [(40, 1), (20, 1.5), (10, 1), (2, 1)])
-def test_the_estimate_counts_captures_as_they_happen(held, expected):
+@pytest.mark.parametrize("held", [40, 20, 10, 2])
+def test_pairs_capture_each_sample_once_whatever_memory_holds(held):
     model, x = network(), inputs(40)
     each = sum(layer.bytes for layer in counted(model, x, 2 << 30, lambda k: 0)[1].explain())
-    found, kernel = counted(
-        model, x, 2 * held * each, lambda k: k.neighbors(x, estimator=("hard", 0))
-    )
-    assert found == expected == kernel.explain().gram(40).captures
+    found, _ = counted(model, x, 2 * held * each, lambda k: k.neighbors(x, estimator=("hard", 0)))
+    assert found == 1
 
 
 @pytest.mark.parametrize("budget", [3000, 20_000])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -9,7 +10,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from vicinal.similarity.factors import Dense, Factor, select, together
+from vicinal.similarity.factors import Dense, Factor, laid, select
+from vicinal.similarity.places import Room
 from vicinal.similarity.whitening import Whitening
 
 
@@ -36,10 +38,6 @@ class Block:
     @property
     def stop(self) -> int:
         return self.start + len(self)
-
-    @property
-    def nbytes(self) -> int:
-        return sum(factor.nbytes for factor in self.factors)
 
     def formed(self, form: str, *, spent: bool = False) -> Block:
         """In another form; one output is scaled, several are mixed. ``spent``: this block will not
@@ -85,26 +83,25 @@ class Block:
         )
 
 
-def joined(blocks: list[Block]) -> Block:
-    """Consecutive blocks as one. Their gradients move there layer by layer: never all twice."""
-    first = blocks[0]
-    if len(blocks) == 1:
-        return first
+def joined(parts: Iterable[Block], rows: int, room: Room) -> Block:
+    """Consecutive blocks of ``rows`` samples together as one, each moved to its room as it comes:
+    their gradients are never all there twice.
+    """
+    factors: list[Factor] = []
+    blocks: list[Block] = []
+    for part in parts:
+        at = part.start - blocks[0].start if blocks else 0
+        so_far: Sequence[Factor | None] = factors or [None for _ in part.factors]
+        each = zip(so_far, part.factors, strict=True)
+        factors = [laid(whole, f, at, rows, room) for whole, f in each]
+        blocks.append(replace(part, factors=[]))
     scales = [b.outputs.new_ones(len(b)) if b.scale is None else b.scale for b in blocks]
     targets = [b.target for b in blocks if b.target is not None]
-    factors: list[Factor] = []
-    for i in range(len(first.factors)):
-        factors.append(together([b.factors[i] for b in blocks]))
-        for b in blocks:
-            b.factors[i] = factors[-1]
-    whitening = Whitening(
-        *(torch.cat(parts) for parts in zip(*(b.whitening for b in blocks), strict=True))
-    )
     return Block(
-        first.start,
+        blocks[0].start,
         factors,
         torch.cat([b.gram for b in blocks]),
-        whitening,
+        Whitening(*map(torch.cat, zip(*(b.whitening for b in blocks), strict=True))),
         torch.cat([b.outputs for b in blocks]),
         torch.cat(targets) if targets else None,
         None if all(b.scale is None for b in blocks) else torch.cat(scales),

@@ -1,5 +1,5 @@
-"""A data set as blocks of gradients: kept while they fit the memory budget, else read or made
-again.
+"""A data set as blocks of gradients: kept in memory while they fit the budget, else on disk, or
+made again.
 """
 
 from __future__ import annotations
@@ -8,9 +8,7 @@ import shutil
 import tempfile
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
-from dataclasses import replace
-from pathlib import Path
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
@@ -19,198 +17,111 @@ from vicinal.capture.batches import Batch, row_count, samples
 from vicinal.checks import InputError
 from vicinal.neighbors.product import product_rate
 from vicinal.similarity.block import Block, joined
-from vicinal.similarity.store import FactorStore, ScratchStore
+from vicinal.similarity.places import disk_room, room
 
 if TYPE_CHECKING:
     from vicinal.similarity.kernel import GradientKernel
 
 WORKING_BYTES = 512 << 20  # of factors, patches and activations while one block is made
 WORKING_COPIES = 2  # of the factors among these
-TWICE = 2.0  # from more captures of a sample on, gradients are kept on disk
 TILE_ROWS = 1024  # of the largest block
 MANY_STEPS, LONG = 10, 30.0  # of which pairs may take more, and seconds, before one is told
 
 
 class Blocks:
-    """Iterates over a data set's blocks, again and again; what fits the budget is made once."""
+    """Iterates over a data set's blocks, again and again.
+
+    Each is made once and kept: in memory while the budget lasts, then on disk. What is looked at
+    ``once``, and what is only to be summed (twice), is made again instead; so is, with a warning,
+    what the disk has no room for.
+    """
 
     def __init__(
-        self, kernel: GradientKernel, data: Any, form: str, *, budget: int, name: str = "data"
+        self,
+        kernel: GradientKernel,
+        data: Any,
+        form: str,
+        *,
+        budget: int,
+        name: str = "data",
+        once: bool = False,
     ) -> None:
         self.kernel, self.data, self.form, self.name = kernel, data, form, name
         self.count = count(data, name)
-        self._left = self._budget = budget
         self._kept: dict[int, Block] = {}
-        self._seen: dict[int, Block] = {}  # without gradients: outputs, K(x, x) and whitening
-        self._room = kernel.memory_budget // 8  # for these
-        sample = next(samples(data, 3, name))
-        self._each = max(kernel.bytes_each(sample), 1)
-        room = min(WORKING_BYTES, kernel.memory_budget // 4)
-        self.rows = max(1, min(TILE_ROWS, room // (WORKING_COPIES * self._each)))
-        self._fits = self._each * self.count <= budget
-        self._all: list[Block] = []  # if they fit
-        self._scratch: FactorStore | None = None
+        self._left = budget
+        self._each = max(kernel.bytes_each(next(samples(data, 3, name))), 1)
+        working = min(WORKING_BYTES, kernel.memory_budget // 4)
+        self.rows = max(1, min(TILE_ROWS, working // (WORKING_COPIES * self._each)))
+        needed = self._each * self.count
+        self.fits = needed <= budget
+        self.turns = -(-needed // max(budget, 1))  # how often memory is filled
+        lasting = not (self.fits or once or form == "sum" or kernel.cached)
+        self._on_disk = lasting and shutil.disk_usage(tempfile.gettempdir()).free > 2 * needed
+        if lasting and not self._on_disk:
+            self._warn(needed, budget)
+        # Captured batches are joined where sums over places are then carried out once for many
+        # pairs; nothing else is worth the copy, nor are sums over the samples.
+        parts = kernel.engine.known.values()
+        worth = form != "sum" and any(part.factor.form_flops() for part in parts)
+        most = TILE_ROWS if self.fits or self._on_disk else min(TILE_ROWS, budget // self._each)
+        self._step = max(1, most // self.rows) if worth else 1
+
+    def _warn(self, needed: int, budget: int) -> None:
+        warnings.warn(
+            f"the gradients of `{self.name}` take {needed / 2**20:.0f} MiB, of which "
+            f"{budget / 2**20:.0f} MiB are held at a time, and {tempfile.gettempdir()} has no room "
+            f"for them, so each sample is captured about {1 + (self.turns - 1) / 2:.0f} times. "
+            "Raise memory_budget, or give a folder as `cache`: gradients are then captured once.",
+            stacklevel=3,
+        )
+
+    def __len__(self) -> int:
+        return -(-self.count // (self.rows * self._step))
 
     def __iter__(self) -> Iterator[Block]:
         return self.since(0)
 
     def since(self, first: int) -> Iterator[Block]:
         """The blocks from number ``first`` on."""
-        if self._fits:
-            yield from self._whole()[first:]
-            return
-        for number, batch in enumerate(self.batches()):
+        batches = self.batches() if len(self._kept) < len(self) else iter(())
+        for number in range(len(self)):
+            some = list(islice(batches, self._step))
             if number >= first:
-                yield self._block(number, batch)
-
-    def again(self) -> Iterator[Block]:
-        """The blocks once more: what was not kept is captured anew, with the whitening known by
-        now, from whose rows the backward passes start.
-        """
-        if not self._seen:
-            yield from self
-            return
-        for number, batch in enumerate(self.batches()):
-            seen = self._seen.get(number)
-            if seen is None:
-                yield self._block(number, batch)
-            else:
-                yield self.kernel.block_again(batch, seen)
-
-    def groups(self) -> Iterator[list[Block]]:
-        """The data in lists of blocks as long as the budget allows, each made when asked for."""
-        size = max(1, self._budget // self._each // self.rows)
-        waiting: list[Block] = []
-        for batch in self.batches():
-            waiting.append(self._raw(batch).formed(self.form, spent=True))
-            if len(waiting) == size:
-                yield self._larger(waiting)
-                waiting = []
-        if waiting:
-            yield self._larger(waiting)
-
-    def _raw(self, batch: Batch) -> Block:
-        return self.kernel.block(batch, self._scratch)
-
-    @contextmanager
-    def kept_for(self, passes: float) -> Iterator[None]:
-        """Where so many passes are to come, keep on disk what memory does not hold.
-
-        So that a sample is captured twice at most; where the disk has no room either, it is
-        captured in every pass, and one is told before.
-        """
-        if passes <= TWICE or self._fits or self.kernel.cached:
-            yield
-            return
-        needed = self._each * self.count
-        with ExitStack() as after:
-            if shutil.disk_usage(tempfile.gettempdir()).free > 2 * needed:
-                folder = after.enter_context(tempfile.TemporaryDirectory(prefix="vicinal-"))
-                self._scratch = ScratchStore(Path(folder), self.kernel.engine)
-            else:
-                self._warn(needed, passes)
-            try:
-                yield
-            finally:
-                self._scratch = None
-
-    def _warn(self, needed: int, passes: float) -> None:
-        warnings.warn(
-            f"the gradients of `{self.name}` take {needed / 2**20:.0f} MiB, of which "
-            f"{self._budget / 2**20:.0f} MiB are held at a time, and {tempfile.gettempdir()} has "
-            f"no room for them, so each sample is captured about {passes:.0f} times. Raise "
-            "memory_budget, or give a folder as `cache`: gradients are then captured once.",
-            stacklevel=2,
-        )
-
-    def turns(self) -> int:
-        """How many groups there are."""
-        return -(-self._each * self.count // max(self._budget, 1))
-
-    def after(self, row: int) -> Iterator[Block]:
-        """The blocks from sample ``row`` on, where one begins."""
-        for batch in self.batches():
-            if batch.start >= row:
-                yield self._raw(batch).formed(self.form, spent=True)
-
-    def __len__(self) -> int:
-        rows = self.rows * self._step() if self._fits else self.rows
-        return -(-self.count // rows)
-
-    def kept(self) -> bool:
-        """Whether all blocks fit the budget; makes them if they do."""
-        return self._fits and bool(self._whole())
+                yield self._kept.get(number) or self._made(number, some)
 
     def batches(self) -> Iterator[Batch]:
-        """The inputs of each block as it is captured."""
+        """The inputs as they are captured."""
         return samples(self.data, self.rows, self.name)
 
-    def _whole(self) -> list[Block]:
-        if not self._all:
-            raw = map(self.kernel.block, self.batches())
-            self._all = self._larger([block.formed(self.form, spent=True) for block in raw])
-        return self._all
-
-    def _larger(self, blocks: list[Block]) -> list[Block]:
-        """Several blocks as one, and the next several."""
-        found, step = [], self._step()
-        while blocks:
-            found.append(joined(blocks[:step]))
-            del blocks[:step]
-        return found
-
-    def _step(self) -> int:
-        """How many blocks are joined: sums over places are then carried out once for many pairs;
-        nothing else is worth the copy, nor are sums over the samples.
-        """
-        parts = self.kernel.engine.known.values()
-        worth = self.form != "sum" and any(part.factor.form_flops() for part in parts)
-        return max(1, TILE_ROWS // self.rows) if worth else 1
-
-    def _block(self, number: int, batch: Batch) -> Block:
-        if number in self._kept:
-            return self._kept[number]
-        raw = self._raw(batch)
-        block = raw.formed(self.form, spent=True)
+    def _made(self, number: int, batches: list[Batch]) -> Block:
+        rows = sum(batch.rows for batch in batches)
+        held = rows * self._each <= self._left
+        raw = (self.kernel.block(batch) for batch in batches)
+        parts = (block.formed(self.form, spent=True) for block in raw)
+        to_disk = self._on_disk and not held
+        single = len(batches) == 1 and not to_disk
+        block = next(parts) if single else joined(parts, rows, disk_room if to_disk else room)
         last = number == len(self) - 1  # still in hand when the next pass begins
-        if last or block.nbytes <= self._left:
-            self._left -= block.nbytes
+        if held or to_disk or last:
+            self._left -= rows * self._each if held else 0
             self._kept[number] = block
-        elif self.form == "sum" and not self.kernel.cached and raw.scale is None:
-            small = replace(block, factors=[], scale=None)
-            needed = small.gram.nbytes + small.whitening.root.nbytes + small.outputs.nbytes
-            if needed <= self._room:
-                self._room -= needed
-                self._seen[number] = small
         return block
 
 
 def pairs(left: Blocks, right: Blocks) -> Iterator[tuple[Block, Block]]:
-    """Every pair of blocks; of a data set with itself, half of them.
-
-    What does not fit the budget is captured in groups that do, and the rest of the data passes by
-    each: from memory, from a temporary folder, or captured again where that is once more at most.
+    """Every pair of blocks; of a data set with itself, half of them: as many of the left at a time
+    as the budget allows, and the rest of the data passes by.
     """
     same = left is right
     _warn_of_time(left, right)
-    if left.kept():
-        for i, one in enumerate(left):
-            for other in right.since(i if same else 0):
-                yield one, other
-        return
-    with right.kept_for(passes(left.turns()) if same else left.turns()):
-        for group in left.groups():
-            if same:
-                yield from ((one, other) for i, one in enumerate(group) for other in group[i:])
-            for other in right.after(group[-1].stop) if same else right:
-                yield from ((one, other) for one in group)
-
-
-def passes(groups: int) -> float:
-    """How often a sample is looked at for all pairs, in so many groups: once for its own and once
-    for each before it.
-    """
-    return 1 + (groups - 1) / 2
+    size = -(-len(left) // left.turns)
+    for first in range(0, len(left), size):
+        group = list(islice(left.since(first), size))
+        if same:
+            yield from ((one, other) for i, one in enumerate(group) for other in group[i:])
+        for other in right.since(first + len(group) if same else 0):
+            yield from ((one, other) for one in group)
 
 
 def _warn_of_time(left: Blocks, right: Blocks) -> None:

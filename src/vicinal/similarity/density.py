@@ -22,7 +22,7 @@ from vicinal.checks import InputError, check_choice
 from vicinal.similarity.block import Block
 from vicinal.similarity.blocks import Blocks, pairs, symmetric
 from vicinal.similarity.factors import dot, select
-from vicinal.similarity.places import Places, Totals
+from vicinal.similarity.places import Places
 
 if TYPE_CHECKING:
     from vicinal.similarity.kernel import GradientKernel
@@ -55,7 +55,9 @@ def neighbors(
     name, value = read_estimator(estimator)
     form = "sum" if name == "soft" else "unit"
     support = kernel.blocks(data, form)
-    asked = support if queries is None else kernel.blocks(queries, form, name="queries")
+    asked = support
+    if queries is not None:
+        asked = kernel.blocks(queries, form, name="queries", once=True)
     if name == "soft":
         counts = soft_counts(kernel, asked, support)
     else:
@@ -71,12 +73,12 @@ def soft_counts(kernel: GradientKernel, asked: Blocks, support: Blocks) -> Float
     Where all gradients are kept and the data are few, some layers cost less by pairs: n(in + d·out)
     a sample against the 4·d·in·out of summing and multiplying. These go by tiles.
     """
-    if asked is support and not kernel.within_class and support.kept():
+    if asked is support and not kernel.within_class and support.fits:
         chosen = [_cheaper_by_pairs(f, support.count) for f in next(iter(support)).factors]
         if any(chosen):
             return _mixed_counts(kernel, support, chosen)
     sums = class_totals(kernel, support)
-    return torch.cat([times_totals(kernel, block, sums) for block in asked.again()])
+    return torch.cat([times_totals(kernel, block, sums) for block in asked])
 
 
 def _cheaper_by_pairs(f: Any, n: int) -> bool:
@@ -113,18 +115,22 @@ def _mixed_counts(
     return counts
 
 
-def class_totals(kernel: GradientKernel, support: Iterable[Block]) -> dict[int, list[Totals]]:
+def class_totals(kernel: GradientKernel, support: Iterable[Block]) -> dict[int, list[Tensor]]:
     """``Σ u(x')`` over the data, or over each class where classes are not compared."""
-    sums: dict[int, list[Totals]] = {}
+    sums: dict[int, list[Any]] = {}
     for block in support:
         for label, rows in _classes(kernel, block):
             scale = None if block.scale is None else block.scale[rows]
-            _add(sums, label, select(block.factors, rows), scale)
+            factors = select(block.factors, rows)
+            before = sums.get(label, [None for _ in factors])
+            sums[label] = [
+                f.total(scale, so_far) for f, so_far in zip(factors, before, strict=True)
+            ]
     return sums
 
 
 def times_totals(
-    kernel: GradientKernel, block: Block, sums: dict[int, list[Totals]]
+    kernel: GradientKernel, block: Block, sums: dict[int, list[Tensor]]
 ) -> Float[Tensor, " n"]:
     """``⟨u(x), Σ u⟩`` of a block, with the sums of each sample's own class if they are apart."""
     kind = torch.promote_types(block.outputs.dtype, torch.float32)  # as wide as the factors
@@ -164,12 +170,12 @@ def pair_counts(
 
 def streaming_topk(kernel: GradientKernel, queries: Blocks, data: Blocks, k: int) -> TopK:
     """By tiles; no matrix of all pairs."""
-    with data.kept_for(len(queries)):
-        parts = [
+    return joined_topk(
+        [
             best_of(((block.start, kernel.tile(query, block)) for block in data), k)
             for query in queries
         ]
-    return joined_topk(parts)
+    )
 
 
 def best_of(tiles: Iterable[tuple[int, Float[Tensor, "q m"]]], k: int) -> TopK:
@@ -194,24 +200,13 @@ def streaming_histogram(
 ) -> SimilarityHistogram:
     """Counts in equal bins of [-1, 1]; similarity 1 falls in the last."""
     rows = []
-    with data.kept_for(len(queries)):
-        for query in queries:
-            counts = torch.zeros(len(query), bins, dtype=torch.long)
-            for block in data:
-                at = ((kernel.tile(query, block) + 1) * (bins / 2)).long().clamp(0, bins - 1).cpu()
-                counts.scatter_add_(1, at, torch.ones_like(at))
-            rows.append(counts)
+    for query in queries:
+        counts = torch.zeros(len(query), bins, dtype=torch.long)
+        for block in data:
+            at = ((kernel.tile(query, block) + 1) * (bins / 2)).long().clamp(0, bins - 1).cpu()
+            counts.scatter_add_(1, at, torch.ones_like(at))
+        rows.append(counts)
     return SimilarityHistogram(torch.cat(rows), torch.linspace(-1, 1, bins + 1))
-
-
-def _add(
-    sums: dict[int, list[Totals]], label: int, factors: list[Any], scale: Tensor | None
-) -> None:
-    before = sums.get(label)
-    if before is None:
-        sums[label] = [factor.total(scale) for factor in factors]
-    else:
-        sums[label] = [f.total(scale, into) for f, into in zip(factors, before, strict=True)]
 
 
 def pair_share(tile: Float[Tensor, "n m"], name: str, value: float) -> Float[Tensor, "n m"]:

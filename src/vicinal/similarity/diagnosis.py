@@ -142,7 +142,7 @@ def uncertainty(
         The paper's quick form in linear time, ``1 / Σ Tr M / r``, for one output
         ``‖∇f‖² / Σ k^I``; where negative terms win it is infinite.
     """
-    asked = kernel.blocks(queries, "dual", share=0.4, name="queries")
+    asked = kernel.blocks(queries, "dual", share=0.4, name="queries", once=True)
     support = kernel.blocks(data, "raw", share=0.4)
     totals = None
     if fast:

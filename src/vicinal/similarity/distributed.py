@@ -28,7 +28,6 @@ from vicinal.similarity.blocks import Blocks, count
 from vicinal.similarity.density import class_totals, times_totals
 from vicinal.similarity.kernel import GradientKernel
 from vicinal.similarity.outputs import Contrast
-from vicinal.similarity.places import Totals
 from vicinal.similarity.store import packed, unpacked
 from vicinal.similarity.whitening import Whitening
 
@@ -59,13 +58,13 @@ def distributed_neighbors(
         return kernel.neighbors(data, include_self=include_self)
     _check_outputs(kernel)
     shard: Blocks | None = None
-    own: dict[int, list[Totals]] = {}
+    own: dict[int, list[Tensor]] = {}
 
     def look() -> dict[str, Any]:
         nonlocal shard, own
         shard = kernel.blocks(data, "unit") if count(data, "data") else None
         own = {} if shard is None else class_totals(kernel, shard)
-        shapes = [[list(t.shape) for t in totals] for totals in next(iter(own.values()), [])]
+        shapes = [list(total.shape) for total in next(iter(own.values()), [])]
         said = {"call": "neighbors", "labels": list(own), "shapes": shapes or None}
         return {**said, "plan": _plan(kernel)}
 
@@ -132,19 +131,18 @@ def _facts(look: Any, kernel: GradientKernel, group: Any) -> list[dict[str, Any]
 
 
 def _all_added(
-    sums: dict[int, list[Totals]], facts: list[dict[str, Any]], kernel: GradientKernel, group: Any
-) -> dict[int, list[Totals]]:
+    sums: dict[int, list[Tensor]], facts: list[dict[str, Any]], kernel: GradientKernel, group: Any
+) -> dict[int, list[Tensor]]:
     """The totals of every class over all processes; who has none of a class adds zeros."""
     empty = _empty(kernel)
-    layout: list[list[list[int]]] = next((f["shapes"] for f in facts if f["shapes"]), [])
-    found: dict[int, list[Totals]] = {}
+    layout: list[list[int]] = next((f["shapes"] for f in facts if f["shapes"]), [])
+    found: dict[int, list[Tensor]] = {}
     for label in sorted({label for f in facts for label in f["labels"]}):
         mine = sums.get(label)
         if mine is None:
-            mine = [tuple(empty.new_zeros(shape) for shape in each) for each in layout]
-        for totals in mine:
-            for t in totals:
-                all_added(t, group, "adding up the gradients of a class")
+            mine = [empty.new_zeros(shape) for shape in layout]
+        for total in mine:
+            all_added(total, group, "adding up the gradients of a class")
         found[label] = mine
     return found
 

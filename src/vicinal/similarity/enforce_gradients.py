@@ -184,7 +184,7 @@ def symmetric_gram(factors: Sequence[Factor]) -> Float[Tensor, "n n"]:
 def _symmetric(factor: Factor) -> Float[Tensor, "n n"]:
     if isinstance(factor, Dense):
         return _Square.apply(factor.g.flatten(1))
-    if factor.b.shape[1] > 1 or factor.vocabulary or not factor.weight:
+    if factor.b.shape[1] > 1 or factor.vocabulary:
         return factor.trace_gram(factor)
     inner = _Square.apply(factor.a.flatten(1)) + float(factor.bias)
     return inner * _Square.apply(factor.b.flatten(1))

@@ -85,7 +85,7 @@ def tangent_change(factors: Sequence[Factor], x: Tensor, direction: Tensor) -> F
     moved: list[Factor] = []
     for factor in factors:
         count = len(factor.tensors())
-        moved.extend(_moved(factor, slopes[:count]))
+        moved.append(_moved(factor, slopes[:count]))
         slopes = slopes[count:]
     return paired(moved, moved)
 
@@ -110,20 +110,15 @@ def _derivatives(tensors: Sequence[Tensor], x: Tensor, direction: Tensor) -> lis
     return found
 
 
-def _moved(factor: Factor, slopes: Sequence[Tensor]) -> list[Factor]:
-    """The derivative of one factor: its places twice over, and the bias' apart."""
+def _moved(factor: Factor, slopes: Sequence[Tensor]) -> Factor:
+    """The derivative of one factor: its places twice over."""
     if isinstance(factor, Dense):
-        return [Dense(slopes[0])]
+        return Dense(slopes[0])
     slope_a, slope_b = slopes
-    pieces: list[Factor] = []
-    if factor.weight and factor.vocabulary:
-        pieces.append(replace(factor, b=slope_b, bias=False))
-    elif factor.weight:
-        a, b = torch.cat([slope_a, factor.a], 1), torch.cat([factor.b, slope_b], 1)
-        pieces.append(Places(a, b))
-    if factor.bias:
-        pieces.append(Dense(slope_b.sum(1)))
-    return pieces
+    if factor.vocabulary:
+        return replace(factor, b=slope_b)
+    a = torch.cat([F.pad(slope_a, (0, int(factor.bias))), factor.folded().a], 1)
+    return Places(a, torch.cat([factor.b, slope_b], 1))
 
 
 class _PlainNorms(TorchFunctionMode):

@@ -163,16 +163,6 @@ class Engine:
                 "fit. The engine knows now: ask again from the start."
             )
 
-    def capture_mixed(
-        self, x: Inputs, target: Tensor | None, start: int, seeds: Float[Tensor, "n c d"]
-    ) -> list[Factor]:
-        """Factors of ``Σ_j seeds(x)_ij ∇f_j``; for batches after the first."""
-        try:
-            return self._capture(x, target, start, seeds=seeds).factors
-        except Surprise as surprise:
-            self._learn(x, target, surprise.lessons)
-            raise
-
     def f(
         self, output: Any, target: Tensor | None, samples: int, start: int = 0
     ) -> Float[Tensor, "n d"]:
@@ -188,23 +178,20 @@ class Engine:
         start: int,
         *,
         create_graph: bool = False,
-        seeds: Float[Tensor, "n c d"] | None = None,
     ) -> Captured:
         if rows_of(x) == 1 and wants_company(self.model):  # beside itself
-            both, mixes = (None if t is None else t[[0, 0]] for t in (target, seeds))
-            pair = take(x, [0, 0])
-            twice = self._capture(pair, both, start, create_graph=create_graph, seeds=mixes)
-            return twice.first()
+            pair, both = take(x, [0, 0]), None if target is None else target[[0, 0]]
+            return self._capture(pair, both, start, create_graph=create_graph).first()
         plan = self.plan
         assert plan is not None
         named = layers_of(self.model)
-        layers = {name: named[name] for name in (*plan.ruled, *plan.units) if name != WHOLE}
+        layers = {name: named[name] for name in plan.ruled}
         read = reading(self.model, self.selected, prune=not create_graph)
         with read, torch.enable_grad(), twice_differentiable(create_graph):
             returned, calls = self._watched(plan, x, layers, create_graph)
             f = self.f(returned, target, rows_of(x), start)
             self._compare(plan, calls, f)
-            if WHOLE in plan.units:
+            if plan.again:
                 args, kwargs = ((x,), {}) if isinstance(x, Tensor) else ((), dict(x))
                 calls.append(watched_call(LayerCall(WHOLE, self.model, args, kwargs, returned)))
             check_untouched(calls)
@@ -212,13 +199,14 @@ class Engine:
             asked = [c for c in rows if c.name in plan.gathered]
             behind = behind_reordering(returned, rows, plan.gathered)
             asked += [c for c in behind if c.name not in plan.gathered]
-            _edge_gradients(f, calls, create_graph, seeds, keep=bool(asked))
-            if asked and _ask_whose(f, asked, seeds, plan):
-                astray = _ask_whose(f, rows, seeds, plan)  # now of all, not layer by layer
+            _edge_gradients(f, calls, create_graph, keep=bool(asked))
+            if asked and _ask_whose(f, asked, plan):
+                astray = _ask_whose(f, rows, plan)  # now of all, not layer by layer
                 bare = astray & plan.copies.bare.keys()
                 raise Surprise(Lessons(gathered=frozenset(astray - bare), whole=frozenset(bare)))
-            like = f.detach() if seeds is None else f.new_zeros(seeds.shape[:2])
-            found = Assembly(plan, layers, self.selected, self.known, calls, like, create_graph)
+            found = Assembly(
+                plan, layers, self.selected, self.known, calls, f.detach(), create_graph
+            )
             parts = found.parts()
         return Captured(f, parts, returned) if create_graph else Captured(wide(f.detach()), parts)
 
@@ -243,15 +231,14 @@ class Engine:
 
 
 def _edge_gradients(
-    f: Tensor, calls: Sequence[WatchedCall], create_graph: bool, seeds: Tensor | None, keep: bool
+    f: Tensor, calls: Sequence[WatchedCall], create_graph: bool, keep: bool
 ) -> None:
-    """d backward passes that stop at the layers' outputs; from each output, or from seeds. Through
-    the steps of a recurrence they go side by side.
+    """d backward passes that stop at the layers' outputs. Through the steps of a recurrence they go
+    side by side.
     """
     edges = [edge for call in calls for edge in call.edges]
     shapes = [shape for call in calls for shape in call.shapes]
-    own = torch.eye(f.shape[1]).to(f)[:, None].expand(-1, *f.shape)
-    starts = own if seeds is None else seeds.to(f.dtype).transpose(0, 1)
+    starts = torch.eye(f.shape[1]).to(f)[:, None].expand(-1, *f.shape)
 
     def back(seed: Tensor, keeps: bool = True) -> list[Tensor]:
         found = torch.autograd.grad(f, edges, seed, keeps, create_graph, allow_unused=True)
@@ -285,15 +272,12 @@ def _edge_gradients(
             call.grads.append([next(each) for _ in call.shapes])
 
 
-def _ask_whose(
-    f: Tensor, calls: Sequence[WatchedCall], seeds: Tensor | None, plan: Plan
-) -> set[str]:
+def _ask_whose(f: Tensor, calls: Sequence[WatchedCall], plan: Plan) -> set[str]:
     """Whose the rows of the gathered among these calls are; the names of those among the others
     that are out of order unseen.
     """
-    d = f.shape[1] if seeds is None else seeds.shape[1]
-    weights = torch.randn(d, generator=torch.Generator().manual_seed(0)).to(f)
-    start = weights.expand_as(f) if seeds is None else weights @ seeds.to(f.dtype)
+    weights = torch.randn(f.shape[1], generator=torch.Generator().manual_seed(0)).to(f)
+    start = weights.expand_as(f)
     base, mixed = routing.tagged(f, [call.edges[0] for call in calls], start)
     astray = set()
     for call, tagged in zip(calls, mixed, strict=True):

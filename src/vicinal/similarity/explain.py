@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from vicinal.neighbors.product import product_rate
-from vicinal.similarity.blocks import TWICE, passes
 from vicinal.similarity.plan import opens
 from vicinal.similarity.rules import rule_for
 
@@ -32,13 +31,11 @@ class LayerExplanation:
 @dataclass(frozen=True)
 class GramCost:
     """What a Gram matrix is expected to take: FLOPs beside the forward and backward passes of a
-    capture, the bytes of all gradients, how often each sample is captured on average, and seconds
-    of CPU time (None before first use).
+    capture, the bytes of all gradients, and seconds of CPU time (None before first use).
     """
 
     flops: float
     bytes: int
-    captures: float
     seconds: float | None
 
 
@@ -55,15 +52,15 @@ class Explanation:
 
         >>> layer = LayerExplanation("head", ("head.weight",), "kronecker", 100, 40)
         >>> Explanation((layer,), budget=200).gram(10)
-        GramCost(flops=5000.0, bytes=400, captures=1, seconds=None)
+        GramCost(flops=5000.0, bytes=400, seconds=None)
         """
         pairs = samples * samples / 2 * sum(one.flops or 0 for one in self.layers)
         flops = pairs + samples * sum(one.forming for one in self.layers)
         each = sum(one.bytes or 0 for one in self.layers)
-        often, seconds = captures(samples * each, self.budget // 2), None
+        seconds = None
         if self.capture_seconds is not None:
-            seconds = samples * often * self.capture_seconds + flops / product_rate()
-        return GramCost(flops, samples * each, often, seconds)
+            seconds = samples * self.capture_seconds + flops / product_rate()
+        return GramCost(flops, samples * each, seconds)
 
     def __iter__(self) -> Iterator[LayerExplanation]:
         return iter(self.layers)
@@ -89,24 +86,15 @@ class Explanation:
             held = self.budget // 2 // max(each, 1)
             lines.append(
                 f"together {flops:,} FLOPs/pair and {each:,} bytes/sample: a Gram matrix of up to "
-                f"{held:,} samples captures each once"
+                f"{held:,} samples holds all in memory"
             )
         if self.capture_seconds is not None:
             cost = self.gram(1000)
             lines.append(
                 f"a Gram matrix of 1,000 samples: about {cost.seconds:.2g} s of CPU time and "
-                f"{cost.bytes / 2**20:,.0f} MiB of gradients, each sample captured "
-                f"{cost.captures:.2g} times"
+                f"{cost.bytes / 2**20:,.0f} MiB of gradients"
             )
         return "\n".join(lines)
-
-
-def captures(needed: int, held: int) -> float:
-    """How often it is captured, if gradients of ``needed`` bytes go in groups of ``held``: as often
-    as it is looked at, or once and then read, where that is more than twice.
-    """
-    often = passes(-(-needed // max(held, 1)))
-    return often if often <= TWICE else 1
 
 
 def explain(engine: Engine, budget: int) -> Explanation:

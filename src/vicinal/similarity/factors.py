@@ -19,7 +19,7 @@ with ``create_graph=True``:
 ``trace_gram(other)``     ``Tr K(x, x') = Σ_i ⟨G(x, i), G(x', i)⟩``              ``(n, m)``
 ``matrix_gram(other)``    ``K(x, x')``                                          ``(n, m, d, d)``
 ``mixed(w)``              ``G(x, i) ← Σ_j w(x)_ij G(x, j)`` (whitening, scaling) a factor
-``total(weights)``        ``g_i = Σ_x weights(x) G(x, i)``                      tensors ``(d, ...)``
+``total(weights)``        ``g_i = Σ_x weights(x) G(x, i)``                      ``(d, ...)``
 ``dot(total)``            ``Σ_i ⟨G(x, i), g_i⟩``                                ``(n,)``
 ``dense()``               the gradients in the parameters' own layout           ``(n, d, p)``
 ========================= ===================================================== ==================
@@ -41,7 +41,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from vicinal.neighbors.product import product
-from vicinal.similarity.places import Places, Tensors, Totals, own_layout, rewritten
+from vicinal.similarity.places import Places, Room, Tensors, own_layout, rewritten, room
 
 
 @dataclass(frozen=True)
@@ -85,12 +85,12 @@ class Dense(Tensors):
             return self.mixed(w)
         return replace(self, g=rewritten(self.g, w))
 
-    def total(self, weights: Tensor | None = None, into: Totals | None = None) -> Totals:
+    def total(self, weights: Tensor | None = None, into: Tensor | None = None) -> Tensor:
         found = self.g.sum(0) if weights is None else torch.tensordot(weights, self.g, 1)
-        return (found if into is None else into[0].add_(found),)
+        return found if into is None else into.add_(found)
 
-    def dot(self, total: Totals) -> Float[Tensor, " n"]:
-        return self.g.flatten(1) @ total[0].flatten()
+    def dot(self, total: Tensor) -> Float[Tensor, " n"]:
+        return self.g.flatten(1) @ total.flatten()
 
     def dense(self, onto: Tensor | None = None) -> Float[Tensor, "n d p"]:
         g = own_layout(self.g, self.shape)
@@ -133,7 +133,7 @@ def mixed(factors: Sequence[Factor], w: Float[Tensor, "n c d"]) -> list[Factor]:
     return [factor.mixed(w) for factor in factors]
 
 
-def dot(factors: Sequence[Factor], totals: Sequence[Totals]) -> Float[Tensor, " n"]:
+def dot(factors: Sequence[Factor], totals: Sequence[Tensor]) -> Float[Tensor, " n"]:
     """``⟨G(x), g⟩`` of every sample, summed over outputs and layers."""
     each = zip(factors, totals, strict=True)
     return functools.reduce(torch.add, (factor.dot(g) for factor, g in each))
@@ -149,15 +149,15 @@ def alike(factors: Sequence[Factor]) -> list[list[int]]:
     """
     found: dict[Any, list[int]] = {}
     for i, f in enumerate(factors):
-        plain = isinstance(f, Places) and f.weight and not f.vocabulary and not f.shape
+        plain = isinstance(f, Places) and not f.vocabulary and not f.shape
         at = (f.b.data_ptr(), f.b.shape) if isinstance(f, Places) and plain and f.b.numel() else i
         found.setdefault(at, []).append(i)
     return list(found.values())
 
 
 def merged(factors: Sequence[Factor], groups: Sequence[Sequence[int]]) -> list[Factor]:
-    """Maps with the same gradients at their outputs as one, of all their inputs and a 1 for each
-    bias: what is summed over the places is summed once.
+    """Maps with the same gradients at their outputs as one, of all their inputs: what is summed
+    over the places is summed once.
     """
     found: list[Factor] = []
     for group in groups:
@@ -172,24 +172,35 @@ def merged(factors: Sequence[Factor], groups: Sequence[Sequence[int]]) -> list[F
 
 
 def together(parts: Sequence[Factor]) -> Factor:
-    """The samples of several factors of one layer; of unequal places the fewer are filled up."""
-    first = parts[0]
-    if len(parts) == 1:
-        return first
-    if isinstance(first, Dense):
-        return replace(first, g=torch.cat([p.g for p in parts if isinstance(p, Dense)]))
-    rows = [p for p in parts if isinstance(p, Places)]
-    longest = max(p.b.shape[1] for p in rows)
-    ones = [p.b.new_ones(len(p)) if p.one is None else p.one for p in rows]
-    b = torch.cat([_filled(p.b, longest).permute(2, 0, 1, 3) for p in rows], 1)
-    return replace(
-        first,
-        a=torch.cat([_filled(p.a, longest) for p in rows]),
-        b=b.permute(1, 2, 0, 3),
-        one=None if all(p.one is None for p in rows) else torch.cat(ones),
-    )
+    """The samples of several factors of one layer."""
+    whole, at, rows = None, 0, sum(map(len, parts))
+    for part in parts:
+        whole, at = laid(whole, part, at, rows, room), at + len(part)
+    assert whole is not None
+    return whole
 
 
-def _filled(x: Tensor, places: int) -> Tensor:
-    missing = places - x.shape[1]
-    return torch.cat([x, x.new_zeros(len(x), missing, *x.shape[2:])], 1) if missing else x
+def laid(whole: Factor | None, part: Factor, at: int, rows: int, room: Room) -> Factor:
+    """A factor of ``rows`` samples with those of ``part`` from number ``at`` on."""
+    if isinstance(whole, Places) and isinstance(part, Places) and whole.bias != part.bias:
+        whole, part = whole.folded(), part.folded()
+    into = {} if whole is None else whole.tensors()
+    each = part.tensors().items()
+    found: Any = {name: _laid(into.get(name), t, at, rows, room) for name, t in each}
+    return replace(part, **found)
+
+
+def _laid(whole: Tensor | None, part: Tensor, at: int, rows: int, room: Room) -> Tensor:
+    """Of unequal places the fewer are filled up with zeros."""
+    if whole is None or part.shape[1] > whole.shape[1]:
+        before, size = whole, (rows, *part.shape[1:])
+        order = sorted(range(part.ndim), key=part.stride, reverse=True)  # as they lie in memory
+        whole = room(part, *(size[i] for i in order)).permute(
+            [order.index(i) for i in range(len(order))]
+        )
+        if before is not None:
+            whole = _laid(whole, before[:at], 0, rows, room)
+    mine = whole[at : at + len(part)]
+    mine[:, : part.shape[1]] = part
+    mine[:, part.shape[1] :] = 0
+    return whole

@@ -16,7 +16,6 @@ from __future__ import annotations
 import functools
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
@@ -87,8 +86,8 @@ class GradientKernel:
     strict
         Compare two samples with plain autograd at first use; a difference is an error.
     memory_budget
-        Bytes of gradients to keep, and of a result. What exceeds it is made again, or kept in a
-        temporary folder where pairs would ask for it more than twice.
+        Bytes of gradients to keep in memory, and of a result. What exceeds it is kept in temporary
+        files, or made again where it is only summed.
     cache
         A folder for the gradients of what exceeds the budget, resumable.
 
@@ -157,11 +156,9 @@ class GradientKernel:
                 f'kind="correlation", not "{kind}". Use summary="trace" or "matrix".'
             )
         forms = ("unit", "unit") if (kind, summary) == ("correlation", "trace") else FORMS[kind]
-        left = self.blocks(a, forms[0], share=0.5 if b is None else 0.25, name="a")
-        if b is None and forms[0] == forms[1]:
-            right = left
-        else:
-            right = self.blocks(a if b is None else b, forms[1], share=0.25, name="b")
+        both = b is None and forms[0] == forms[1]
+        left = self.blocks(a, forms[0], 0.5 if b is None else 0.25, "a", once=not both)
+        right = left if both else self.blocks(a if b is None else b, forms[1], 0.25, "b")
         return all_pairs(left, right, lambda one, two: self._tile(one, two, kind, summary))
 
     @settled
@@ -169,14 +166,16 @@ class GradientKernel:
         """The k rows of ``data`` most similar (k^C) to each query; no matrix of all pairs."""
         found = self.blocks(data, "unit", share=0.4)
         check_k(k, found.count, "k", "`data`")
-        return density.streaming_topk(self, self.blocks(queries, "unit", 0.4, "queries"), found, k)
+        return density.streaming_topk(
+            self, self.blocks(queries, "unit", 0.4, "queries", once=True), found, k
+        )
 
     @settled
     def histogram(self, query: Any, data: Any, bins: int = 64) -> SimilarityHistogram:
         """How many rows of ``data`` lie at each similarity in [-1, 1] to a query (section 4.1)."""
         if bins < 1:
             raise InputError(f"`bins` must be at least 1, got {bins}.")
-        queries = self.blocks(query, "unit", 0.4, "query")
+        queries = self.blocks(query, "unit", 0.4, "query", once=True)
         return density.streaming_histogram(self, queries, self.blocks(data, "unit", 0.4), bins)
 
     @settled
@@ -212,7 +211,9 @@ class GradientKernel:
 
     # ------------------------------------------------------ pieces to build on
 
-    def blocks(self, data: Any, form: str, share: float = 0.5, name: str = "data") -> Blocks:
+    def blocks(
+        self, data: Any, form: str, share: float = 0.5, name: str = "data", *, once: bool = False
+    ) -> Blocks:
         """The data's gradients in blocks.
 
         Parameters
@@ -221,15 +222,16 @@ class GradientKernel:
         form : which form of the gradients a block holds.
         share : of the memory budget, up to which blocks are kept.
         name : what an error calls the data.
+        once : whether the blocks are looked at only once.
         """
-        return Blocks(self, data, form, budget=int(share * self.memory_budget), name=name)
+        budget = int(share * self.memory_budget)
+        return Blocks(self, data, form, budget=budget, name=name, once=once)
 
-    def block(self, batch: Batch, scratch: FactorStore | None = None) -> Block:
-        """The raw gradients of one batch, from the cache (or ``scratch``) if it has them."""
+    def block(self, batch: Batch) -> Block:
+        """The raw gradients of one batch, from the cache if it has them."""
         batch = batch.to(device_of(self.engine.model))
-        store = self._store or scratch
-        if store is not None:
-            outputs, factors = store.get(batch)
+        if self._store is not None:
+            outputs, factors = self._store.get(batch)
         else:
             captured = self.engine.capture(batch.x, batch.labels, start=batch.start)
             outputs, factors = captured.outputs, captured.factors
@@ -243,12 +245,6 @@ class GradientKernel:
         if scale is not None:
             gram = gram * scale.double().square()[:, None, None]
         return Block(batch.start, factors, gram, found, outputs, batch.labels, scale)
-
-    def block_again(self, batch: Batch, seen: Block) -> Block:
-        """Unit gradients of a batch whose whitening is known."""
-        batch = batch.to(device_of(self.engine.model))
-        factors = self.engine.capture_mixed(batch.x, batch.labels, batch.start, seen.unit_root())
-        return replace(seen, factors=merged(factors, self.engine.alike))
 
     def forget(self) -> None:
         """What was learned of gradients whose plan is no more."""

@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_map
 
 from vicinal.similarity import routing
 from vicinal.similarity.factors import Dense, Factor, stacked
@@ -15,7 +16,7 @@ from vicinal.similarity.places import Places
 from vicinal.similarity.plan import WHOLE, Lessons, Plan, Surprise
 from vicinal.similarity.rules import LayerUse, Piece, rule_for
 from vicinal.similarity.rules.parametrized import ORIGINAL, made_from, pulled_back
-from vicinal.similarity.rules.vjp import samplewise
+from vicinal.similarity.rules.vjp import Rerun
 from vicinal.similarity.watch import WatchedCall
 
 LOOPED = "vjp, sample by sample"
@@ -60,8 +61,7 @@ class Assembly:
 
     def parts(self) -> tuple[Part, ...]:
         """In the order of the parameters."""
-        units = [call for call in self.calls if call.name in self.plan.units]
-        parts = [self._rerun(call, self.plan.units[call.name]) for call in units]
+        parts = [self._rerun(call) for call in self.calls if call.name == WHOLE]
         parts += [self._copied(call) for call in self.calls if call.name in self.plan.copies.bare]
         shared: dict[str, list[Factor]] = {}
         for layer, names in self.plan.ruled.items():
@@ -148,17 +148,18 @@ class Assembly:
         found = Dense(g.reshape(len(g), len(call.grads), self.selected[call.name].numel()))
         return Part(call.name.rpartition(".")[0], (call.name,), found.kind, found.widened())
 
-    def _rerun(self, call: WatchedCall, names: Mapping[str, str]) -> Part:
-        """Gradients of a unit's (or of the model's remaining) parameters by running it again."""
-        full = tuple(names.values())
-        g, loop = samplewise(
-            call,
-            {own: self.selected[name] for own, name in names.items()},
-            whole=call.name == WHOLE,
+    def _rerun(self, call: WatchedCall) -> Part:
+        """Gradients of the model's remaining parameters by running it again."""
+        full = self.plan.again
+        x = call.args[0] if call.args else call.kwargs
+        if not self.create_graph:
+            x = tree_map(torch.detach, x)
+        g, loop = Rerun(call.module, x, call.returned, call.grads).gradients(
+            {name: self.selected[name] for name in full},
             create_graph=self.create_graph,
             loop=full[0] in self.known and self.known[full[0]].rule == LOOPED,
         )
-        return Part(call.name, full, LOOPED if loop else "vmap(vjp)", Dense(g).widened())
+        return Part(WHOLE, full, LOOPED if loop else "vmap(vjp)", Dense(g).widened())
 
 
 def _by_rule(use: LayerUse) -> list[Piece]:

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import functools
 import mmap
+import os
+import tempfile
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from math import prod
-from typing import Self, TypeAlias
+from pathlib import Path
+from typing import Self
 
 import torch
 from jaxtyping import Float
@@ -16,7 +19,7 @@ from torch import Tensor
 
 from vicinal.neighbors.product import product
 
-Totals: TypeAlias = tuple[Tensor, ...]
+Room = Callable[..., Tensor]  # (like, *shape): where a tensor is put
 TILE_BYTES = 64 << 20  # the largest temporary of one Gram product
 CACHE_BYTES = 1 << 20  # of what is written and read again at once
 LARGE_BYTES = 32 << 20  # from here on malloc asks the system anew for every tensor
@@ -48,7 +51,7 @@ class Tensors:
 
 @dataclass(frozen=True)
 class Places(Tensors):
-    """``G(x, i) = Σ_t b[x, t, i] ⊗ a[x, t]``, and the bias' gradient ``Σ_t b[x, t, i]`` if any.
+    """``G(x, i) = Σ_t b[x, t, i] ⊗ a[x, t]``, a bias being the weight of one more input, 1.
 
     ``a``: inputs ``(n, t, in)``, or integers ``(n, t)`` that stand for one-hot rows of width
     ``vocabulary``. ``b``: gradients at the output ``(n, t, d, out)``; in memory each output's lie
@@ -57,11 +60,9 @@ class Places(Tensors):
 
     a: Tensor
     b: Float[Tensor, "n t d out"]
-    weight: bool = True
     bias: bool = False
     vocabulary: int = 0  # > 0: `a` holds the indices of an embedding
     shape: tuple[int, ...] = ()  # of b's features x a's, where the parameter's layout is another
-    one: Float[Tensor, " n"] | None = None  # the bias' input, where samples were rescaled; None: 1
 
     @property
     def outputs(self) -> int:
@@ -96,25 +97,18 @@ class Places(Tensors):
         """
         each = (len(self) + len(other)) * self._size() * self.b.element_size()
         step = max(1, TILE_BYTES * self.b.shape[3] // max(each, 1))
-        same = other is self
+        mine, theirs = replace(self.folded(), shape=()), replace(other.folded(), shape=())
         for first in range(0, self.b.shape[3], step):
             some = slice(first, first + step)
-            left = replace(self, b=self.b[..., some], bias=False, shape=()).dense()
-            right = replace(other, b=other.b[..., some], bias=False, shape=())
-            yield left, left if same else right.dense()
-        if self.bias:  # apart: to append it would copy all of the weight's
-            left = self._with_one(self.b).sum(1)
-            yield left, left if same else other._with_one(other.b).sum(1)
+            left = replace(mine, b=self.b[..., some]).dense()
+            yield left, left if other is self else replace(theirs, b=other.b[..., some]).dense()
 
     def _as_ghosts(self, other: Places, pair: int = 1, size: int = 1) -> bool:
         """Whether a tile costs less place by place than by carrying out the sums first."""
         n, m, t, s = len(self), len(other), self.b.shape[1], other.b.shape[1]
         places = n * t + (0 if other is self else m * s)
         forming = 0 if self.vocabulary else places * self._size()
-        return (
-            not self.weight
-            or n * m * self._pair(t, s) * pair <= forming + n * m * self._size() * size
-        )
+        return n * m * self._pair(t, s) * pair <= forming + n * m * self._size() * size
 
     def self_gram(self) -> Float[Tensor, "n d d"]:
         n, t, d, out = self.b.shape
@@ -203,103 +197,77 @@ class Places(Tensors):
         rewritten(each.view(d, n, t * out).transpose(0, 1), w)
         return self
 
-    def total(self, weights: Tensor | None = None, into: Totals | None = None) -> Totals:
-        """Of the weight ``(d, out, in)``, of an embedding ``(vocabulary, d, out)``; and of the bias
-        ``(d, out)``.
-        """
-        rows = self._rows()
-        found: list[Tensor] = []
-        if self.weight and self.vocabulary:
+    def total(self, weights: Tensor | None = None, into: Tensor | None = None) -> Tensor:
+        """``(d, out, in)``, the bias' at the end; of an embedding ``(vocabulary, d, out)``."""
+        if self.vocabulary:
             size = (self.vocabulary, *self.b.shape[2:])
-            table = rows.new_zeros(size) if into is None else into[0]
+            table = self.b.new_zeros(size) if into is None else into
             b = self.b if weights is None else self.b * weights[:, None, None, None]
-            found.append(table.index_add(0, self.a.flatten(), b.flatten(0, 1)))
-        elif self.weight:
-            a = self.a if weights is None else self.a * weights[:, None, None]
-            a = a.reshape(-1, self.a.shape[-1]).T.contiguous()
-            each = (product(a, b.T) for b in rows)
-            if into is None:
-                found.append(torch.stack(list(each)).mT)
-            else:
-                found.append(into[0])
-                for so_far, more in zip(into[0], each, strict=True):
-                    so_far.add_(more.T)
+            return table.index_add(0, self.a.flatten(), b.flatten(0, 1))
+        a = self.a if weights is None else self.a * weights[:, None, None]
+        a = a.reshape(-1, self.a.shape[-1]).T.contiguous()
+        size, width = (self.outputs, len(a) + self.bias, self.b.shape[3]), len(a)
+        found = self.b.new_zeros(size) if into is None else into.mT
+        for i, b in enumerate(self._rows()):
+            found[i, :width].add_(product(a, b.T))
         if self.bias:
-            b = self._with_one(self.b).sum(1)
-            summed = b.sum(0) if weights is None else torch.tensordot(weights, b, 1)
-            found.append(summed if into is None else into[-1].add_(summed))
-        return tuple(found)
+            b = self.b.sum(1)
+            found[:, -1] += b.sum(0) if weights is None else torch.tensordot(weights, b, 1)
+        return found.mT
 
-    def dot(self, total: Totals) -> Float[Tensor, " n"]:
+    def dot(self, total: Tensor) -> Float[Tensor, " n"]:
         """Output by output: what it is multiplied with is used while it is in the cache."""
-        n, rows = len(self), self._rows()
+        n = len(self)
         step = max(1, CACHE_BYTES // max(1, self.b[0, :, 0].nbytes))
         if n > step:
             parts = (self.select(slice(i, i + step)) for i in range(0, n, step))
             return torch.cat([part.dot(total) for part in parts])
         a = self.a.flatten() if self.vocabulary else self.a.reshape(-1, self.a.shape[-1])
         found = []
-        for i, b in enumerate(rows):
-            bias = self._bias_of(total[-1][i]) if self.bias else None
-            if not self.weight:
-                against = self._bias_of(total[-1][i])
-            elif self.vocabulary:
-                against = total[0][a, i]
+        for i, b in enumerate(self._rows()):
+            if self.vocabulary:
+                against = total[a, i]
             else:
-                against = product(a, total[0][i], bias)
-            found.append(torch.linalg.vecdot(b.reshape(n, -1), against.expand_as(b).reshape(n, -1)))
+                weight, bias = total[i].tensor_split([a.shape[1]], 1)
+                against = product(a, weight, bias[:, 0] if self.bias else None)
+            found.append(torch.linalg.vecdot(b.reshape(n, -1), against.reshape(n, -1)))
         return functools.reduce(torch.add, found)
 
     def dense(self, onto: Tensor | None = None) -> Float[Tensor, "n d p"]:
         """The gradients, added ``onto`` others: an embedding's into their memory."""
         n, t, d, out = self.b.shape
-        if self.weight and self.vocabulary:
+        if self.vocabulary:
             size = (n, d, self.vocabulary, out)
             table = self.b.new_zeros(size) if onto is None else onto.view(size)
             at, rows = self.a[:, None, :, None].expand(-1, d, -1, out), self.b.transpose(1, 2)
             own = table.is_contiguous() and not (table.requires_grad or rows.requires_grad)
             return (table.scatter_add_ if own else table.scatter_add)(2, at, rows).flatten(2)
-        found: list[Tensor] = []
-        if self.weight:
-            b = self.b.reshape(n, t, d * out).mT
-            weight = (b * self.a if t == 1 else b @ self.a).view(n, d, -1)
-            found.append(own_layout(weight, self.shape))
-        if self.bias:
-            found.append(self._with_one(self.b).sum(1))
-        whole = torch.cat(found, 2) if len(found) > 1 else found[0]
+        b = self.b.reshape(n, t, d * out).mT
+        weight = own_layout((b * self.a if t == 1 else b @ self.a).view(n, d, -1), self.shape)
+        whole = torch.cat([weight, self.b.sum(1)], 2) if self.bias else weight
         return whole if onto is None else onto + whole
 
     def _inner(self, other: Places) -> Tensor:
         """Inner products of the inputs at every pair of places, (n t, m s); 1 more with a bias."""
-        if not self.weight:
-            return self.b.new_ones(1, 1)
         if self.vocabulary:
             return (self.a.reshape(-1, 1) == other.a.reshape(1, -1)).to(self.b.dtype)
+        if self.bias != other.bias:
+            return self.folded()._inner(other.folded())
         inner = product(*(f.a.reshape(-1, f.a.shape[-1]) for f in (self, other)))
-        if self.bias and (self.one is not None or other.one is not None):
-            return inner + self._ones()[:, None] * other._ones()[None]
         return inner + 1 if self.bias and inner.requires_grad else inner.add_(float(self.bias))
-
-    def _ones(self) -> Float[Tensor, " n_t"]:
-        """The bias' input at every place."""
-        one = self.a.new_ones(len(self)) if self.one is None else self.one
-        return one.repeat_interleave(self.a.shape[1])
-
-    def _with_one(self, b: Tensor) -> Tensor:
-        return b if self.one is None else b * self.one.view(-1, *[1] * (b.ndim - 1))
-
-    def _bias_of(self, total: Tensor) -> Tensor:
-        return total if self.one is None else self._ones()[:, None] * total
 
     def inner_rows(self, other: Places) -> Float[Tensor, "n t s"]:
         """The same, but only of each sample with that of the same row."""
-        if not self.weight:
-            return self.b.new_ones(1, 1, 1)
         if self.vocabulary:
             return (self.a[:, :, None] == other.a[:, None, :]).to(self.b.dtype)
-        if self.bias and self.one is not None and other.one is not None:
-            return self.a @ other.a.mT + (self.one * other.one)[:, None, None]
         return self.a @ other.a.mT + float(self.bias)
+
+    def folded(self) -> Places:
+        """With the bias' input among the others."""
+        if not self.bias:
+            return self
+        ones = self.a.new_ones(*self.a.shape[:2], 1)
+        return replace(self, a=torch.cat([self.a, ones], 2), bias=False)
 
 
 def rewritten(g: Float[Tensor, "n d p"], w: Float[Tensor, "n d d"]) -> Float[Tensor, "n d p"]:
@@ -321,6 +289,18 @@ def room(like: Tensor, *shape: int) -> Tensor:
     with suppress(OSError):  # a system that was built without them
         pages.madvise(mmap.MADV_HUGEPAGE)
     return torch.frombuffer(pages, dtype=like.dtype).view(shape)
+
+
+def disk_room(like: Tensor, *shape: int) -> Tensor:
+    """Empty, in a file that is gone with the tensor: memory holds what is in use."""
+    if not (size := prod(shape)):
+        return like.new_empty(shape)
+    with tempfile.TemporaryDirectory(prefix="vicinal-", ignore_cleanup_errors=True) as folder:
+        path = Path(folder, "room")
+        with path.open("wb") as file, suppress(AttributeError):  # not on every system
+            os.posix_fallocate(file.fileno(), 0, size * like.element_size())
+        found = torch.from_file(str(path), shared=True, size=size, dtype=like.dtype)
+    return found.view(shape)
 
 
 def outputs_apart(grads: Sequence[Float[Tensor, "n t out"]]) -> Float[Tensor, "n t d out"]:

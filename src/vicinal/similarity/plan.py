@@ -9,9 +9,8 @@ Every chosen parameter falls in one of these groups:
   not the samples (an expert that sees some of them, folded or transposed batches) is *gathered*:
   :mod:`~vicinal.similarity.routing` finds whose rows they are, batch by batch. So is a layer that
   was not reached: nothing is known of its rows.
-* *units*: attention layers that cannot be opened, run again by themselves; and the
-  model itself (``WHOLE``), run again for everything else: bare parameters, functional uses such as
-  ``F.linear(h, embedding.weight)``.
+* *again*: the model itself (``WHOLE``) is run again for everything else: bare parameters,
+  functional uses such as ``F.linear(h, embedding.weight)``, attention that cannot be opened.
 * *copies*: what is the same for all samples (positions, class tokens, scales) becomes a copy for
   each, where that changes nothing: see :class:`~vicinal.similarity.watch.Copies`.
 * *unreached*, without a rule: no path from the output so far, so no gradient and no cost.
@@ -23,7 +22,7 @@ What later batches do otherwise is a :class:`Surprise`; the plan is then made ag
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -36,7 +35,6 @@ from vicinal.similarity.rules.attention import can_open
 from vicinal.similarity.rules.inside import InsideMap, insides
 from vicinal.similarity.rules.parametrized import edges_each, made_from, originals
 from vicinal.similarity.rules.recurrence import can_unroll
-from vicinal.similarity.rules.vjp import unit_axes
 from vicinal.similarity.watch import (
     NO_COPIES,
     Copies,
@@ -52,6 +50,7 @@ from vicinal.similarity.watch import (
 )
 
 WHOLE = "(model)"
+OPENED = nn.MultiheadAttention, nn.RNNBase  # layers of which the most can be
 Owner = tuple[str, nn.Module, str]  # a layer, its module, its own name for the parameter
 
 
@@ -77,10 +76,10 @@ class Surprise(Exception):
 
 @dataclass(frozen=True)
 class Plan:
-    """How each parameter is treated: layer -> its own name for it -> the model's name for it."""
+    """How each parameter is treated."""
 
-    ruled: dict[str, dict[str, str]]
-    units: dict[str, dict[str, str]]
+    ruled: dict[str, dict[str, str]]  # layer -> its own name for it -> the model's name for it
+    again: tuple[str, ...]
     shared: frozenset[str]
     gathered: frozenset[str]
     lessons: Lessons
@@ -123,7 +122,7 @@ def make_plan(model: Model, lessons: Lessons, rules: bool = True) -> Plan:
     straight = (probes[0].straight & probes[1].straight) - lessons.gathered
     odd = probes[0].odd | probes[1].odd
     ruled: dict[str, dict[str, str]] = {}
-    units: dict[str, dict[str, str]] = {}
+    again: list[str] = []
     shared, edges = set(), {}
     owners = _owners(model.module)
     for full, p in model.selected.items():
@@ -138,19 +137,17 @@ def make_plan(model: Model, lessons: Lessons, rules: bool = True) -> Plan:
         if full in copies.bare:
             continue
         if full in lessons.whole:
-            units.setdefault(WHOLE, {})[full] = full
+            again.append(full)
         elif rules and exact:
             edges[full] = each
             for layer, _, own in held:
                 ruled.setdefault(layer, {})[own] = full
             if len(held) > 1 or max(seen) > 1:
                 shared.add(full)
-        elif rules and len(held) == 1 and _is_unit(probes, *held[0][:2]):
-            units.setdefault(held[0][0], {})[held[0][2]] = full
         elif any(probe.used[id(p)] for probe in probes):
-            units.setdefault(WHOLE, {})[full] = full
+            again.append(full)
     bent = frozenset(ruled.keys() - straight)
-    return Plan(ruled, units, frozenset(shared), bent, lessons, copies, edges)
+    return Plan(ruled, tuple(again), frozenset(shared), bent, lessons, copies, edges)
 
 
 def _copies(model: Model, lessons: Lessons) -> tuple[Copies, list[Probe]]:
@@ -163,7 +160,7 @@ def _copies(model: Model, lessons: Lessons) -> tuple[Copies, list[Probe]]:
     idle = insides(model.module).keys() - {c.name for p in probes for c in p.calls}
     for full, p in model.selected.items():
         held = [m for at, m, _ in owners[id(p)] if at not in idle]
-        loose = not any(rule_for(m) or _closed(m) for m in held)
+        loose = not any(rule_for(m) or isinstance(m, OPENED) for m in held)
         if loose and all(probe.used[id(p)] for probe in probes) and full not in lessons.whole:
             bare[full] = -1 if p.ndim > 1 and len(p) == 1 else 0 if p.ndim > 1 else 1
     for guess in (Copies(frozenset(lone), bare), Copies(frozenset(lone)), Copies(bare=bare)):
@@ -199,25 +196,19 @@ def surprises(
     for layer, names in plan.ruled.items():
         if number[layer] > 1 and not plan.shared.issuperset(names.values()):
             gathered.add(layer)
-    whole = set()
-    for layer, names in plan.units.items():
-        fits = [_batch_of(c) == rows for c in calls if c.name == layer]
-        if layer != WHOLE and fits != [True]:
-            whole |= {*names.values()}
     seen: Counter[str] = Counter()
     for layer, names in plan.ruled.items():
         for full in names.values():
             seen[full] += number[layer] * plan.edges.get(full, 1)
     seen.update(plan.copies.bare.keys())
-    units = {full for names in plan.units.values() for full in names.values()}
-    whole |= {n for n, p in selected.items() if n not in units and used[id(p)] > seen[n]}
+    whole = {n for n, p in selected.items() if n not in plan.again and used[id(p)] > seen[n]}
     return Lessons(frozenset(gathered - plan.gathered), frozenset(whole))
 
 
 def _probe(model: Model, rows: int, copies: Copies = NO_COPIES) -> Probe:
     module, selected, f, x, target = model
     pick = torch.arange(rows) % rows_of(x)
-    layers = {n: m for n, m in _layers(module) if rule_for(m) or _closed(m)}
+    layers = {n: m for n, m in layers_of(module).items() if rule_for(m)}
     with reading(module, selected), torch.enable_grad():
         output, calls = watched(module, take(x, pick), layers, copies)
         found = f(output, None if target is None else target[pick], rows)
@@ -248,20 +239,6 @@ def _straight(f: Tensor, calls: Sequence[WatchedCall]) -> set[str]:
     return {call.name for call in calls} - bent
 
 
-def _layers(model: nn.Module) -> Iterator[tuple[str, nn.Module]]:
-    """All layers, but not the insides of units, which call their children's weights directly."""
-    units = [module for module in model.modules() if _closed(module)]
-    inside = {id(child) for unit in units for child in unit.modules() if child is not unit}
-    return ((n, module) for n, module in layers_of(model).items() if id(module) not in inside)
-
-
-def _closed(module: nn.Module) -> bool:
-    """Whether a layer can only be run again as a whole."""
-    if isinstance(module, nn.MultiheadAttention):
-        return not can_open(module)
-    return isinstance(module, nn.RNNBase) and not can_unroll(module)
-
-
 def opens(module: nn.Module) -> bool:
     """Whether the parameters of a layer are those of linear maps inside it."""
     return can_unroll(module) or (isinstance(module, nn.MultiheadAttention) and can_open(module))
@@ -270,14 +247,13 @@ def opens(module: nn.Module) -> bool:
 def _owners(model: nn.Module) -> dict[int, list[Owner]]:
     """Every (layer, module, local name) under which a parameter is held, by its identity."""
     found: dict[int, list[Owner]] = defaultdict(list)
-    for layer, module in _layers(model):
+    for layer, module in layers_of(model).items():
         if isinstance(module, InsideMap):
             held = {own: getattr(module, own) for own in COVERED}
         elif opens(module):
             held = {}
         else:
-            whole = _closed(module)
-            held = dict(module.named_parameters(recurse=whole, remove_duplicate=False))
+            held = dict(module.named_parameters(recurse=False, remove_duplicate=False))
             held |= originals(module, COVERED) if rule_for(module) else {}
         for own, p in held.items():
             found[id(p)].append((layer, module, own))
@@ -292,19 +268,3 @@ def _by_rows(call: WatchedCall) -> bool:
     axes = feature_axes(call.module)
     lead = 1 if axes is None else len(call.shapes[0]) - axes
     return lead > 0 and x.shape[:lead] == call.shapes[0][:lead]
-
-
-def _is_unit(probes: Sequence[Probe], layer: str, module: nn.Module) -> bool:
-    """Attention or recurrence, called once, with inputs whose batch axes are known."""
-    for probe in probes:
-        mine = [call for call in probe.calls if call.name == layer]
-        once = _closed(module) and len(mine) == 1
-        if not once or _batch_of(mine[0]) != len(probe.f):
-            return False
-    return True
-
-
-def _batch_of(call: WatchedCall) -> int | None:
-    """How many samples a unit was called with; None if that cannot be told."""
-    axes = unit_axes(call.module, call.args, call.kwargs)
-    return None if axes is None else int(call.args[0].shape[axes[0][0]])

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from math import log2
+from typing import TypeGuard
 
 import torch
 from jaxtyping import Float, Int
@@ -38,31 +39,20 @@ def rescaled(factors: Sequence[Factor]) -> tuple[list[Factor], Float[Tensor, " n
     >>> [round(float(v), 3) for v in small.g[0, 0] * size[0] / 1e30], size[1].item()
     ([3.0, 4.0], 1.0)
     """
-    kind = factors[0].tensors()["b" if isinstance(factors[0], Places) else "g"].dtype
-    inputs = [_exponent(_input(f)) if isinstance(f, Places) else None for f in factors]
-    sizes = []
-    for factor, e in zip(factors, inputs, strict=True):
-        if isinstance(factor, Places):
-            assert e is not None
-            sizes.append(e + _exponent(factor.b))
-        else:
-            sizes.append(_exponent(factor.g))
-    reach = int(log2(torch.finfo(kind).max)) - 2
-    common = torch.stack(sizes).amax(0).clamp(-reach, reach)
-    nothing = torch.stack(sizes).amax(0) <= LEAST
-    common = torch.where(nothing, 0, common)
+    factors = [f.folded() if isinstance(f, Places) else f for f in factors]
+    last = [f.b if isinstance(f, Places) else f.g for f in factors]
+    inputs = [_exponent(f.a) if _has_inputs(f) else 0 for f in factors]
+    size = torch.stack([e + _exponent(t) for e, t in zip(inputs, last, strict=True)]).amax(0)
+    reach = int(log2(torch.finfo(last[0].dtype).max)) - 2
+    common = torch.where(size <= LEAST, 0, size.clamp(-reach, reach))
     found: list[Factor] = []
-    for factor, e in zip(factors, inputs, strict=True):
-        if isinstance(factor, Dense):
-            found.append(replace(factor, g=_shifted(factor.g, -common)))
-        elif factor.vocabulary or not factor.weight:
-            found.append(replace(factor, b=_shifted(factor.b, -common)))
+    for f, e in zip(factors, inputs, strict=True):
+        if isinstance(f, Dense):
+            found.append(replace(f, g=_shifted(f.g, -common)))
         else:
-            assert e is not None
-            a, b = _shifted(factor.a, -e), _shifted(factor.b, e - common)
-            one = _shifted(a.new_ones(len(a)), -e) if factor.bias else None
-            found.append(replace(factor, a=a, b=b, one=one))
-    return found, _shifted(torch.ones(len(common), dtype=kind, device=common.device), common)
+            a = _shifted(f.a, -e) if isinstance(e, Tensor) else f.a
+            found.append(replace(f, a=a, b=_shifted(f.b, e - common)))
+    return found, _shifted(last[0].new_ones(len(common)), common)
 
 
 def check_gradients(gram: Float[Tensor, "n d d"], start: int) -> None:
@@ -77,13 +67,9 @@ def check_gradients(gram: Float[Tensor, "n d d"], start: int) -> None:
         )
 
 
-def _input(factor: Places) -> Tensor:
-    """What b is multiplied with; its bias is a 1 among the inputs."""
-    if factor.vocabulary or not factor.weight:
-        return factor.b.new_ones(len(factor), 1)
-    if not factor.bias:
-        return factor.a
-    return torch.cat([factor.a.flatten(1), factor.a.new_ones(len(factor), 1)], 1)
+def _has_inputs(factor: Factor) -> TypeGuard[Places]:
+    """Whether b is multiplied with numbers, not taken at the places of ones."""
+    return isinstance(factor, Places) and not factor.vocabulary
 
 
 def _exponent(x: Tensor) -> Int[Tensor, " n"]:

@@ -173,23 +173,23 @@ def _side_by_side(
     t, out = found.b.shape[1], found.b.shape[3]
     if found.vocabulary or use.keeps_places(t, found.a.shape[-1], out):
         return [(names, found)]
-    weight = Dense(replace(found, bias=False).dense())
-    bias: list[Piece] = [(("bias",), Dense(found.b.sum(1)))] if found.bias else []
-    return [(("weight",), weight), *bias]
+    g = found.dense()
+    both = g.tensor_split([g.shape[2] - out * found.bias], 2)
+    return [((name,), Dense(part)) for name, part in zip(names, both, strict=False)]
 
 
 def nothing(use: LayerUse, like: Float[Tensor, "n d"]) -> list[Piece]:
     """The pieces of a layer that no sample of a batch reached."""
-    (n, d), module, bias = like.shape, use.module, "bias" in use.wanted
+    (n, d), module = like.shape, use.module
     if "weight" in use.wanted and use.ghost is not False:
         size = widths(module)
         if size is not None:
             a, b = like.new_zeros(n, 0, size[0]), like.new_zeros(n, 0, d, size[1])
-            return use.ghosts(Places(a, b, bias=bias))
+            return use.ghosts(a, b)
         if isinstance(module, nn.Embedding):
             index = torch.zeros(n, 0, dtype=torch.long, device=like.device)
             b = like.new_zeros(n, 0, d, module.embedding_dim)
-            return use.ghosts(Places(index, b, vocabulary=module.num_embeddings))
+            return use.ghosts(index, b, vocabulary=module.num_embeddings)
     own = [name for name in COVERED if name in use.wanted]
     sizes = [getattr(module, name).numel() for name in own]
     zero = like.new_zeros(())

@@ -33,6 +33,7 @@ from vicinal.similarity.density import TopK, best_of, joined_topk
 from vicinal.similarity.factors import Dense, Factor
 from vicinal.similarity.kernel import GradientKernel
 from vicinal.similarity.outputs import Contrast
+from vicinal.similarity.places import Places
 from vicinal.similarity.store import batch_key, engine_key
 
 
@@ -71,24 +72,18 @@ def sketch(factor: Factor, dim: int, seed: int) -> Float[Tensor, "n s"]:
     b = factor.b.flatten(2)
     left = gaussian(b.shape[-1], dim, 2 * seed + 1)
     b = b if left is None else b @ left.to(b).T
-    return (b.mT @ _inputs(factor, dim, 2 * seed)).flatten(1)
+    return (b.mT @ _inputs(factor.folded(), dim, 2 * seed)).flatten(1)
 
 
-def _inputs(factor: Any, dim: int, seed: int) -> Float[Tensor, "n t s"]:
-    """``S_A a`` at every place; the bias is an input that is always 1."""
-    b = factor.b
-    if factor.vocabulary:
-        table = gaussian(factor.vocabulary, dim, seed)
-        if table is None:
-            return torch.nn.functional.one_hot(factor.a, factor.vocabulary).to(b)
-        return table.to(b).T[factor.a]
-    ones = b.new_ones(*b.shape[:2], 1)
-    ones = ones if factor.one is None else ones * factor.one[:, None, None]
-    if not factor.weight:
-        return ones
-    a = torch.cat([factor.a, ones], 2) if factor.bias else factor.a
-    right = gaussian(a.shape[-1], dim, seed)
-    return a if right is None else a @ right.to(a).T
+def _inputs(factor: Places, dim: int, seed: int) -> Float[Tensor, "n t s"]:
+    """``S_A a`` at every place."""
+    right = gaussian(factor.vocabulary or factor.a.shape[-1], dim, seed)
+    if factor.vocabulary and right is None:
+        return torch.nn.functional.one_hot(factor.a, factor.vocabulary).to(factor.b)
+    if right is None:
+        return factor.a
+    right = right.to(factor.b).T
+    return right[factor.a] if factor.vocabulary else factor.a @ right
 
 
 class SketchedIndex:

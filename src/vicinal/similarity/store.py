@@ -48,13 +48,6 @@ class FactorStore:
         return batch_key(engine_key(self.engine), batch)
 
 
-class ScratchStore(FactorStore):
-    """For one data set and one pass over its pairs: a shard's name is where the batch begins."""
-
-    def key(self, batch: Batch) -> str:
-        return str(batch.start)
-
-
 def engine_key(engine: Engine) -> str:
     """The fingerprint of all that gradients depend on but the data."""
     lessons = () if engine.plan is None else engine.plan.lessons
@@ -82,8 +75,7 @@ def unpacked(tensors: Mapping[str, Tensor], layout: Sequence[Mapping[str, Any]])
     factors: list[Factor] = []
     for i, plain in enumerate(layout):
         fields = {**plain, "shape": tuple(plain["shape"])}
-        if "weight" in fields:
-            fields["one"] = tensors.get(f"{i}.one")
+        if "vocabulary" in fields:
             factors.append(Places(tensors[f"{i}.a"], tensors[f"{i}.b"], **fields))
         else:
             factors.append(Dense(tensors[f"{i}.g"], **fields))

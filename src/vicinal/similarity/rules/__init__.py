@@ -49,9 +49,12 @@ class LayerUse:
         smaller = places * (width + d * out) <= 2 * d * width * out
         return smaller if self.ghost is None else self.ghost
 
-    def ghosts(self, places: Places) -> list[Piece]:
+    def ghosts(
+        self, a: Tensor, b: Tensor, *, vocabulary: int = 0, shape: tuple[int, ...] = ()
+    ) -> list[Piece]:
         """The one piece of a ghost: it holds the bias as well."""
-        return [(tuple(name for name in COVERED if name in self.wanted), places)]
+        names = tuple(name for name in COVERED if name in self.wanted)
+        return [(names, Places(a, b, "bias" in names, vocabulary, shape))]
 
 
 Piece: TypeAlias = tuple[tuple[str, ...], Factor]  # (the parameters it covers, their gradients)
@@ -65,7 +68,7 @@ def linear(use: LayerUse) -> list[Piece]:
     b = outputs_apart([g.reshape(n, a.shape[1], -1) for g in use.grads])
     t, d, out = b.shape[1:]
     if "weight" in use.wanted and (t == 1 or use.keeps_places(t, width, out)):
-        return use.ghosts(Places(a, b, bias="bias" in use.wanted))
+        return use.ghosts(a, b)
     pieces: list[Piece] = []
     if "weight" in use.wanted:
         g = (b.reshape(n, t, d * out).mT @ a).view(n, d, -1)

@@ -19,7 +19,7 @@ from torch import Tensor
 
 from vicinal.neighbors.product import products
 from vicinal.similarity.factors import Dense, stacked
-from vicinal.similarity.places import CACHE_BYTES, Places, room
+from vicinal.similarity.places import CACHE_BYTES, room
 
 if TYPE_CHECKING:
     from vicinal.similarity.rules import LayerUse, Piece
@@ -33,7 +33,7 @@ def convolution(use: LayerUse) -> list[Piece]:
     if "weight" in use.wanted and groups == 1 and use.keeps_ghost(t, width, out):
         patches, shape = _patches(_padded(use.x, module), module), layout(module)
         b = stacked(grads, 1).flatten(3).permute(0, 3, 1, 2).contiguous()
-        return use.ghosts(Places(patches, b, bias="bias" in use.wanted, shape=shape))
+        return use.ghosts(patches, b, shape=shape)
 
     def gradient(rows: slice) -> Tensor:
         patches = _patches(_by_group(_padded(use.x[rows], module), groups), module)

@@ -197,29 +197,32 @@ class LSTMSteps(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, _: Any, x: Any, h: Any, c: Any, back: bool, *maps: Any) -> Any:
-        (n, count, width), size, both = x.shape, h.shape[1], torch.cat(maps[:2], 1)
-        twice = both.new_tensor([1, 1, 2, 1]).repeat_interleave(size)  # the map of g
+        (n, count, width), size, (on, off) = x.shape, h.shape[1], maps[:2]
+        twice = on.new_tensor([1, 1, 2, 1]).repeat_interleave(size)  # the map of g
         bias = None if maps[2] is None else (maps[2] + maps[3]) * twice
-        steep = both * twice[:, None]
-        taken = x.new_empty(count + 1, n, width + size)  # x_t beside the state before it
-        before, after = (taken[1:], taken[:-1]) if back else (taken[:-1], taken[1:])
-        before[..., :width] = x.transpose(0, 1)
-        states, outs, steps = before[..., width:], after[..., width:], range(count)
-        ctx.steps = steps if back else steps[::-1]
+        given = product(x.transpose(0, 1).reshape(-1, width), on * twice[:, None], bias)
+        gates, steep = given.view(count, n, -1), (off.t() * twice).contiguous().t()
+        i, f, g, o = gates.chunk(4, 2)
+        both = x.new_empty(count + 1, n, size)  # the states, each after the one before it
+        states, outs = (both[1:], both[:-1]) if back else (both[:-1], both[1:])
+        bent, before = x.new_empty(count, n, size), x.new_empty(count, n, size)
+        ctx.steps = range(count) if back else range(count)[::-1]
         states[ctx.steps[-1]] = h
-        slopes = room(x, count, 6, n, size)
         for t in ctx.steps[::-1]:
-            i, f, g, o = product(before[t], steep, bias).sigmoid_().chunk(4, 1)
-            of_i, of_f, of_g, of_o, of_c, kept = slopes[t].unbind(0)
-            sigmoid_slope(g.mul_(2).sub_(1), i, grad_input=of_i)
-            sigmoid_slope(c, f, grad_input=of_f)
-            tanh_slope(i, g, grad_input=of_g)
-            c = torch.addcmul(kept.copy_(f) * c, i, g)
-            bent = (c * 2).sigmoid_().mul_(2).sub_(1)
-            sigmoid_slope(bent, o, grad_input=of_o)
-            tanh_slope(o, bent, grad_input=of_c)
-            h = torch.mul(o, bent, out=outs[t])
-        ctx.save_for_backward(both, slopes)
+            torch.sigmoid(product(h, steep, gates[t]), out=gates[t])
+            g[t].mul_(2).sub_(1)
+            c = torch.mul(f[t], before[t].copy_(c)).addcmul_(i[t], g[t])
+            torch.mul(c, 2, out=bent[t]).sigmoid_().mul_(2).sub_(1)
+            h = torch.mul(o[t], bent[t], out=outs[t])
+        slopes = room(x, count, 6, n, size)
+        of_i, of_f, of_g, of_o, of_c, kept = slopes.unbind(1)
+        sigmoid_slope(g, i, grad_input=of_i)
+        sigmoid_slope(before, f, grad_input=of_f)
+        tanh_slope(i, g, grad_input=of_g)
+        sigmoid_slope(bent, o, grad_input=of_o)
+        tanh_slope(o, bent, grad_input=of_c)
+        kept.copy_(f)
+        ctx.save_for_backward(on, off, slopes)
         ctx.set_materialize_grads(False)
         return states.transpose(0, 1), outs.transpose(0, 1), h.clone(), c
 
@@ -234,7 +237,10 @@ class _LSTMBack(torch.autograd.Function):
 
     @staticmethod
     def forward(steps: Any, *given: Any) -> Any:
-        return [t[0] for t in _back(steps, 1, *(None if t is None else t[None] for t in given))]
+        return [
+            None if t is None else t[0]
+            for t in _back(steps, 1, *(None if t is None else t[None] for t in given))
+        ]
 
     @staticmethod
     def setup_context(*_: Any) -> None:
@@ -246,15 +252,13 @@ class _LSTMBack(torch.autograd.Function):
         return _back(steps, info.batch_size, *every), (0, 0, 0, 0)
 
 
-def _back(ctx: Any, d: int, outs: Any, *last: Any) -> tuple[Tensor, ...]:
+def _back(ctx: Any, d: int, outs: Any, *last: Any) -> tuple[Tensor | None, ...]:
     """From the gradients ``(d, ...)`` at the outputs and the last state to those at the gates
     ``(d, n, t, 4h)``, at x and at the first state.
     """
-    both, slopes = ctx.saved_tensors
+    on, off, slopes = ctx.saved_tensors
     count, _, n, size = slopes.shape
-    both = both if ctx.needs_input_grad[1] else both[:, -size:].contiguous()
     found, now = room(slopes, d, n, count, 4 * size), slopes.new_empty(d, n, 4, size)
-    dx = slopes.new_empty(count, d, n, both.shape[1] - size)
     dh, dc = (slopes.new_zeros(d, n, size) if t is None else t for t in last)
     at_cell, at_o = now.transpose(1, 2).split([3, 1], 1)
     for t in ctx.steps:
@@ -264,10 +268,11 @@ def _back(ctx: Any, d: int, outs: Any, *last: Any) -> tuple[Tensor, ...]:
         torch.mul(dc[:, None], into, out=at_cell)
         torch.mul(dh[:, None], of_o, out=at_o)
         found[:, :, t] = now.flatten(2)
-        both_back = product(now.view(d * n, -1), both.t()).view(d, n, -1)
-        dx[t], dh = both_back.tensor_split([both.shape[1] - size], 2)
+        dh = product(now.view(d * n, -1), off.t()).view(d, n, -1)
         dc = dc * kept
-    return found, dx.permute(1, 2, 0, 3), dh, dc
+    wanted = ctx.needs_input_grad[1]
+    dx = product(found.flatten(0, 2), on.t()).view(d, n, count, -1) if wanted else None
+    return found, dx, dh, dc
 
 
 def _lstm(_: Any, given: Sequence[Tensor], h: Tensor, c: Tensor) -> Pair:
