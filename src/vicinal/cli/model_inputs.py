@@ -182,6 +182,8 @@ def model_inputs(
                 )
             x = tokenize(rows.texts)
             return ModelInputs(x if codes is None else (x, codes), rows, classes)
+        if tokenize is not None:
+            raise InputError(f"{rows.name} holds no texts for the model (--text-col names them).")
         if rows.embeddings is None and np.asarray((rows.images or [""])[0]).dtype.kind == "f":
             rows = replace(rows, embeddings=np.stack(rows.images or []))  # inputs, as they are
         if rows.embeddings is None:
