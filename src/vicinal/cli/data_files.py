@@ -10,17 +10,15 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 from numpy.typing import NDArray
 
-from vicinal.capture import ShardStore
 from vicinal.capture.row_files import LOGIT_KEYS
-from vicinal.capture.shards import MANIFEST
-from vicinal.capture.sources import described
+from vicinal.capture.shards import MANIFEST, ShardStore
+from vicinal.capture.sources import described, finished, named_labels, unfinished
 from vicinal.checks import InputError, closest
 from vicinal.cli.arrays import read_npy, read_npz
 from vicinal.cli.console import Console
-from vicinal.cli.folders import DESCRIBED, NEW
+from vicinal.cli.folders import NEW
 from vicinal.cli.image_rows import encoded_rows, listed_images
 from vicinal.cli.row_set import RowSet, aligned, checked_labels, pick, usable, vectors
 from vicinal.cli.saved_datasets import is_saved
@@ -139,7 +137,7 @@ def _from_arrays(path: Path, arrays: Mapping[str, NDArray[Any]], options: DataOp
 def _folder(path: Path, options: DataOptions) -> RowSet:
     """A capture of ``vicinal embed``, class folders of images, or images with a table of labels."""
     if (path / MANIFEST).exists():
-        return captured(path)
+        return captured(path, options.embedding_key)
     if (path / NEW / MANIFEST).exists():
         raise unfinished(path, ShardStore(path / NEW))
     if is_saved(path):
@@ -176,34 +174,23 @@ def _folder(path: Path, options: DataOptions) -> RowSet:
     )
 
 
-def unfinished(path: Path, store: ShardStore) -> InputError:
-    return InputError(
-        f"{path} is unfinished: {store.rows} rows so far. Run the same embed command again."
-    )
-
-
 def captured(path: Path, layer: str | None = None) -> RowSet:
     """One layer of a folder of shards, with the labels and ids stored beside it."""
-    store = ShardStore(path)
-    if not store.complete:
-        raise unfinished(path, store)
+    store = finished(path)
     name = layer or next(iter(store), "")
     if name not in store:
         near = ", ".join(closest(name, list(store))) or ", ".join(store)
         raise InputError(f"no layer {name!r} in {path}. Close names: {near}.")
     facts = described(path)
     labels = None if store.labels is None else store.labels.numpy()
-    classes = facts.get("classes")
-    if labels is not None and classes:
-        if labels.dtype.kind not in "iu" or labels.min() < 0 or labels.max() >= len(classes):
-            raise InputError(f"{path / DESCRIBED} names {len(classes)} classes; the labels differ.")
-        labels = np.array(classes)[labels]
+    if labels is not None and "classes" in facts:
+        labels = named_labels(labels, facts["classes"], path)
     return RowSet(
         path.name,
         store[name].float().numpy(),
         labels,
-        tuple(facts["ids"]) if facts.get("ids") else None,
-        images=facts.get("images") or None,
+        tuple(facts["ids"]) if "ids" in facts else None,
+        images=facts.get("images"),
         source=f"{path.name}:{name}",
         root=path,
     )
