@@ -8,16 +8,15 @@ from __future__ import annotations
 
 import json
 import math
-import tomllib
 import types
 import typing
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from vicinal.checks import InputError, closest
+from vicinal.checks import InputError, did_you_mean
 from vicinal.cli.flags import settings_in
-from vicinal.files import reading, regular_file
+from vicinal.files import read_json
 
 EXPECTED = {bool: "true or false", int: "a whole number", float: "a number", str: "text",
             Path: "a path", list: "a list of texts"}  # fmt: skip
@@ -30,23 +29,16 @@ def as_config(options: Any) -> dict[str, Any]:
 
 
 def read_config(path: Path, kind: type) -> dict[str, Any]:
-    """Settings of a record from JSON or TOML: every name and the type of every value checked."""
+    """Settings of a record from JSON: every name and the type of every value checked."""
     path = path / "config.json" if path.is_dir() else path  # or the run it lies in
-    regular_file(path)
-    with reading(path):
-        text = path.read_text("utf-8")
-        values = tomllib.loads(text) if path.suffix == ".toml" else json.loads(text)
-    if not isinstance(values, dict):
-        raise InputError(f"{path.name} must hold settings by name, got {str(values)[:40]}.")
+    values = read_json(path, "Nothing was written.")
     hints = {field.name: typing.get_args(hint)[0] for field, hint in settings_in(kind)}
     checked = {}
     for name, value in values.items():
-        if name == "command":
-            continue
+        if name == "command" or (value is None and name not in hints):
+            continue  # of an older version, and not said
         if name not in hints:
-            near = closest(name, hints)
-            hint = f" Did you mean {near[0]!r}?" if near else ""
-            verb = kind.__name__.removesuffix("Options").lower()
+            verb, hint = kind.__name__.removesuffix("Options").lower(), did_you_mean(name, hints)
             raise InputError(f"{path.name}: vicinal {verb} has no setting {name!r}.{hint}")
         checked[name] = _checked(value, hints[name], f"{path.name}: {name!r}")
     return checked

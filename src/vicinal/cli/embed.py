@@ -76,7 +76,7 @@ def _captured(
                 return capture(
                     model, data, options.layer or ["output"], pool=options.pool,
                     batch_size=batch_size, device=device, to=folder, progress=progress,
-                    on=options.on, load=partial(_model, options),
+                    on=options.on, load=partial(_again, options),
                 )  # fmt: skip
             except InputError:
                 raise
@@ -92,7 +92,7 @@ def _captured(
                 forget(folder)
 
 
-def _model(options: EmbedOptions) -> nn.Module:
+def _again(options: EmbedOptions) -> nn.Module:
     """The model again, in another process."""
     return model_of(options.model, options, Console(as_json=True, quiet=True)).model
 
