@@ -47,26 +47,20 @@ def read_config(path: Path, kind: type) -> dict[str, Any]:
 OWN_MODEL = "vicinal.audits.demo:network"  # what the demo's folder names: our own code
 
 
-def runs_code(values: Mapping[str, Any]) -> str | None:
-    """The setting among ``values`` that would run code; None: there is none."""
-    for name in ("trust_pickle", "online"):  # what a model by name brings may be code
-        if values.get(name):
-            return name
-    for name in ("model", "support", "query", "calib", "foreign", "data"):
-        spec = values.get(name)
-        if isinstance(spec, str) and spec != OWN_MODEL and (name == "model" or ":" in spec):
-            return name
-    return None
-
-
 def check_no_code(found: Mapping[str, Any], typed: Mapping[str, Any], path: Path) -> None:
     """Refuse settings of a file that would run code, unless they were typed as well."""
-    name = runs_code({name: value for name, value in found.items() if name not in typed})
-    if name is not None:
-        raise InputError(
-            f"{path.name} sets {name!r} to {str(found[name])!r}, which would run code of whoever "
-            "wrote the file. If you trust it, type that setting yourself, or add --trust-folder."
-        )
+    for name in ("trust_pickle", "online", "model", "support", "query", "calib", "foreign"):
+        value = found.get(name)
+        if isinstance(value, str):
+            runs = value != OWN_MODEL and (name == "model" or ":" in value)
+        else:
+            runs = bool(value)  # what a pickle, or a model by name, brings may be code
+        if runs and name not in typed:
+            raise InputError(
+                f"{path.name} sets {name!r} to {str(value)!r}, which would run code of whoever "
+                "wrote the file. If you trust it, type that setting yourself, or add "
+                "--trust-folder."
+            )
 
 
 def _checked(value: Any, hint: Any, name: str) -> Any:

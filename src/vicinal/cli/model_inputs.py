@@ -109,10 +109,6 @@ class ImageFiles(Dataset[Any]):
         first = read_image(paths[0], gray=how.gray).shape
         self.shape = (how.size, how.size) if how.size else first[:2]
 
-    def with_codes(self, codes: Int[Tensor, " n"]) -> ImageFiles:
-        """The same images, their classes numbered anew."""
-        return ImageFiles(self.paths, codes, self.how)
-
     def __len__(self) -> int:
         return len(self.paths)
 
@@ -210,7 +206,8 @@ def in_codes_of(names: list[str] | None, inputs: ModelInputs) -> ModelInputs:
 
 
 def _with_codes(data: Any, codes: Int[Tensor, " n"]) -> Any:
-    return (data[0], codes) if isinstance(data, tuple) else data.with_codes(codes)
+    """The same inputs, their classes numbered anew."""
+    return (data[0], codes) if isinstance(data, tuple) else ImageFiles(data.paths, codes, data.how)
 
 
 def relabeled(inputs: ModelInputs, rows: RowSet) -> ModelInputs:

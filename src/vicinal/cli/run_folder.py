@@ -29,7 +29,7 @@ from vicinal.audits.pictures import media_of_images
 from vicinal.audits.record import Audit, Media
 from vicinal.checks import InputError
 from vicinal.cli.advice import CONFIG, HEAD, predict_command
-from vicinal.cli.arrays import open_npz
+from vicinal.cli.data_files import open_npz
 from vicinal.cli.folders import (
     FORMAT,
     MARK,
@@ -135,13 +135,11 @@ def read_run(folder: Path) -> Audit:
 
 def git_commit() -> str | None:
     """The commit of the folder the command was run in, if it is a repository."""
-    try:
-        done = subprocess.run(
-            ["git", "rev-parse", "HEAD"], capture_output=True, text=True, timeout=5, check=False
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    return done.stdout.strip() or None if done.returncode == 0 else None
+    words = ["git", "rev-parse", "HEAD"]
+    with suppress(OSError, subprocess.SubprocessError):
+        found = subprocess.run(words, capture_output=True, text=True, timeout=5, check=True)
+        return found.stdout.strip() or None
+    return None
 
 
 def media_of(

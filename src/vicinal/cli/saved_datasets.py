@@ -76,7 +76,9 @@ def _values(column: list[Any], feature: Any, name: str) -> list[Any]:
     if isinstance(names, list):
         return [_class(code, names, name) for code in column]
     if column and isinstance(column[0], dict) and {"bytes", "path"} == set(column[0]):
-        return [picture_of(item) for item in column]
+        return [
+            item and (item["path"] if item["bytes"] is None else item["bytes"]) for item in column
+        ]
     return column
 
 
@@ -86,13 +88,6 @@ def _class(code: Any, names: list[Any], column: str) -> str | None:
     if type(code) is not int or not 0 <= code < len(names):
         raise InputError(f"column {column!r} holds class {code!r} of {len(names)} classes.")
     return str(names[code])
-
-
-def picture_of(item: Any) -> bytes | str | None:
-    """The bytes of a picture, or where it lies."""
-    if item is None:
-        return None
-    return item["bytes"] if item["bytes"] is not None else item["path"]
 
 
 def _arrow(path: Path) -> Any:
