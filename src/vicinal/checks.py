@@ -202,10 +202,9 @@ def check_same_width(a: Tensor, b: Tensor, name_a: str, name_b: str) -> None:
 
 def check_choice(value: object, name: str, choices: Sequence[str]) -> None:
     if value not in choices:
-        near = closest(str(value), choices)
-        hint = f" Did you mean {near[0]!r}?" if near else ""
         raise InputError(
-            f"`{name}` must be one of {', '.join(map(repr, choices))}, got {value!r}.{hint}"
+            f"`{name}` must be one of {', '.join(map(repr, choices))}, got {value!r}."
+            f"{did_you_mean(str(value), choices)}"
         )
 
 
@@ -242,8 +241,7 @@ def check_whole(value: object, name: str, least: int = 0) -> None:
 
 def check_share(value: object, name: str) -> None:
     """A number between 0 and 1, neither of them."""
-    number = isinstance(value, (int, float, np.number)) and not isinstance(value, bool)
-    if not number or not 0 < value < 1:  # type: ignore[operator]  # a number by now
+    if not _is_number(value) or not 0 < value < 1:  # type: ignore[operator]  # a number by now
         raise InputError(f"`{name}` must be between 0 and 1 (0.99 for 99 %), got {value!r}.")
 
 
@@ -252,12 +250,15 @@ def number_or_fit(value: Any, name: str, below: float) -> float | None:
     if isinstance(value, str):
         check_choice(value, name, ("fit",))
         return None
-    number = isinstance(value, (int, float, np.number)) and not isinstance(value, bool)
-    if not number or not 0 <= value < below:
+    if not _is_number(value) or not 0 <= value < below:
         raise InputError(
             f"`{name}` must be 'fit' or a number of at least 0 and below {below:g}, got {value!r}."
         )
     return float(value)
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, (int, float, np.number)) and not isinstance(value, bool)
 
 
 def check_k(k: int, available: int, name: str, of: str) -> None:
@@ -288,3 +289,12 @@ def closest(name: str, names: Iterable[str], count: int = 3) -> list[str]:
         return []
     short = {n.lower(): n for n in itertools.islice(names, 5000) if len(n) <= LONGEST_NAME}
     return [short[n] for n in difflib.get_close_matches(name.lower(), short, count, 0.5)]
+
+
+def did_you_mean(name: str, names: Iterable[str], form: str = "{!r}") -> str:
+    """A question behind a sentence, with the nearest name as ``form`` shows it; or nothing.
+
+    >>> did_you_mean("cosin", ["cosine", "euclidean"])
+    " Did you mean 'cosine'?"
+    """
+    return "".join(f" Did you mean {form}?".format(near) for near in closest(name, names, 1))

@@ -9,6 +9,7 @@ What a parser or the disk complains of becomes an :class:`InputError` that names
 from __future__ import annotations
 
 import hashlib
+import json
 import os
 import re
 import shutil
@@ -23,7 +24,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from vicinal.checks import InputError, closest
+from vicinal.checks import InputError, did_you_mean
 
 try:
     import fcntl
@@ -33,6 +34,7 @@ except ImportError:  # Windows, where a file in use cannot be removed anyway
 PARTIAL = ".partial"  # how the name of an unfinished file ends
 _UNFINISHED = re.compile(r"\..*\.[a-z0-9_]{8}\.partial", re.DOTALL)
 _LONGEST = 50  # characters of a name that its temporary name repeats
+_AS_IT_WAS = "What was there is as it was."
 
 
 class DiskError(InputError, OSError):
@@ -73,6 +75,27 @@ def reading(path: str | Path, fix: str = "Nothing was written.") -> Iterator[Non
         raise InputError(f"cannot read {path}: {reason(error)}. {fix}") from error
 
 
+@contextmanager
+def writing(place: str | Path) -> Iterator[None]:
+    """What the disk refuses inside is about this place: a sentence that names it and says why."""
+    try:
+        yield
+    except DiskError:
+        raise
+    except (OSError, RecursionError) as error:  # pathlib climbs by recursion
+        raise DiskError(f"cannot write {place}: {reason(error)}. {_AS_IT_WAS}") from error
+
+
+def read_json(path: Path, fix: str, *, within: Path | None = None) -> dict[str, Any]:
+    """The JSON object in a file, or a sentence."""
+    regular_file(path, within=within)
+    with reading(path, fix):
+        found = json.loads(path.read_bytes())
+        if not isinstance(found, dict):
+            raise ValueError("it is no JSON object")
+        return found
+
+
 def regular_file(path: str | Path, what: str = "file", *, within: Path | None = None) -> Path:
     """The path if a regular file is there: no folder, no pipe that would never end, no device.
 
@@ -85,9 +108,8 @@ def regular_file(path: str | Path, what: str = "file", *, within: Path | None = 
         mode = os.stat(path).st_mode
     except (FileNotFoundError, NotADirectoryError):
         with suppress(OSError):
-            near = closest(path.name, os.listdir(path.parent))
-            if near:
-                raise InputError(f"no such {what}: {path}. Did you mean {near[0]}?") from None
+            hint = did_you_mean(path.name, os.listdir(path.parent), "{}")
+            raise InputError(f"no such {what}: {path}.{hint}") from None
         raise InputError(f"no such {what}: {path}.") from None
     except InputError:
         raise
@@ -138,8 +160,8 @@ def check_output(path: str | Path) -> None:
             raise InputError(f"cannot write {path}: no permission to write into {path.parent}.")
     except InputError:
         raise
-    except (OSError, ValueError) as error:
-        raise _refused(path, error) from None
+    except (OSError, ValueError) as error:  # a name too long, a null byte
+        raise DiskError(f"cannot write {path}: {reason(error)}. {_AS_IT_WAS}") from None
 
 
 def write_atomically(path: str | Path, data: str | bytes) -> Path:
@@ -158,11 +180,9 @@ def write_together(contents: Mapping[Path, str | bytes]) -> None:
         for path, data in contents.items():
             check_output(path)
             raw = data if isinstance(data, bytes) else data.encode("utf-8", "replace")
-            try:
+            with writing(path):
                 sweep(path.parent, _prefix(path))
                 pairs.append((stack.enter_context(_written(path, raw)), path))
-            except OSError as error:
-                raise _refused(path, error) from error
         move_together(pairs)
 
 
@@ -174,13 +194,15 @@ def move_together(pairs: Sequence[tuple[Path, Path]]) -> None:
         try:
             for at, (source, path) in enumerate(pairs):
                 last = at == len(pairs) - 1  # needs no way back: its rename is the whole change
-                old = None if last else stack.enter_context(_second_name(path))
+                old = None if last else stack.enter_context(_kept(path))
                 os.replace(source, path)
                 done.append((source, path, old))
         except BaseException as error:
             stuck = [target for step in reversed(done) if (target := _taken_back(*step))]
             if isinstance(error, OSError):
-                raise _refused(path, error, stuck) from error
+                left = f"{stuck[0]} could not be put back as it was either." if stuck else ""
+                left = left or _AS_IT_WAS
+                raise DiskError(f"cannot write {path}: {reason(error)}. {left}") from error
             raise
 
 
@@ -213,13 +235,6 @@ def remove_tree(path: Path) -> None:
             path.unlink()
         elif path.is_dir():
             shutil.rmtree(path)
-
-
-def _refused(path: Path | None, error: BaseException, stuck: Sequence[Path] = ()) -> DiskError:
-    left = f"{stuck[0]} could not be put back as it was either." if stuck else ""
-    return DiskError(
-        f"cannot write {path}: {reason(error)}. {left or 'What was there is as it was.'}"
-    )
 
 
 def _prefix(path: Path) -> str:
@@ -270,8 +285,16 @@ def _remove_if_abandoned(path: Path) -> None:
         os.close(handle)
 
 
+def second_name(path: Path, name: Path) -> None:
+    """The same file under another name; a copy of it on a file system without links."""
+    try:
+        os.link(path, name)
+    except OSError:
+        shutil.copy2(path, name)
+
+
 @contextmanager
-def _second_name(path: Path) -> Iterator[Path | None]:
+def _kept(path: Path) -> Iterator[Path | None]:
     """Another name for what is at ``path`` now, to put it back by; None if there is nothing."""
     if not path.exists():
         yield None
@@ -280,10 +303,7 @@ def _second_name(path: Path) -> Iterator[Path | None]:
     os.close(handle)
     try:
         os.unlink(name)
-        try:
-            os.link(path, name)
-        except OSError:  # a file system without links
-            shutil.copy2(path, name)
+        second_name(path, Path(name))
         yield Path(name)
     finally:
         with suppress(OSError):

@@ -8,7 +8,7 @@ from PIL import Image
 
 from vicinal.capture import capture
 from vicinal.checks import InputError
-from vicinal.cli.data_files import captured, read_rows
+from vicinal.cli.data_files import read_rows
 from vicinal.cli.row_set import aligned, checked_labels, usable, vectors
 from vicinal.cli.verbs import DataOptions
 
@@ -62,6 +62,18 @@ def test_every_format_holds_the_same_rows(tmp_path, arrays):
         assert rows.labels.tolist() == y.tolist()
 
 
+@pytest.mark.parametrize("key", ["embedding", "hidden"])
+def test_logits_are_found_in_a_table_as_in_an_npz(tmp_path, arrays, key):
+    named = zip(arrays["Z"].tolist(), arrays["y"].tolist(), strict=True)
+    lines = [{key: z, "scores": [0.5, float(y)], "label": y} for z, y in named]
+    (tmp_path / "a.jsonl").write_text("\n".join(map(json.dumps, lines)))
+    rows = vectors(read_rows(str(tmp_path / "a.jsonl")))
+    np.testing.assert_allclose(rows.embeddings, arrays["Z"], rtol=1e-6)
+    assert rows.logits[:, 1].tolist() == arrays["y"].tolist()
+    assert rows.table is None or "scores" not in rows.columns
+    assert read_rows(str(tmp_path / "a.jsonl"), DataOptions(embedding_key="scores")).logits is None
+
+
 def test_a_table_keeps_what_its_rows_look_like(tmp_path):
     (tmp_path / "t.csv").write_text("id,age,fare,class,text\na,1,2.5,yes,hello\nb,3,4.5,no,bye\n")
     rows = read_rows(str(tmp_path / "t.csv"))
@@ -97,8 +109,10 @@ def test_a_capture_is_data(tmp_path, arrays):
     rows = read_rows(str(tmp_path / "c"))
     np.testing.assert_allclose(rows.embeddings, acts["0"].numpy())
     assert rows.labels.tolist() == arrays["y"].tolist()
+    named = read_rows(str(tmp_path / "c"), DataOptions(embedding_key="output"))
+    np.testing.assert_allclose(named.embeddings, acts["output"].numpy())
     with pytest.raises(InputError, match="no layer 'outptu'.*Close names: output"):
-        captured(tmp_path / "c", "outptu")
+        read_rows(str(tmp_path / "c"), DataOptions(embedding_key="outptu"))
 
 
 @pytest.mark.parametrize(

@@ -98,7 +98,7 @@ def test_a_config_read_back_gives_the_same_settings(tmp_path):
         query="b.npz",
         k="20",
         normalize=True,
-        labels=Path("names.txt"),
+        apply=Path("decisions.csv"),
         layer=["fc", "out"],
         max_mb=2.5,
         out=Path("elsewhere"),
@@ -107,7 +107,7 @@ def test_a_config_read_back_gives_the_same_settings(tmp_path):
     path.write_text(json.dumps(as_config(given)))
     again = AuditOptions(**read_config(path, AuditOptions))
     assert as_config(again) == as_config(given)
-    assert again.labels == Path("names.txt")
+    assert again.apply == Path("decisions.csv")
     assert again.out is None
     assert not set(NOT_SETTINGS) & set(as_config(given))
     with pytest.raises(FrozenInstanceError):
@@ -127,11 +127,11 @@ def test_a_config_read_back_gives_the_same_settings(tmp_path):
         ('{"max_mb": NaN}', "c.json: 'max_mb' must be a number, got NaN."),
         ('{"layer": "fc"}', "c.json: 'layer' must be a list of texts, got \"fc\"."),
         ('{"layer": [3]}', "c.json: 'layer' must be a list of texts, got [3]."),
-        ('{"labels": 3}', "c.json: 'labels' must be a path, got 3."),
+        ('{"apply": 3}', "c.json: 'apply' must be a path, got 3."),
         ('{"metric": false}', "c.json: 'metric' must be text, got false."),
         ('{"metrc": "l2"}', "vicinal audit has no setting 'metrc'. Did you mean 'metric'?"),
         ('{"quiet": true}', "c.json: vicinal audit has no setting 'quiet'."),
-        ("[1, 2]", "c.json must hold settings by name, got [1, 2]."),
+        ("[1, 2]", "c.json: it is no JSON object."),
         ("{", "cannot read c.json"),
     ],
 )
@@ -143,9 +143,9 @@ def test_a_wrong_config_is_refused_with_a_sentence(vicinal, tmp_path, text, sent
     assert [path.name for path in tmp_path.iterdir()] == ["c.json"]
 
 
-def test_toml_will_do_and_whole_numbers_stand_for_other_numbers_and_for_k(tmp_path):
-    path = tmp_path / "c.toml"
-    path.write_text('k = 20\nmax_mb = 3\nmetric = "cosine"\n')
+def test_whole_numbers_stand_for_other_numbers_and_for_k(tmp_path):
+    path = tmp_path / "c.json"
+    path.write_text('{"k": 20, "max_mb": 3, "metric": "cosine"}')
     assert read_config(path, AuditOptions) == {"k": "20", "max_mb": 3.0, "metric": "cosine"}
     with pytest.raises(InputError, match="no such file"):
         read_config(tmp_path / "none.json", AuditOptions)

@@ -1,5 +1,6 @@
 """Models as people keep them: factories, checkpoints in wrappers, compiled programs."""
 
+import re
 import textwrap
 
 import pytest
@@ -8,8 +9,8 @@ from torch import nn
 
 from vicinal.capture import capture
 from vicinal.checks import InputError
-from vicinal.cli import models
-from vicinal.cli.models import check_output, imported
+from vicinal.cli.console import Console
+from vicinal.cli.models import check_output, imported, model_of
 from vicinal.cli.verbs import ModelOptions
 
 SOURCE = """
@@ -33,7 +34,7 @@ number = 3
 
 
 def load_model(spec, **typed):
-    return models.load_model(spec, ModelOptions(**typed))
+    return model_of(spec, ModelOptions(**typed), Console())
 
 
 @pytest.fixture
@@ -62,13 +63,13 @@ def state(source):
         (lambda s: {**s, "extra": torch.zeros(1)}, "1 entries of w.pt were not used"),
     ],
 )
-def test_checkpoints_are_unwrapped_and_the_notes_say_how(tmp_path, source, state, wrap, note):
+def test_checkpoints_are_unwrapped_and_the_notes_say_how(
+    tmp_path, source, state, wrap, note, capsys
+):
     torch.save(wrap(state), tmp_path / "w.pt")
     loaded = load_model(f"{source}:make", weights=str(tmp_path / "w.pt"))
     assert torch.equal(loaded.model[0].weight, state["0.weight"])
-    import re
-
-    assert re.search(note, " ".join(loaded.notes))
+    assert re.search(note, capsys.readouterr().out)
 
 
 def test_weights_of_another_model_are_refused_with_a_count(tmp_path, source, state):

@@ -9,6 +9,9 @@ import pytest
 import torch
 from PIL import Image
 
+from vicinal.checks import InputError
+from vicinal.cli.named_models import named_model
+
 
 @pytest.fixture
 def photos(tmp_path):
@@ -154,3 +157,97 @@ def test_texts_are_embedded_by_sentence_transformers(vicinal, tmp_path, monkeypa
     assert "80 x 4" in out
     code, _, err = vicinal("predict", "run/trust.vic", "a.csv", "--model", spec, "-o", "p.csv")
     assert code == 0, err
+
+
+WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "good", "bad", "film", "a"]
+TINY = {"hidden_size": 16, "num_hidden_layers": 1, "num_attention_heads": 2,
+        "intermediate_size": 16}  # fmt: skip
+
+
+@pytest.fixture
+def transformers():
+    torch.manual_seed(0)
+    return pytest.importorskip("transformers", reason="transformers is not installed")
+
+
+def bert_in(folder, library, kind):
+    """A tiny BERT and its tokenizer, as ``save_pretrained`` leaves them."""
+    folder.mkdir()
+    (folder / "vocab.txt").write_text("\n".join(WORDS))
+    getattr(library, kind)(library.BertConfig(vocab_size=len(WORDS), **TINY)).save_pretrained(
+        folder
+    )
+    library.BertTokenizer(str(folder / "vocab.txt")).save_pretrained(folder)
+    return str(folder)
+
+
+def answers(folder, texts):
+    named = named_model(f"hf:{folder}", online=False, arguments={}, weighted=False)
+    with torch.no_grad():
+        return named.model(named.tokenize(texts))
+
+
+def test_padding_is_no_part_of_what_a_bare_model_says_of_a_text(transformers, tmp_path):
+    """Nor are weights that the checkpoint lacks, like the pooler of a masked language model."""
+    folder = bert_in(tmp_path / "bert", transformers, "BertForMaskedLM")
+    alone = answers(folder, ["a good film"])
+    among = answers(folder, ["a good film", "a bad film a bad film a bad film"])
+    torch.testing.assert_close(among[:1], alone)
+
+
+def test_a_checkpoint_that_lacks_weights_is_refused(transformers, tmp_path):
+    from safetensors.torch import load_file, save_file
+
+    folder = bert_in(tmp_path / "bert", transformers, "BertForSequenceClassification")
+    state = load_file(f"{folder}/model.safetensors")
+    gone = {key: value for key, value in state.items() if not key.startswith("classifier.")}
+    save_file(gone, f"{folder}/model.safetensors", {"format": "pt"})
+    with pytest.raises(InputError, match="lacks 2 weights .*first: classifier.bias.*random"):
+        answers(folder, ["a good film"])
+
+
+def test_a_decoder_without_a_padding_token_reads_texts_of_any_length(
+    vicinal, transformers, tmp_path
+):
+    from tokenizers import ByteLevelBPETokenizer
+
+    lines = [f"a {kind} film{' film' * (i % 4)}" for i in range(20) for kind in ("good", "bad")]
+    words = ByteLevelBPETokenizer()
+    words.train_from_iterator(lines, vocab_size=280, special_tokens=["<|endoftext|>"])
+    words.save_model(str(tmp_path))
+    files = (str(tmp_path / "vocab.json"), str(tmp_path / "merges.txt"))
+    config = transformers.GPT2Config(vocab_size=280, n_positions=32, n_embd=16, n_layer=1, n_head=2)
+    transformers.GPT2LMHeadModel(config).save_pretrained(tmp_path / "gpt2")
+    transformers.GPT2TokenizerFast(*files).save_pretrained(tmp_path / "gpt2")
+    rows = [f"{line},{'ab'['bad' in line]}" for line in lines]
+    (tmp_path / "t.csv").write_text("text,label\n" + "\n".join(rows) + "\n")
+    (tmp_path / "new.csv").write_text("text\na good film\n")
+    code, _, err = vicinal("audit", "t.csv", "t.csv", "--model", "hf:gpt2", "-o", "run")
+    assert code == 0, err
+    assert "Loading weights" not in err
+    assert json.loads((tmp_path / "run" / "config.json").read_text())["embedding"] == "output"
+    code, _, err = vicinal("predict", "run/trust.vic", "new.csv", "--model", "hf:gpt2", "-q")
+    assert code == 0, err
+
+
+@pytest.mark.parametrize(
+    ("facts", "side", "mean"),
+    [
+        ({"size": 20, "crop_size": 16, "do_center_crop": True, "image_mean": [0.5] * 3}, 16, 3),
+        ({"size": {"shortest_edge": 24}, "crop_size": {"height": 16, "width": 16},
+          "do_center_crop": True}, 16, 0),
+        ({"size": {"height": 16, "width": 16}, "do_normalize": False, "image_mean": [0.5] * 3},
+         16, 0),
+        (None, 16, 0),
+    ],
+)  # fmt: skip
+def test_images_come_as_large_as_a_model_gets_them_behind_its_cropping(
+    transformers, tmp_path, facts, side, mean
+):
+    config = transformers.ViTConfig(**TINY, image_size=16, patch_size=8)
+    transformers.ViTForImageClassification(config).save_pretrained(tmp_path)
+    if facts is not None:
+        (tmp_path / "preprocessor_config.json").write_text(json.dumps(facts))
+    named = named_model(f"hf:{tmp_path}", online=False, arguments={}, weighted=False)
+    assert (named.size, len(named.mean)) == (side, mean)
+    assert named.model(torch.zeros(2, 3, side, side)).shape == (2, 2)

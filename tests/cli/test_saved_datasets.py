@@ -103,7 +103,7 @@ def test_a_folder_without_a_known_label_column_lists_its_columns(tmp_path):
     ("name", "text", "sentence"),
     [
         ("state.json", '{"_data_files": [{"filename": "../secret.arrow"}]}', "leads out of"),
-        ("state.json", "[1]", "no settings by name"),
+        ("state.json", "[1]", "no JSON object"),
         ("dataset_info.json", '{"features": {"label": {"_type": "ClassLabel", "names": ["a"]}}}',
          "class 2 of 1 classes"),
         ("data-00000-of-00002.arrow", "no arrow", "Save the data set again"),

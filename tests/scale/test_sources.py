@@ -196,5 +196,5 @@ def test_a_row_that_is_not_finite_is_named_with_its_file(tmp_path):
 
 def test_an_unknown_key_names_the_closest(tmp_path):
     write(tmp_path, "npz")
-    with pytest.raises(InputError, match=re.escape("has no key 'z2' (it has: Z, y)")):
+    with pytest.raises(InputError, match=re.escape("has no key 'z2' (keys: Z, y)")):
         open_rows(tmp_path, Names(embedding="z2"))

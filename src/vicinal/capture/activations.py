@@ -7,7 +7,6 @@ from collections import deque
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
-from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -102,7 +101,7 @@ def capture(
     def outputs(start: int = 0) -> Generator[_Outputs]:
         source = batches(data, batch_size, start=start)
         if on is not None:
-            made = load or partial(_same, model)
+            made = load or (lambda: model)
             return outputs_on_ray(on, made, model.state_dict(), source, layers, pool)
         return outputs_of(model, source, layers, pool, place, progress, row_count(data))
 
@@ -128,10 +127,6 @@ def capture(
                 store.append(*_joined(group, layers))
         store.finish()
     return Activations(store, store.labels)
-
-
-def _same(model: nn.Module) -> nn.Module:
-    return model
 
 
 def outputs_of(

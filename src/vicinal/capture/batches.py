@@ -40,11 +40,8 @@ class Batch:
     @property
     def x(self) -> Any:
         """The input, where it is one tensor; or the tensors by name, where all are."""
-        if (
-            self.named
-            and not self.inputs
-            and all(isinstance(v, Tensor) for v in self.named.values())
-        ):
+        by_name = self.named and not self.inputs
+        if by_name and all(isinstance(v, Tensor) for v in self.named.values()):
             return dict(self.named)
         if len(self.inputs) != 1 or not isinstance(self.inputs[0], Tensor):
             given = ", ".join([*(type(v).__name__ for v in self.inputs), *self.named])
@@ -187,12 +184,13 @@ def in_order(data: Any, name: str = "data") -> Any:
             "the row numbers of the result would mean nothing. Pass the data set itself, or "
             "DataLoader(Subset(dataset, rows)) without a sampler."
         )
-    return DataLoader(
-        source,
-        batch_size=data.batch_size or _OWN_BATCH,
-        collate_fn=data.collate_fn,
-        num_workers=data.num_workers,
-    )
+    return loader_like(data, source)
+
+
+def loader_like(loader: DataLoader[Any], source: Dataset[Any]) -> DataLoader[Any]:
+    """A loader of ``source`` in order, in batches as those of ``loader``."""
+    size, workers = loader.batch_size or _OWN_BATCH, loader.num_workers
+    return DataLoader(source, size, collate_fn=loader.collate_fn, num_workers=workers)
 
 
 def _columns(data: Any, name: str) -> Mapping[Any, Any] | None:
@@ -200,17 +198,16 @@ def _columns(data: Any, name: str) -> Mapping[Any, Any] | None:
     in pieces."""
     if isinstance(data, Mapping):
         return data
-    if isinstance(data, (Tensor, np.ndarray)) or hasattr(data, "to_numpy"):
-        return {0: data if isinstance(data, (Tensor, np.ndarray)) else data.to_numpy()}
-    if not isinstance(data, (tuple, list)) or not data:
-        return None
+    arrays = (Tensor, np.ndarray)
+    if isinstance(data, arrays) or hasattr(data, "to_numpy"):
+        return {0: data if isinstance(data, arrays) else data.to_numpy()}
     if isinstance(data, list) and _are_numbers(data):
         return {0: as_tensor(data, name)}
-    if not isinstance(data[0], (Tensor, np.ndarray)):
+    if not isinstance(data, (tuple, list)) or not data or not isinstance(data[0], arrays):
         return None
-    if not all(isinstance(v, (Tensor, np.ndarray)) or _are_numbers(v) for v in data):
+    if not all(isinstance(v, arrays) or _are_numbers(v) for v in data):
         return None
-    return {i: v if hasattr(v, "shape") else as_tensor(v, name) for i, v in enumerate(data)}
+    return {i: v if isinstance(v, arrays) else as_tensor(v, name) for i, v in enumerate(data)}
 
 
 def _are_numbers(value: Any) -> bool:
@@ -267,14 +264,14 @@ def _labels(value: Any) -> Tensor | None:
 
 
 def _joined(pieces: list[Batch]) -> Batch:
-    first, rows = pieces[0], sum(p.rows for p in pieces)
+    first = pieces[0]
     if len(pieces) == 1:
         return first
     inputs = tuple(torch.cat(parts) for parts in zip(*(p.inputs for p in pieces), strict=True))
     named = {name: torch.cat([p.named[name] for p in pieces]) for name in first.named}
     labels = [p.labels for p in pieces if p.labels is not None]
     joined = torch.cat(labels) if labels else None
-    return Batch(inputs, named, joined, rows, first.start)
+    return Batch(inputs, named, joined, sum(p.rows for p in pieces), first.start)
 
 
 def _check_rows(rows: int, name: str) -> None:

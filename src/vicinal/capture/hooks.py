@@ -120,7 +120,7 @@ def restored(model: object) -> Iterator[None]:
     Anything but a module is let through: it has nothing to restore.
     """
     modules = list(model.modules()) if isinstance(model, nn.Module) else []
-    flags = [module.training for module in modules]
+    flags = [(module, module.training) for module in modules]
     needs = [(p, p.requires_grad) for m in modules[:1] for p in m.parameters()]
     try:
         yield
@@ -128,23 +128,25 @@ def restored(model: object) -> Iterator[None]:
         for p, needed in needs:
             if p.requires_grad != needed:
                 p.requires_grad_(needed)
-        for module, flag in zip(modules, flags, strict=True):
+        for module, flag in flags:
             module.training = flag
 
 
 @contextmanager
 def evaluating(model: object, device: torch.device | None = None) -> Iterator[None]:
     """Evaluation mode on ``device``; flags and the model's place come back after."""
-    home = device_of(model) if device is not None else None
     with restored(model):
-        if isinstance(model, nn.Module):
-            model.eval()
+        if not isinstance(model, nn.Module):
+            yield
+            return
+        home = device_of(model) if device is not None else None
+        model.eval()
         try:
-            if device is not None and isinstance(model, nn.Module):
+            if device is not None:
                 model.to(device)
             yield
         finally:
-            if home is not None and isinstance(model, nn.Module):
+            if home is not None:
                 model.to(home)
 
 
@@ -185,7 +187,7 @@ def _check_names(layers: Sequence[str], modules: dict[str, nn.Module]) -> None:
             near = ", ".join(closest(name, names)) or ", ".join(names[:3])
             raise InputError(
                 f"no layer {name!r} in {type(modules[OUTPUT]).__name__}. Close names: {near}. "
-                f"All {len(names)}: vicinal.capture.layer_names(model)."
+                f"All {len(names)}: vicinal layers MODEL, or vicinal.capture.layer_names(model)."
             )
 
 

@@ -20,8 +20,8 @@ from numpy.lib import format as npy
 from numpy.typing import NDArray
 from safetensors import safe_open
 
-from vicinal.checks import InputError, closest
-from vicinal.files import reading, regular_file, utf8_name
+from vicinal.checks import InputError, did_you_mean
+from vicinal.files import arrow, reading, regular_file, utf8_name
 
 # The names under which people keep embeddings, labels, ids and a softmax head's logits.
 EMBEDDING_KEYS = ("embeddings", "embedding", "Z", "z", "X", "x", "features", "feat", "data")
@@ -30,6 +30,10 @@ ID_KEYS = ("ids", "id", "names", "name")
 LOGIT_KEYS = ("logits", "scores")
 LAYER = "layer:"  # how a capture names the tensor of a layer
 _PICKLE = "it holds Python objects (pickle), which is refused for safety"
+
+
+class NoSuchKey(InputError):
+    """A file lacks a key that was asked for."""
 
 
 class Names(NamedTuple):
@@ -66,14 +70,14 @@ class RowFile:
     def labels(self) -> NDArray[Any] | None:
         if self.labels_path is not None:
             return _column_of(self.labels_path, "npy", "", self.rows)
-        key = self.keys.label
-        return None if key is None else _column_of(self.path, self.kind, key, self.rows)
+        return self._column(self.keys.label)
 
     def ids(self) -> list[str] | None:
-        key = self.keys.id
-        if key is None:
-            return None
-        return [str(name) for name in _column_of(self.path, self.kind, key, self.rows).tolist()]
+        found = self._column(self.keys.id)
+        return None if found is None else [str(name) for name in found.tolist()]
+
+    def _column(self, key: str | None) -> NDArray[Any] | None:
+        return None if key is None else _column_of(self.path, self.kind, key, self.rows)
 
     def _check_same(self) -> None:
         if _stamp(regular_file(self.path, "shard")) != self.stamp:
@@ -116,50 +120,61 @@ def _keys(path: Path, shapes: Mapping[str, Any], names: Names) -> Names:
     """The keys the user named, or the first usual ones."""
     if set(shapes) == {""}:  # a file of one array
         return Names("")
-    layers = [key for key in shapes if key.startswith(LAYER)]
-    vector = _pick(path, shapes, names.embedding, (*EMBEDDING_KEYS, *layers))
+    layers = {key.removeprefix(LAYER): key for key in shapes if key.startswith(LAYER)}
+    asked = layers.get(names.embedding or "", names.embedding)
+    vector = picked(shapes, asked, (*EMBEDDING_KEYS, *layers.values()), path)
     if vector is None:
         raise InputError(
-            f"{path} has no 'embeddings' (it has: {', '.join(shapes)}). Name it: --embedding-key."
+            f"{path} has no 'embeddings' (keys: {', '.join(shapes)}). Name it: --embedding-key."
         )
-    label = _pick(path, shapes, names.label, LABEL_KEYS)
+    label, id_ = (
+        picked(shapes, names.label, LABEL_KEYS, path),
+        picked(shapes, names.id, ID_KEYS, path),
+    )
     wide = [key for key in LOGIT_KEYS if key != vector and len(shapes.get(key, ((),))[0]) == 2]
-    id_ = _pick(path, shapes, names.id, ID_KEYS)
-    return Names(vector, label, id_, _pick(path, shapes, names.logits, wide))
+    return Names(vector, label, id_, next(iter(wide), None))
 
 
-def _pick(
-    path: Path, shapes: Mapping[str, Any], asked: str | None, usual: Iterable[str]
+def picked(
+    known: Iterable[str], asked: str | None, usual: Iterable[str], where: object, flag: str = ""
 ) -> str | None:
+    """The key that was asked for, which must be there, or the first usual one.
+
+    Parameters
+    ----------
+    known : the keys or columns that there are.
+    asked : what the user calls it, if it was said.
+    usual : the names under which it is looked for otherwise.
+    where : the file, for the sentence.
+    flag : how the name is given, if it is not the name alone.
+    """
     if asked is None:
-        return next((key for key in usual if key in shapes), None)
-    found = next((key for key in (asked, f"{LAYER}{asked}") if key in shapes), None)
-    if found is None:
-        near = closest(asked, shapes)
-        hint = f" Did you mean {near[0]}?" if near else ""
-        raise InputError(f"{path} has no key {asked!r} (it has: {', '.join(shapes)}).{hint}")
-    return found
+        return next((key for key in usual if key in known), None)
+    if asked not in known:
+        hint = did_you_mean(asked, known, f"{flag}{{}}")
+        raise NoSuchKey(f"{where} has no key {asked!r} (keys: {', '.join(known)}).{hint}")
+    return asked
 
 
 def _column_of(path: Path, kind: str, key: str, rows: int) -> NDArray[Any]:
+    """One value for each row, in memory."""
     with reading(path):
-        found = _KINDS[kind].column(path, key)
-        if found.ndim != 1 or len(found) != rows:
+        shape = _KINDS[kind].shapes(path)[key][0]
+        if shape != (rows,):
             name = f"{path}:{key}" if key else str(path)
             raise InputError(
-                f"{name} has shape {found.shape} for {rows} rows: there must be one for each row."
+                f"{name} has shape {shape} for {rows} rows: there must be one for each row."
             )
-        return found
+        return np.concatenate(list(_KINDS[kind].stream(path, key, 0, rows)))
 
 
 Shapes = dict[str, tuple[tuple[int, ...], str]]
 
 
 class _Kind(NamedTuple):
-    """How one kind of file is read: what it holds by key, one whole column, rows in blocks."""
+    """How one kind of file is read: what it holds by key, and rows of one of these in blocks."""
 
     shapes: Callable[[Path], Shapes]
-    column: Callable[[Path, str], NDArray[Any]]
     stream: Callable[[Path, str, int, int], Iterator[NDArray[Any]]]
 
 
@@ -206,13 +221,6 @@ def _npy_shapes(path: Path) -> Shapes:
     return {"": (shape, dtype.str)}
 
 
-def _npy_column(path: Path, key: str) -> NDArray[Any]:
-    with path.open("rb") as file:
-        _heading(file, path.stat().st_size)
-        file.seek(0)
-        return np.asarray(np.load(file, allow_pickle=False))
-
-
 def _npy_stream(path: Path, key: str, start: int, size: int) -> Iterator[NDArray[Any]]:
     with path.open("rb") as file:
         yield from _array_blocks(file, path.stat().st_size, start, size)
@@ -229,26 +237,17 @@ def _npz_shapes(path: Path) -> Shapes:
     return found
 
 
-def _npz_column(path: Path, key: str) -> NDArray[Any]:
-    with np.load(path, allow_pickle=False) as file:
-        return np.asarray(file[key])
-
-
 def _npz_stream(path: Path, key: str, start: int, size: int) -> Iterator[NDArray[Any]]:
     with zipfile.ZipFile(path) as archive, archive.open(f"{key}.npy") as part:
         yield from _array_blocks(part, archive.getinfo(f"{key}.npy").file_size, start, size)
 
 
-def _parquet() -> Any:
-    try:
-        import pyarrow.parquet as parquet  # an extra
-    except ImportError:
-        raise InputError("reading .parquet needs pyarrow: pip install 'vicinal[parquet]'") from None
-    return parquet
+def _parquet(path: Path) -> Any:
+    return arrow("reading .parquet needs pyarrow").parquet.ParquetFile(path)
 
 
 def _parquet_shapes(path: Path) -> Shapes:
-    with _parquet().ParquetFile(path) as file:
+    with _parquet(path) as file:
         rows, found = file.metadata.num_rows, Shapes()
         for field in file.schema_arrow:
             value = getattr(field.type, "value_type", None)
@@ -261,25 +260,21 @@ def _parquet_shapes(path: Path) -> Shapes:
     return found
 
 
-def _parquet_column(path: Path, key: str) -> NDArray[Any]:
-    return np.asarray(_parquet().read_table(path, columns=[key])[key].to_numpy())
-
-
 def _parquet_stream(path: Path, key: str, start: int, size: int) -> Iterator[NDArray[Any]]:
     """Row groups that lie before ``start`` are not read."""
-    with _parquet().ParquetFile(path) as file:
+    widths = _parquet_shapes(path)[key][0][1:]
+    with _parquet(path) as file:
         counts = [file.metadata.row_group(i).num_rows for i in range(file.num_row_groups)]
         first = 0
         while first < len(counts) - 1 and start >= counts[first]:
             start, first = start - counts[first], first + 1
-        width = _parquet_shapes(path)[key][0][1]
         groups = list(range(first, len(counts)))
         for batch in file.iter_batches(size, row_groups=groups, columns=[key]):
             column = batch.column(0)
-            flat = column.flatten()
-            if flat.null_count or len(flat) != width * len(column):
+            flat = column.flatten() if widths else column
+            if widths and (flat.null_count or len(flat) != widths[0] * len(column)):
                 raise ValueError(f"rows of {key!r} have different lengths, or none")
-            yield flat.to_numpy(zero_copy_only=False).reshape(-1, width)[start:]
+            yield flat.to_numpy(zero_copy_only=False).reshape(-1, *widths)[start:]
             start = max(0, start - len(column))
 
 
@@ -293,11 +288,6 @@ def _tensor_shapes(path: Path) -> Shapes:
         }
 
 
-def _tensor_column(path: Path, key: str) -> NDArray[Any]:
-    with utf8_name(path) as name, safe_open(name, "pt") as file:
-        return np.asarray(file.get_tensor(key).numpy())
-
-
 def _tensor_stream(path: Path, key: str, start: int, size: int) -> Iterator[NDArray[Any]]:
     rows = _tensor_shapes(path)[key][0][0]
     for at in range(start, rows, size):
@@ -309,9 +299,9 @@ def _tensor_stream(path: Path, key: str, start: int, size: int) -> Iterator[NDAr
 
 
 _KINDS = {
-    "npy": _Kind(_npy_shapes, _npy_column, _npy_stream),
-    "npz": _Kind(_npz_shapes, _npz_column, _npz_stream),
-    "parquet": _Kind(_parquet_shapes, _parquet_column, _parquet_stream),
-    "safetensors": _Kind(_tensor_shapes, _tensor_column, _tensor_stream),
+    "npy": _Kind(_npy_shapes, _npy_stream),
+    "npz": _Kind(_npz_shapes, _npz_stream),
+    "parquet": _Kind(_parquet_shapes, _parquet_stream),
+    "safetensors": _Kind(_tensor_shapes, _tensor_stream),
 }
 KINDS = tuple(_KINDS)

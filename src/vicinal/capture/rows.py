@@ -11,7 +11,7 @@ from jaxtyping import Int
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, IterableDataset, Subset
 
-from vicinal.capture.batches import batches, in_order, row_count
+from vicinal.capture.batches import batches, in_order, loader_like, row_count
 
 
 def some_rows(data: Any, rows: Int[Tensor, " r"], name: str = "data") -> Any:
@@ -33,10 +33,7 @@ def some_rows(data: Any, rows: Int[Tensor, " r"], name: str = "data") -> Any:
     source = data.dataset if isinstance(data, DataLoader) else data
     if isinstance(source, Dataset) and not isinstance(source, IterableDataset):
         part = Subset(source, rows.tolist())
-        if not isinstance(data, DataLoader):
-            return part
-        size = data.batch_size or 256
-        return DataLoader(part, size, collate_fn=data.collate_fn, num_workers=data.num_workers)
+        return loader_like(data, part) if isinstance(data, DataLoader) else part
     found = []
     for batch in batches(data, 256, name=name):
         inside = rows[(rows >= batch.start) & (rows < batch.start + batch.rows)] - batch.start

@@ -14,6 +14,7 @@ from (gradients, sketches), their names are fingerprints and no manifest is need
 from __future__ import annotations
 
 import hashlib
+import itertools
 import json
 import re
 from collections.abc import Iterator, Mapping
@@ -28,14 +29,14 @@ from torch import Tensor
 from vicinal.checks import InputError
 from vicinal.files import (
     PARTIAL,
-    DiskError,
     fingerprint,
+    read_json,
     reading,
-    reason,
     regular_file,
     sweep,
     utf8_name,
     write_atomically,
+    writing,
 )
 
 MANIFEST = "manifest.json"
@@ -111,10 +112,8 @@ class ShardStore(Mapping[str, Tensor]):
                 raise InputError(
                     f"folder {str(path)!r} is not empty and holds no capture. Pass another folder."
                 )
-            try:
+            with writing(path):
                 path.mkdir(parents=True, exist_ok=True)
-            except OSError as error:
-                raise DiskError(f"cannot write to folder {path}: {reason(error)}.") from error
             start = {"format": FORMAT, "version": VERSION, "settings": settings}
             _write_manifest(path, {**start, "shards": [], "complete": False})
         store = cls(path)
@@ -170,7 +169,8 @@ class ShardStore(Mapping[str, Tensor]):
         for shard in self.manifest["shards"]:
             path = regular_file(self.folder / shard["file"], "shard", within=self.folder)
             with reading(path, AGAIN):
-                self._check_whole(path, shard)
+                if not self._is_whole(shard):
+                    raise ValueError("it was damaged or changed after it was written")
             yield path, shard["rows"]
 
     def _column(self, key: str) -> Tensor:
@@ -185,28 +185,24 @@ class ShardStore(Mapping[str, Tensor]):
         with reading(self.folder, AGAIN):
             return torch.cat(parts) if parts else torch.empty(0)
 
-    def _check_whole(self, path: Path, shard: Mapping[str, Any]) -> None:
-        """Once for each shard: is it what was written?"""
+    def _is_whole(self, shard: Mapping[str, Any]) -> bool:
+        """Is it what was written? Looked at once for each shard."""
+        path = self.folder / shard["file"]
         if shard["file"] in self._whole:
-            return
+            return True
         if "sha256" in shard:  # version 1
             right = hashlib.sha256(path.read_bytes()).hexdigest() == shard["sha256"]
         else:
             found = read_shard(path)
             right = found is not None and found.checksum == shard["checksum"]
-        if not right:
-            raise ValueError("it was damaged or changed after it was written")
-        self._whole.add(shard["file"])
+        self._whole |= {shard["file"]} if right else set()
+        return right
 
     def _drop_damaged(self) -> None:
         """Keep the shards up to the first whose file is missing or has another checksum."""
-        whole = []
-        for shard in self.manifest["shards"]:
-            found = read_shard(self.folder / shard["file"])
-            if found is None or found.checksum != shard["checksum"]:
-                break
-            whole.append(shard)
-        if len(whole) < len(self.manifest["shards"]):
+        shards = self.manifest["shards"]
+        whole = list(itertools.takewhile(self._is_whole, shards))
+        if len(whole) < len(shards):
             self._update(shards=whole, complete=False)
 
     def _update(self, **changes: Any) -> None:
@@ -237,13 +233,7 @@ def _read_manifest(folder: Path) -> dict[str, Any]:
     path = folder / MANIFEST
     if not path.exists():
         raise InputError(f"no capture in {str(folder)!r}: {MANIFEST} is missing.")
-    regular_file(path, within=folder)
-    try:
-        manifest = json.loads(path.read_bytes())
-    except (ValueError, RecursionError, OSError) as error:
-        raise InputError(
-            f"{str(path)!r} is damaged ({reason(error)}). Remove the folder."
-        ) from None
+    manifest = read_json(path, AGAIN, within=folder)
     wrong = _fault_of(manifest)
     if wrong:
         raise InputError(
@@ -253,10 +243,8 @@ def _read_manifest(folder: Path) -> dict[str, Any]:
     return manifest
 
 
-def _fault_of(manifest: Any) -> str | None:
+def _fault_of(manifest: Mapping[str, Any]) -> str | None:
     """What is wrong with a manifest before it is believed; None: nothing."""
-    if not isinstance(manifest, dict):
-        return "it is no JSON object"
     if manifest.get("format", FORMAT) != FORMAT or manifest.get("version") not in _READABLE:
         return "it bears another mark or version"
     settings, shards = manifest.get("settings"), manifest.get("shards")

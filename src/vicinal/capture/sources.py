@@ -10,11 +10,10 @@ the row's index everywhere. Labels are read when they are asked for; they are wh
 from __future__ import annotations
 
 import glob
-import json
 import mmap
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from itertools import accumulate
 from pathlib import Path
 from typing import Any, Protocol
@@ -27,7 +26,7 @@ from torch import Tensor
 from vicinal.capture.row_files import KINDS, LAYER, Names, RowFile, open_file
 from vicinal.capture.shards import MANIFEST, ShardStore
 from vicinal.checks import InputError, as_matrix
-from vicinal.files import reading, regular_file
+from vicinal.files import read_json, reading
 
 DESCRIBED = "embed.json"  # what `vicinal embed` writes beside its shards
 Blocks = Iterator[tuple[int, Tensor]]
@@ -171,7 +170,7 @@ class ShardedRows:
                     f"{self.files[at].path} are {kind}. Use the same names for the same classes."
                 )
         whole = np.concatenate([part for part in parts if part is not None])
-        return whole if self.classes is None else _named(whole, self.classes, self.name)
+        return whole if self.classes is None else named_labels(whole, self.classes, self.name)
 
     def logits(self) -> ShardedRows | None:
         """A softmax head's, as rows of their own, where every shard holds some."""
@@ -257,37 +256,40 @@ def _of_one_width(files: list[RowFile]) -> tuple[RowFile, ...]:
 
 def _captured(folder: Path, names: Names) -> ShardedRows:
     """The shards of a finished capture, each known by its checksum before it is read in blocks."""
-    store = ShardStore(folder)
-    if not store.complete:
-        raise InputError(f"{folder} is unfinished: {store.rows} rows so far. Finish it first.")
+    store = finished(folder)
     asked = names.embedding or next(iter(store), "")
     files = [path for path, _ in store.whole_files()]
     found = _of(files, names._replace(embedding=asked.removeprefix(LAYER)), folder.name)
     facts = described(folder)
-    classes, ids = facts.get("classes"), facts.get("ids")
-    return ShardedRows(
-        folder.name,
-        found.files,
-        tuple(classes) if classes else None,
-        tuple(ids) if ids and len(ids) == len(found) else None,
+    ids = facts.get("ids", ())
+    classes = tuple(facts.get("classes", ())) or None
+    return replace(found, classes=classes, names=tuple(ids) if len(ids) == len(found) else None)
+
+
+def finished(folder: Path) -> ShardStore:
+    """The capture in a folder, if it was run to its end."""
+    store = ShardStore(folder)
+    if not store.complete:
+        raise unfinished(folder, store)
+    return store
+
+
+def unfinished(folder: Path, store: ShardStore) -> InputError:
+    return InputError(
+        f"{folder} is unfinished: {store.rows} rows so far. Run the same embed command again."
     )
 
 
 def described(folder: Path) -> dict[str, list[str]]:
     """The ids, classes and images that ``embed`` wrote beside its shards, if it did."""
-    path = folder / DESCRIBED
-    if not path.exists():
-        return {}
-    with reading(path, "Run the embed command again."):
-        facts = json.loads(regular_file(path, within=folder).read_bytes())
-        if not isinstance(facts, dict):
-            raise ValueError("it is no JSON object")
-        found = {name: facts.get(name) for name in ("classes", "ids", "images")}
+    path, fix = folder / DESCRIBED, "Run the embed command again."
+    facts = read_json(path, fix, within=folder) if path.exists() else {}
+    found = {name: facts[name] for name in ("classes", "ids", "images") if facts.get(name)}
+    with reading(path, fix):
         for name, column in found.items():
-            listed = isinstance(column, list) and all(isinstance(v, str) for v in column)
-            if column is not None and not listed:
+            if not isinstance(column, list) or not all(isinstance(v, str) for v in column):
                 raise ValueError(f"{name!r} is no list of texts")
-        return {name: column for name, column in found.items() if column is not None}
+    return found
 
 
 def _kind(labels: NDArray[Any]) -> str:
@@ -298,7 +300,8 @@ def _kind(labels: NDArray[Any]) -> str:
     return f"of dtype {labels.dtype}"
 
 
-def _named(codes: NDArray[Any], classes: tuple[str, ...], name: str) -> NDArray[Any]:
+def named_labels(codes: NDArray[Any], classes: Sequence[str], name: object) -> NDArray[Any]:
+    """The classes of a capture by name."""
     if codes.dtype.kind not in "iu" or codes.min() < 0 or codes.max() >= len(classes):
         raise InputError(f"{name}: {DESCRIBED} names {len(classes)} classes; the labels differ.")
     return np.array(classes)[codes]

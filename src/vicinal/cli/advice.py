@@ -31,15 +31,11 @@ def what_was_written(folder: Path) -> Iterator[str]:
     yield f"wrote  {page} ({size}){files}"
     yield f"next   open {page}"
     if all(importlib.util.find_spec(name) for name in SERVER):
-        yield f"       {explore_command(config, folder)}"
+        yield f"       {shlex.join(['vicinal', 'explore', str(folder), *typed(config['model'])])}"
     else:
         yield "       (vicinal explore judges new inputs live: pip install 'vicinal[explore]')"
     if head.exists():
         yield f"       {predict_command(config, head)}"
-
-
-def explore_command(config: Mapping[str, Any], folder: Path) -> str:
-    return shlex.join(["vicinal", "explore", str(folder), *typed(config.get("model"))])
 
 
 def repeat_command(model: str | None, folder: Path) -> str:

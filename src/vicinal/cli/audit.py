@@ -318,7 +318,8 @@ def _with_model(options: AuditOptions, spec: str, console: Console) -> Prepared:
     train = sets["support"].data
     check_fits(loaded.model, train)
     if options.embedding is None:  # written down, so that the run can be repeated and explored
-        options = replace(options, embedding=embedding_of(loaded.model, train))
+        known = None if loaded.named is None else loaded.named.embedding
+        options = replace(options, embedding=known or embedding_of(loaded.model, train))
         about = replace(about, config=as_config(options))
     arguments: dict[str, Any] = {"model": loaded.model, "checkpoints": checkpoints_of(options)}
     for argument, role in zip(("train", "test", "calib", "foreign"), ROLES, strict=True):

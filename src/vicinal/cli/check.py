@@ -25,7 +25,9 @@ def run(options: CheckOptions) -> None:
     first: RowSet | None = None
     for spec in options.files:
         if spec.endswith(".vic"):
-            facts.append(_head_facts(spec))
+            head = load(spec)
+            kind, classes = type(head).__name__, len(head.classes_)
+            facts.append({"file": spec, "kind": kind, "classes": classes})
             continue
         rows = _checked(spec, options)
         facts.append(_row_facts(spec, rows))
@@ -62,8 +64,3 @@ def _row_facts(spec: str, rows: RowSet) -> dict[str, Any]:
         "ids": rows.ids is not None,
         "fingerprint": rows.fingerprint,
     }
-
-
-def _head_facts(path: str) -> dict[str, Any]:
-    head = load(path)
-    return {"file": path, "kind": type(head).__name__, "classes": len(head.classes_)}

@@ -1,4 +1,4 @@
-"""The order of a model's classes: stated with --classes or --labels, or found in the model."""
+"""The order of a model's classes: stated with --classes, or found in the model."""
 
 from __future__ import annotations
 
@@ -13,40 +13,29 @@ from vicinal.checks import InputError
 from vicinal.cli.console import Console
 from vicinal.cli.model_inputs import ModelInputs
 from vicinal.cli.verbs import ClassOptions
-from vicinal.files import reading, regular_file
+from vicinal.files import reading
 
 SHOWN = 8
 
 
 def stated_order(options: ClassOptions) -> list[str] | None:
-    """The names of ``--classes`` (a file or a,b,c) or ``--labels`` (a file); None: not stated."""
-    if options.classes is not None and options.labels is not None:
-        raise InputError("--classes and --labels say the same thing. Give one of them.")
-    if options.labels is not None:
-        return _names_in(options.labels)
+    """The names of ``--classes``: in a file, or a,b,c; None: not stated."""
     if options.classes is None:
         return None
-    if Path(options.classes).is_file():
-        return _names_in(Path(options.classes))
-    names = [name.strip() for name in options.classes.split(",")]
-    if len(names) < 2 or not all(names):
-        raise InputError(
-            f"--classes {options.classes!r} is no file and no list of names like cat,dog,owl."
-        )
-    return _unique(names, "--classes")
-
-
-def _names_in(path: Path) -> list[str]:
-    with reading(path):
-        lines = regular_file(path).read_text("utf-8-sig").splitlines()
-    names = _unique([line.strip() for line in lines if line.strip()], path.name)
-    if not names:
-        raise InputError(f"{path.name} is empty. Write the name of a class on each line.")
-    return names
-
-
-def _unique(names: list[str], where: str) -> list[str]:
-    name, times = next(iter(Counter(names).most_common(1)), ("", 0))
+    path, where = Path(options.classes), "--classes"
+    if path.is_file():
+        where = path.name
+        with reading(path):
+            names = path.read_text("utf-8-sig").splitlines()
+        names = [name for name in names if name.strip()]
+        if not names:
+            raise InputError(f"{where} is empty. Write the name of a class on each line.")
+    else:
+        names = options.classes.split(",")
+        if len(names) < 2 or not all(map(str.strip, names)):
+            raise InputError(f"--classes {path} is no file and no list of names like cat,dog,owl.")
+    names = list(map(str.strip, names))
+    name, times = Counter(names).most_common(1)[0]
     if times > 1:
         raise InputError(f"{where} names {name!r} twice.")
     return names

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import shlex
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
+from typing import Any
 
 from vicinal.audits import compare_audits
 from vicinal.audits.audit import provenance_of
@@ -16,7 +17,7 @@ from vicinal.cli.console import Console, in_columns
 from vicinal.cli.folders import names_in, remove_empty
 from vicinal.cli.run_folder import read_run
 from vicinal.cli.verbs import CompareOptions
-from vicinal.files import DiskError, reason, regular_file, write_together
+from vicinal.files import DiskError, read_json, write_together, writing
 from vicinal.report.two_runs import render_compare
 
 FILES = ("compare.json", "compare.html")
@@ -42,12 +43,13 @@ def run(options: CompareOptions) -> int:
         console.warn(text)
     page = render_compare(result, (first, second))
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        record = result.to_json(indent=1) + "\n"
-        write_together(dict(zip((folder / name for name in FILES), (record, page), strict=True)))
-    except (OSError, RecursionError) as error:
+        with writing(folder):
+            folder.mkdir(parents=True, exist_ok=True)
+            record = result.to_json(indent=1) + "\n"
+            write_together({folder / FILES[0]: record, folder / FILES[1]: page})
+    except DiskError:
         remove_empty(made)
-        raise DiskError(f"cannot write to {folder}: {reason(error)}.") from error
+        raise
     console.print(as_table(result, options.markdown))
     console.print(f"wrote  {folder / 'compare.html'} · compare.json")
     console.result(result.to_dict())
@@ -83,12 +85,10 @@ def _missing(folder: Path) -> list[Path]:
     A comparison replaces another one, and nothing else of these names.
     """
     there = [name for name in FILES if name in names_in(folder)]
-    try:
-        found = json.loads(regular_file(folder / FILES[0]).read_bytes()) if there else None
-    except (OSError, ValueError, RecursionError):
-        found = None
-    ours = isinstance(found, dict) and {"deltas", "gates", "provenance"} <= set(found)
-    if there and not ours:
+    found: dict[str, Any] = {}
+    with suppress(InputError):
+        found = read_json(folder / FILES[0], "") if there else {}
+    if there and not {"deltas", "gates", "provenance"} <= set(found):
         raise InputError(
             f"{folder / there[0]} is there and not of vicinal compare. Give another --out."
         )

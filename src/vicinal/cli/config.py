@@ -8,16 +8,15 @@ from __future__ import annotations
 
 import json
 import math
-import tomllib
 import types
 import typing
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from vicinal.checks import InputError, closest
+from vicinal.checks import InputError, did_you_mean
 from vicinal.cli.flags import settings_in
-from vicinal.files import reading, regular_file
+from vicinal.files import read_json
 
 EXPECTED = {bool: "true or false", int: "a whole number", float: "a number", str: "text",
             Path: "a path", list: "a list of texts"}  # fmt: skip
@@ -30,23 +29,16 @@ def as_config(options: Any) -> dict[str, Any]:
 
 
 def read_config(path: Path, kind: type) -> dict[str, Any]:
-    """Settings of a record from JSON or TOML: every name and the type of every value checked."""
+    """Settings of a record from JSON: every name and the type of every value checked."""
     path = path / "config.json" if path.is_dir() else path  # or the run it lies in
-    regular_file(path)
-    with reading(path):
-        text = path.read_text("utf-8")
-        values = tomllib.loads(text) if path.suffix == ".toml" else json.loads(text)
-    if not isinstance(values, dict):
-        raise InputError(f"{path.name} must hold settings by name, got {str(values)[:40]}.")
+    values = read_json(path, "Nothing was written.")
     hints = {field.name: typing.get_args(hint)[0] for field, hint in settings_in(kind)}
     checked = {}
     for name, value in values.items():
-        if name == "command":
-            continue
+        if name == "command" or (value is None and name not in hints):
+            continue  # of an older version, and not said
         if name not in hints:
-            near = closest(name, hints)
-            hint = f" Did you mean {near[0]!r}?" if near else ""
-            verb = kind.__name__.removesuffix("Options").lower()
+            verb, hint = kind.__name__.removesuffix("Options").lower(), did_you_mean(name, hints)
             raise InputError(f"{path.name}: vicinal {verb} has no setting {name!r}.{hint}")
         checked[name] = _checked(value, hints[name], f"{path.name}: {name!r}")
     return checked
@@ -55,26 +47,20 @@ def read_config(path: Path, kind: type) -> dict[str, Any]:
 OWN_MODEL = "vicinal.audits.demo:network"  # what the demo's folder names: our own code
 
 
-def runs_code(values: Mapping[str, Any]) -> str | None:
-    """The setting among ``values`` that would run code; None: there is none."""
-    for name in ("trust_pickle", "online"):  # what a model by name brings may be code
-        if values.get(name):
-            return name
-    for name in ("model", "support", "query", "calib", "foreign", "data"):
-        spec = values.get(name)
-        if isinstance(spec, str) and spec != OWN_MODEL and (name == "model" or ":" in spec):
-            return name
-    return None
-
-
 def check_no_code(found: Mapping[str, Any], typed: Mapping[str, Any], path: Path) -> None:
     """Refuse settings of a file that would run code, unless they were typed as well."""
-    name = runs_code({name: value for name, value in found.items() if name not in typed})
-    if name is not None:
-        raise InputError(
-            f"{path.name} sets {name!r} to {str(found[name])!r}, which would run code of whoever "
-            "wrote the file. If you trust it, type that setting yourself, or add --trust-folder."
-        )
+    for name in ("trust_pickle", "online", "model", "support", "query", "calib", "foreign"):
+        value = found.get(name)
+        if isinstance(value, str):
+            runs = value != OWN_MODEL and (name == "model" or ":" in value)
+        else:
+            runs = bool(value)  # what a pickle, or a model by name, brings may be code
+        if runs and name not in typed:
+            raise InputError(
+                f"{path.name} sets {name!r} to {str(value)!r}, which would run code of whoever "
+                "wrote the file. If you trust it, type that setting yourself, or add "
+                "--trust-folder."
+            )
 
 
 def _checked(value: Any, hint: Any, name: str) -> Any:

@@ -4,23 +4,23 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
+import zipfile
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
+from numpy.lib import format as npy
 from numpy.typing import NDArray
 
-from vicinal.capture import ShardStore
-from vicinal.capture.row_files import LOGIT_KEYS
-from vicinal.capture.shards import MANIFEST
-from vicinal.capture.sources import described
+from vicinal.capture.row_files import LOGIT_KEYS, npy_heading
+from vicinal.capture.shards import MANIFEST, ShardStore
+from vicinal.capture.sources import described, finished, named_labels, unfinished
 from vicinal.checks import InputError, closest
-from vicinal.cli.arrays import read_npy, read_npz
 from vicinal.cli.console import Console
-from vicinal.cli.folders import DESCRIBED, NEW
+from vicinal.cli.folders import NEW
 from vicinal.cli.image_rows import encoded_rows, listed_images
 from vicinal.cli.row_set import RowSet, aligned, checked_labels, pick, usable, vectors
 from vicinal.cli.saved_datasets import is_saved
@@ -139,7 +139,7 @@ def _from_arrays(path: Path, arrays: Mapping[str, NDArray[Any]], options: DataOp
 def _folder(path: Path, options: DataOptions) -> RowSet:
     """A capture of ``vicinal embed``, class folders of images, or images with a table of labels."""
     if (path / MANIFEST).exists():
-        return captured(path)
+        return captured(path, options.embedding_key)
     if (path / NEW / MANIFEST).exists():
         raise unfinished(path, ShardStore(path / NEW))
     if is_saved(path):
@@ -176,34 +176,23 @@ def _folder(path: Path, options: DataOptions) -> RowSet:
     )
 
 
-def unfinished(path: Path, store: ShardStore) -> InputError:
-    return InputError(
-        f"{path} is unfinished: {store.rows} rows so far. Run the same embed command again."
-    )
-
-
 def captured(path: Path, layer: str | None = None) -> RowSet:
     """One layer of a folder of shards, with the labels and ids stored beside it."""
-    store = ShardStore(path)
-    if not store.complete:
-        raise unfinished(path, store)
+    store = finished(path)
     name = layer or next(iter(store), "")
     if name not in store:
         near = ", ".join(closest(name, list(store))) or ", ".join(store)
         raise InputError(f"no layer {name!r} in {path}. Close names: {near}.")
     facts = described(path)
     labels = None if store.labels is None else store.labels.numpy()
-    classes = facts.get("classes")
-    if labels is not None and classes:
-        if labels.dtype.kind not in "iu" or labels.min() < 0 or labels.max() >= len(classes):
-            raise InputError(f"{path / DESCRIBED} names {len(classes)} classes; the labels differ.")
-        labels = np.array(classes)[labels]
+    if labels is not None and "classes" in facts:
+        labels = named_labels(labels, facts["classes"], path)
     return RowSet(
         path.name,
         store[name].float().numpy(),
         labels,
-        tuple(facts["ids"]) if facts.get("ids") else None,
-        images=facts.get("images") or None,
+        tuple(facts["ids"]) if "ids" in facts else None,
+        images=facts.get("images"),
         source=f"{path.name}:{name}",
         root=path,
     )
@@ -232,3 +221,68 @@ def without_labels(rows: RowSet, spec: str | None) -> InputError:
     hint = f"Did you mean --label-key {quoted}?" if near else "Name it with --label-key."
     listed = f" ({kind}s: {', '.join(keys)})" if keys else ""
     return InputError(f"{rows.name} has no {kind} 'y' or 'labels'{listed}. {hint}")
+
+
+# ------------------------------------------------------------------ arrays of numpy
+# Read without believing them: no pickle, no claim larger than the file.
+
+
+def read_npz(path: str | Path, *, trust_pickle: bool = False) -> dict[str, NDArray[Any]]:
+    """Every array of an archive by its key."""
+    path = regular_file(path)
+    with _explained(path.name, path), open_npz(path, trust_pickle=trust_pickle) as file:
+        arrays = {}
+        for key in file.files:
+            with _explained(f"{path.name}:{key}", path):
+                arrays[key] = np.asarray(file[key])
+        return arrays
+
+
+def read_npy(path: str | Path, *, trust_pickle: bool = False) -> NDArray[Any]:
+    """The array of a file."""
+    path = regular_file(path)
+    with _explained(path.name, path), path.open("rb") as file:
+        _check_claim(file, os.path.getsize(path))
+        file.seek(0)
+        return np.asarray(np.load(file, allow_pickle=trust_pickle))
+
+
+@contextmanager
+def open_npz(path: Path, *, trust_pickle: bool = False) -> Iterator[Any]:
+    """``numpy.load`` of an archive whose parts are no larger than they claim to be."""
+    with zipfile.ZipFile(path) as archive:
+        for item in archive.infolist():
+            if item.filename.endswith(".npy"):
+                with archive.open(item) as part:
+                    _check_claim(part, item.file_size)
+    with np.load(path, allow_pickle=trust_pickle) as file:
+        yield file
+
+
+def _check_claim(file: IO[bytes], size: int) -> None:
+    """No more than the file holds; where it is no array, that is for numpy to say."""
+    if file.read(len(npy.MAGIC_PREFIX)) == npy.MAGIC_PREFIX:
+        file.seek(0)
+        npy_heading(file, size)
+
+
+@contextmanager
+def _explained(name: str, path: Path) -> Iterator[None]:
+    """What numpy refuses to load, as a sentence."""
+    try:
+        with reading(name):
+            yield
+    except InputError as error:
+        cause = str(error.__cause__)
+        if "Object arrays" in cause:
+            raise InputError(
+                f"{name} holds Python objects (pickle). Refused for safety; save strings with "
+                "dtype '<U', or --trust-pickle."
+            ) from None
+        if "pickle" in cause or isinstance(error.__cause__, zipfile.BadZipFile):
+            size = f"{path.stat().st_size:,} bytes"
+            why = "it is no file of numpy.save or numpy.savez"
+            raise InputError(
+                f"cannot read {name}: {why} (truncated? it is {size}). Nothing was written."
+            ) from None
+        raise

@@ -11,7 +11,7 @@ import csv
 import io
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ import numpy as np
 from vicinal.audits.files import word
 from vicinal.audits.inputs import class_names
 from vicinal.audits.settings import About
-from vicinal.checks import InputError, check_choice, closest
+from vicinal.checks import InputError, check_choice, did_you_mean
 from vicinal.cli.row_set import RowSet
 from vicinal.files import reading, regular_file
 
@@ -56,7 +56,10 @@ def cleaned_support(path: Path, rows: RowSet, about: About) -> tuple[RowSet, lis
                 "the support. Give the support that was reviewed."
             )
         if kind == "relabel":
-            after[row] = _class_of(line.get("label", ""), classes, where)
+            if (name := line.get("label", "")) not in classes:
+                hint = did_you_mean(name, classes)
+                raise InputError(f"{where}: label {name!r} is no class of the support.{hint}")
+            after[row] = classes[name]
         why[row] = f"{kind} in {path.name}" if kind else ""
     lines = zip(ids, after.tolist(), labels.tolist(), why, strict=True)
     table = [[word(str(cell)) for cell in line] for line in lines]
@@ -117,19 +120,10 @@ def _row_of(
         return int(row)
     found = places.get(name or "", [])
     if not found:
-        near = closest(name or "", list(places), 1)
-        hint = f" Did you mean {near[0]}?" if near else ""
+        hint = did_you_mean(name or "", places, "{}")
         raise InputError(f"{where}: no row of the support has the id {name!r}.{hint}")
     if len(found) > 1:
         raise InputError(
             f"{where}: {len(found)} rows have the id {name!r}. Add a column row with their numbers."
         )
     return found[0]
-
-
-def _class_of(name: str, classes: Mapping[str, Any], where: str) -> Any:
-    if name not in classes:
-        near = closest(name, list(classes), 1)
-        hint = f" Did you mean {near[0]!r}?" if near else ""
-        raise InputError(f"{where}: label {name!r} is no class of the support.{hint}")
-    return classes[name]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -70,13 +69,17 @@ def _captured(
 ) -> Activations:
     """``capture``; a batch that does not fit into memory is halved, which changes no number."""
     device, batch_size = chosen_device(options.device), options.batch_size
+
+    def again() -> nn.Module:  # in other processes
+        return model_of(options.model, options, Console(as_json=True, quiet=True)).model
+
     with console.progress("embed") as progress:
         while True:
             try:
                 return capture(
                     model, data, options.layer or ["output"], pool=options.pool,
                     batch_size=batch_size, device=device, to=folder, progress=progress,
-                    on=options.on, load=partial(_model, options),
+                    on=options.on, load=again,
                 )  # fmt: skip
             except InputError:
                 raise
@@ -90,11 +93,6 @@ def _captured(
                 )
                 batch_size //= 2
                 forget(folder)
-
-
-def _model(options: EmbedOptions) -> nn.Module:
-    """The model again, in another process."""
-    return model_of(options.model, options, Console(as_json=True, quiet=True)).model
 
 
 def _failed(error: BaseException, hint: str) -> InputError:

@@ -22,14 +22,16 @@ from vicinal.cli.advice import CONFIG, HEAD
 from vicinal.cli.config import OWN_MODEL, read_config
 from vicinal.cli.console import Console
 from vicinal.cli.data_files import IMAGE_SUFFIXES
-from vicinal.cli.explore_decode import uploaded_picture, uploaded_rows
+from vicinal.cli.explore_decode import shown_name, uploaded_picture, uploaded_rows
 from vicinal.cli.flags import FROM_CONFIG
 from vicinal.cli.model_inputs import ImageReading
 from vicinal.cli.models import model_of
-from vicinal.cli.predict import judged
+from vicinal.cli.predict import answers
+from vicinal.cli.row_set import RowSet
 from vicinal.cli.run_folder import read_run
 from vicinal.cli.verbs import AuditOptions, ExploreOptions
 from vicinal.confidence import load
+from vicinal.confidence.head import Judgement
 from vicinal.confidence.made_from import MadeFrom
 
 Judge = Callable[[str, bytes], list[dict[str, Any]]]
@@ -61,9 +63,16 @@ def run(options: ExploreOptions) -> None:
 
 def judge_of(audit: Audit, options: ExploreOptions) -> Judge:
     """A function from an upload to answers, with the run's own head (and model, for images)."""
-    head = load(options.folder / HEAD)
-    names = audit.support_names
+    head: Any = load(options.folder / HEAD)
+    names, called = audit.support_names, head.made_from.name_of
     embed = _embedder(options, head.made_from)
+
+    def neighbors(out: Judgement, row: int) -> list[dict[str, Any]]:
+        columns = (out.neighbors[row][:10], out.neighbor_labels[row][:10], out.weights[row][:10])
+        return [
+            {"id": names.get(int(at), str(int(at))), "label": called(y), "weight": float(weight)}
+            for at, y, weight in zip(*columns, strict=True)
+        ]
 
     def judge(name: str, data: bytes) -> list[dict[str, Any]]:
         if not name.lower().endswith(IMAGE_SUFFIXES):
@@ -75,8 +84,7 @@ def judge_of(audit: Audit, options: ExploreOptions) -> Judge:
                 "this run was made from embeddings: an image cannot be judged without the "
                 "model they came from. Run the audit with --model."
             )
-        out = judged(head, rows)
-        return [_answer(out, row, names, head.made_from.name_of) for row in range(len(rows))]
+        return list(answers(head, RowSet(shown_name(name), rows), neighbors))
 
     return judge
 
@@ -119,27 +127,6 @@ def _embedder(options: ExploreOptions, made: MadeFrom) -> Callable[[bytes], NDAr
         return np.asarray(rows)
 
     return embed
-
-
-def _answer(
-    out: Any, row: int, names: dict[int, str], called: Callable[[Any], str]
-) -> dict[str, Any]:
-    columns = (out.neighbors[row][:10], out.neighbor_labels[row][:10], out.weights[row][:10])
-    return {
-        "label": called(out.label[row]),
-        "confidence": float(out.confidence[row]),
-        "credibility": float(out.credibility[row]),
-        "verdict": str(out.verdict[row]),
-        "reason": str(out.reason[row]),
-        "neighbors": [
-            {
-                "id": names.get(int(at), str(int(at))),
-                "label": called(label),
-                "weight": float(weight),
-            }
-            for at, label, weight in zip(*columns, strict=True)
-        ],
-    }
 
 
 def bound(port: int) -> socket.socket:

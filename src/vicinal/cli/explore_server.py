@@ -140,7 +140,7 @@ class PatientServer(uvicorn.Server):
     async def on_tick(self, counter: int) -> bool:
         now, known = time.monotonic(), self.idle
         every: set[Any] = set(self.server_state.connections)
-        lines = [line for line in every if _is_idle(line)]
+        lines = [line for line in every if line.cycle is None or line.cycle.response_complete]
         fresh = {line: (line.cycle, now) for line in lines}
         self.idle = {
             line: known[line] if line in known and known[line][0] is line.cycle else since
@@ -152,10 +152,6 @@ class PatientServer(uvicorn.Server):
             if at < len(lines) - LINES or self.idle[line][1] < ends:
                 line.transport.close()
         return await super().on_tick(counter)
-
-
-def _is_idle(line: Any) -> bool:
-    return line.cycle is None or line.cycle.response_complete
 
 
 def server_of(app: ASGIApp) -> PatientServer:
@@ -207,9 +203,7 @@ def _guarded(app: ASGIApp, token: str, port: int | None) -> ASGIApp:
 
 
 def _refused(why: str, status: int) -> Response:
-    said = "".join(
-        c for c in " ".join(why.split()) if c.isprintable()
-    )  # parsers quote what they read
+    said = "".join(filter(str.isprintable, " ".join(why.split())))  # parsers quote what they read
     return JSONResponse({"error": said}, status, HEADERS)
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from vicinal.checks import InputError, check_choice
+from vicinal.checks import InputError, check_choice, check_share
 from vicinal.cli.console import Clock, Console
 from vicinal.cli.data_files import read_vectors, without_labels
 from vicinal.cli.row_set import RowSet, check_same_dims, in_order
@@ -27,8 +27,7 @@ from vicinal.report.words import level, threshold
 def run(options: FitOptions) -> None:
     """Read, fit, save, and print what the threshold promises."""
     console, path = Console(options.as_json, options.quiet), _checked(options)
-    target = options.target_accuracy
-    clock = Clock("reading")
+    target, clock = options.target_accuracy, Clock("reading")
     held = None if options.calib is None else _labeled(options.calib, options, console)
     ned = NEDClassifier(
         k=100 if options.k is None else options.k,
@@ -60,7 +59,7 @@ def run(options: FitOptions) -> None:
             f"{LISTED} that at least half of the rows can meet, else the accuracy itself; "
             "--target-accuracy sets another"
         )
-    print_threshold(head, calib is not None, console)
+    print_threshold(head.standards, options, console)
     size = path.stat().st_size / 1e6
     console.print(
         f"wrote  {path} (support {head.ned.support_size_:,} rows, {size:.1f} MB)\n{clock}"
@@ -84,8 +83,8 @@ def _checked(options: FitOptions) -> Path:
     if path.suffix != ".vic":
         raise InputError(f"--out {path} must end in .vic.")
     check_output(path)
-    if target is not None and not 0 < target < 1:
-        raise InputError(f"--target-accuracy must be between 0 and 1: {target!r}.")
+    if target is not None:
+        check_share(target, "--target-accuracy")
     if options.store is not None and not is_pg(options.store):
         raise InputError(f"--store must name a table, pg:TABLE, got {options.store!r}.")
     return path
@@ -126,15 +125,9 @@ def _check_contrast(labels: Any, name: str) -> None:
         raise InputError(f"{name} has one class only ({found.pop()}); nothing to contrast.")
 
 
-def _rate(held: Standards) -> float:
-    """The promised rate; heads of version 0.1 went by the farthest percent."""
-    return 1 - held.far_percentile / 100 if held.familiarity is None else held.familiarity.rate
-
-
-def print_threshold(head: TrustHead, held_out: bool, console: Console) -> None:
+def print_threshold(held: Standards, options: FitOptions, console: Console) -> None:
     """What the confidence threshold promises, on which rows, and what it does not."""
-    held = head.standards
-    where = "calib" if held_out else "support rows left out in turn"
+    where = "calib" if options.calib is not None else "support rows left out in turn"
     if held.reachable:
         console.print(
             f"threshold conf ≥ {threshold(held.threshold)} keeps {level(held.target_accuracy)} "
@@ -148,9 +141,10 @@ def print_threshold(head: TrustHead, held_out: bool, console: Console) -> None:
         )
     console.print(
         "the bound holds for data like these; it says nothing about unfamiliar inputs, which are "
-        f"told apart by familiarity: about {level(_rate(held))} of ordinary rows are called so"
+        f"told apart by familiarity: about {level(options.unfamiliar)} of ordinary rows are called "
+        "so"
     )
-    if not held_out:
+    if options.calib is None:
         console.warn(
             "no --calib was given: temperature and threshold come from the support, leave-one-out. "
             "They are too kind if the embedding was trained on these rows."

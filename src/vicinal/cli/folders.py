@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Collection, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -23,12 +23,13 @@ from vicinal.capture.shards import MANIFEST, ShardStore, is_capture
 from vicinal.checks import InputError
 from vicinal.files import (
     PARTIAL,
-    DiskError,
     move_together,
+    read_json,
     reason,
     remove_tree,
     sweep,
     write_atomically,
+    writing,
 )
 
 LOCK = ".lock"
@@ -66,12 +67,12 @@ def locked(folder: Path, kind: str | None = None) -> Iterator[Path]:
         _tidy(folder)
         yield folder
     except (Exception, SystemExit):  # a user's model may call exit
-        for path in (folder / name for name in {WORK, NEW} - before):
+        for name in {WORK, NEW} - before:
             with suppress(OSError):
-                if not _is_long(path):
-                    remove_tree(path)
-        if made:
-            with suppress(OSError):
+                if not _is_long(folder / name):
+                    remove_tree(folder / name)
+        with suppress(OSError):
+            if made:
                 (folder / LOCK).unlink(missing_ok=True)
         remove_empty(made)
         raise
@@ -87,10 +88,8 @@ def replacing(folder: Path) -> Iterator[Path]:
     new = folder / NEW
     remove_tree(new)
     try:
-        try:
+        with writing(new):
             new.mkdir()
-        except OSError as error:
-            raise DiskError(f"cannot write to {folder}: {reason(error)}.") from error
         _write_journal(new, [], [])  # says whose it is
         yield new
         swap(folder)
@@ -106,11 +105,9 @@ def swap(folder: Path) -> None:
     sweep(new)
     files = sorted(path.name for path in new.iterdir() if path.name != JOURNAL)
     _write_journal(new, files, sorted(set(listed(folder)) - set(files)))
-    try:
+    with writing(ready):
         remove_tree(ready)
         os.rename(new, ready)
-    except OSError as error:
-        raise DiskError(f"cannot write to {folder}: {reason(error)}.") from error
     try:
         settle(folder)
     except BaseException:
@@ -128,10 +125,8 @@ def settle(folder: Path) -> None:
     gone = ready / "gone"
     pairs = [(folder / name, gone / name) for name in journal["gone"]]
     pairs += [(ready / name, folder / name) for name in journal["files"]]
-    try:
+    with writing(gone):
         gone.mkdir(exist_ok=True)
-    except OSError as error:
-        raise DiskError(f"cannot write to {folder}: {reason(error)}.") from error
     move_together([(source, target) for source, target in pairs if source.exists()])
     with suppress(OSError):
         remove_tree(ready)
@@ -158,8 +153,7 @@ def listed(folder: Path) -> list[str]:
         shards = [shard["file"] for shard in ShardStore(folder).manifest["shards"]]
         names = [*shards, MANIFEST, DESCRIBED]
     else:
-        mark = _read(folder / MARK)
-        names = list(_run_files(mark)) if mark else []
+        names = _run_files(folder)
         names += [*FILES_OF_0_1, UNFINISHED] if (folder / UNFINISHED).exists() else []
     return [name for name in names if (folder / name).is_file()]
 
@@ -171,29 +165,25 @@ def forget(folder: Path) -> None:
             (folder / name).unlink(missing_ok=True)
 
 
-def is_run(folder: Path) -> bool:
-    """Whether the folder bears the mark of a run."""
-    mark = _read(folder / MARK)
-    return mark is not None and bool(_run_files(mark))
-
-
 def write_json(path: Path, value: Any) -> None:
     write_atomically(path, json.dumps(value, ensure_ascii=False, allow_nan=False, indent=1) + "\n")
 
 
-def _run_files(mark: dict[str, Any]) -> Collection[str]:
-    """The files a mark lists; none if it is not ours. Version 0.1 had neither mark nor list."""
+def _run_files(folder: Path) -> list[str]:
+    """The files that the mark of a run lists; none if it is not ours. Version 0.1 had no list."""
+    mark = _read(folder / MARK) or {}
     if mark.get("format") == FORMAT:
-        names = mark.get("files")
-        plain = isinstance(names, list) and all(_is_plain(name) for name in names)
-        return names if plain and isinstance(names, list) else ()
+        return mark["files"] if _are_plain(mark.get("files")) else []
     ours = {"version", "seed", "command", "reproduce", "created", "seconds", "versions", "config"}
-    return FILES_OF_0_1 if ours <= set(mark) and "format" not in mark else ()
+    return [*FILES_OF_0_1] if ours <= set(mark) and "format" not in mark else []
 
 
-def _is_plain(name: Any) -> bool:
-    """A file's own name, which leads nowhere else."""
-    return isinstance(name, str) and name not in ("", ".", "..") and not set(name) & set("/\\\0")
+def _are_plain(names: Any) -> bool:
+    """Files' own names, which lead nowhere else."""
+    return isinstance(names, list) and all(
+        isinstance(name, str) and name not in ("", ".", "..") and not set(name) & set("/\\\0")
+        for name in names
+    )
 
 
 def names_in(folder: Path) -> set[str]:
@@ -225,7 +215,7 @@ def _check_ours(folder: Path, kind: str | None) -> None:
         return
     captured = kind != "run" and is_capture(folder)
     stopped = UNFINISHED in names and others <= set(FILES_OF_0_1)
-    if not captured and (kind == "capture" or not (is_run(folder) or stopped)):
+    if not captured and (kind == "capture" or not (_run_files(folder) or stopped)):
         what = "holds no capture" if kind == "capture" else "not a run of vicinal"
         raise InputError(f"--out {folder} is not empty and {what}. Give another folder.")
 
@@ -268,21 +258,14 @@ def _write_journal(folder: Path, files: list[str], gone: list[str]) -> None:
 
 def _journal(folder: Path) -> dict[str, Any] | None:
     """What is to move where, if this is ours and names nothing outside."""
-    found = None if folder.is_symlink() else _read(folder / JOURNAL)
-    if found is None or found.get("format") != SWAP:
-        return None
-    names = [found.get("files"), found.get("gone")]
-    if all(isinstance(part, list) and all(map(_is_plain, part)) for part in names):
-        return found
-    return None
+    found = (None if folder.is_symlink() else _read(folder / JOURNAL)) or {}
+    plain = _are_plain(found.get("files")) and _are_plain(found.get("gone"))
+    return found if plain and found.get("format") == SWAP else None
 
 
 def _read(path: Path) -> dict[str, Any] | None:
     """A JSON object in a file that is really there; None for anything else."""
-    if path.is_symlink() or not path.is_file():
-        return None
     try:
-        found = json.loads(path.read_bytes())
-    except (OSError, ValueError, RecursionError):
+        return None if path.is_symlink() else read_json(path, "")
+    except InputError:
         return None
-    return found if isinstance(found, dict) else None

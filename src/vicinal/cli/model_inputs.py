@@ -109,10 +109,6 @@ class ImageFiles(Dataset[Any]):
         first = read_image(paths[0], gray=how.gray).shape
         self.shape = (how.size, how.size) if how.size else first[:2]
 
-    def with_codes(self, codes: Int[Tensor, " n"]) -> ImageFiles:
-        """The same images, their classes numbered anew."""
-        return ImageFiles(self.paths, codes, self.how)
-
     def __len__(self) -> int:
         return len(self.paths)
 
@@ -182,6 +178,8 @@ def model_inputs(
                 )
             x = tokenize(rows.texts)
             return ModelInputs(x if codes is None else (x, codes), rows, classes)
+        if tokenize is not None:
+            raise InputError(f"{rows.name} holds no texts for the model (--text-col names them).")
         if rows.embeddings is None and np.asarray((rows.images or [""])[0]).dtype.kind == "f":
             rows = replace(rows, embeddings=np.stack(rows.images or []))  # inputs, as they are
         if rows.embeddings is None:
@@ -208,7 +206,8 @@ def in_codes_of(names: list[str] | None, inputs: ModelInputs) -> ModelInputs:
 
 
 def _with_codes(data: Any, codes: Int[Tensor, " n"]) -> Any:
-    return (data[0], codes) if isinstance(data, tuple) else data.with_codes(codes)
+    """The same inputs, their classes numbered anew."""
+    return (data[0], codes) if isinstance(data, tuple) else ImageFiles(data.paths, codes, data.how)
 
 
 def relabeled(inputs: ModelInputs, rows: RowSet) -> ModelInputs:

@@ -12,8 +12,7 @@ import inspect
 import logging
 import re
 import sys
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -34,11 +33,9 @@ EXECUTES = "{} is a program: to load it is to run what it holds. Load only files
 
 @dataclass(frozen=True)
 class LoadedModel:
-    """The model and notes on how its weights were read, for the terminal and the page."""
+    """The model, and what is known of it."""
 
     model: nn.Module
-    name: str
-    notes: tuple[str, ...] = ()
     hooks: bool = True  # TorchScript and exported programs have no layers to listen to
     named: NamedModel | None = None  # a model of a library, with how it reads images and texts
 
@@ -48,49 +45,35 @@ class LoadedModel:
         return None if self.named is None else self.named.tokenize
 
 
-def load_model(spec: str, options: ModelOptions) -> LoadedModel:
+def model_of(spec: str, options: ModelOptions, console: Console) -> LoadedModel:
     """``pkg.module:factory``, ``file.py:factory``, ``model.ts``, ``model.pt2``, or by a name.
 
     Weights are read with ``weights_only=True``; a training checkpoint is unwrapped and prefixes of
-    parallel or compiled models removed, and the notes say so. A factory is called with the
+    parallel or compiled models removed, which is printed. A factory is called with the
     ``name=value`` pairs: numbers, true, false and none are read as such.
     """
-    arguments = model_arguments(options.model_arg)
+    arguments, weights = model_arguments(options.model_arg), options.weights
     if spec == OWN_ENCODER:
         from vicinal.audits.encoder import image_encoder  # late: with it come audits
 
-        loaded = LoadedModel(image_encoder(), spec)
+        loaded, weights = LoadedModel(image_encoder()), None
     elif is_named(spec):
-        found = named_model(spec, options.online, arguments, weighted=options.weights is not None)
-        loaded = LoadedModel(found.model, spec, _loaded(found.model, options), named=found)
+        found = named_model(spec, options.online, arguments, weighted=weights is not None)
+        loaded = LoadedModel(found.model, named=found)
     elif ":" not in spec:
-        loaded = _load_program(spec)
+        if spec.endswith(".pt2"):
+            console.warn(EXECUTES.format(spec))
+        loaded, weights = _load_program(spec), None
     else:
-        model = _called(_factory(spec), spec, arguments)
-        loaded = LoadedModel(model, spec, _loaded(model, options))
+        loaded = LoadedModel(_called(_factory(spec), spec, arguments))
+    if weights:
+        fix = "If it holds a whole pickled model that you trust, add --trust-pickle."
+        state = read_weights(weights, trust_pickle=options.trust_pickle, fix=fix)
+        for note in load_weights(loaded.model, state, Path(weights).name):
+            console.print(note)
     if options.output is None:
         return loaded
     return replace(loaded, model=ChosenOutput(loaded.model, options.output))
-
-
-def _loaded(model: nn.Module, options: ModelOptions) -> tuple[str, ...]:
-    """What was said on loading a checkpoint into the model; nothing without one."""
-    weights = options.weights
-    if not weights:
-        return ()
-    fix = "If it holds a whole pickled model that you trust, add --trust-pickle."
-    found = read_weights(weights, trust_pickle=options.trust_pickle, fix=fix)
-    return load_weights(model, found, Path(weights).name)
-
-
-def model_of(spec: str, options: ModelOptions, console: Console) -> LoadedModel:
-    """The model that a command was given; what there is to say about its weights is printed."""
-    if spec.endswith(".pt2"):
-        console.warn(EXECUTES.format(spec))
-    loaded = load_model(spec, options)
-    for note in loaded.notes:
-        console.print(note)
-    return loaded
 
 
 def model_arguments(pairs: Sequence[str] | None) -> dict[str, Any]:
@@ -136,35 +119,26 @@ def check_output(result: Any) -> None:
     """One tensor of rows, or a sentence that names the choices."""
     if isinstance(result, Tensor):
         return
+    fix = "Choose a part of it: --output 0, or a name."
     if isinstance(result, Mapping):
-        first = "logits" if "logits" in result else next(iter(result), "logits")
-        raise InputError(f"forward() returned {described(result)}. Choose: --output {first}")
-    raise InputError(
-        f"forward() returned {described(result)}. Choose a part of it: --output 0, or a name."
-    )
+        fix = f"Choose: --output {'logits' if 'logits' in result else next(iter(result), 'logits')}"
+    raise InputError(f"forward() returned {described(result)}. {fix}")
 
 
 def imported(spec: str, what: str) -> Any:
     """The object that ``pkg.module:name`` or ``file.py:name`` names."""
     where, _, name = spec.rpartition(":")
-    with _nothing_written():
+    before, sys.dont_write_bytecode = sys.dont_write_bytecode, True  # what fails leaves nothing
+    try:
         module = _module_from_file(Path(where)) if where.endswith(".py") else _module(where, what)
+    finally:
+        sys.dont_write_bytecode = before
     remember(getattr(module, "__file__", None))
     if not hasattr(module, name):
         public = [n for n in vars(module) if not n.startswith("_")]
         near = ", ".join(closest(name, public)) or ", ".join(public[:5])
         raise InputError(f"{where} has no {name!r}. Close names: {near}.")
     return getattr(module, name)
-
-
-@contextmanager
-def _nothing_written() -> Iterator[None]:
-    """No byte code beside the user's files: what fails shall leave nothing behind."""
-    before, sys.dont_write_bytecode = sys.dont_write_bytecode, True
-    try:
-        yield
-    finally:
-        sys.dont_write_bytecode = before
 
 
 def _factory(spec: str) -> Callable[..., Any]:
@@ -194,9 +168,7 @@ def _module(name: str, what: str) -> Any:
 
 def _module_from_file(path: Path) -> Any:
     regular_file(path)
-    spec = importlib.util.spec_from_file_location(path.stem, path)
-    assert spec is not None
-    assert spec.loader is not None
+    spec: Any = importlib.util.spec_from_file_location(path.stem, path)
     module = importlib.util.module_from_spec(spec)
     before = sys.modules.get(path.stem)
     sys.modules[path.stem] = module
@@ -204,9 +176,8 @@ def _module_from_file(path: Path) -> Any:
         with user_code(f"importing {path}"):
             spec.loader.exec_module(module)
     except InputError:
-        if before is None:
-            del sys.modules[path.stem]
-        else:  # a file named like a module of somebody else's
+        del sys.modules[path.stem]
+        if before is not None:  # a file named like a module of somebody else's
             sys.modules[path.stem] = before
         raise
     return module
@@ -268,7 +239,7 @@ def _load_program(spec: str) -> LoadedModel:
             program = torch.export.load(path).module()
         else:
             program = torch.jit.load(str(path), map_location="cpu").eval()
-        return LoadedModel(Program(program), path.name, hooks=False)
+        return LoadedModel(Program(program), hooks=False)
     except Exception as error:
         raise InputError(
             f"{path.name} is neither TorchScript nor an exported program ({reason(error)}). For a "

@@ -7,7 +7,6 @@ cache already holds. Size and normalization of images come from the model's own 
 from __future__ import annotations
 
 import importlib
-import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -22,7 +21,7 @@ from torch import Tensor, nn
 
 from vicinal.checks import InputError
 from vicinal.cli.user_code import user_code
-from vicinal.files import reading
+from vicinal.files import read_json
 
 OWN_ENCODER = "efficientnet-lite0"  # vicinal.audits.encoder: our own code, from an extra
 PREFIXES = ("timm", "hf", "sentence-transformers")
@@ -31,7 +30,10 @@ LONGEST = 256  # tokens of a text
 
 @dataclass(frozen=True)
 class NamedModel:
-    """A model, how its images are read, and what makes inputs or rows of texts, if it does."""
+    """A model, how its images are read, and what makes inputs or rows of texts, if it does.
+
+    ``embedding``: the layer to search in, where it is known.
+    """
 
     model: nn.Module
     size: int | None = None
@@ -40,6 +42,7 @@ class NamedModel:
     std: tuple[float, ...] = ()
     tokenize: Callable[[Sequence[str]], Tensor] | None = None
     encode: Callable[[Sequence[str]], NDArray[Any]] | None = None
+    embedding: str | None = None
 
 
 def is_named(spec: str) -> bool:
@@ -101,72 +104,105 @@ def _timm(name: str, arguments: Mapping[str, Any], pretrained: bool) -> NamedMod
 
 def _hugging_face(name: str, online: bool) -> NamedModel:
     library = _needed("transformers", "hf")
+    library.utils.logging.disable_progress_bar()  # a log would be full of it
     local = {"local_files_only": not online}
     config = library.AutoConfig.from_pretrained(name, **local)
     if getattr(config, "vocab_size", None) is None or hasattr(config, "image_size"):
-        inner = _made(library, "AutoModelForImageClassification", config, name, local)
-        facts = _image_facts(library, name, local)
-        side = facts.get("size")
-        if isinstance(side, Mapping):
-            side = side.get("height") or side.get("shortest_edge")
-        size = side if isinstance(side, int) else getattr(config, "image_size", None)
-        gray = getattr(config, "num_channels", 3) == 1
-        mean, std = _numbers(facts, "image_mean"), _numbers(facts, "image_std")
-        return NamedModel(OneOutput(inner, "pixel_values"), size, gray, mean, std)
-    inner = _made(library, "AutoModelForSequenceClassification", config, name, local)
+        model = _made(library, "AutoModelForImageClassification", config, name, local)
+        facts, gray = _image_facts(library, name, local), getattr(config, "num_channels", 3) == 1
+        normal = facts if facts.get("do_normalize", True) else {}
+        mean, std = _numbers(normal, "image_mean"), _numbers(normal, "image_std")
+        return NamedModel(model, _side(facts, config), gray, mean, std, embedding=model.embedding)
     tokenizer = library.AutoTokenizer.from_pretrained(name, **local)
+    model = _made(library, "AutoModelForSequenceClassification", config, name, local)
+    if tokenizer.pad_token is None:  # GPT-2 and its like: what is masked may be any token
+        tokenizer.pad_token = tokenizer.eos_token or tokenizer.convert_ids_to_tokens(0)
+        model.config.pad_token_id = tokenizer.pad_token_id
 
     def tokenize(texts: Sequence[str]) -> Tensor:
         """(n, 2, l): the tokens of each text, and which of them are padding."""
         most = min(getattr(config, "max_position_embeddings", LONGEST), LONGEST)
-        found = tokenizer(list(texts), padding=True, truncation=True, max_length=most,
-                          return_tensors="pt")  # fmt: skip
+        with user_code(f"the tokenizer of {name}"):
+            found = tokenizer(list(texts), padding=True, truncation=True, max_length=most,
+                              return_tensors="pt")  # fmt: skip
         return torch.stack([found["input_ids"], found["attention_mask"]], 1)
 
-    return NamedModel(OneOutput(inner, "tokens"), tokenize=tokenize)
+    return NamedModel(model, tokenize=tokenize, embedding=model.embedding)
 
 
-def _made(library: Any, auto: str, config: Any, name: str, local: dict[str, Any]) -> nn.Module:
-    """With its classifier where it was trained with one, else the bare model."""
+def _made(library: Any, auto: str, config: Any, name: str, local: dict[str, Any]) -> OneOutput:
+    """With its classifier where it was trained with one, else the bare model.
+
+    Weights that a checkpoint lacks would be drawn at random, differently in every call: a pooler of
+    such is not asked, anything else is an error.
+    """
     kind = auto.removeprefix("AutoModelFor")
     trained = any(kind in str(made) for made in config.architectures or ())
-    found = getattr(library, auto if trained else "AutoModel").from_pretrained(name, **local)
-    return found.eval()
+    found, facts = getattr(library, auto if trained else "AutoModel").from_pretrained(
+        name, output_loading_info=True, **local
+    )
+    lacking = sorted(facts["missing_keys"])
+    if rest := [key for key in lacking if not key.startswith("pooler.")]:
+        raise InputError(
+            f"hf:{name} lacks {len(rest)} weights of its {type(found).__name__} (first: "
+            f"{rest[0]}), which would be random. Give a folder of the whole model."
+        )
+    return OneOutput(found.eval(), pooler=not lacking, embedding=None if trained else "output")
+
+
+def _side(facts: Mapping[str, Any], config: Any) -> int | None:
+    """Pixels of a side as the model gets them, behind its own cropping; nothing is cropped here."""
+    crop = facts.get("crop_size") if facts.get("do_center_crop") else None
+    side = crop or facts.get("size") or getattr(config, "image_size", None)
+    if isinstance(side, Mapping):
+        side = side.get("height") or side.get("shortest_edge")
+    return side if isinstance(side, int) else None
 
 
 def _image_facts(library: Any, name: str, local: dict[str, Any]) -> dict[str, Any]:
     """What ``preprocessor_config.json`` says; nothing where there is none."""
     path = Path(name) / "preprocessor_config.json"
     if not Path(name).is_dir():
-        from transformers.utils.hub import cached_file
-
-        found = cached_file(name, path.name, _raise_exceptions_for_missing_entries=False, **local)
+        cached = library.utils.hub.cached_file
+        found = cached(name, path.name, _raise_exceptions_for_missing_entries=False, **local)
         path = Path(found or "")
-    if not path.is_file():
-        return {}
-    with reading(path):
-        return dict(json.loads(path.read_bytes()))
+    return read_json(path, "Nothing was written.") if path.is_file() else {}
 
 
 class OneOutput(nn.Module):
-    """A model of transformers as a function from one tensor to one: logits, or pooled features."""
+    """A model of transformers as a function from one tensor to one: logits, or pooled features.
 
-    def __init__(self, inner: nn.Module, takes: str) -> None:
+    Parameters
+    ----------
+    inner : the model.
+    pooler : whether its own pooled features are to be believed, else the mean over places is taken,
+        of texts over those that are no padding.
+    embedding : the layer to search in, where it is not the last but one.
+    """
+
+    def __init__(self, inner: Any, *, pooler: bool, embedding: str | None) -> None:
         super().__init__()
-        self.inner, self.takes = inner, takes
-        self.config = inner.config  # the names of its classes
+        self.inner, self.pooler, self.embedding = inner, pooler, embedding
+        self.config: Any = inner.config  # the names of its classes
 
     def forward(self, x: Tensor) -> Tensor:
-        if self.takes == "tokens":
-            x = x.long()
-            out = self.inner(input_ids=x[:, 0], attention_mask=x[:, 1])
+        mask = None
+        if x.ndim == 3:  # texts: their tokens, and which of them count
+            tokens, mask = x.long().unbind(1)
+            out = self.inner(input_ids=tokens, attention_mask=mask)
         else:
             out = self.inner(pixel_values=x)
-        logits = getattr(out, "logits", None)
+        logits, pooled = getattr(out, "logits", None), getattr(out, "pooler_output", None)
         if logits is not None:
             return logits
-        pooled = getattr(out, "pooler_output", None)
-        return out.last_hidden_state.mean(1) if pooled is None else pooled.flatten(1)
+        if pooled is not None and self.pooler:
+            return pooled.flatten(1)
+        places = out.last_hidden_state
+        if places.ndim == 4:  # maps of a convolutional net
+            return places.flatten(2).mean(2)
+        if mask is None:
+            return places.mean(1)
+        return (places * mask[..., None]).sum(1) / mask.sum(1, keepdim=True).clamp(min=1)
 
 
 def _sentences(name: str, online: bool) -> NamedModel:

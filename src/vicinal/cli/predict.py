@@ -6,7 +6,7 @@ import io
 import json
 import sys
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -14,7 +14,6 @@ from typing import Any, Self, TextIO
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 
 from vicinal.audits.encoder import ENCODER
 from vicinal.audits.entangled_layers import compact
@@ -64,7 +63,7 @@ def run(options: PredictOptions) -> None:
     with AnswerWriter(table, jsonl) as writer, console.library_warnings():
         for rows in _blocks(options, head, console, clock):
             clock.now("judging")
-            for answer in answers(head, rows):
+            for answer in answers(head, rows, nearest):
                 counts[answer["verdict"]] += 1
                 if len(first) < options.show:
                     first.append(answer)
@@ -79,15 +78,31 @@ def run(options: PredictOptions) -> None:
     console.result({"rows": total, "verdicts": told, "predictions": first})
 
 
-def answers(head: TrustHead, rows: RowSet) -> Iterator[dict[str, Any]]:
-    """One answer per row, as plain values."""
-    wanted = head.ned.n_features_in_
-    if rows.shape[1] != wanted:
+def answers(
+    head: TrustHead, rows: RowSet, neighbors: Callable[[Judgement, int], Any]
+) -> Iterator[dict[str, Any]]:
+    """One answer per row, as plain values; rows are scaled first as the head's own were.
+
+    Parameters
+    ----------
+    head : the saved head.
+    rows : what it judges.
+    neighbors : what is said of a row's neighbors.
+    """
+    wanted, x = head.ned.n_features_in_, rows.x
+    if x.shape[1] != wanted:
         raise InputError(
-            f"the head was fitted on {wanted} dims but {rows.name} has {rows.shape[1]}. They must "
+            f"the head was fitted on {wanted} dims but {rows.name} has {x.shape[1]}. They must "
             "come from the same model and layer."
         )
-    out = judged(head, rows.embeddings)
+    if head.made_from.normalize:
+        if not x.any(1).all():
+            raise InputError(
+                "a row of zeros has no direction, and this head compares rows of length 1. Leave "
+                "the row out."
+            )
+        x = unit_rows(torch.as_tensor(x)).numpy()
+    out = head.predict(x)
     for row in range(len(rows)):
         yield {
             "id": rows.row_id(row),
@@ -97,21 +112,14 @@ def answers(head: TrustHead, rows: RowSet) -> Iterator[dict[str, Any]]:
             "near_percentile": float(out.near_percentile[row]),
             "familiarity": None if out.familiarity is None else float(out.familiarity[row]),
             "verdict": str(out.verdict[row]),
-            "reason": out.reason[row],
-            "neighbors": [int(i) for i in out.neighbors[row][:5]],
+            "reason": str(out.reason[row]),
+            "neighbors": neighbors(out, row),
         }
 
 
-def judged(head: TrustHead, x: NDArray[Any] | None) -> Judgement:
-    """What the head says of rows, scaled first as its own were."""
-    if head.made_from.normalize and x is not None:
-        if not x.any(1).all():
-            raise InputError(
-                "a row of zeros has no direction, and this head compares rows of length 1. Leave "
-                "the row out."
-            )
-        x = unit_rows(torch.as_tensor(x)).numpy()
-    return head.predict(x)
+def nearest(out: Judgement, row: int) -> list[int]:
+    """The places of the five nearest."""
+    return [int(i) for i in out.neighbors[row][:5]]
 
 
 def as_table(answers: Sequence[dict[str, Any]]) -> list[str]:

@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from vicinal.capture.row_files import EMBEDDING_KEYS, ID_KEYS, LABEL_KEYS
-from vicinal.checks import InputError, check_choice, closest
+from vicinal.capture.row_files import EMBEDDING_KEYS, ID_KEYS, LABEL_KEYS, NoSuchKey, picked
+from vicinal.checks import InputError, check_choice
 from vicinal.cli.verbs import DataOptions
 from vicinal.files import fingerprint
 
@@ -25,10 +25,6 @@ POOLS = ("mean", "max", "flatten")
 NO_LABEL = "Fill it in or leave the row out."
 
 
-class NoSuchLabels(InputError):
-    """A set lacks the key of the labels, which a query may."""
-
-
 def pick(
     table: Mapping[str, Any],
     options: DataOptions,
@@ -37,16 +33,8 @@ def pick(
     usual: Iterable[str] | None = None,
 ) -> str | None:
     """The key that an option names, or the first usual one; one that is not there is an error."""
-    asked: str | None = getattr(options, what)
-    if asked is None:
-        known = USUAL[what] if usual is None else usual
-        return next((key for key in known if key in table), None)
-    if asked in table:
-        return asked
-    near = closest(asked, table)
-    hint = f" Did you mean --{what.replace('_', '-')} {near[0]}?" if near else ""
-    kind = NoSuchLabels if what == "label_key" else InputError
-    raise kind(f"{name} has no key {asked!r} (keys: {', '.join(table)}).{hint}")
+    flag, usual = f"--{what.replace('_', '-')} ", USUAL[what] if usual is None else usual
+    return picked(table, getattr(options, what), usual, name, flag)
 
 
 @dataclass(frozen=True)
@@ -79,11 +67,15 @@ class RowSet:
         return self.embeddings is None and self.labels is None
 
     @property
-    def shape(self) -> tuple[int, ...]:
-        """The shape of the embeddings."""
+    def x(self) -> NDArray[Any]:
+        """The embeddings, if there are any."""
         if self.embeddings is None:
             raise InputError(f"{self.name} has no embeddings. Add --model to embed its rows.")
-        return self.embeddings.shape
+        return self.embeddings
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return self.x.shape
 
     def row_id(self, row: int) -> str:
         return self.ids[row] if self.ids is not None else str(row)
@@ -109,17 +101,15 @@ def perhaps_labeled(read: Callable[[Any], RowSet], options: Any) -> RowSet:
     """What is read with these options; a set that lacks the key of the labels has none."""
     try:
         return read(options)
-    except NoSuchLabels:
+    except NoSuchKey:
         return read(replace(options, label_key=None))
 
 
 def vectors(rows: RowSet, *, pool: str | None = None, transpose: bool = False) -> RowSet:
     """One vector per row: pooled or transposed if asked, else a sentence that says what to do."""
-    x = rows.embeddings
     if pool is not None:
         check_choice(pool, "--pool", POOLS)
-    if x is None:
-        raise InputError(f"{rows.name} has no embeddings. Add --model to embed its rows.")
+    x = rows.x
     if x.dtype.kind not in "biuf":
         raise InputError(
             f"{rows.source} holds {_kind_of(x)}, not real numbers. Name the embeddings with "
@@ -187,8 +177,7 @@ def usable(rows: RowSet, *, drop_bad: bool | None, zero_rows: bool) -> RowSet:
 
     ``drop_bad`` is None where the verb has no such flag, and it is not advised.
     """
-    x = rows.embeddings
-    assert x is not None
+    x = rows.x
     wrong = ~np.isfinite(x)
     bad, skip = wrong.any(1), "" if drop_bad is None else " (--drop-bad does)"
     if bad.any() and not drop_bad:
@@ -260,12 +249,11 @@ def checked_labels(rows: RowSet) -> RowSet:
         )
     if y.dtype.kind not in "biufUSOM":
         raise InputError(f"{rows.name}: its labels are {_kind_of(y)}. Save whole numbers or text.")
-    if y.dtype.kind == "f" and np.isnan(y).any():
-        first = int(np.isnan(y).argmax())
-        raise InputError(f"{rows.name}: row {first} has no label (NaN). {NO_LABEL}")
     if y.dtype.kind == "f":
-        whole = np.isfinite(y).all() and (y == np.round(y)).all()
-        if not whole:
+        if np.isnan(y).any():
+            first = int(np.isnan(y).argmax())
+            raise InputError(f"{rows.name}: row {first} has no label (NaN). {NO_LABEL}")
+        if not (np.isfinite(y).all() and (y == np.round(y)).all()):
             raise InputError(
                 f"labels are float with {len(np.unique(y)):,} distinct values — regression is not "
                 "supported by audit. For classes use integers or strings."

@@ -7,9 +7,7 @@ from __future__ import annotations
 
 import io
 import json
-import os
 import re
-import shutil
 import subprocess
 import sys
 from collections.abc import Mapping
@@ -25,7 +23,7 @@ from vicinal.audits.pictures import media_of_images
 from vicinal.audits.record import Audit, Media
 from vicinal.checks import InputError
 from vicinal.cli.advice import CONFIG, HEAD, predict_command
-from vicinal.cli.arrays import open_npz
+from vicinal.cli.data_files import open_npz
 from vicinal.cli.folders import (
     FORMAT,
     MARK,
@@ -39,7 +37,7 @@ from vicinal.cli.folders import (
 )
 from vicinal.cli.image_rows import pictures
 from vicinal.cli.row_set import RowSet
-from vicinal.files import reading, regular_file, remove_tree, write_atomically
+from vicinal.files import reading, regular_file, remove_tree, second_name, write_atomically
 from vicinal.report import save_report
 
 AUDIT = "audit.json"
@@ -90,8 +88,8 @@ def write_run(
             write_atomically(new / "weights.pt", weights)
         if audit.head is not None:  # a support that is not in memory has none to keep
             audit.head.save(new / HEAD)
-        for name, path in audit.parts.items():
-            _second_name(path, new / name)
+        for name, path in audit.parts.items():  # where they were made until the run is whole
+            second_name(path, new / name)
         write_json(new / CONFIG, config)
         predict = "" if audit.head is None else predict_command(config, folder / HEAD)
         save_report(audit, new / "report.html", audit.media, max_mb=max_mb, predict=predict)
@@ -101,14 +99,6 @@ def write_run(
         write_json(new / MARK, {**mark, **facts})
     with suppress(OSError):  # the run is there: what cannot be removed is no failure of it
         remove_tree(folder / WORK)
-
-
-def _second_name(path: Path, name: Path) -> None:
-    """A part under its name in the run; where it was made it stays until the run is whole."""
-    try:
-        os.link(path, name)
-    except OSError:  # a file system without links
-        shutil.copyfile(path, name)
 
 
 def read_run(folder: Path) -> Audit:
@@ -130,23 +120,17 @@ def read_run(folder: Path) -> Audit:
             f"{path} is data, not a run. Audit it first: vicinal audit TRAIN {path} -o runs/a; "
             "then give the folder."
         )
-    try:
-        text = path.read_bytes().decode("utf-8")
-    except UnicodeDecodeError:
-        raise InputError(f"{path} is no record of an audit. Give a folder of an audit.") from None
-    with reading(path, "Run its audit again."):
-        return Audit.from_json(text)
+    with reading(path, "Give a folder of an audit, or run its audit again."):
+        return Audit.from_json(path.read_bytes().decode("utf-8"))
 
 
 def git_commit() -> str | None:
     """The commit of the folder the command was run in, if it is a repository."""
-    try:
-        done = subprocess.run(
-            ["git", "rev-parse", "HEAD"], capture_output=True, text=True, timeout=5, check=False
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return None
-    return done.stdout.strip() or None if done.returncode == 0 else None
+    words = ["git", "rev-parse", "HEAD"]
+    with suppress(OSError, subprocess.SubprocessError):
+        found = subprocess.run(words, capture_output=True, text=True, timeout=5, check=True)
+        return found.stdout.strip() or None
+    return None
 
 
 def media_of(
@@ -178,21 +162,13 @@ def save_media(media: Media, path: Path) -> None:
     arrays: dict[str, Any] = {}
     for side in ("query", "support"):
         items = [media.get(side, row) for row in range(len(getattr(media, side)))]
-        if media.kind == "images":
-            shapes = {np.asarray(item).shape for item in items}
-            if len(shapes) == 1:
-                arrays[side] = np.stack([np.asarray(item) for item in items])
-                continue
-        arrays[side] = np.array(
-            [json.dumps(item, default=np.ndarray.tolist) for item in items], dtype=np.str_
-        )
-    buffer = io.BytesIO()
-    np.savez_compressed(
-        buffer,
-        kind=np.array(media.kind),
-        columns=np.array(media.columns, dtype=np.str_),
-        **arrays,
-    )
+        if media.kind == "images" and len({np.shape(item) for item in items}) == 1:
+            arrays[side] = np.stack([np.asarray(item) for item in items])
+        else:
+            texts = [json.dumps(item, default=np.ndarray.tolist) for item in items]
+            arrays[side] = np.array(texts, dtype=np.str_)
+    buffer, columns = io.BytesIO(), np.array(media.columns, dtype=np.str_)
+    np.savez_compressed(buffer, kind=np.array(media.kind), columns=columns, **arrays)
     write_atomically(path, buffer.getvalue())
 
 

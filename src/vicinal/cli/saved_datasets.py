@@ -13,10 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from vicinal.checks import InputError
-from vicinal.files import arrow, reading, regular_file
+from vicinal.files import arrow, read_json, reading, regular_file
 
 INFO, STATE, SPLITS = "dataset_info.json", "state.json", "dataset_dict.json"
-NEEDED = "a saved data set is read with pyarrow"
+NEEDED, AGAIN = "a saved data set is read with pyarrow", "Save the data set again."
 Table = dict[str, list[Any]]
 
 
@@ -30,13 +30,16 @@ def is_saved(path: Path) -> bool:
 def saved_table(path: Path) -> Table:
     """The columns of a saved data set: class names instead of codes, pictures as bytes or paths."""
     if (path / SPLITS).is_file():
-        splits = _json(path, SPLITS).get("splits", [])
+        splits = read_json(path / SPLITS, AGAIN, within=path).get("splits", [])
         named = [str(path / str(name)) for name in splits]
         raise InputError(
             f"{path} holds several splits. Name one of them: {', '.join(named)}; as "
             f"vicinal audit {' '.join(named[:2])}."
         )
-    state = _json(path, STATE) if (path / STATE).is_file() else {}
+    state, info = (
+        read_json(path / name, AGAIN, within=path) if (path / name).is_file() else {}
+        for name in (STATE, INFO)
+    )
     if state.get("_indices_data_files"):
         raise InputError(
             f"{path} keeps its rows in another order than it shows them. Save it again: "
@@ -46,8 +49,7 @@ def saved_table(path: Path) -> Table:
     names = listed or sorted(file.name for file in path.glob("*.arrow"))
     tables = [_arrow(regular_file(path / name, "part", within=path)) for name in names]
     whole = arrow(NEEDED).concat_tables(tables)
-    info = _json(path, INFO).get("features") if (path / INFO).is_file() else None
-    return columns_in(whole, info)
+    return columns_in(whole, info.get("features"))
 
 
 def columns_in(table: Any, features: Mapping[str, Any] | None = None) -> Table:
@@ -74,7 +76,9 @@ def _values(column: list[Any], feature: Any, name: str) -> list[Any]:
     if isinstance(names, list):
         return [_class(code, names, name) for code in column]
     if column and isinstance(column[0], dict) and {"bytes", "path"} == set(column[0]):
-        return [picture_of(item) for item in column]
+        return [
+            item and (item["path"] if item["bytes"] is None else item["bytes"]) for item in column
+        ]
     return column
 
 
@@ -86,26 +90,10 @@ def _class(code: Any, names: list[Any], column: str) -> str | None:
     return str(names[code])
 
 
-def picture_of(item: Any) -> bytes | str | None:
-    """The bytes of a picture, or where it lies."""
-    if item is None:
-        return None
-    return item["bytes"] if item["bytes"] is not None else item["path"]
-
-
-def _json(folder: Path, name: str) -> dict[str, Any]:
-    path = regular_file(folder / name, within=folder)
-    with reading(path, "Save the data set again."):
-        found = json.loads(path.read_bytes())
-        if not isinstance(found, dict):
-            raise ValueError("it holds no settings by name")
-        return found
-
-
 def _arrow(path: Path) -> Any:
     """The rows of one part, in either of Arrow's two forms."""
     pyarrow = arrow(NEEDED)
-    with reading(path, "Save the data set again."), pyarrow.OSFile(str(path)) as file:
+    with reading(path, AGAIN), pyarrow.OSFile(str(path)) as file:
         start = file.read(6)
         file.seek(0)
         form = pyarrow.ipc.open_file if start == b"ARROW1" else pyarrow.ipc.open_stream

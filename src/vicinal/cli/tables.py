@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from vicinal.capture.row_files import LOGIT_KEYS
 from vicinal.checks import InputError
 from vicinal.cli.row_set import IMAGE_KEYS, NO_LABEL, PATH_KEYS, USUAL, RowSet, pick
 from vicinal.cli.saved_datasets import columns_in, saved_table
@@ -131,8 +132,11 @@ def _from_table(path: Path, table: Mapping[str, list[Any]], options: DataOptions
     taken = {label, ident, image, text}
     usual = [k for k in USUAL["embedding_key"] if k in table and _is_vector(table[k][0])]
     lists = [key for key in table if key not in taken and isinstance(table[key][0], list)]
-    usual = usual or (lists if len(lists) == 1 else [])  # one column of lists is what is meant
+    others = lists if len(lists) == 1 else [key for key in lists if key not in LOGIT_KEYS]
+    usual = usual or (others if len(others) == 1 else [])  # one column of lists is what is meant
     vector = pick(table, options, "embedding_key", name, usual)
+    logit = next((k for k in LOGIT_KEYS if k in lists and vector not in (None, k)), None)
+    taken.add(logit)
     features: tuple[str, ...] = ()
     numeric = [key for key in table if key not in taken and _is_numeric(table[key])]
     if vector:
@@ -162,6 +166,7 @@ def _from_table(path: Path, table: Mapping[str, list[Any]], options: DataOptions
         None if ident is None else tuple(map(str, table[ident])),
         images=None if image is None else _pictures(table[image], name),
         texts=None if text is None else [str(v) for v in table[text]],
+        logits=None if logit is None else _stacked(table[logit], f"{name}:{logit}"),
         table=table_rows if shown and text is None and image is None else None,
         columns=tuple(shown) if text is None and image is None else (),
         source=f"{name}:{vector or 'columns'}",

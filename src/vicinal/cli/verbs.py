@@ -73,8 +73,10 @@ class ModelOptions:
 class ClassOptions:
     """The model"""
 
-    classes: Annotated[Text, Option(help="Names of its outputs in order: a file, or a,b,c.")] = None
-    labels: Annotated[Place, Option(help="The same, in a file, one name a line.")] = None
+    classes: Annotated[
+        Text,
+        Option("--classes", "--labels", help="Its outputs in order: a file of names, or a,b,c."),
+    ] = None
 
 
 @dataclass(frozen=True, kw_only=True)
