@@ -176,15 +176,15 @@ class PathFit(NamedTuple):
 def fit_path(problem: Problem, given: float | None = None) -> PathFit:
     """Lower λ by decades until the calibrated out-of-fold loss has risen, then once in between.
 
-    With a ``given`` λ the path leads there. Of many rows some choose λ, which falls with the root
-    of their number, and where all begin: each fold's model has seen none of the fold's rows.
+    With a ``given`` λ the path leads there. Of many rows some choose λn, which is the same for all,
+    and where all begin: each fold's model has seen none of the fold's rows.
     """
     rows, count = problem.rows, problem.classes
     enough = min(len(rows), max(CHOOSING, 20 * count))
     some, ratio = problem.of(torch.linspace(0, len(rows) - 1, enough).long()), enough / len(rows)
     ends, losses, half = list[Tensor](), list[float](), 1 if ratio == 1 else 2
     weights = rows.new_zeros(len(problem.shares), count, rows.shape[1])
-    for l2 in PATH if given is None else (v for v in PATH if v * math.sqrt(ratio) > given):
+    for l2 in PATH if given is None else (v for v in PATH if v * ratio > given):
         weights = some.descend(weights, l2, STEPS // half)
         if given is None:
             ends.append(weights)
@@ -194,7 +194,7 @@ def fit_path(problem: Problem, given: float | None = None) -> PathFit:
                 break
     if given is None:
         at = int(np.argmin(losses))
-        given, weights = _vertex(at, losses) * math.sqrt(ratio), ends[at]
+        given, weights = _vertex(at, losses) * ratio, ends[at]
     weights = problem.descend(weights, given, LAST // half)
     log_probs, row, weight = problem.out_of_fold(weights)
     found = calibrated(log_probs, problem.codes[row], weight)
