@@ -15,6 +15,7 @@ from vicinal.confidence.linear import (
     Problem,
     column_scales,
     dealt,
+    log_probs,
     principal_coordinates,
 )
 from vicinal.labels import folds_of
@@ -28,7 +29,11 @@ def cloud(rng):
 
 def problem_of(x, y, folds=3):
     fold = folds_of(y, folds)
-    return Problem(x, y, int(y.max()) + 1, fold[:, None] == torch.arange(folds)), fold
+    return Problem(x, y, int(y.max()) + 1, fold[:, None] == torch.arange(folds), ones(x)), fold
+
+
+def ones(x):
+    return torch.ones(len(x)).double()
 
 
 def even(x):
@@ -42,10 +47,10 @@ def log_loss(log_probs, y):
 def test_the_gradient_is_that_of_the_loss_written_down_plainly(cloud, rng):
     x, y = cloud
     problem, fold = problem_of(x, y)
-    w = torch.randn(6, 9, generator=rng).double().requires_grad_()
+    w = torch.randn(3, 3, 6, generator=rng).double().requires_grad_()
     total = 0.0
     for f in range(3):
-        mine, kept = w[:, 3 * f : 3 * f + 3], fold != f
+        mine, kept = w[f].T, fold != f
         n = int(kept.sum())
         total = total + torch.nn.functional.cross_entropy(x[kept] @ mine[:-1] + mine[-1], y[kept])
         total = total + 0.05 * mine[:-1].square().sum()
@@ -58,13 +63,14 @@ def test_the_gradient_is_that_of_the_loss_written_down_plainly(cloud, rng):
 def test_folds_that_descend_together_end_where_each_alone_would(cloud):
     x, y = cloud
     problem, fold = problem_of(x, y)
-    together = problem.descend(torch.zeros(6, 9).double(), 0.01, 200, 1e-12)
+    together = problem.descend(torch.zeros(3, 3, 6).double(), 0.01, 200, 1e-12)
     for f in range(3):
         kept = fold != f
-        alone = Problem(x[kept], y[kept], 3, torch.zeros(int(kept.sum()), 1, dtype=torch.bool))
-        one = alone.descend(torch.zeros(6, 3).double(), 0.01, 200, 1e-12)
-        mine = problem.log_probs(together, x)[:, f]
-        assert_close(mine, alone.log_probs(one, x)[:, 0], atol=1e-3, rtol=0)
+        none = torch.zeros(int(kept.sum()), 1, dtype=torch.bool)
+        alone = Problem(x[kept], y[kept], 3, none, ones(x[kept]))
+        one = alone.descend(torch.zeros(1, 3, 6).double(), 0.01, 200, 1e-12)
+        mine = log_probs(together[f : f + 1], problem.rows)
+        assert_close(mine, log_probs(one, problem.rows), atol=1e-3, rtol=0)
 
 
 def test_at_a_given_l2_it_is_scikit_learns_logistic_regression(cloud):
@@ -217,24 +223,33 @@ def test_held_out_rows_choose_between_columns_in_proportion_and_of_unit_deviatio
     assert np.abs(plain - other).max() < 0.02
 
 
-def test_of_many_rows_one_fold_chooses_the_l2_and_all_are_fitted_there(cloud, monkeypatch):
-    x, y = cloud
+def test_of_many_rows_some_choose_the_l2_and_where_the_fit_to_all_begins(cloud, monkeypatch):
+    x, y = (part.repeat(4, 1)[:480].squeeze(1) for part in (cloud[0], cloud[1][:, None]))
+    x = x + 0.3 * torch.randn(x.shape, generator=torch.Generator().manual_seed(0))
     every = LinearClassifier().fit(x, y)
     asked = []
     descend = Problem.descend
-    monkeypatch.setattr("vicinal.confidence.linear.CHOOSING", 1)
+    monkeypatch.setattr("vicinal.confidence.linear.CHOOSING", 120)
     monkeypatch.setattr(
         Problem, "descend",
-        lambda self, start, l2, *rest: asked.append(len(self.shares))
+        lambda self, start, l2, *rest: asked.append(tuple(self.shares.shape))
         or descend(self, start, l2, *rest),
     )  # fmt: skip
-    one = LinearClassifier().fit(x, y)
-    assert asked[-2:] == [5, 1]
-    assert max(asked[:-2]) < 5
+    some = LinearClassifier().fit(x, y)
+    assert asked[-2:] == [(5, 480), (1, 480)]
+    assert set(asked[:-2]) == {(5, 120)}
     own = np.arange(len(y)), y.numpy()
-    assert -one.oof_log_proba_[own].mean() < -every.oof_log_proba_[own].mean() + 0.02
-    at_same = LinearClassifier(l2=one.l2_).fit(x, y)  # every fold has walked there
-    assert np.abs(at_same.oof_log_proba_ - one.oof_log_proba_).mean() < 0.02
+    assert -some.oof_log_proba_[own].mean() < -every.oof_log_proba_[own].mean() + 0.02
+    at_same = LinearClassifier(l2=some.l2_).fit(x, y)  # every fold has walked there
+    assert np.abs(at_same.oof_log_proba_ - some.oof_log_proba_).mean() < 0.02
+
+
+def test_no_row_is_judged_by_a_model_that_has_seen_it(monkeypatch):
+    rng = np.random.default_rng(0)
+    x, y = rng.normal(size=(400, 60)), rng.integers(0, 2, 400)  # nothing to be learned
+    monkeypatch.setattr("vicinal.confidence.linear.CHOOSING", 100)
+    own = LinearClassifier(l2=1e-5).fit(x, y).oof_log_proba_[np.arange(400), y]
+    assert -own.mean() > 0.68
 
 
 @pytest.mark.parametrize("most", [2, 4])

@@ -1,18 +1,16 @@
 """Lists over rows that are not in memory find what lists in memory find, and say what they miss."""
 
-import base64
-
 import numpy as np
 import pytest
 import torch
 
 import vicinal
-from doors.mutations import bytes_of, json_of
+from doors.mutations import json_of
 from vicinal.audits import sampled, scale
 from vicinal.audits.settings import AuditSettings
 from vicinal.capture.sources import ArrayRows
 from vicinal.checks import InputError
-from vicinal.neighbors.search import ExactSearch, choice, cost, lists, sharded_lists
+from vicinal.neighbors.search import ExactSearch, choice, cost, lists
 from vicinal.neighbors.search import faiss as search_faiss
 from vicinal.neighbors.search.faiss import FaissSearch
 from vicinal.neighbors.search.sharded_lists import ShardedLists
@@ -25,9 +23,7 @@ SMALL = 600 * 4 * 4 * 4  # bytes: blocks of 600 rows of 4 columns
 def small(monkeypatch):
     """Lists are made of few rows, and measured on few."""
     monkeypatch.setattr(search_faiss, "LISTS_FROM", 1000)
-    for place in (search_faiss, sharded_lists):
-        monkeypatch.setattr(place, "LISTS_FROM", 1000)
-        monkeypatch.setattr(place, "SAMPLE", 100)
+    monkeypatch.setattr(search_faiss, "SAMPLE", 100)
 
 
 @pytest.fixture(scope="module")
@@ -81,7 +77,7 @@ def test_auto_is_exact_until_lists_pay_and_where_most_would_have_to_be_read(x, m
         return found.build(ArrayRows(x))
 
     assert made().exact
-    for place in (choice, sharded_lists):
+    for place in (choice, search_faiss):
         monkeypatch.setattr(place, "lists_may_pay", lambda rows, width: True)
     assert not made().exact
     monkeypatch.setattr(choice, "find_spec", lambda name: None)
@@ -149,7 +145,7 @@ def test_lists_that_were_kept_come_back_as_they_were_and_damaged_ones_are_refuse
     x, tmp_path, monkeypatch
 ):
     first = ShardedLists(kind="ivf", memory=SMALL, kept=tmp_path).build(ArrayRows(x))
-    monkeypatch.setattr(ShardedLists, "_reach", None)  # nothing is learned or measured again
+    monkeypatch.setattr(ShardedLists, "_reach", None)  # nothing is measured again
     again = ShardedLists(kind="ivf", memory=SMALL, kept=tmp_path).build(ArrayRows(x))
     assert (again.title, again.recall_) == (first.title, first.recall_)
     for mine, theirs in zip(first.query(x[:50], 9), again.query(x[:50], 9), strict=True):
@@ -161,25 +157,14 @@ def test_lists_that_were_kept_come_back_as_they_were_and_damaged_ones_are_refuse
         ShardedLists(kind="ivf", memory=SMALL, kept=tmp_path).build(ArrayRows(x))
 
 
-def forged_facts(facts, rng):
-    """A value of another kind, or other bytes for what was learned."""
-    if rng.random() < 0.6:
-        forged = json_of(facts, rng)
-        return forged if isinstance(forged, dict) else {"odd": forged}
-    raw = bytes_of(base64.b64decode(facts["learned"]), rng)
-    return facts | {"learned": base64.b64encode(raw).decode()}
-
-
-@pytest.mark.parametrize("coded_from", [2000, 10_000])
-def test_lists_that_somebody_else_made_are_refused_or_find_rows(
-    x, tmp_path, monkeypatch, coded_from
-):
-    monkeypatch.setattr(lists, "_CODED_FROM", coded_from)
+def test_what_somebody_else_says_was_decided_is_refused_or_finds_rows(x, tmp_path):
     make = lambda: ShardedLists(kind="ivf", memory=SMALL, kept=tmp_path).build(ArrayRows(x))
     assert not make().exact
-    facts, rng, refused = lists.kept(tmp_path), np.random.default_rng(coded_from), 0
+    facts, rng, refused = lists.kept(tmp_path), np.random.default_rng(0), 0
     for _ in range(60):
-        lists.keep(tmp_path, forged_facts(facts, rng))  # with a checksum that is right
+        forged = json_of(facts, rng)
+        forged = forged if isinstance(forged, dict) else {"odd": forged}
+        lists.keep(tmp_path, forged)  # with a checksum that is right
         try:
             found = make().query(x[:5], 3)
         except InputError:
@@ -193,7 +178,7 @@ def test_lists_that_somebody_else_made_are_refused_or_find_rows(
 @pytest.mark.parametrize("pays", [False, True])
 def test_what_auto_decided_holds_for_a_run_that_goes_on(x, tmp_path, monkeypatch, pays):
     for now in (pays, not pays):  # the clock says otherwise the second time
-        monkeypatch.setattr(sharded_lists, "lists_may_pay", lambda rows, width, now=now: now)
+        monkeypatch.setattr(search_faiss, "lists_may_pay", lambda rows, width, now=now: now)
         search = ShardedLists(memory=SMALL, kept=tmp_path).build(ArrayRows(x))
         assert search.exact is not pays
 

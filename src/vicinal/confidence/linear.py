@@ -13,10 +13,11 @@ has not seen (Guo et al. 2017; a normal prior on log T and half a pseudo-row of 
 finite where every row is right). One pseudo-row at the center, shared by all classes, keeps the
 intercepts finite: a class that a fold does not know has a small probability there, not none.
 
-Three things make it cheap. The rows are written in their principal directions, where the curvature
+Four things make it cheap. The rows are written in their principal directions, where the curvature
 is almost diagonal and divided out. All folds descend as one problem, so that each pass over the
-rows is one product of matrices. And λ falls step by step from where the answer is the class shares,
-each step starting where the last one ended, until held-out rows object.
+rows is one product of matrices. λ falls step by step from where the answer is the class shares,
+each step starting where the last one ended, until held-out rows object. And of many rows some go
+that way, all only the last part of it.
 """
 
 from __future__ import annotations
@@ -41,10 +42,10 @@ from vicinal.confidence.support import rows_of
 from vicinal.labels import folds_of, hard_labels_of, named
 from vicinal.neighbors.product import product
 
-PATH = tuple(10.0**-e for e in range(2, 9))  # λ, strong to weak
+PATH = tuple(10.0**-e for e in range(2, 7))  # λ, strong to weak
 LEAST_GAIN = 1e-3  # nats: less is not worth a weaker λ
-STEPS, FEW, LAST = 8, 5, 16  # of L-BFGS at each λ (few where the end is not kept), and at the last
-CHOOSING = 2_000  # held-out rows that choose λ, or 20 per class
+STEPS, LAST = 8, 16  # of L-BFGS at each λ, and at the last; half of them where some rows lead there
+CHOOSING = 2_000  # rows that choose λ, or 20 per class
 MAX_ROWS = 3_000  # one number needs no more (20 per class at least)
 UNLIKE = 10.0  # times the usual spread of a column, or a tenth: units of their own, perhaps
 _ELEMENTS, _BLOCK = 1 << 19, 4096
@@ -88,7 +89,7 @@ def principal_coordinates(
 class Problem:
     """m logistic regressions on the same rows, each without the weight it has ``held`` out.
 
-    Their parameters are one matrix (r + 1, m c): m blocks of c columns, the intercepts last.
+    Their parameters are (m, c, r + 1), the intercepts last: rows have a last column of ones.
     """
 
     def __init__(
@@ -97,37 +98,35 @@ class Problem:
         codes: Int[Tensor, " n"],
         classes: int,
         held: Bool[Tensor, "n m"] | Float[Tensor, "n m"],
-        weight: Float[Tensor, " n"] | None = None,
+        weight: Float[Tensor, " n"],
     ) -> None:
-        self.rows, self.codes, self.classes, self.held = rows, codes, classes, held.double()
-        self.weight = torch.ones(len(rows)).double() if weight is None else weight
+        self.rows = torch.nn.functional.pad(rows, (0, 1), value=1.0)
+        self.codes, self.classes, self.weight, self.held = codes, classes, weight, held.double()
         kept = (self.weight[:, None] - self.held).T
         self.few = (1 / kept.sum(1, keepdim=True)).to(rows)  # one row's share: the pseudo-row's
         self.shares = (kept / kept.sum(1, keepdim=True)).to(rows)  # (m, n) of each model's loss
-        self.variances = rows.square().mean(0)
 
-    def log_probs(self, weights: Tensor, rows: Tensor) -> Float[Tensor, "n m c"]:
-        """Computed as (m, c, n): along a last axis of few classes a softmax is slow."""
-        z = product(weights[:-1].T.contiguous(), rows).add_(weights[-1][:, None])
-        return z.unflatten(0, (-1, self.classes)).log_softmax(1).permute(2, 0, 1)
+    def of(self, rows: Int[Tensor, " s"]) -> Problem:
+        """The same of some rows; in the order of their folds a pass skips who has them held out."""
+        parts = self.rows[rows, :-1], self.codes[rows]
+        return Problem(*parts, self.classes, self.held[rows], self.weight[rows])
 
     def loss_and_gradient(self, weights: Tensor, l2: float) -> tuple[float, Tensor]:
         """Summed over the models."""
-        log_prior = weights[-1].unflatten(0, (-1, self.classes)).log_softmax(1)
-        loss = 0.5 * l2 * float(weights[:-1].square().sum(dtype=torch.float64)) - float(
-            (self.few * log_prior).mean(1).sum()
-        )
-        gradient = l2 * weights
-        gradient[-1] = (self.few * (log_prior.exp() - 1 / self.classes)).flatten()
-        block = max(_ELEMENTS // weights.shape[1], 1)
+        log_prior = weights[..., -1].log_softmax(1)
+        penalty = 0.5 * l2 * float(weights[..., :-1].square().sum(dtype=torch.float64))
+        loss, gradient = penalty - float((self.few * log_prior).mean(1).sum()), l2 * weights
+        gradient[..., -1] = self.few * (log_prior.exp() - 1 / self.classes)
+        block = max(_ELEMENTS // weights[..., 0].numel(), 1)
         parts = (self.rows.split(block), self.codes.split(block), self.shares.split(block, 1))
         for rows, codes, shares in zip(*parts, strict=True):
-            log_p = self.log_probs(weights, rows).permute(1, 2, 0)
-            own = codes.expand(len(shares), 1, -1)
-            loss -= float((log_p.gather(1, own)[:, 0] * shares).sum(dtype=torch.float64))
-            error = log_p.exp_().mul_(shares[:, None]).scatter_add_(1, own, -shares[:, None])
-            gradient[:-1] += product(error.flatten(0, 1), rows.T).T
-            gradient[-1] += error.sum(2).flatten()
+            at = (shares > 0).any(1).nonzero()[:, 0]  # the models that look at these rows
+            log_p, own = log_probs(weights[at], rows), codes.expand(len(at), 1, -1)
+            shares = shares[at, None]
+            loss -= float((log_p.gather(1, own) * shares).sum(dtype=torch.float64))
+            error = log_p.exp_().mul_(shares).scatter_add_(1, own, -shares)
+            slope = product(error.flatten(0, 1), rows.T)
+            gradient.index_add_(0, at, slope.view(len(at), self.classes, -1))
         return loss, gradient
 
     def descend(self, start: Tensor, l2: float, steps: int, tolerance: float = 1e-5) -> Tensor:
@@ -136,9 +135,11 @@ class Problem:
         h is the mean of p (1 - p) over classes: 1/c at W = 0, less where the answers are sure.
         """
         some = self.rows[:: len(self.rows) // _BLOCK + 1]
-        sure = self.log_probs(start, some).exp_().square().sum(2).mean()
+        sure = log_probs(start, some).exp_().square().sum(1).mean()
         h = ((1 - sure) / max(self.classes - 1, 1)).clamp_min(1e-6)
-        unit = torch.cat([self.variances * h + l2, h[None]]).rsqrt()[:, None]
+        curvature = self.rows.square().mean(0) * h
+        curvature[:-1] += l2
+        unit = curvature.rsqrt()
 
         def objective(v: Vector) -> tuple[float, Vector]:
             weights = torch.from_numpy(v).view_as(start).to(start) * unit
@@ -151,10 +152,15 @@ class Problem:
 
     def out_of_fold(self, weights: Tensor) -> tuple[Tensor, Tensor, Tensor]:
         """Of each row held out, what the model says, which row, and how much of its weight."""
-        row, fold = self.held.nonzero(as_tuple=True)
-        parts = zip(self.rows[row].split(_BLOCK), fold.split(_BLOCK), strict=True)
-        found = [self.log_probs(weights, x)[torch.arange(len(x)), f] for x, f in parts]
-        return torch.cat(found).double(), row, self.held[row, fold]
+        fold, row = self.held.T.nonzero(as_tuple=True)
+        own = [log_probs(w[None], self.rows[row[fold == f]])[0].T for f, w in enumerate(weights)]
+        return torch.cat(own).double(), row, self.held[row, fold]
+
+
+def log_probs(weights: Float[Tensor, "m c r1"], rows: Float[Tensor, "n r1"]) -> Tensor:
+    """(m, c, n): along a last axis of few classes a softmax is slow."""
+    z = product(weights.flatten(0, 1), rows)
+    return z.view(*weights.shape[:2], len(rows)).log_softmax(1)
 
 
 class PathFit(NamedTuple):
@@ -163,36 +169,33 @@ class PathFit(NamedTuple):
     l2: float
     temperature: float
     loss: float  # calibrated, out of fold
-    weights: Float[Tensor, "r1 mc"]
+    weights: Float[Tensor, "m c r1"]
     log_probs: Float[Tensor, "n c"]  # out of fold, at T = 1
 
 
 def fit_path(problem: Problem, given: float | None = None) -> PathFit:
     """Lower λ by decades until the calibrated out-of-fold loss has risen, then once in between.
 
-    With a ``given`` λ the path leads there. Of many rows some folds choose for all, which then
-    start at W = 0: a model that has seen a row does not unlearn it in a few steps where λ is small.
+    With a ``given`` λ the path leads there. Of many rows some choose λn, which is the same for all,
+    and where all begin: each fold's model has seen none of the fold's rows.
     """
     rows, count = problem.rows, problem.classes
-    folds = few = len(problem.shares)
-    if given is None:
-        few = min(folds, math.ceil(folds * max(CHOOSING, 20 * count) / len(rows)))
-    some = Problem(rows, problem.codes, count, problem.held[:, :few], problem.weight)
-    weights, ends, losses = rows.new_zeros(rows.shape[1] + 1, few * count), [], []
-    for l2 in PATH if given is None else (v for v in PATH if v > given):
-        weights = some.descend(weights, l2, STEPS if few == folds else FEW)
+    enough = min(len(rows), max(CHOOSING, 20 * count))
+    some, ratio = problem.of(torch.linspace(0, len(rows) - 1, enough).long()), enough / len(rows)
+    ends, losses, half = list[Tensor](), list[float](), 1 if ratio == 1 else 2
+    weights = rows.new_zeros(len(problem.shares), count, rows.shape[1])
+    for l2 in PATH if given is None else (v for v in PATH if v * ratio > given):
+        weights = some.descend(weights, l2, STEPS // half)
         if given is None:
             ends.append(weights)
             log_probs, row, weight = some.out_of_fold(weights)
-            losses.append(calibrated(log_probs, problem.codes[row], weight)[1])
+            losses.append(calibrated(log_probs, some.codes[row], weight)[1])
             if len(losses) > 2 and losses[-1] > min(losses[:-1]) - LEAST_GAIN:
                 break
     if given is None:
         at = int(np.argmin(losses))
-        given, weights = _vertex(at, losses), ends[at]
-    if few < folds:
-        weights = rows.new_zeros(rows.shape[1] + 1, folds * count)
-    weights = problem.descend(weights, given, LAST)
+        given, weights = _vertex(at, losses) * ratio, ends[at]
+    weights = problem.descend(weights, given, LAST // half)
     log_probs, row, weight = problem.out_of_fold(weights)
     found = calibrated(log_probs, problem.codes[row], weight)
     log_probs *= (weight / problem.weight[row])[:, None]
@@ -268,19 +271,20 @@ class LinearClassifier(Kept, ClassifierMixin, Estimator):
         used, codes = labels.codes[first].unique(return_inverse=True)
         rows, count = x.cpu()[first], len(used)
         held = dealt(codes, weight, min(self.folds, max(int(weight.sum()), 2)))
-        share = weight / weight.sum()
+        share, by_fold = weight / weight.sum(), held.argmax(1).argsort(stable=True)
         ways = [principal_coordinates(rows, c, share) for c in column_scales(rows, share)]
-        paths = [fit_path(Problem(z.float(), codes, count, held, weight), self.l2) for _, z in ways]
+        problems = [Problem(z.float(), codes, count, held, weight).of(by_fold) for _, z in ways]
+        paths = [fit_path(problem, self.l2) for problem in problems]
         (coordinates, z), path = min(zip(ways, paths, strict=True), key=lambda way: way[1].loss)
         whole = Problem(z.float(), codes, count, torch.zeros_like(held[:, :1]), weight)
-        start = path.weights.unflatten(1, (-1, count)).mean(1)
-        weights = whole.descend(start, path.l2, LAST << (len(rows) <= MAX_ROWS), 1e-6).double()
-        coef = coordinates.basis @ weights[:-1]
+        start = path.weights.mean(0, keepdim=True)
+        weights = whole.descend(start, path.l2, LAST << (len(rows) <= MAX_ROWS), 1e-6)[0].T
+        coef = coordinates.basis @ weights[:-1].double()
         self.classes_: NDArray[Any] = labels.classes[used.numpy()]
         self.l2_, self.temperature_ = path.l2, path.temperature
         self.coef_: Vector = coef.T.contiguous().numpy()
         self.intercept_: Vector = (weights[-1] - coordinates.center @ coef).numpy()
-        own = (path.log_probs / path.temperature).log_softmax(1)[of]
+        own = (path.log_probs / path.temperature).log_softmax(1)[by_fold.argsort()[of]]
         out, fold = of < 0, held.argmax(1)[of]
         if bool(out.any()):  # a row without weight was not seen at all
             own[out], fold[out] = as_tensor(self.predict_log_proba(x[out]), "X").cpu(), -1

@@ -83,6 +83,12 @@ class Evidence:
             return rows / counts.sum()
         return less_own(rows.clone(), self.targets).clamp_min_(0) / (counts.sum() - 1).clamp_min(1)
 
+    @cached_property
+    def blocks(self) -> list[Evidence]:
+        """In order, so many rows at a time that what is computed of them stays in the cache."""
+        rows = max(self.neighborhood.block_rows(len(self.counts)) // 4, 1)
+        return [self.rows(slice(at, at + rows)) for at in range(0, len(self), rows)]
+
     def some(self, most: int, keep: Bool[Tensor, " n"] | None = None) -> Evidence:
         """At most so many rows, evenly spread, of those that a mask keeps."""
         places = torch.arange(len(self)) if keep is None else keep.nonzero()[:, 0]
@@ -122,6 +128,7 @@ class CrossFit:
     rows: Float[Tensor, "n d"]
     fold: Int[Tensor, " n"]
     form: Form
+    span: Float[Tensor, "n r"] | None = None  # the rows in coordinates of their span, if at hand
 
     def neighborhood(
         self,
@@ -129,6 +136,7 @@ class CrossFit:
         metric: str,
         labels: Int[Tensor, " n"] | Float[Tensor, "n c"],
         ask: Ask | None = None,
+        asked: Int[Tensor, " m"] | None = None,
     ) -> Neighborhood:
         """Each row's k nearest of the other folds (fewer where these have fewer rows).
 
@@ -137,20 +145,23 @@ class CrossFit:
         k, metric : how many, by which distance.
         labels : of all rows; each fold's map is fitted to those of the others.
         ask : ``ask(support, rows, k, fold)`` takes the place of an exact search.
+        asked : places of some rows, whose neighbors alone are found.
         """
-        own = [(self.fold == f).nonzero()[:, 0] for f in self.fold.unique()]
-        k = min(k, len(self.fold) - max(map(len, own)))
-        distances = self.rows.new_empty(len(self.fold), k)
-        indices = torch.empty(len(self.fold), k, dtype=torch.long)
-        form, given = self.form.in_span(self.rows, span_coordinates(self.rows))
-        for f, mine in enumerate(own):
-            rest = (self.fold != self.fold[mine[0]]).nonzero()[:, 0]
+        rows, k = self.rows, min(k, len(self.fold) - int(self.fold.bincount().max()))
+        asked = torch.arange(len(rows)) if asked is None else asked
+        distances = rows.new_empty(len(asked), k)
+        indices = torch.empty(len(asked), k, dtype=torch.long)
+        span = span_coordinates(rows) if self.span is None else self.span
+        form, given = self.form.in_span(rows, span)
+        for f, number in enumerate(self.fold[asked].unique()):
+            mine = (self.fold[asked] == number).nonzero()[:, 0]
+            rest = (self.fold != number).nonzero()[:, 0]
             space = form(given[rest], labels[rest])
-            x, rows = space(given[rest]), space(given[mine])
+            x, queries = space(given[rest]), space(given[asked[mine]])
             if ask is None:
-                found = ExactSearch(metric).build(x).query(rows, k).cpu()
+                found = ExactSearch(metric).build(x).query(queries, k).cpu()
             else:
-                found = ask(x, rows, k, f).cpu()
+                found = ask(x, queries, k, f).cpu()
             distances[mine], indices[mine] = found.distances, rest[found.indices]
         return Neighborhood(distances, indices)
 

@@ -27,6 +27,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from itertools import compress
+from operator import itemgetter
 from typing import NamedTuple
 
 import numpy as np
@@ -187,14 +188,14 @@ def reachable(evidence: Evidence, background: bool) -> Bool[Tensor, " n"]:
 
 def row_losses(v: Vector, evidence: Evidence) -> Float[Tensor, " n"]:
     """-log p of each row's own label (soft labels: the cross-entropy)."""
-    found = (_pass(v, block)[0] for block in _blocks(evidence))
+    found = (_pass(v, block)[0] for block in evidence.blocks)
     return torch.cat([torch.zeros(0).double(), *found])  # a fold may have no rows
 
 
 def loss_and_gradient(v: Vector, evidence: Evidence, free: Mask) -> tuple[float, Vector]:
     """The penalized mean loss and its gradient."""
     total, gradient, n = 0.0, np.zeros_like(v), max(len(evidence), 1)  # a fold may have no rows
-    for block in _blocks(evidence):
+    for block in evidence.blocks:
         losses, slope = _pass(v, block)
         total += float(losses.sum())
         gradient += slope()
@@ -249,7 +250,7 @@ def fit_jointly(
     fold = torch.arange(len(evidence)) % FOLDS
     best, kept, lowest, v = start, 0, row_losses(start, evidence), start
     for step, free in enumerate(ladder, 1):
-        v = _best(v, evidence, free, dimensions)
+        v = descend(_valley(v, evidence, free, dimensions), evidence, free, dimensions)[0]
         losses = torch.empty_like(lowest)
         for f in range(FOLDS):  # each starts at the common minimum and has a short way to its own
             own = descend(v, evidence.rows(fold != f), free, dimensions, steps=12)[0]
@@ -262,19 +263,18 @@ def fit_jointly(
     return best, kept
 
 
-def _best(start: Vector, evidence: Evidence, free: Mask, dimensions: int) -> Vector:
-    """The better of two descents: from the plain fit, and from a wider, sharper kernel."""
+def _valley(start: Vector, evidence: Evidence, free: Mask, dimensions: int) -> Vector:
+    """Where to descend from: a few steps on some rows tell which of two valleys is the deeper one,
+    that of the plain fit or that of a wider, sharper kernel."""
     starts = [start.copy()]
     if free[-1] and start[-1] == NO_LOGIT:
         starts[0][-1] = USUAL_LOGIT
-    if free[-2] and free[0] and start[-2] == 0:
-        starts.append(starts[0].copy())
-        starts[1][[0, -2]] += 1.0
-    if len(starts) > 1:  # a few steps on some rows tell which valley is the deeper one
-        some = evidence.rows(slice(None, None, max(len(evidence) // 500, 1)))
-        ends = [descend(v, some, free, dimensions, steps=12) for v in starts]
-        starts = [min(ends, key=lambda end: end[1])[0]]
-    return descend(starts[0], evidence, free, dimensions)[0]
+    if not (free[-2] and free[0] and start[-2] == 0):
+        return starts[0]
+    starts.append(starts[0].copy())
+    starts[1][[0, -2]] += 1.0
+    some = evidence.rows(slice(None, None, max(len(evidence) // 500, 1)))
+    return min((descend(v, some, free, dimensions, steps=12) for v in starts), key=itemgetter(1))[0]
 
 
 def _pass(v: Vector, evidence: Evidence):  # type: ignore[no-untyped-def]  # (n,), a thunk
@@ -289,7 +289,7 @@ def _pass(v: Vector, evidence: Evidence):  # type: ignore[no-untyped-def]  # (n,
     mass, moment = _masses(evidence, t_c, half_m * width)
     total, prior = mass.sum(1, keepdim=True), evidence.priors
     share, eps, gamma = mass / total, _sigmoid(v[-1]), math.exp(v[-2])
-    mixed = (eps * prior + (1 - eps) * share).clamp_min(_TINY)
+    mixed = (eps * prior).add_(share, alpha=1 - eps).clamp_min_(_TINY)
     q = mixed.log()
     log_p = (gamma * q).log_softmax(1)
     targets = evidence.targets
@@ -299,14 +299,16 @@ def _pass(v: Vector, evidence: Evidence):  # type: ignore[no-untyped-def]  # (n,
         losses = -(targets * log_p).sum(1)
 
     def slope() -> NDArray[np.float64]:
-        error = less_own(log_p.exp(), targets)
-        by_mixed = gamma * error / mixed
-        by_share = (1 - eps) * by_mixed
-        by_mass = (by_share - (by_share * share).sum(1, keepdim=True)) / total
-        stretch, weight = (by_mass * moment / t_c).sum(0), (by_mass * mass).sum(0)
+        error = less_own(log_p.exp_(), targets)
+        by_gamma = gamma * torch.dot(error.flatten(), q.flatten())
+        by_mixed = error.mul_(gamma).div_(mixed)
+        against = (by_mixed * share).sum(1, keepdim=True)
+        by_eps = eps * (1 - eps) * ((by_mixed * prior).sum() - against.sum())
+        by_mass = by_mixed.sub_(against).mul_((1 - eps) / total)
+        weight = (by_mass * mass).sum(0)
+        stretch = by_mass.mul_(moment).sum(0) / t_c
         by_width = stretch - half_m * weight
-        by_eps = eps * (1 - eps) * (by_mixed * (prior - share)).sum()
-        tail = [-0.5 * (width * weight).sum(), gamma * (error * q).sum(), by_eps]
+        tail = [-0.5 * (width * weight).sum(), by_gamma, by_eps]
         return torch.cat([stretch.sum()[None], by_width, torch.stack(tail)]).numpy()
 
     return losses, slope
@@ -325,13 +327,6 @@ def _masses(evidence: Evidence, t_c: Tensor, offset: Tensor) -> tuple[Tensor, Te
     cube = -d[:, :, None] / t_c - offset
     cube = (cube - cube.amax((1, 2), keepdim=True)).exp_() * labels
     return cube.sum(1), torch.einsum("nkc,nk->nc", cube, d)
-
-
-def _blocks(evidence: Evidence) -> list[Evidence]:
-    rows = evidence.neighborhood.block_rows(len(evidence.counts))
-    if 0 < len(evidence) <= rows:
-        return [evidence]
-    return [evidence.rows(slice(at, at + rows)) for at in range(0, len(evidence), rows)]
 
 
 def _sigmoid(x: float) -> float:

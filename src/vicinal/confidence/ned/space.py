@@ -30,8 +30,7 @@ from vicinal.confidence.ned.fit import coarse, descend, fit_mask, reachable, row
 from vicinal.confidence.support import CrossFit, Evidence, LabeledSupport
 from vicinal.labels import Labels, folds_of
 from vicinal.neighbors.learned import Form, best_steps
-from vicinal.neighbors.neighborhood import Neighborhood
-from vicinal.neighbors.search import ExactSearch, make_search
+from vicinal.neighbors.search import make_search
 from vicinal.neighbors.spaces import LABELED, RAW, SPACES, Space, Whitening, span_coordinates
 
 if TYPE_CHECKING:
@@ -219,32 +218,19 @@ def _best_whitening(task: Task) -> tuple[Form, Losses]:
 
 def held_out_losses(form: Form, task: Task, count: int) -> Losses:
     """-log p of scored rows among the rows of the other folds, in a space fitted to those alone."""
-    parts = [_searched(form, task, f, rows) for f, rows in _scored(task, count)]
-    k = min(found.k for found, _ in parts)
-    distances = torch.cat([found.distances[:, :k] for found, _ in parts])
-    indices = torch.cat([found.indices[:, :k] for found, _ in parts])
-    rows = torch.cat([rows for _, rows in parts])
-    found = Neighborhood(distances, indices).labeled(task.labels.codes)
-    evidence = Evidence(found, task.labels.codes[rows], task.labels.counts(), leave_one_out=True)
+    rows, codes = torch.cat(list(_scored(task, count))), task.labels.codes
+    crossed = CrossFit(task.x, task.fold, form, task.span)
+    found = crossed.neighborhood(task.k, task.metric, codes, asked=rows).labeled(codes)
+    evidence = Evidence(found, codes[rows], task.labels.counts(), leave_one_out=True)
     return _losses_at_best(evidence, task.temperature, task.x.shape[1])
 
 
-def _scored(task: Task, count: int) -> Iterator[tuple[int, Tensor]]:
-    """Folds, and which of their rows are scored: all of few, or as many as suffice."""
+def _scored(task: Task, count: int) -> Iterator[Tensor]:
+    """Of some folds which of their rows are scored: all of few, or as many as suffice."""
     folds = min(int(task.fold.max()) + 1, math.ceil(count / max(len(task.x) // FOLDS, 1)))
     for f in range(folds):
         rows = (task.fold == f).nonzero()[:, 0]
-        at = torch.linspace(0, len(rows) - 1, min(len(rows), count // folds)).long()
-        yield f, rows[at]
-
-
-def _searched(form: Form, task: Task, f: int, rows: Tensor) -> tuple[Neighborhood, Tensor]:
-    rest = (task.fold != f).nonzero()[:, 0]
-    form, x = form.in_span(task.x, task.span)
-    space = form(x[rest], task.labels.codes[rest])
-    search = ExactSearch(task.metric).build(space(x[rest]))
-    found = search.query(space(x[rows]), min(task.k, len(rest))).cpu()
-    return Neighborhood(found.distances, rest[found.indices]), rows
+        yield rows[torch.linspace(0, len(rows) - 1, min(len(rows), count // folds)).long()]
 
 
 def _losses_at_best(evidence: Evidence, temperature: float | None, dimensions: int) -> Losses:

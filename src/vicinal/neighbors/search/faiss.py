@@ -6,12 +6,11 @@ which spares it the rows' squares at every call. Which of its two flat kernels i
 matrix product, or a direct loop) depends on the machine, by a factor of ten either way; it is
 measured at build. ``ivf`` reads some lists only (``lists.py``): neighbors are missed. How much
 effort that takes is found on 1,000 exact rows, and what is still missed is measured on 1,000
-others; where the lists must be read so widely that exact search is no slower, it is exact.
+others; where most of the lists must be read, which exact search is as fast as, it is exact.
 """
 
 from __future__ import annotations
 
-import math
 import threading
 import timeit
 from collections.abc import Iterator
@@ -19,26 +18,110 @@ from contextlib import contextmanager
 from typing import Any, Self
 
 import torch
+from jaxtyping import Int
 from torch import Tensor
 from torch.nn.functional import pad
 
-from vicinal.checks import InputError, check_choice, check_k, check_share
+from vicinal.checks import InputError, check_choice, check_share
 from vicinal.neighbors.distances import compared_rows, zero_rows
 from vicinal.neighbors.neighborhood import Neighborhood
 from vicinal.neighbors.search.cost import SAMPLE, lists_may_pay
 from vicinal.neighbors.search.exact import SPARE, ExactSearch, kept_mask, squared_distances
-from vicinal.neighbors.search.lists import InvertedLists, clock, decided, training_rows
+from vicinal.neighbors.search.lists import InvertedLists, decided, import_faiss, training_rows
 from vicinal.neighbors.search.recall import Recall, drawn_rows
 from vicinal.neighbors.search.smallest import smallest_scores
 
 LISTS_FROM = 5_000  # rows below which lists are never worth their making
-_K = 100  # neighbors that the effort is found for, until more are asked for
+MOST_NEIGHBORS = 100  # that the effort is found for, until more are asked for
 _SIMPLE, _BLAS = 1 << 62, 1  # thresholds under which faiss uses its loop always, and never
 _FEW = 4  # queries below which there is no matrix to multiply by; neighbors, no reservoir to fill
 _global_threshold = threading.Lock()
 
 
-class FaissSearch(ExactSearch):
+class Listed:
+    """What searches by inverted lists share: who gets them, with how much effort, what decides.
+
+    The lists propose, the rows decide; ``recall_`` says which share of the nearest that finds. A
+    search beside it says how its rows are read: ``_turned`` as the lists take them, ``_learned``
+    those that centers are learned on, ``_filled`` all, ``_homes`` in which lists rows lie,
+    ``_squared`` how far candidates are, ``_asked`` many queries at once.
+    """
+
+    recall_: Recall | None
+    _lists: InvertedLists | None
+
+    def _wish(self: Any, kind: str, kinds: tuple[str, ...], recall: float) -> None:
+        check_choice(kind, "kind", kinds)
+        if recall != 1:  # all of them: exact
+            check_share(recall, "recall")
+        self.kind, self.recall, self.recall_, self._lists = kind, recall, None, None
+
+    @property
+    def exact(self) -> bool:
+        return self._lists is None
+
+    @torch.no_grad()
+    def exactly(self: Any, x: Any, k: int, *, exclude: Any = None) -> Neighborhood:
+        """The same, exact whatever it costs."""
+        found: Neighborhood = super().query(x, k, exclude=exclude)  # type: ignore[misc]
+        return found
+
+    @torch.no_grad()
+    def reach(self, x: Any, k: int) -> Recall | None:
+        """Raise the effort until recall is met for rows like these; None where that is exact."""
+        return self._raise_effort(x, None, self.exactly(x, k))
+
+    def _wants_lists(self: Any) -> bool:
+        if self.kind == "flat" or self.recall == 1:
+            return False
+        if self.kind == "auto":
+            return lists_may_pay(len(self), self.width)
+        return len(self) >= LISTS_FROM
+
+    def _make_lists(self: Any) -> None:
+        self._lists, self.recall_ = None, None
+        if self._wants_lists():
+            self._lists = InvertedLists(len(self), self._learned())
+            self._reach(min(MOST_NEIGHBORS, len(self) - 1))
+
+    def _reach(self: Any, k: int) -> None:
+        """Fill lists until the recall of the k nearest is met, and measure it."""
+        lists, rows = self._lists, drawn_rows(len(self), 2 * SAMPLE)
+        x = self.rows(rows)
+        true = self.exactly(x, k, exclude=rows)  # one reading for both samples
+        choose, state = slice(0, None, 2), slice(1, None, 2)
+        homes = self._homes(lists, true.indices[choose])
+        asked = self._turned(compared_rows(x[choose], self.metric))
+        lists.read_for(asked, homes, (3 * self.recall + 1) / 4)
+        for _ in lists.codings(self._learned()):
+            self._lists = lists if self._filled(lists) else None
+            for some in (choose, state):
+                self.recall_ = self._raise_effort(x[some], rows[some], true.rows(some))
+
+    def _raise_effort(
+        self: Any, x: Tensor, out: Tensor | None, true: Neighborhood
+    ) -> Recall | None:
+        """Until recall is met; ``auto`` gives lists up where more than half must be read: by their
+        number and not by the clock, so that a run that goes on does as it did."""
+        if (lists := self._lists) is None:
+            return None
+        found: Recall | None = lists.reach(lambda: self._asked(x, true.k, out), true, self.recall)
+        if found is None or (self.kind == "auto" and 2 * lists.probes > lists.count):
+            self._lists = found = None
+        return found
+
+    def _listed(self: Any, x: Tensor, k: int, out: Int[Tensor, " n"]) -> Neighborhood:
+        """The nearest of the candidates that lists give; where these are too few, exactly."""
+        q = compared_rows(x, self.metric)
+        asked = torch.from_numpy(self._turned(q))
+        found = self._lists.candidates(asked, min(k + SPARE, len(self)))
+        best, few = decided(Neighborhood(self._squared(q, found), found), q, k, out, self.metric)
+        if len(few):
+            best.distances[few], best.indices[few] = self.exactly(x[few], k, exclude=out[few])
+        return best
+
+
+class FaissSearch(Listed, ExactSearch):  # type: ignore[override]
     """The protocol of :class:`Search` over faiss (``pip install 'vicinal[faiss]'``), on the CPU.
 
     ``exact`` says whether the answers are; ``recall_``, where they are not, which share of the
@@ -48,9 +131,9 @@ class FaissSearch(ExactSearch):
     ----------
     metric : ``"sqeuclidean"``, ``"euclidean"`` or ``"cosine"``.
     kind : ``"flat"``, exact; ``"ivf"``, inverted lists from 5,000 rows on; ``"auto"``, lists where
-        exact search would take more than a minute and lists at most half of that.
+        exact search would take more than a minute and lists at most half of that, and where at
+        most half of them must be read.
     recall : raise the effort until so large a share of the true neighbors is found.
-    nprobe : read so many lists, whatever is found.
 
     >>> search = FaissSearch().build(torch.tensor([[0.0], [1.0], [3.0]]))
     >>> search.query(torch.tensor([[0.9]]), k=2).indices
@@ -63,23 +146,11 @@ class FaissSearch(ExactSearch):
         kind: str = "auto",
         *,
         recall: float = 0.98,
-        nprobe: int | None = None,
     ) -> None:
         super().__init__(metric)
-        check_choice(kind, "kind", ("auto", "flat", "ivf"))
-        if recall != 1:  # all of them: exact
-            check_share(recall, "recall")
-        if nprobe is not None:
-            check_k(nprobe, nprobe, "nprobe", "the index")
-        self.kind, self.recall, self.nprobe = kind, recall, nprobe
-        self.recall_: Recall | None = None
+        self._wish(kind, ("auto", "flat", "ivf"), recall)
         self._edited = 0
-        self._lists: InvertedLists | None = None
         self._faiss = import_faiss()
-
-    @property
-    def exact(self) -> bool:  # type: ignore[override]  # of this engine it depends on the rows
-        return self._lists is None
 
     @property
     def title(self) -> str:  # type: ignore[override]
@@ -97,11 +168,8 @@ class FaissSearch(ExactSearch):
         self._eps = torch.finfo(torch.float32).eps
         self._refresh()
         self._use_blas = self._blas_is_faster()
-        self._lists, self.recall_, self._edited = None, None, 0
-        if self._wants_lists():
-            some = self._rows[training_rows(len(self)).numpy()]
-            self._lists = InvertedLists(self._faiss, len(self), some)
-            self._reach(min(_K, len(self) - 1))
+        self._edited = 0
+        self._make_lists()
         return self
 
     def add(self, rows: Any) -> None:
@@ -123,75 +191,34 @@ class FaissSearch(ExactSearch):
     @torch.no_grad()
     def query(self, x: Any, k: int, *, exclude: Any = None) -> Neighborhood:
         """The k nearest rows of the support to each row of ``x``, or nearly so."""
-        if self._lists is not None and self.recall_ is not None:
+        if self.recall_ is not None:
             room = len(self) - 1
             if min(k, room) > self.recall_.k or 10 * self._edited > len(self):
-                self._reach(min(max(k, _K), room))
-        if self._lists is None:
-            return super().query(x, k, exclude=exclude)
+                self._edited = 0
+                self._reach(min(max(k, MOST_NEIGHBORS), room))
+        return self.exactly(x, k, exclude=exclude) if self.exact else self._asked(x, k, exclude)
+
+    def _wants_lists(self) -> bool:  # a zero row is at distance 1 from all, which no point is
+        return not self._has_zero and super()._wants_lists()
+
+    def _learned(self) -> Any:
+        return self._rows[training_rows(len(self)).numpy()]
+
+    def _filled(self, lists: InvertedLists) -> bool:
+        lists.add(self._rows)
+        return True
+
+    def _homes(self, lists: InvertedLists, neighbors: Tensor) -> Any:
+        return lists.homes(self._rows[neighbors.flatten().numpy()]).reshape(neighbors.shape)
+
+    def _turned(self, q: Tensor) -> Any:
+        return self._prepare(q, "x")[0].float().numpy()
+
+    def _squared(self, q: Tensor, found: Tensor) -> Tensor:
+        return squared_distances(q, self._base, found.clamp_min(0), self.metric)
+
+    def _asked(self, x: Any, k: int, exclude: Any) -> Neighborhood:
         return self._answered(x, k, exclude, self._listed)
-
-    @torch.no_grad()
-    def exactly(self, x: Any, k: int, *, exclude: Any = None) -> Neighborhood:
-        """The same, exact whatever it costs."""
-        return super().query(x, k, exclude=exclude)
-
-    @torch.no_grad()
-    def reach(self, x: Any, k: int) -> Recall | None:
-        """Raise the effort until recall is met for rows like these; None where that is exact."""
-        start = clock()
-        true = self.exactly(x, k)
-        return self._raise_effort(x, None, true, clock() - start)
-
-    def _wants_lists(self) -> bool:
-        if self.kind == "flat" or self.recall == 1 or self._has_zero:
-            return False  # a zero row is at distance 1 from everything, which no point of space is
-        if self.kind == "auto" and self.nprobe is None:
-            return lists_may_pay(len(self), self.width)
-        return len(self) >= LISTS_FROM or (self.kind == "ivf" and self.nprobe is not None)
-
-    def _reach(self, k: int) -> None:
-        """Fill lists until the recall of the k nearest is met, and measure it."""
-        lists, rows, start = self._lists, drawn_rows(len(self), 2 * SAMPLE), clock()
-        assert lists is not None
-        true = self.exactly(self.rows(rows), k, exclude=rows)
-        exact, self._edited, lists.probes = (clock() - start) / 2, 0, self.nprobe or 0
-        if not lists.probes:
-            homes = lists.homes(self._rows[true.indices[::2].flatten().numpy()])
-            asked, wanted = self._rows[rows[::2].numpy()], (3 * self.recall + 1) / 4
-            lists.read_for(asked, homes.reshape(len(asked), -1), wanted)
-        for _ in lists.codings(self._rows[training_rows(len(self)).numpy()]):
-            lists.add(self._rows)
-            self._lists = lists
-            for some in (slice(0, None, 2), slice(1, None, 2)):  # to choose by, and to state
-                x, out = self.rows(rows[some]), rows[some]
-                self.recall_ = self._raise_effort(x, out, true.rows(some), exact)
-
-    def _raise_effort(
-        self, x: Tensor, out: Tensor | None, true: Neighborhood, exact: float
-    ) -> Recall | None:
-        """Until recall is met; where that is hardly faster than ``exact``, lists are given up."""
-        if self._lists is None:
-            return None
-        wanted, slowest = (self.recall, exact / 2) if self.nprobe is None else (0.0, math.inf)
-        found = self._lists.reach(
-            lambda: self._answered(x, true.k, out, self._listed),
-            true, wanted, slowest if self.kind == "auto" else math.inf,
-        )  # fmt: skip
-        self._lists = None if found is None else self._lists
-        return found
-
-    def _listed(self, x: Tensor, k: int, exclude: Tensor) -> Neighborhood:
-        """The nearest of the candidates that lists give; where these are too few, exactly."""
-        assert self._lists is not None
-        q = compared_rows(x, self.metric)
-        work, _ = self._prepare(q, "x")
-        found = self._lists.candidates(work, min(k + SPARE, len(self)))
-        squared = squared_distances(q, self._base, found.clamp_min(0), self.metric)
-        best, few = decided(Neighborhood(squared, found), q, k, exclude, self.metric)
-        if len(few):
-            best.distances[few], best.indices[few] = self._exact(x[few], k, exclude[few])
-        return best
 
     def _refresh(self) -> None:
         """The rows as faiss reads them: float32, their squares beside them; in memory once."""
@@ -236,14 +263,3 @@ def _chosen(c: Any, kernel: int) -> Iterator[None]:
             yield
         finally:
             c.distance_compute_blas_threshold, c.distance_compute_min_k_reservoir = before
-
-
-def import_faiss() -> Any:
-    try:
-        import faiss
-    except ImportError as error:
-        raise InputError(
-            "search='faiss' needs the package faiss, which is not installed. "
-            "Run pip install 'vicinal[faiss]', or pass search='exact'."
-        ) from error
-    return faiss

@@ -19,10 +19,7 @@ themselves where many are, as long as that shows the neighbors (:meth:`InvertedL
 
 from __future__ import annotations
 
-import base64
 import json
-import math
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -33,6 +30,7 @@ from jaxtyping import Float, Int
 from numpy.typing import NDArray
 from torch import Tensor
 
+from vicinal.checks import InputError
 from vicinal.files import (
     DiskError,
     fingerprint,
@@ -50,39 +48,33 @@ from vicinal.neighbors.search.smallest import by_distance_then_index
 _CODED_FROM = 10_000  # rows below which there is nothing to learn codes from: they are kept whole
 _PARTS = 128  # of a code at most; the sums of more do not fit the registers of a fast scan
 _FEW = 32  # lists whose tables cost little beside the candidates' distances
-_DEEPEST = 16  # candidates for each neighbor; beyond, codes are not what hides the others
-_WORDS = 16  # of a part of a code: four bits
-_FACTS = "lists.json"
-FARTHEST = 1e16  # whose squares float32 sums: faiss files what overflows nowhere, and ends with it
-AGAIN = "Run the same command with --fresh."
+DEEPEST = 16  # candidates for each neighbor; beyond, codes are not what hides the others
 _BLOCK = 1 << 14  # rows that are handed over at a time
 _SORTED = 512  # queries whose candidates are sorted at a time
+_FACTS = "lists.json"
+AGAIN = "Run the same command with --fresh."
 _ASKED = 1 << 10  # queries at a time: what is found for them stays in the cache
-clock = time.process_time  # of all threads: others on the machine do not count
 
 
 class InvertedLists:
     """Which rows may be near: ids are 0..n-1 in the order rows came, and are never used again."""
 
-    def __init__(self, faiss: Any, n: int, some: NDArray[np.float32]) -> None:
+    def __init__(self, n: int, some: NDArray[np.float32]) -> None:
         """For n rows to come, trained on ``some`` of them (:func:`training_rows`)."""
-        self._empty(faiss, n, some.shape[1], min(list_count(n), max(1, len(some) // 39)))
+        width, self._coded = some.shape[1], n >= _CODED_FROM
+        self.count = min(list_count(n), max(1, len(some) // 39))
+        self.probes, self.depth = 1, 2
+        columns = 2 * -(-width // (2 * _PARTS))  # to a part of the code
+        parts = -(-width // columns)
+        coded, codes = parts * columns if self._coded else width, "Flat"
         if self._coded:
-            self._axes = _dealt_axes(some, self._index.pq.M, self._width)
+            codes, self._axes = f"PQ{parts}x4fs", _dealt_axes(some, parts, coded)
+        self._index: Any = import_faiss().index_factory(coded, f"IVF{self.count},{codes}")
+        self.least = 0  # neighbors that recall was met for: no fewer candidates for fewer of them
+        self.ids = torch.empty(0, dtype=torch.long)
         self._index.cp.niter = ITERATIONS
         self._index.cp.min_points_per_centroid = 1  # list_count sees to it; faiss would print
         self._index.train(self._turned(some))
-
-    def _empty(self, faiss: Any, n: int, width: int, count: int) -> None:
-        self.count, self.probes, self.depth, self._coded = count, 1, 2, n >= _CODED_FROM
-        columns = 2 * -(-width // (2 * _PARTS))  # to a part of the code
-        parts = -(-width // columns)
-        self._width = parts * columns if self._coded else width
-        self._axes = np.eye(width, self._width, dtype=np.float32)
-        codes = f"PQ{parts}x4fs" if self._coded else "Flat"
-        self._index: Any = faiss.index_factory(self._width, f"IVF{count},{codes}")
-        self.least = 0  # neighbors that recall was met for: no fewer candidates for fewer of them
-        self.ids = torch.empty(0, dtype=torch.long)
 
     def codings(self, some: NDArray[np.float32]) -> Iterator[None]:
         """Empty lists, to be filled: with rows coded themselves where many are read; with codes of
@@ -91,12 +83,21 @@ class InvertedLists:
         for differences in (False, True) if self._coded and probes > _FEW else (True,):
             self._index.reset()
             self.ids, self.probes, self.depth = torch.empty(0, dtype=torch.long), probes, 2
-            if self._coded and self._index.by_residual != differences:
-                self._index.by_residual = differences
-                self._index.train(self._turned(some))  # the centers stay
+            self.code(differences, some)
             yield
-            if self.depth < _DEEPEST:
+            if self.depth < DEEPEST:
                 return
+
+    @property
+    def differences(self) -> bool:
+        """Whether rows are coded by their differences from the centers."""
+        return bool(self._index.by_residual)
+
+    def code(self, differences: bool, some: NDArray[np.float32]) -> None:
+        """Learn codes of this kind on ``some`` rows; the centers stay."""
+        if self._coded and self.differences != differences:
+            self._index.by_residual = differences
+            self._index.train(self._turned(some))
 
     def add(self, rows: NDArray[np.float32]) -> None:
         first = int(self.ids[-1]) + 1 if len(self.ids) else 0
@@ -141,30 +142,18 @@ class InvertedLists:
         self.probes = int(needed[min(int(share * len(needed)), len(needed) - 1)]) + 1
 
     def reach(
-        self,
-        ask: Callable[[], Neighborhood],
-        true: Neighborhood,
-        wanted: float,
-        slowest: float = math.inf,
+        self, ask: Callable[[], Neighborhood], true: Neighborhood, wanted: float
     ) -> Recall | None:
-        """Raise the effort until ``ask`` has the recall that is wanted, and measure it.
-
-        None where that cannot be, or where asking takes longer than ``slowest``.
-        """
+        """Raise the effort until ``ask`` has the recall that is wanted: what it is, or None."""
         self.least = max(self.least, true.k)
-        while True:
-            start = clock()
-            recall = recall_of(ask(), true)
-            if clock() - start > slowest:
-                return None
-            if recall.share >= wanted:
-                return recall
-            if self.depth < min(_DEEPEST, len(self.ids)):  # the lists hold enough
+        while (recall := recall_of(ask(), true)).share < wanted:
+            if self.depth < min(DEEPEST, len(self.ids)):  # the lists hold enough
                 self.depth += max(1, self.depth // 4)
             elif self.probes < self.count:
                 self.probes = min(self.probes + self.probes // 2 + 1, self.count)
             else:
                 return None  # all of them: more effort than that is an exact search
+        return recall
 
     def _centers(self) -> NDArray[np.float32]:
         """A tensor where others have loaded ``faiss.contrib.torch_utils``, which changes faiss."""
@@ -175,6 +164,17 @@ class InvertedLists:
         if not self._coded:
             return np.ascontiguousarray(rows)
         return (torch.from_numpy(rows) @ torch.from_numpy(self._axes)).numpy()
+
+
+def import_faiss() -> Any:
+    try:
+        import faiss
+    except ImportError as error:
+        raise InputError(
+            "search='faiss' needs the package faiss, which is not installed. "
+            "Run pip install 'vicinal[faiss]', or pass search='exact'."
+        ) from error
+    return faiss
 
 
 def decided(
@@ -220,45 +220,8 @@ def training_rows(n: int, most: int | None = None) -> Int[Tensor, " t"]:
     return torch.from_numpy(np.sort(order[:most]))
 
 
-def facts_of(faiss: Any, lists: InvertedLists) -> dict[str, Any]:
-    """What was learned, as plain values: centers, below them codes' words and axes; effort."""
-    learned = [lists._centers().ravel()]
-    if lists._coded:
-        learned += [faiss.vector_to_array(lists._index.pq.centroids), lists._axes.ravel()]
-    raw = np.concatenate(learned).astype("<f4").tobytes()
-    return {
-        "effort": [lists.count, lists.probes, lists.depth],
-        "differences": bool(lists._index.by_residual),
-        "learned": base64.b64encode(raw).decode(),
-    }
-
-
-def lists_from(faiss: Any, n: int, width: int, facts: dict[str, Any]) -> InvertedLists:
-    """Empty lists for the same n rows, as :func:`facts_of` tells of them; of values that such
-    facts cannot have a ValueError. faiss reads no file for it: its reader trusts what it reads.
-    """
-    lists, (count, probes, depth) = InvertedLists.__new__(InvertedLists), facts["effort"]
-    whole = all(type(number) is int for number in (count, probes, depth))
-    if not (whole and 1 <= probes <= count <= n and 1 <= depth <= 2 * _DEEPEST):
-        raise ValueError("these are no lists of so many rows")
-    lists._empty(faiss, n, width, count)
-    raw = np.frombuffer(base64.b64decode(facts["learned"], validate=True), "<f4")
-    below = (_WORDS + width) * lists._coded
-    learned = raw.reshape(count + below, lists._width).astype(np.float32)
-    if not (np.abs(learned) < FARTHEST).all():
-        raise ValueError("a center is too far away")
-    lists._index.quantizer.add(learned[:count])
-    if lists._coded:
-        words, lists._axes = learned[count : count + _WORDS], learned[count + _WORDS :]
-        faiss.copy_array_to_vector(words.ravel(), lists._index.pq.centroids)
-        lists._index.by_residual = bool(facts["differences"])
-        lists._index.precompute_table()
-    lists._index.is_trained, lists.probes, lists.depth = True, probes, depth
-    return lists
-
-
 def keep(folder: Path, facts: dict[str, Any]) -> None:
-    """What was decided and learned, for a run that goes on, with its checksum."""
+    """What was decided, for a run that goes on, with its checksum."""
     try:
         folder.mkdir(parents=True, exist_ok=True)
     except OSError as error:
