@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks.quality.small import small_table
 from benchmarks.runner import RESULTS
 
 PAGE = Path(__file__).parents[2] / "docs" / "quality.md"
@@ -33,9 +34,11 @@ def page() -> str:
     heads, labels = _read("quality_heads"), _read("quality_labels")
     thresholds, targets = _read("quality_thresholds"), _read("quality_targets")
     unknowns, fresh = _read("are_unknowns_found"), _read("quality_fresh")
+    small = _read("quality_small")
     parts = ["# How good the answers are\n"]
     parts += heads_table(heads) if heads else []
     parts += fresh_table(fresh) if fresh else []
+    parts += small_table(small) if small else []
     parts += labels_table(labels) if labels else []
     parts += unknowns_table(unknowns) if unknowns else []
     parts += thresholds_table(thresholds) if thresholds else []
