@@ -8,11 +8,15 @@ import torch
 from sklearn.datasets import load_digits
 
 import vicinal
+from vicinal.audits.facts import gather
 from vicinal.audits.heads import Answer
+from vicinal.audits.inputs import ready_sets
 from vicinal.audits.linear_view import linear_view, sample
 from vicinal.audits.recommend import KEEPABLE, choice_of
 from vicinal.audits.scoring import Scored
+from vicinal.audits.settings import About, Job
 from vicinal.confidence import LinearClassifier, NEDClassifier, NEDLinear
+from vicinal.confidence.blend import fit_blend
 from vicinal.studies import AuditSettings, audit
 
 EVERYTHING = {"sharpness": "fit", "background": "fit", "bandwidth": "class", "space": "fit"}
@@ -216,6 +220,30 @@ def test_a_query_of_a_few_labels_is_answered_as_well_as_by_the_support_alone(set
             (few.head, alone)]  # fmt: skip
     gap = loss[0] - loss[1]
     assert gap.mean() < 2 * gap.std() / math.sqrt(len(gap)) + 0.01
+
+
+def test_few_support_rows_weigh_the_parts_together_with_query_rows_that_are_not_scored(sets):
+    job = Job(AuditSettings(), About())
+    ready = ready_sets(sets[0], sets[1], None, job.settings, job.about, None)
+    facts = gather(ready, None, None, job)
+    codes, linear, ned = ready.codes, facts.linear, facts.task.fitted_ned
+    left_out = facts.ned.log_probs_of(facts.graph)
+
+    def weighed(rows):
+        log_ned = torch.cat([left_out, ned.log_probs[rows]])
+        log_linear = torch.cat([linear.support, linear.query[rows]])
+        return fit_blend(log_ned, log_linear, torch.cat([codes, ready.query.codes[rows]]))
+
+    fold, blend = facts.fitting.folds[0], facts.answers["ned_linear"].blends[0]
+    other = np.setdiff1d(np.arange(200), fold.scored)
+    assert blend == pytest.approx(weighed(other), abs=1e-3)
+    assert blend != pytest.approx(fit_blend(left_out, linear.support, codes), abs=1e-3)
+    assert kept_weights(facts) == pytest.approx(weighed(np.arange(200)), abs=1e-3)
+
+
+def kept_weights(facts):
+    facts.__dict__["choice"] = facts.choice._replace(head="ned_linear", kept="ned_linear")
+    return facts.kept.blend_
 
 
 def test_equals_on_the_query_are_told_apart_by_left_out_support_rows():

@@ -5,8 +5,9 @@ the support's labels are worse than the query's. So support rows fit the heads w
 rows do not object: there are mostly more of them, no query row is spent, and a query of a few dozen
 labels has enough to judge by. The query objects if eq. 3's NED (with a background of 1/(n+1)) is
 likelier at the temperature of its one half, asked about the other, than at the support's own
-leave-one-out temperature, by more than two standard errors of the difference. With a calibration
-set nothing of this is asked: it was given to be fitted on.
+leave-one-out temperature, by more than two standard errors of the difference. Where it does not
+and support rows are few, the linear part is weighed on both: on the support's and on the other
+half's. With a calibration set nothing of this is asked: it was given to be fitted on.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ from vicinal.checks import InputError
 from vicinal.confidence.blend import blended_log_probs
 from vicinal.confidence.ned.fit import least_background
 from vicinal.confidence.ned.posterior import NEDParameters, with_prior
+from vicinal.confidence.ned_linear import enough_rows
 from vicinal.confidence.support import Evidence
 from vicinal.labels import log_class_shares
 from vicinal.neighbors.neighborhood import Neighborhood
@@ -119,8 +121,12 @@ def fitting_of(facts: Facts) -> Split:
     assert facts.sets.query.codes is not None
     if objects(own, split.folds, facts.sets.query.codes):
         return split
-    folds = tuple(fold._replace(evidence=own, fitted_on=None) for fold in split.folds)
     how = f"fitted on {len(codes):,} support rows, each left out in turn; judged on the query"
+    if len(codes) < enough_rows(len(own.counts)):
+        how += ", whose halves help each other to weigh a linear part"
+        folds = tuple(fold._replace(evidence=own, more=fold.evidence) for fold in split.folds)
+    else:
+        folds = tuple(fold._replace(evidence=own, fitted_on=None) for fold in split.folds)
     return split._replace(held_out=own, folds=folds, how=how)
 
 

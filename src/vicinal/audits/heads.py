@@ -36,7 +36,7 @@ from vicinal.confidence.ned.posterior import (
     ned_log_probs,
     with_prior,
 )
-from vicinal.confidence.ned_linear import MAX_ROWS
+from vicinal.confidence.ned_linear import enough_rows
 from vicinal.confidence.softmax import TemperatureScaling
 from vicinal.confidence.support import Evidence
 from vicinal.labels import log_class_shares
@@ -54,12 +54,16 @@ Fitted = TypeVar("Fitted")
 
 
 class Fold(NamedTuple):
-    """Fit on ``evidence``; score the query rows ``scored``, whose neighbors are here in float64."""
+    """Fit on ``evidence``; score the query rows ``scored``, whose neighbors are here in float64.
+
+    Few support rows do not weigh two heads well: ``more`` are the query's, beside them.
+    """
 
     evidence: Evidence
     scored: Int[Tensor, " s"]
     neighborhood: Neighborhood
-    fitted_on: Int[Tensor, " f"] | None = None  # the evidence's rows, if they are of the query
+    fitted_on: Int[Tensor, " f"] | None = None  # rows of the query: those of ``more`` or evidence
+    more: Evidence | None = None
 
 
 @dataclass(frozen=True, eq=False)
@@ -294,13 +298,13 @@ def ned_linear(task: Task, title: str) -> Answer:
         )
     view, near, count = _view(task), task.fitted_ned, task.num_classes
     log_probs, predicted = torch.zeros_like(view.query), torch.zeros(len(view.query)).long()
-    share = torch.zeros(len(view.query), dtype=torch.float64)
+    share, blends = torch.zeros(len(view.query), dtype=torch.float64), list[Blend]()
     log_prior = log_class_shares(task.codes, count, leave_one_out=task.alone)
-    fitted = iter(near.parameters)
-    blends = task.per_fold(lambda fold: blend_of(task, fold, next(fitted)))
-    for fold, blend in zip(task.folds, blends, strict=True):
+    for fold, parameters in zip(task.folds, near.parameters, strict=True):
+        same = blends and fold.evidence is task.folds[0].evidence and fold.more is None
+        blends.append(blends[0] if same else blend_of(task, fold, parameters))
         rows = fold.scored
-        parts = near.log_probs[rows], view.query[rows], log_prior, blend
+        parts = near.log_probs[rows], view.query[rows], log_prior, blends[-1]
         log_probs[rows] = blended_log_probs(*parts)
         predicted[rows] = best_class(log_probs[rows], fold.neighborhood)
         share[rows] = linear_share(*parts, predicted[rows])
@@ -309,11 +313,17 @@ def ned_linear(task: Task, title: str) -> Answer:
 
 def blend_of(task: Task, fold: Fold, parameters: NEDParameters) -> Blend:
     """The weights of both parts that the fold's rows want; four numbers need no more of them."""
-    n, count = len(fold.evidence), task.num_classes
-    rows = torch.linspace(0, n - 1, min(n, max(MAX_ROWS, 20 * count))).long()
-    some = fold.evidence.rows(rows)
-    log_ned = ned_in_blocks(some.neighborhood, count, parameters)[0]
-    return fit_blend(log_ned, held_out_view(task, fold)[rows], some.targets)
+    count, seen = task.num_classes, [(fold.evidence, held_out_view(task, fold))]
+    if fold.more is not None:
+        seen.append((fold.more, _view(task).query[fold.fitted_on]))
+    left, parts = enough_rows(count), []
+    for evidence, log_linear in seen:
+        n = len(evidence)
+        rows = torch.linspace(0, n - 1, min(n, left)).long()
+        some, left = evidence.rows(rows), left - len(rows)
+        log_ned = ned_in_blocks(some.neighborhood, count, parameters)[0]
+        parts.append((log_ned, log_linear[rows], some.targets))
+    return fit_blend(*(torch.cat(part) for part in zip(*parts, strict=True)))
 
 
 def held_out_view(task: Task, fold: Fold) -> Float[Tensor, "n c"]:

@@ -108,7 +108,8 @@ def kept_blend(facts: Facts) -> NEDLinear:
     first, rows = facts.fitting.folds[0], None
     if first.fitted_on is not None and codes is not None:
         rows = torch.as_tensor(codes >= 0).nonzero()[:, 0]
-    fold = Fold(held_out, first.scored, held_out.neighborhood, rows)
+    more = None if first.more is None else facts.split.held_out
+    fold = Fold(held_out, first.scored, held_out.neighborhood, rows, more)
     if facts.shown == "ned_linear":
         blend = blend_of(task, fold, facts.ned.parameters_)
     else:

@@ -190,15 +190,9 @@ def effects_of(
             continue
         known = query.codes >= UNKNOWN
         right, then_right = (before == query.codes)[known], (after == query.codes)[known]
-        yield Effect(
-            top=top,
-            changed=changed,
-            fixed=int((~right & then_right).sum()),
-            broken=int((right & ~then_right).sum()),
-            accuracy_before=float(right.double().mean()),
-            accuracy_after=float(then_right.double().mean()),
-            head=head,
-        )
+        moved = int((~right & then_right).sum()), int((right & ~then_right).sum())
+        accuracy = float(right.double().mean()), float(then_right.double().mean())
+        yield Effect(top, changed, *moved, *accuracy, head)
 
 
 def _mended(

@@ -225,8 +225,6 @@ class ConformalSets(Estimator):
         sets |= top & lacking[:, None]
         return self._kind(sets, X)
 
-    predict_set = prediction_sets
-
     def predict(self, X: Any) -> Any:
         return self.base.predict(X)
 

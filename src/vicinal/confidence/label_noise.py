@@ -159,7 +159,8 @@ def noise_matrix(halves: Halves) -> Float[Tensor, "c c"]:
     """T[given, true]: every column a distribution, none of its entries 0.
 
     Each class's rate goes to the common one (in the logarithm) as far as chance explains that they
-    differ; its direction keeps ``1 - SHRINK`` of what chance leaves of it, and is even for the rest
+    differ. Its direction, against an even spread over the other classes, keeps ``1 - SHRINK`` of
+    what chance leaves of it (of 100 classes and a few hundred rows little) and is even for the rest
     (:func:`beyond_chance`).
     """
     rows, count = ((halves.named + 1) / 2).floor(), len(halves.named)
@@ -173,25 +174,11 @@ def noise_matrix(halves: Halves) -> Float[Tensor, "c c"]:
     usual = rows * events.sum() / rows.sum()
     own = beyond_chance(events.sum(0), usual, float((usual > 0).sum()) - 1)
     rate = -torch.expm1(common + own * (log_right - common))
-    keep = (1 - SHRINK) * directedness(events)
+    usual = events.sum(0) * even
+    freedom = float((usual > 0).sum()) - float((events.sum(0) > 0).sum())
+    keep = (1 - SHRINK) * beyond_chance(events, usual, freedom)
     direction = keep * entries / entries.sum(0) + (1 - keep) * even
     return direction * rate + torch.diag(1 - rate)
-
-
-def directedness(events: Float[Tensor, "c c"]) -> float:
-    """How far wrong labels have a direction: each column against an even spread over the others.
-
-    Of 100 classes and a few hundred rows little is left.
-
-    >>> directedness(torch.tensor([[0.0, 5, 5], [5, 0, 5], [5, 5, 0]]))
-    0.0
-    >>> round(directedness(torch.tensor([[0.0, 0, 30], [30, 0, 0], [0, 30, 0]])), 3)
-    0.967
-    """
-    count = len(events)
-    off = ~torch.eye(count, dtype=torch.bool)
-    usual = (events.sum(0, keepdim=True) / max(count - 1, 1)).expand(count, count) * off
-    return beyond_chance(events, usual, float((usual > 0).sum()) - float((events.sum(0) > 0).sum()))
 
 
 def beyond_chance(counts: Tensor, usual: Tensor, freedom: float) -> float:

@@ -26,7 +26,10 @@ from vicinal.confidence.prediction import Prediction, prediction_of
 from vicinal.labels import codes_of, log_class_shares, named
 from vicinal.neighbors.neighborhood import Neighborhood
 
-MAX_ROWS = 3_000  # four numbers need no more (20 per class at least)
+
+def enough_rows(classes: int) -> int:
+    """Rows that weigh the two parts: four numbers need no more."""
+    return max(3_000, 20 * classes)
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -108,8 +111,8 @@ class NEDLinear(Kept, ClassifierMixin, Estimator):
             a, b, odds = (*weights, 0.0)[:3]
             self.blend_ = Blend(a, b, background, odds)
             return self
-        n, enough = len(labels.codes), max(MAX_ROWS, 20 * len(labels.classes))
-        rows = torch.linspace(0, n - 1, min(n, enough)).long()
+        n = len(labels.codes)
+        rows = torch.linspace(0, n - 1, min(n, enough_rows(len(labels.classes)))).long()
         log_ned = ned.log_probs_of(ned.loo_neighborhood().rows(rows))
         log_linear = torch.from_numpy(linear.oof_log_proba_)[rows]
         codes = labels.codes[rows]
@@ -187,15 +190,15 @@ class NEDLinear(Kept, ClassifierMixin, Estimator):
             parts = log_ned[rows], log_linear[rows], targets[rows]
             return fit_blend(*parts, weights=weights, background=background)
 
-        every, found = torch.ones(len(targets), dtype=torch.bool), torch.zeros_like(log_ned)
-        if weights is None or background is None:
-            self.blend_ = fit(every)
-        half = torch.arange(len(targets)) % 2 == 0
+        given = weights is not None and background is not None
+        if not given:
+            self.blend_ = fit(torch.arange(len(targets)))
+        if given or len(targets) < 4:
+            return blended_log_probs(log_ned, log_linear, log_prior, self.blend_)
+        half, found = torch.arange(len(targets)) % 2 == 0, torch.zeros_like(log_ned)
         for part in (half, ~half):
-            blend = self.blend_
-            if len(targets) >= 4 and (weights is None or background is None):
-                blend = fit(~part)
-            found[part] = blended_log_probs(log_ned[part], log_linear[part], log_prior, blend)
+            rows = log_ned[part], log_linear[part]
+            found[part] = blended_log_probs(*rows, log_prior, fit(~part))
         return found
 
     def follow(self) -> None:

@@ -67,17 +67,16 @@ class Standards:
 
     @property
     def level(self) -> float:
-        """The confidence below which a row is contested.
-
-        Where the held-out rows are too few to promise anything, a calibrated confidence is still
-        worth its face value, so the target accuracy itself takes the threshold's place. A threshold
-        speaks of all accepted rows together; the single row needs a clear majority besides.
-        """
+        """The confidence below which a row is contested."""
         return contested_below(self.threshold, self.target_accuracy)
 
 
 def contested_below(threshold: float, target_accuracy: float) -> float:
-    """The confidence below which a row is contested; see :attr:`Standards.level`.
+    """The confidence below which a row is contested.
+
+    Where the held-out rows are too few to promise anything, a calibrated confidence is still worth
+    its face value, so the target accuracy itself takes the threshold's place. A threshold speaks of
+    all accepted rows together; the single row needs a clear majority besides.
 
     >>> contested_below(0.4, 0.9), contested_below(0.8, 0.9), contested_below(math.inf, 0.9)
     (0.6666666666666666, 0.8, 0.9)
