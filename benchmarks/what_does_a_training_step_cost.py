@@ -9,6 +9,10 @@ and with the paper's listing (its n² c scores: at batch 64).
 At batch 4096 also by themselves, on random activations: a cross-entropy step takes eight times that
 of batch 512 there, and 8 GB.
 
+The floor of whole activations is measured beside them: for each layer the products of half of the
+pairs and the one product of the gradient, 3 n² d operations, which no exact loss of all pairs can
+do without, by the quicker of torch's two libraries and with nothing else around them.
+
 One thread, CPU time; "extra" is what a step costs beyond that of cross-entropy, in its units.
 """
 
@@ -30,9 +34,11 @@ from vicinal.losses import (
     mixup,
     soft_target_cross_entropy,
 )
+from vicinal.neighbors.product import product
 
 QUESTION = "what_does_a_training_step_cost"
 POOLED = {f"pooled.{i}": -0.1 for i in range(4)}
+FLOOR = "the products of all of them alone"
 WHOLE = {f"stages.{i}": -0.1 for i in range(4)}
 
 
@@ -78,6 +84,20 @@ def dense(x: Tensor, y: Tensor) -> Tensor:
     s = (-d / 100).masked_fill(torch.eye(len(x), dtype=torch.bool), -torch.inf)
     own = s.masked_fill(y[:, None] != y, -torch.inf)
     return (torch.logsumexp(s, 1) - torch.logsumexp(own, 1)).mean()
+
+
+def floor(batch: int) -> Callable[[], None]:
+    """The products that whole activations need, alone: half of the pairs, and the gradient."""
+    layers = [torch.randn(batch, width) for width in (16384, 16384, 8192, 4096)]
+    slopes, stripes = torch.randn(batch, batch), range(0, batch, 128)
+
+    def call() -> None:
+        for rows in layers:
+            for i in stripes:
+                product(rows[i : i + 128], rows[i:])
+            product(slopes, rows.T)
+
+    return call
 
 
 def stepping(model: nn.Module, loss: Callable[[], Tensor]) -> Callable[[], None]:
@@ -148,6 +168,8 @@ def alone(batch: int) -> dict[str, Callable[[], None]]:
 def shown(title: str, rows: dict[str, Measured]) -> dict[str, object]:
     base = rows["cross-entropy"].cpu
     extra = {name: row.cpu / base - 1 for name, row in rows.items() if name != "cross-entropy"}
+    if FLOOR in rows:
+        extra[FLOOR] += 1
     print(f"{title}: cross-entropy {base:.2f} s;", {k: f"{v:+.1%}" for k, v in extra.items()})
     return {**rows, "extra": extra}
 
@@ -172,7 +194,10 @@ def main(
     for batch in (16,) if quick else batches:
         forms = {"pooled": POOLED} if batch > 512 else {"pooled": POOLED, "all of them": WHOLE}
         repeats = 1 if quick or batch > 512 else 3
-        rows = measure(entangled(batch, forms), repeats=repeats, warmup=1)
+        calls = entangled(batch, forms)
+        if batch <= 512:
+            calls[FLOOR] = floor(batch)
+        rows = measure(calls, repeats=repeats, warmup=1)
         results[f"SNNL at four layers, batch {batch}"] = shown(f"batch {batch}", rows)
         if batch == 512:
             results["losses alone, batch 4096"] = by_themselves(4096, rows["cross-entropy"].cpu * 8)

@@ -280,11 +280,7 @@ def plural(n: int, one: str, many: str | None = None) -> str:
 
 
 def closest(name: str, names: Iterable[str], count: int = 3) -> list[str]:
-    """The few names nearest to a mistyped one; nobody mistypes a page, or looks among thousands.
-
-    >>> closest("cosin", ["cosine", "euclidean"])
-    ['cosine']
-    """
+    """The few names nearest to a mistyped one; nobody mistypes a page, or looks among thousands."""
     if len(name) > LONGEST_NAME:
         return []
     short = {n.lower(): n for n in itertools.islice(names, 5000) if len(n) <= LONGEST_NAME}
@@ -292,9 +288,5 @@ def closest(name: str, names: Iterable[str], count: int = 3) -> list[str]:
 
 
 def did_you_mean(name: str, names: Iterable[str], form: str = "{!r}") -> str:
-    """A question behind a sentence, with the nearest name as ``form`` shows it; or nothing.
-
-    >>> did_you_mean("cosin", ["cosine", "euclidean"])
-    " Did you mean 'cosine'?"
-    """
+    """A question behind a sentence, with the nearest name as ``form`` shows it; or nothing."""
     return "".join(f" Did you mean {form}?".format(near) for near in closest(name, names, 1))

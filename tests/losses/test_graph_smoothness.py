@@ -217,3 +217,15 @@ def test_wrong_inputs_are_named_and_raw_outputs_warned_of(rng):
         graph_smoothness_loss(x, y[:3])
     with pytest.warns(UserWarning, match="scattered to infinity"):
         graph_smoothness_loss(x, y, normalize=False)
+
+
+@pytest.mark.parametrize("reduction", ["sum", "mean"])
+def test_a_zero_row_is_one_away_from_every_unit_row_in_sums_as_in_rows(reduction):
+    x = torch.tensor([[0.0, 0.0], [3.0, 0.0], [0.0, -2.0]], dtype=torch.float64)
+    labels, edge = torch.tensor([0, 1, 1]), math.exp(-2.0)
+    assert_close(
+        graph_smoothness_loss(x, labels, reduction="none"),
+        torch.tensor([2 * edge, edge, edge], dtype=torch.float64),
+    )
+    total = graph_smoothness_loss(x, labels, reduction=reduction)
+    assert_close(float(total), 4 * edge if reduction == "sum" else edge)

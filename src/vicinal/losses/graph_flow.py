@@ -74,7 +74,8 @@ class _Flow(torch.autograd.Function):
     @staticmethod
     def forward(ctx, x, labels, alpha, normalize, total, slopes):  # type: ignore[no-untyped-def]
         rows, inverse = _directions(x) if normalize else (x, None)
-        found = _whole(rows, labels, alpha, slopes) if normalize and total else None
+        unit = inverse is not None and bool(inverse.all())  # a zero row stays one
+        found = _whole(rows, labels, alpha, slopes) if unit and total else None
         flow, steps = found or _walk(rows, labels, alpha, None, slopes)
         ctx.save_for_backward(x, labels, rows, inverse, steps)
         ctx.options = alpha, normalize, total
