@@ -102,8 +102,6 @@ def test_auto_is_exact_to_the_bit_where_exact_is_cheap():
 def test_auto_takes_lists_where_exact_would_take_long(small, monkeypatch):
     for place in (choice, search_faiss):
         monkeypatch.setattr(place, "lists_may_pay", lambda rows, width: rows > 2000)
-    for place in (search_faiss, lists):
-        monkeypatch.setattr(place, "clock", lambda: 0.0)
     audit = vicinal.audit(**sets(3000, 60), settings=AuditSettings(space="raw"))
     assert audit.search.engine.startswith("IVF")
 
