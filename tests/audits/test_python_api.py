@@ -42,6 +42,14 @@ def report(sets):
     )
 
 
+def test_a_report_is_saved_as_a_page_and_as_nothing_else(report, tmp_path):
+    with pytest.raises(InputError, match=r"not a \.pdf file\. Name it \.html"):
+        report.save(tmp_path / "r.pdf")
+    assert not any(tmp_path.iterdir())
+    report.save(tmp_path / "r.HTML")
+    assert (tmp_path / "r.HTML").read_text("utf-8").startswith("<!doctype html>")
+
+
 def test_keywords_do_what_the_records_do(report):
     assert report.classes == ("cat", "dog", "owl")
     assert report.risk_coverage.chosen.target == 0.8

@@ -308,6 +308,8 @@ class Audit(Record):
 
     def save(self, path: str | Path, *, max_mb: float = 10.0) -> None:
         """Write the page: one HTML file that needs no network."""
+        if (ending := Path(path).suffix.lower()) not in ("", ".html", ".htm"):
+            raise InputError(f"{path}: the report is a page, not a {ending} file. Name it .html.")
         from vicinal.report import save_report  # late: the report reads records, not the reverse
 
         save_report(self, path, self.media, max_mb=max_mb)

@@ -127,10 +127,8 @@ def _keys(path: Path, shapes: Mapping[str, Any], names: Names) -> Names:
         raise InputError(
             f"{path} has no 'embeddings' (keys: {', '.join(shapes)}). Name it: --embedding-key."
         )
-    label, id_ = (
-        picked(shapes, names.label, LABEL_KEYS, path),
-        picked(shapes, names.id, ID_KEYS, path),
-    )
+    label = picked(shapes, names.label, LABEL_KEYS, path)
+    id_ = picked(shapes, names.id, ID_KEYS, path)
     wide = [key for key in LOGIT_KEYS if key != vector and len(shapes.get(key, ((),))[0]) == 2]
     return Names(vector, label, id_, next(iter(wide), None))
 
