@@ -12,7 +12,7 @@ from vicinal.checks import (
     check_share,
     check_whole,
 )
-from vicinal.confidence import ConformalSets, KNNClassifier, NEDClassifier, TrustHead
+from vicinal.confidence import ConformalSets, KNNClassifier, NEDClassifier, TrustHead, TrustScore
 
 ROWS = [[1.0, 2.0], [3.0, 4.0]]
 
@@ -77,6 +77,7 @@ def test_a_parameter_that_is_no_number_is_refused_where_it_is_used(value):
     x, y = np.eye(4), [0, 1, 0, 1]
     for call in (
         lambda: check_positive(value, "temperature"),
+        lambda: TrustScore(alpha=value).fit(x, y),
         lambda: TrustHead.fit((x, y), ned=NEDClassifier(k=2), unfamiliar=value),
         lambda: KNNClassifier(k=1, smoothing=value).fit(x, y),
         lambda: ConformalSets(KNNClassifier(k=1).fit(x, y), alpha=value).calibrate(x, y),

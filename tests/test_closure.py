@@ -38,4 +38,4 @@ def test_what_a_method_reaches_only_shrinks(method):
 def test_the_whole_library_stays_small_enough_to_know():
     from closure import SOURCE
 
-    assert sum(len(path.read_text().splitlines()) for path in SOURCE.rglob("*.py")) <= 47_998
+    assert sum(len(path.read_text().splitlines()) for path in SOURCE.rglob("*.py")) <= 48_033

@@ -264,3 +264,9 @@ def test_wrong_use_is_named():
 def test_sets_without_calibration_are_not_fitted_as_scikit_learn_says_it():
     with pytest.raises(NotFittedError, match=r"Call calibrate\(X, y\)"):
         ConformalSets(object()).prediction_sets(np.zeros((1, 2)))
+
+
+def test_predict_set_is_another_name_of_prediction_sets():
+    p, y = draw(np.random.default_rng(3), 60)
+    sets = ConformalSets(Oracle(4)).calibrate(p, y)
+    np.testing.assert_array_equal(sets.predict_set(p[:9]), sets.prediction_sets(p[:9]))

@@ -59,6 +59,29 @@ def test_a_class_of_one_row_is_fine_and_a_k_beyond_it_is_refused_by_name():
         TrustScore(k=2).fit(x, y)
 
 
+def test_the_density_filter_drops_the_rows_whose_own_class_is_farthest(blobs):
+    x, y = blobs
+    head = TrustScore(alpha=0.2, density_k=3).fit(x, y)
+    for c in range(3):
+        mine = np.flatnonzero(y == c)
+        radius = [
+            sorted(reference.distance(x[i], x[j], "euclidean") for j in mine if j != i)[2]
+            for i in mine
+        ]
+        dropped = mine[np.argsort(radius)[math.ceil(0.8 * len(mine)) :]]
+        assert set(mine[~head.kept_[mine]]) == set(dropped)
+    stray = np.vstack([x, [[50.0] * 4]]), np.append(y, 0)
+    near_stray = [[49.0] * 4]
+    assert TrustScore().fit(*stray).score(near_stray, [0]) > 1
+    assert TrustScore(alpha=0.1, density_k=3).fit(*stray).score(near_stray, [0]) < 1
+
+
+def test_a_filter_that_needs_more_rows_than_a_class_has_is_refused(blobs):
+    x, y = blobs
+    with pytest.raises(InputError, match="density_k"):
+        TrustScore(alpha=0.1, density_k=59).fit(x, y)
+
+
 def test_an_unknown_prediction_and_a_single_class_are_refused(blobs):
     x, y = blobs
     with pytest.raises(InputError, match="row 0 predicts"):

@@ -225,6 +225,8 @@ class ConformalSets(Estimator):
         sets |= top & lacking[:, None]
         return self._kind(sets, X)
 
+    predict_set = prediction_sets
+
     def predict(self, X: Any) -> Any:
         return self.base.predict(X)
 

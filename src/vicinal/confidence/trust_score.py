@@ -4,27 +4,39 @@ r"""Trust score: is another class nearer than the predicted one?
           d_c(x) = \text{distance to the k-th nearest row of class } c
 
 (Jiang et al. 2018). Above 1 the prediction's class is the nearest; the scale is free, only the
-order means something, and features of unlike scale should be standardized first.
+order means something, and features of unlike scale should be standardized first. The *density
+filter* drops from each class the share ``alpha`` of rows whose ``density_k``-th neighbor within the
+class is farthest, so that a stray row does not vouch for its class.
 
 At distance zero: 0/0 is 1 (two classes at one point say nothing), anything else over 0 is infinite.
 """
 
 from __future__ import annotations
 
+import math
 from typing import Any, Self
 
+import numpy as np
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from sklearn.utils import Tags
 from sklearn.utils.validation import check_is_fitted
 from torch import Tensor
 
-from vicinal.checks import InputError, check_choice, check_k, same_kind
+from vicinal.checks import InputError, check_choice, check_k, check_share, same_kind
 from vicinal.confidence.estimator import Estimator
 from vicinal.confidence.support import rows_of
 from vicinal.labels import hard_labels_of, known_codes, named
 from vicinal.neighbors.distances import METRICS
-from vicinal.neighbors.search import Search, make_search
+from vicinal.neighbors.search import Search, leave_one_out, make_search
+
+
+def dense_rows(search: Search, k: int, alpha: float) -> Bool[Tensor, " n"]:
+    """All but the share ``alpha`` of rows with the farthest k-th neighbor; rows tied there stay."""
+    n = len(search)
+    radius = leave_one_out(search, k).distances[:, -1]
+    kept = math.ceil(round((1 - alpha) * n, 9))  # 0.9 · 10 must not round up to 10
+    return radius <= radius.sort().values[max(kept, 1) - 1]
 
 
 class TrustScore(Estimator):
@@ -33,6 +45,8 @@ class TrustScore(Estimator):
     Parameters
     ----------
     k : which neighbor of a class its distance is to.
+    alpha : share of each class's rows that the density filter drops.
+    density_k : which neighbor within the class tells how dense it is around a row.
     metric : ``"sqeuclidean"``, ``"euclidean"`` or ``"cosine"``.
     search : ``"exact"``, ``"faiss"`` or ``"auto"``.
 
@@ -41,26 +55,45 @@ class TrustScore(Estimator):
     array([8.   , 0.125])
     """
 
-    def __init__(self, k: int = 1, *, metric: str = "euclidean", search: str = "exact") -> None:
+    def __init__(
+        self,
+        k: int = 1,
+        *,
+        alpha: float = 0.0,
+        density_k: int = 10,
+        metric: str = "euclidean",
+        search: str = "exact",
+    ) -> None:
         self.k = k
+        self.alpha = alpha
+        self.density_k = density_k
         self.metric = metric
         self.search = search
 
     def fit(self, X: Any, y: Any) -> Self:
-        """One search per class."""
+        """One search per class, after the density filter."""
         check_choice(self.metric, "metric", METRICS)
+        if self.alpha != 0:
+            check_share(self.alpha, "alpha")
         x = rows_of(self, X, reset=True)
         labels = hard_labels_of(y, len(x), "a row belongs to one class")
         self.classes_ = labels.classes
         self.searches_: list[Search] = []
+        self.kept_ = np.ones(len(x), dtype=bool)
         for c, name in enumerate(self.classes_):
-            finder = make_search(self.search, self.metric).build(x[labels.codes == c])
+            mine = (labels.codes == c).nonzero().flatten()
+            finder = make_search(self.search, self.metric).build(x[mine])
+            if self.alpha > 0:
+                check_k(self.density_k, len(mine) - 1, "density_k", f"class {name} (less itself)")
+                dense = dense_rows(finder, self.density_k, self.alpha)
+                self.kept_[mine[~dense].numpy()] = False
+                finder = make_search(self.search, self.metric).build(x[mine[dense]])
             check_k(self.k, len(finder), "k", f"class {name}")
             self.searches_.append(finder)
         return self
 
     def distances(self, X: Any) -> Float[Tensor, "n c"]:
-        """(n, c) to the k-th nearest row of each class."""
+        """(n, c) to the k-th nearest kept row of each class."""
         check_is_fitted(self)
         return same_kind(self._distances(X), X)
 
