@@ -331,6 +331,23 @@ def test_a_model_that_has_no_gradients_to_compare_says_so(pictures):
     assert "gradients could not be compared" in report.not_checked["network"]
 
 
+def test_the_networks_view_takes_as_many_rows_as_its_operations_allow(pictures, seen, monkeypatch):
+    def view(flops, **asked):
+        monkeypatch.setattr("vicinal.audits.network.FLOPS", flops)
+        return audit(seen[0], *pictures, settings=AuditSettings(k=10, **asked))
+
+    whole = view(1e13)
+    assert len(whole.network.fit_map) == 100
+    assert "allow" not in whole.network.how
+    some = view(3e6)
+    assert 20 <= len(some.network.fit_map) < 100
+    assert "as many as 3e+06 operations allow" in some.network.how
+    none = view(1e4)
+    assert none.network is None
+    assert "more than 1e+04 operations (3 outputs" in none.not_checked["network"]
+    assert len(view(1e4, network_rows=30).network.fit_map) == 30  # asked for all the same
+
+
 def test_pictures_are_taken_only_from_inputs_that_are_pictures(pictures):
     train, test = pictures
     media = images_of(train, torch.utils.data.TensorDataset(*test))

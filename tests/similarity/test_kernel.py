@@ -13,7 +13,7 @@ from torch.utils.data import DataLoader, TensorDataset
 from reference import gradient_kernel, inverse_root
 from similarity.zoo import Named, make, per_sample_gradients
 from vicinal.checks import InputError
-from vicinal.similarity import Contrast, GradientKernel
+from vicinal.similarity import Contrast, GradientKernel, denoising, fit_diagnosis
 from vicinal.similarity.blocks import pairs
 from vicinal.similarity.whitening import rotation_match, summarize, whiten
 
@@ -309,6 +309,7 @@ def test_explain_names_the_rule_the_flops_and_the_bytes_of_each_layer():
         (lambda k, x: k.gram(x * float("nan")), "NaN"),
         (lambda k, x: k.gram(x[:0]), "empty"),
         (lambda k, x: k.gram((x, torch.zeros(2))), "targets"),
+        (lambda k, x: k.gram(GradientKernel(network()).held(x)), "of another kernel"),
         (lambda k, x: k.topk(x, x, 7), "only 6 rows"),
         (lambda k, x: k.neighbors(x, estimator="hard"), "needs its parameter"),
         (lambda k, x: k.neighbors(x, estimator=("positive", 0)), "above 0"),
@@ -443,6 +444,39 @@ def test_pairs_capture_each_sample_once_whatever_memory_holds(held):
     each = sum(layer.bytes for layer in counted(model, x, 2 << 30, lambda k: 0)[1].explain())
     found, _ = counted(model, x, 2 * held * each, lambda k: k.neighbors(x, estimator=("hard", 0)))
     assert found == 1
+
+
+def questions(kernel, rows, asked):
+    """Everything that is asked of a data set, alone and with some queries."""
+    fit = fit_diagnosis(kernel, rows, torch.arange(30) % 3)
+    return [
+        *(kernel.gram(asked, rows, kind=kind) for kind in ("inner", "influence", "correlation")),
+        kernel.gram(rows, summary="matrix"),
+        *(kernel.neighbors(rows, estimator=e) for e in ("soft", ("hard", 0.2), ("positive", 2.0))),
+        kernel.neighbors(rows, queries=asked),
+        *kernel.topk(asked, rows, 4),
+        *kernel.histogram(asked, rows, bins=9),
+        denoising(kernel, rows).factor,
+        fit.count,
+        fit.variance,
+    ]
+
+
+@pytest.mark.parametrize("budget", [2 << 30, 200_000])
+def test_what_is_held_is_captured_once_and_answers_as_the_data_do(budget):
+    model, x, answers, done = network(), inputs(36), [], []
+
+    def ask(kernel):
+        rows = kernel.held(x[6:], progress=lambda *how_far: done.append(how_far))
+        few = kernel.held(x[:6])
+        answers.extend(questions(kernel, rows, few))
+
+    captured, _ = counted(model, x, budget, ask)
+    assert captured <= 1 + 3 / 36 * 2  # the first rows of each, once more, to know their size
+    assert done[-1] == (30, 30)
+    expected = questions(GradientKernel(model), x[6:], x[:6])
+    for found, one in zip(answers, expected, strict=True):
+        torch.testing.assert_close(found, one, rtol=1e-6, atol=1e-8)
 
 
 @pytest.mark.parametrize("budget", [3000, 20_000])

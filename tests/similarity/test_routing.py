@@ -46,6 +46,16 @@ def test_an_expert_that_only_later_rows_reach_counts_in_every_kernel(budget, str
     )
 
 
+def test_rows_that_are_held_are_made_again_once_other_rows_go_other_ways():
+    torch.manual_seed(3)
+    model, x = Experts().double(), late_routes()
+    kernel, expected = GradientKernel(model), cosines(model, x)
+    first = kernel.held(x[:20])
+    torch.testing.assert_close(kernel.gram(first), expected[:20, :20], rtol=1e-7, atol=1e-9)
+    both = kernel.gram(x[20:], first)  # another expert is met here
+    torch.testing.assert_close(both, expected[20:, :20], rtol=1e-7, atol=1e-9)
+
+
 @pytest.mark.parametrize("engine", ["auto", "vjp"])
 def test_an_early_exit_is_exact_though_its_scale_is_a_bare_parameter_first_reached_late(engine):
     torch.manual_seed(0)

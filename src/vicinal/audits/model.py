@@ -172,7 +172,9 @@ def listen(
         read = some_rows(train, same, "train")
         layers = with_history(layers, states, model, read, settings.seed, job.tell)
     job.tell("network")
-    network, missing = network_facts(model, train, test, embedded, support.labels, settings)
+    network, missing = network_facts(
+        model, train, test, embedded, support.labels, job, output.shape[1]
+    )
     return ModelFacts(
         source=Source(model, train, test, embedding),
         name=type(model).__name__,

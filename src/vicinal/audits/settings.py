@@ -42,7 +42,8 @@ class AuditSettings(Record):
     force_ece : also of fewer rows than an ECE can be read from.
     seed : of all that is drawn.
     embedding, layers : which layers of a model to search in, and to tell the story of.
-    network_rows : how many rows the network's own view compares.
+    network_rows : how many rows of either set the network's own view compares; None is up to 400,
+        as many as 1e13 operations allow.
     unfamiliar : the share of ordinary rows that may be called so; a promise.
     stress : a model's inputs are corrupted and attacked a little, fully, or not (``"none"``).
     map : ``"tsne"`` places rows near their neighbors, ``"linear"`` is quicker, ``"none"`` skips it.
@@ -61,7 +62,7 @@ class AuditSettings(Record):
     search: str = "auto"
     embedding: str | None = None
     layers: tuple[str, ...] = ()
-    network_rows: int = 400
+    network_rows: int | None = None
     unfamiliar: float = 0.05
     space: str = "fit"
     stress: str = "small"
@@ -75,7 +76,8 @@ class AuditSettings(Record):
             check_share(self.target_accuracy, "target_accuracy")
         check_share(self.unfamiliar, "unfamiliar")
         check_whole(self.seed, "seed")
-        check_whole(self.network_rows, "network_rows")
+        if self.network_rows is not None:
+            check_whole(self.network_rows, "network_rows")
         super().__post_init__()
         for name, choices in CHOICES.items():
             check_choice(getattr(self, name), name, choices)

@@ -22,6 +22,7 @@ from torch import Tensor
 from vicinal.audits.attacks import attack_audit
 from vicinal.audits.class_order import columns_for
 from vicinal.audits.entangled_layers import HISTORY_ROWS, compact
+from vicinal.audits.network import FLOPS, MOST
 from vicinal.audits.pictures import as_pixels
 from vicinal.audits.scoring import MIN_ECE_ROWS
 from vicinal.audits.settings import AuditSettings
@@ -104,11 +105,12 @@ def costs(
     ['checkpoints: 2 of 500 rows each']
     """
     lines = []
-    if settings.network_rows >= 2:
-        n, m = (min(settings.network_rows, s or settings.network_rows) for s in (support, query))
+    if (most := MOST if settings.network_rows is None else settings.network_rows) >= 2:
+        n, m = (min(most, s or most) for s in (support, query))
+        fewer = f", fewer if that is more than {FLOPS:.0e} operations"
         lines.append(
-            f"network view: {n + m:,} rows forward and, for each output, backward "
-            "(from Python, AuditSettings(network_rows=0): none)"
+            f"network view: {n + m:,} rows forward and, for each output, backward"
+            f"{fewer if settings.network_rows is None else ''} (--network-rows 0: none)"
         )
     if settings.stress != "none":
         extent, total = EXTENTS[settings.stress], (support or 0) + (query or 0)

@@ -63,10 +63,10 @@ from vicinal.report.words import decimal, level, percent, plural, points
 ROLES = ("support", "query", "calib", "foreign")
 # What says nothing without --model, and is not left aside in silence.
 OF_A_MODEL = ("stress", "checkpoints", "weights", "model_arg", "output", "embedding", "layer",
-              "mean", "std")  # fmt: skip
+              "network_rows", "mean", "std")  # fmt: skip
 # Settings that have one name and one form on the command line and in the library.
 SAME_SETTINGS = ("normalize", "space", "map", "search", "recall", "target_accuracy", "unfamiliar",
-                 "prior", "force_ece", "seed", "embedding")  # fmt: skip
+                 "prior", "force_ece", "seed", "embedding", "network_rows")  # fmt: skip
 
 
 def run(options: AuditOptions) -> None:

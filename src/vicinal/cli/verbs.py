@@ -134,6 +134,9 @@ class NetworkOptions:
     stress: Annotated[
         bool | None, Option("--stress/--no-stress", help="All corruptions, or none; else a few.")
     ] = None
+    network_rows: Annotated[
+        int | None, Option(help="Rows of a set whose gradients are compared; 0: none.", min=0)
+    ] = None
     checkpoints: Annotated[Text, Option(help="Weights over training, 'ckpt/*.pt'.")] = None
 
 

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 WORKING_BYTES = 512 << 20  # of factors, patches and activations while one block is made
 WORKING_COPIES = 2  # of the factors among these
 TILE_ROWS = 1024  # of the largest block
+Progress = Callable[[int, int], object]  # is called with the rows done, and how many there are
 MANY_STEPS, LONG = 10, 30.0  # of which pairs may take more, and seconds, before one is told
 
 
@@ -48,6 +49,7 @@ class Blocks:
     ) -> None:
         self.kernel, self.data, self.form, self.name = kernel, data, form, name
         self.count = count(data, name)
+        self.progress: Progress | None = None
         self._kept: dict[int, Block] = {}
         self._left = budget
         self._each = max(kernel.bytes_each(next(samples(data, 3, name))), 1)
@@ -106,7 +108,39 @@ class Blocks:
         if held or to_disk or last:
             self._left -= rows * self._each if held else 0
             self._kept[number] = block
+        if self.progress is not None:
+            self.progress(block.stop, self.count)
         return block
+
+
+class Held:
+    """Rows whose gradients are made once for all that is asked of them: see ``kernel.held``."""
+
+    def __init__(
+        self, kernel: GradientKernel, data: Any, budget: int, progress: Progress | None
+    ) -> None:
+        self.kernel, self.data, self.budget, self.progress = kernel, data, budget, progress
+        self._raw: Blocks | None = None
+        self._plan: Any = None
+
+    def formed(self, form: str) -> Formed:
+        """Their blocks; made anew when the kernel has learned of other ways through the model."""
+        if self._raw is None or self._plan is not self.kernel.engine.plan:
+            self._raw = Blocks(self.kernel, self.data, "raw", budget=self.budget)
+            self._raw.progress = self.progress
+            self._plan = self.kernel.engine.plan
+        return Formed(self._raw, form)
+
+
+class Formed(Blocks):
+    """Blocks that are kept raw, in another form, which is made in every pass."""
+
+    def __init__(self, raw: Blocks, form: str) -> None:
+        vars(self).update(vars(raw))  # all the same but for what a pass yields
+        self.raw, self.form = raw, form
+
+    def since(self, first: int) -> Iterator[Block]:
+        return (block.formed(self.form) for block in self.raw.since(first))
 
 
 def pairs(left: Blocks, right: Blocks) -> Iterator[tuple[Block, Block]]:

@@ -201,12 +201,17 @@ def streaming_histogram(
     """Counts in equal bins of [-1, 1]; similarity 1 falls in the last."""
     rows = []
     for query in queries:
-        counts = torch.zeros(len(query), bins, dtype=torch.long)
-        for block in data:
-            at = ((kernel.tile(query, block) + 1) * (bins / 2)).long().clamp(0, bins - 1).cpu()
-            counts.scatter_add_(1, at, torch.ones_like(at))
-        rows.append(counts)
+        counts = [counted(kernel.tile(query, block), bins).counts for block in data]
+        rows.append(torch.stack(counts).sum(0))
     return SimilarityHistogram(torch.cat(rows), torch.linspace(-1, 1, bins + 1))
+
+
+def counted(tile: Float[Tensor, "q m"], bins: int) -> SimilarityHistogram:
+    """Of similarities that are there."""
+    at = ((tile + 1) * (bins / 2)).long().clamp(0, bins - 1).cpu()
+    counts = torch.zeros(len(tile), bins, dtype=torch.long)
+    counts.scatter_add_(1, at, torch.ones_like(at))
+    return SimilarityHistogram(counts, torch.linspace(-1, 1, bins + 1))
 
 
 def pair_share(tile: Float[Tensor, "n m"], name: str, value: float) -> Float[Tensor, "n m"]:

@@ -28,7 +28,7 @@ from vicinal.capture.hooks import device_of
 from vicinal.checks import InputError, check_choice, check_k
 from vicinal.similarity import density
 from vicinal.similarity.block import Block
-from vicinal.similarity.blocks import Blocks, all_pairs
+from vicinal.similarity.blocks import Blocks, Held, Progress, all_pairs
 from vicinal.similarity.density import SimilarityHistogram, TopK
 from vicinal.similarity.engine import Engine, Replanned
 from vicinal.similarity.explain import Explanation, explain
@@ -209,6 +209,26 @@ class GradientKernel:
         """
         return explain(self.engine, self.memory_budget)
 
+    def held(self, data: Any, *, share: float = 0.3, progress: Progress | None = None) -> Held:
+        """The data with its gradients, for several questions of this kernel: made once and kept.
+
+        They are those of the model as it is at the first question.
+
+        Parameters
+        ----------
+        data : anything :func:`vicinal.capture.capture` takes.
+        share : of the memory budget, up to which they are kept in memory; the rest is on disk.
+        progress : is called with the rows that are done, and how many there are.
+
+        Examples
+        --------
+        >>> kernel, x = GradientKernel(nn.Linear(2, 1)), torch.tensor([[0.0, 1.0], [0.0, 2.0]])
+        >>> rows = kernel.held(x)
+        >>> kernel.neighbors(rows).shape, kernel.topk(rows, rows, 1).indices.shape
+        (torch.Size([2]), torch.Size([2, 1]))
+        """
+        return Held(self, data, int(share * self.memory_budget), progress)
+
     # ------------------------------------------------------ pieces to build on
 
     def blocks(
@@ -218,12 +238,19 @@ class GradientKernel:
 
         Parameters
         ----------
-        data : anything :func:`vicinal.capture.capture` takes.
+        data : anything :func:`vicinal.capture.capture` takes, or rows that are held.
         form : which form of the gradients a block holds.
         share : of the memory budget, up to which blocks are kept.
         name : what an error calls the data.
         once : whether the blocks are looked at only once.
         """
+        if isinstance(data, Held):
+            if data.kernel is not self:
+                raise InputError(
+                    f"`{name}` holds the gradients of another kernel. Ask that one, or pass the "
+                    "data themselves."
+                )
+            return data.formed(form)
         budget = int(share * self.memory_budget)
         return Blocks(self, data, form, budget=budget, name=name, once=once)
 
