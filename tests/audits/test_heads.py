@@ -219,7 +219,7 @@ def test_what_is_fitted_to_the_same_rows_is_fitted_once_for_table_and_kept_head(
     z = (np.eye(3, 5)[y] + 0.4 * rng.normal(size=(600, 5))).astype(np.float32)
 
     def counted(recipe, evidence, *sizes):
-        asked.append(recipe)
+        asked.append((recipe, evidence))
         return fit_recipe(recipe, evidence, *sizes)
 
     for place in ("audits.heads", "confidence.ned.classifier"):
@@ -227,4 +227,6 @@ def test_what_is_fitted_to_the_same_rows_is_fitted_once_for_table_and_kept_head(
     report = audit(support=(z[:300], y[:300]), query=(z[300:], y[300:]))
     assert report.data.split.startswith("fitted on 300 support rows")
     assert report.recommendation.kept != "ned"
-    assert sum(recipe.sharpness is None for recipe in asked) == 1
+    everything = [evidence for recipe, evidence in asked if recipe.sharpness is None]
+    assert len({id(evidence) for evidence in everything}) == len(everything)
+    assert [len(rows) for rows in everything] == [300, 150, 150]  # the support, and who may object

@@ -212,6 +212,17 @@ def test_support_rows_left_out_fit_the_heads_unless_the_query_objects(sets):
     assert "calibration rows" in given.data.split
 
 
+def test_a_fair_query_hardly_ever_objects_and_one_that_the_embedding_was_not_trained_on_does():
+    def split(seed, trained):
+        rng = np.random.default_rng(seed)
+        support = blobs(150, rng, spread=0.6 if trained else 1.2)
+        return audit(support=support, query=blobs(120, rng)).data.split
+
+    objecting = [split(seed, False).startswith("2-fold") for seed in range(8)]
+    assert sum(objecting) <= 1
+    assert all(split(seed, True).startswith("2-fold") for seed in range(3))
+
+
 def test_a_query_of_a_few_labels_is_answered_as_well_as_by_the_support_alone(sets):
     (z, y), (zq, yq), fresh = sets
     few = audit(support=(z, y), query=(zq[:24], yq[:24]))

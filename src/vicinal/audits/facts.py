@@ -44,9 +44,10 @@ from vicinal.checks import InputError
 from vicinal.confidence.blend import Blend, blended_log_probs
 from vicinal.confidence.head import TrustHead
 from vicinal.confidence.ned.classifier import NEDClassifier
+from vicinal.confidence.ned.fit import RecipeFit
 from vicinal.confidence.ned.space import SpaceFit
 from vicinal.confidence.ned_linear import NEDLinear
-from vicinal.confidence.support import LabeledSupport
+from vicinal.confidence.support import Evidence, LabeledSupport
 from vicinal.evaluation import ChosenTarget, reachable_target
 from vicinal.labels import UNKNOWN, Labels, log_class_shares
 from vicinal.neighbors.neighborhood import Neighborhood
@@ -95,30 +96,43 @@ class Facts:
     @cached_property
     def task(self) -> Task:
         """What every head is given."""
+        return self.task_on(self.fitting.folds)
+
+    def task_on(self, folds: Sequence[Fold]) -> Task:
+        """The same with the heads fitted on these folds; no fit is made twice."""
         sets, codes, logits = self.sets, self.sets.query.codes, self.logits
         scaling = [
             (fold.scored, logits[fold.fitted_on], codes[fold.fitted_on])
             for fold in self.split.folds
             if logits is not None and codes is not None and fold.fitted_on is not None
         ]
-        vote_k = best_vote_k(self.graph, sets.codes, len(sets.classes))
         return Task(
             support=sets.support.as_given,
             codes=sets.codes,
             query=sets.query.as_given,
             neighborhood=self.neighborhood,
-            folds=self.fitting.folds,
+            folds=tuple(folds),
             num_classes=len(sets.classes),
             metric=self.settings.metric,
-            vote_k=vote_k,
-            weighted_k=max(vote_k, min(20, self.graph.k)),  # the k-th voter has weight 0
+            vote_k=self.vote_k,
+            weighted_k=max(self.vote_k, min(20, self.graph.k)),  # the k-th voter has weight 0
             prior=self.settings.prior,
             logits=logits,
             scaling=tuple(scaling),
             seed=self.settings.seed,
             linear=self.linear,
             alone=sets.leave_one_out,
+            fits=self.fits,
         )
+
+    @cached_property
+    def vote_k(self) -> int:
+        return best_vote_k(self.graph, self.sets.codes, len(self.sets.classes))
+
+    @cached_property
+    def fits(self) -> dict[tuple[str, Evidence], RecipeFit]:
+        """NED's, by recipe and rows."""
+        return {}
 
     @cached_property
     def linear(self) -> LinearView:

@@ -3,11 +3,12 @@ r"""On which rows the heads are fitted: the query's halves in turn, or support r
 A support row that is left out is as good as a new one, unless the embedding was trained on it or
 the support's labels are worse than the query's. So support rows fit the heads wherever held-out
 rows do not object: there are mostly more of them, no query row is spent, and a query of a few dozen
-labels has enough to judge by. The query objects if eq. 3's NED (with a background of 1/(n+1)) is
-likelier at the temperature of its one half, asked about the other, than at the support's own
-leave-one-out temperature, by more than two standard errors of the difference. Where it does not
-and support rows are few, the linear part is weighed on both: on the support's and on the other
-half's. With a calibration set nothing of this is asked: it was given to be fitted on.
+labels has enough to judge by. The query objects if what is fitted to its one half and asked about
+the other makes its labels twenty times as likely as what the support's left-out rows fit, and is
+better by half a standard error: NED with everything fitted, and NED with the linear part. What a
+fit to few rows costs is in that comparison. Where it does not object and support rows are few, the
+linear part is weighed on both: on the support's and on the other half's. With a calibration set
+nothing of this is asked: it was given to be fitted on.
 """
 
 from __future__ import annotations
@@ -22,12 +23,10 @@ from jaxtyping import Int
 from numpy.typing import NDArray
 from torch import Tensor
 
-from vicinal.audits.heads import Answer, Fold, ned_in_blocks
+from vicinal.audits.heads import HEADS, Answer, Fold, ned_in_blocks
 from vicinal.audits.inputs import Sets, warn
 from vicinal.checks import InputError
 from vicinal.confidence.blend import blended_log_probs
-from vicinal.confidence.ned.fit import least_background
-from vicinal.confidence.ned.posterior import NEDParameters, with_prior
 from vicinal.confidence.ned_linear import enough_rows
 from vicinal.confidence.support import Evidence
 from vicinal.labels import log_class_shares
@@ -36,7 +35,7 @@ from vicinal.neighbors.neighborhood import Neighborhood
 if TYPE_CHECKING:
     from vicinal.audits.facts import Facts
 
-OBJECTS = 2.0  # standard errors
+OBJECTS, LIKELIER = 0.5, 3.0  # standard errors; nats in all, odds of twenty to one
 MIN_FOLD_ROWS = 50  # labeled rows; with fewer the fit is said to be weak
 MOST = 5_000  # rows that are asked, of a half of the query, and of the support
 Losses = NDArray[np.float64]
@@ -118,43 +117,45 @@ def fitting_of(facts: Facts) -> Split:
     if split.folds[0].fitted_on is None or len(codes) < half:
         return split
     own = Evidence(facts.graph, codes, split.held_out.counts, leave_one_out=True)
-    assert facts.sets.query.codes is not None
-    if objects(own, split.folds, facts.sets.query.codes):
+    few = len(codes) < enough_rows(len(own.counts))
+    folds = tuple(
+        fold._replace(evidence=own, more=fold.evidence)
+        if few
+        else fold._replace(evidence=own, fitted_on=None)
+        for fold in split.folds
+    )
+    if objects(facts, folds):
         return split
     how = f"fitted on {len(codes):,} support rows, each left out in turn; judged on the query"
-    if len(codes) < enough_rows(len(own.counts)):
-        how += ", whose halves help each other to weigh a linear part"
-        folds = tuple(fold._replace(evidence=own, more=fold.evidence) for fold in split.folds)
-    else:
-        folds = tuple(fold._replace(evidence=own, fitted_on=None) for fold in split.folds)
+    how += ", whose halves help each other to weigh a linear part" * few
     return split._replace(held_out=own, folds=folds, how=how)
 
 
-def objects(own: Evidence, folds: Sequence[Fold], codes: Int[Tensor, " m"]) -> bool:
-    """Whether the query's own temperature, out of fold, is surely better for it than ``own``'s."""
-    if own.plain_temperature is None:
+def objects(facts: Facts, own: Sequence[Fold]) -> bool:
+    """Whether heads fitted to the query's halves are better for it than those of ``own`` folds."""
+    if own[0].evidence.plain_temperature is None:
         return True  # neighbors of the own class only: the classes have collapsed
-    gains = []
-    for fold in folds:
-        theirs = fold.evidence.some(MOST).plain_temperature
-        if theirs is not None:
-            known = (codes[fold.scored] >= 0).nonzero()[:, 0][:MOST]
-            near, targets = fold.neighborhood.rows(known), codes[fold.scored][known]
-            mine, other = (
-                _losses(Evidence(near, targets, own.counts, False), fit.temperature)
-                for fit in (own.plain_temperature, theirs)
-            )
-            gains.append(mine - other)
-    gain = np.concatenate([*gains, np.zeros(0)])
-    return len(gain) > 1 and gain.mean() > OBJECTS * gain.std(ddof=1) / np.sqrt(len(gain))
+    codes = facts.sets.query.codes
+    assert codes is not None
+    theirs, mine = (
+        facts.task_on([_some(fold, codes) for fold in folds]) for folds in (facts.split.folds, own)
+    )
+    rows = torch.cat([fold.scored for fold in mine.folds])
+    for name in ["ned_fitted"] + ["ned_linear"] * (facts.settings.prior == "support"):
+        kept, other = (
+            HEADS[name](task).log_probs[rows].gather(1, codes[rows, None])[:, 0].numpy()
+            for task in (mine, theirs)
+        )
+        gain = other - kept
+        if not gain.sum() > max(LIKELIER, OBJECTS * gain.std() * np.sqrt(len(gain))):
+            return False
+    return True
 
 
-def _losses(evidence: Evidence, temperature: float) -> Losses:
-    count = len(evidence.counts)
-    plain = NEDParameters(temperature, 1.0, least_background(evidence))
-    parameters = with_prior(plain, evidence.counts, "support")
-    log_probs = ned_in_blocks(evidence.neighborhood, count, parameters)[0].double()
-    return -log_probs.gather(1, evidence.targets[:, None])[:, 0].numpy()
+def _some(fold: Fold, codes: Int[Tensor, " m"]) -> Fold:
+    """The fold with as many of its labeled rows to score as tell two fits apart."""
+    known = (codes[fold.scored] >= 0).nonzero()[:, 0][:MOST]
+    return fold._replace(scored=fold.scored[known], neighborhood=fold.neighborhood.rows(known))
 
 
 def left_out_losses(facts: Facts) -> dict[str, Losses]:
