@@ -49,6 +49,45 @@ def test_it_is_the_weighted_sum_over_flattened_activations(model, batch):
     assert set(loss.terms(activations, y)) == {"1", "3"}
 
 
+class Seen(torch.autograd.Function):
+    """Notes where the gradient that comes back lies in memory."""
+
+    @staticmethod
+    def forward(ctx, x, places):
+        ctx.places = places
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, grad):
+        ctx.places.append(grad.data_ptr())
+        return grad, None
+
+
+def test_the_networks_own_gradient_is_added_to_that_of_the_loss_in_place(batch):
+    x, places = batch[0].requires_grad_(), []
+    hidden = Seen.apply(x, places)
+    own = (3 * hidden).sum()
+    loss = LayerwiseLoss(lambda rows, y: Seen.apply(rows, places).square().sum(), {"a": 1.0})
+    (own + loss({"a": hidden}, batch[1])).backward()
+    assert_close(x.grad, 3 + 2 * x.detach())
+    of_loss, of_both = places
+    assert of_loss == of_both
+
+
+def test_derivatives_through_pictures_of_a_layer_are_right_to_the_second_order(rng):
+    h = torch.randn(4, 2, 1, 2, generator=rng, dtype=torch.float64, requires_grad=True)
+    y = torch.tensor([0, 1, 0, 1])
+    layerwise = LayerwiseLoss(SoftNearestNeighborLoss(), {"a": 1.0})
+
+    def loss(h):
+        return layerwise({"a": h}, y)
+
+    assert torch.autograd.gradcheck(loss, h, check_batched_grad=True)
+    assert torch.autograd.gradgradcheck(loss, h)
+    (slope,) = torch.autograd.grad(loss(h), h)
+    assert_close(torch.func.grad(loss)(h.detach()), slope)
+
+
 def test_a_negative_weight_raises_a_layers_loss_and_a_positive_one_lowers_it(model, batch):
     x, y = batch
     for weight in (1.0, -1.0):

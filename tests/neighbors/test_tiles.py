@@ -8,6 +8,7 @@ from torch.autograd import gradcheck
 from torch.testing import assert_close
 
 from reference import masses
+from reference import soft_nearest_neighbor_terms as soft_terms_of_loops
 from vicinal.checks import InputError
 from vicinal.losses import soft_nearest_neighbor_terms
 from vicinal.neighbors.distances import METRICS
@@ -290,6 +291,21 @@ def test_a_small_surprise_keeps_its_digits_where_classes_are_well_apart(rng):
     assert_close(loss.double(), exact, rtol=1e-4, atol=0)
     got = torch.autograd.grad(loss.sum(), x)[0].double()
     assert (got - slope).norm() / slope.norm() < 1e-4
+
+
+@pytest.mark.parametrize("kind", ["hard", "soft"])
+def test_rows_too_far_from_their_peers_for_one_softmax_have_their_loss_and_gradient(kind, rng):
+    x, labels = points(rng), torch.tensor(HARD)
+    given = torch.eye(6, dtype=torch.float64)[labels] if kind == "soft" else labels
+    x[:5] += 4  # row 4 away from the others of class 1: one in e^1000 of its weight is theirs
+    x.requires_grad_()
+    loss, valid = small_surprise(x, given, 0.02, "sqeuclidean")
+    terms = soft_terms_of_loops(x.detach().tolist(), HARD, 0.02)
+    assert valid.tolist() == [term is not None for term in terms]
+    assert loss.max() > 1000
+    assert loss[valid].min() < 600  # others are near enough
+    assert_close(loss, torch.tensor([term or 0.0 for term in terms], dtype=torch.float64))
+    assert gradcheck(lambda x: small_surprise(x, given, 0.02, "sqeuclidean").loss, x)
 
 
 def test_what_is_not_plain_is_left_to_the_masses(rng):

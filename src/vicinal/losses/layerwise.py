@@ -17,7 +17,8 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from vicinal.capture import listening
-from vicinal.checks import InputError
+from vicinal.checks import InputError, is_traced
+from vicinal.neighbors.derivatives import is_derived_again
 
 from .schedules import Schedule
 
@@ -112,15 +113,13 @@ class LayerwiseLoss(nn.Module):
     def terms(self, activations: Mapping[str, Tensor], labels: Tensor) -> dict[str, Tensor]:
         """The loss of each layer, not yet weighted: what to log."""
         self._check(activations)
-        return {
-            name: loss(activations[name].flatten(1), labels) for name, loss in self._losses.items()
-        }
+        return {name: loss(_rows(activations[name]), labels) for name, loss in self._losses.items()}
 
     def forward(self, activations: Mapping[str, Tensor], labels: Tensor) -> Tensor:
         """The weighted sum; a layer whose weight is 0 now is not looked at."""
         self._check(activations)
         terms = [
-            abs(weight) * _pushed(self._losses[name], weight)(activations[name].flatten(1), labels)
+            abs(weight) * _pushed(self._losses[name], weight)(_rows(activations[name]), labels)
             for name, weight in self.weights().items()
             if weight
         ]
@@ -135,6 +134,22 @@ class LayerwiseLoss(nn.Module):
                 f"`activations` lacks layer {absent[0]!r}: it did not run in the watched forward "
                 f"(there are {list(activations)})."
             )
+
+
+def _rows(h: Tensor) -> Tensor:
+    """A row for each sample, whose gradient comes back as no view.
+
+    To a view autograd adds the network's own gradient in new memory, to a tensor in place.
+    """
+    rows = h.flatten(1)
+    if not is_traced() and h.ndim > 2 and rows.grad_fn is not None:
+        rows.grad_fn.register_hook(_no_view)
+    return rows
+
+
+def _no_view(grads: tuple[Tensor | None], _: object) -> tuple[Tensor] | None:
+    (g,) = grads
+    return None if g is None or is_derived_again(g) else (g.detach(),)
 
 
 def _pushed(loss: Loss, weight: float) -> Loss:

@@ -12,7 +12,7 @@ keeps the one tile of pairs for the backward pass. Where only the own class's sh
 with the slope :math:`p_{ij}` at a pair of two classes and minus the ratio times :math:`p_{ij}` at
 one of the same: nothing cancels where the share is near one. Soft labels put their agreement
 :math:`\langle\alpha_i, \alpha_j\rangle` in the place of the bracket. Batches that need more care
-(near duplicates, shares below what a float holds) are left to the masses themselves.
+(near duplicates) are left to the masses themselves.
 
 Where the gradient itself is to be differentiated, or under ``torch.func``, batches of any size are
 formed whole as one plain formula (:func:`plain_log_masses`), with :math:`a_{ij}` how far two labels
@@ -27,6 +27,7 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
@@ -52,6 +53,7 @@ from vicinal.neighbors.tiles.tile import (
 SMALL = 512  # rows; as many are one tile
 WIDE = 1024  # columns from which products are what costs
 STRIPE, COLUMNS = 128, 4096  # rows and columns taken at once there
+LARGE_BYTES = 32 << 20  # from here on malloc asks the system anew for every tensor
 PRODUCTS = ("sqeuclidean", "cosine")  # metrics whose log-weight is a product
 
 
@@ -161,15 +163,24 @@ def _find(
     mass = own.sum(1)
     ratio = slopes.sum(1).div_(mass)
     smallest = info.tiny / info.eps * len(x)
-    valid = None
+    valid = far = None
     if float(mass.amin()) < smallest:
         valid = same.fill_diagonal_(0).sum(1) > 0
-        if bool((valid & (mass < smallest)).any()):
-            return None  # too far from its peers for one softmax to see them
+        far = valid & (mass < smallest)
         ratio.masked_fill_(~valid, 0)
         slopes.mul_(valid[:, None])
     slopes.addcmul_(own, ratio[:, None], value=-1)
-    return Surprise(ratio.log1p_(), valid), _Pairs(slopes, rows, scale)
+    loss = ratio.log1p_()
+    if far is not None and bool(far.any()):
+        loss[far], slopes[far] = _of_far_rows(s[far], same[far])
+    return Surprise(loss, valid), _Pairs(slopes, rows, scale)
+
+
+def _of_far_rows(s: Float[Tensor, "m n"], same: Float[Tensor, "m n"]) -> tuple[Tensor, Tensor]:
+    """Loss and slopes of rows so far from their peers that one softmax sees only the others."""
+    kinds = torch.stack([same, 1 - same]).log_().double().add_(s)
+    (own, other), (to_own, to_other) = kinds.logsumexp(2), kinds.softmax(2)
+    return (other - own).to(s.dtype), (to_other - to_own).to(s.dtype)
 
 
 def _half_of_the_products(x: Float[Tensor, "n d"], mean: Tensor) -> Float[Tensor, "n n"]:
@@ -220,8 +231,18 @@ def _gradient(pairs: _Pairs, grad: Tensor) -> Float[Tensor, "n d"]:
     m = m + m.T
     if rows.shape[1] >= WIDE:  # the rows themselves among the sum: they are read once less
         m.diagonal().sub_(m.sum(1))
-        return product(m, rows.T)
+        return _wide_product(m, rows)
     return product(m, rows.T).addcmul_(rows, m.sum(1, keepdim=True), value=-1)
+
+
+def _wide_product(m: Float[Tensor, "n n"], rows: Float[Tensor, "n d"]) -> Float[Tensor, "n d"]:
+    """``m rows``. NumPy's memory asks for large pages: 32 MB in small ones take a fifth longer."""
+    if rows.nbytes < LARGE_BYTES or rows.dtype != torch.float32 or rows.device.type != "cpu":
+        return product(m, rows.T)
+    found = torch.from_numpy(np.empty(rows.shape, np.float32))
+    for place, part in zip(found.split(WIDE, 1), rows.split(WIDE, 1), strict=True):
+        place.copy_(product(m, part.contiguous().T))
+    return found
 
 
 # ------------------------------------------------------------------ the masses themselves
