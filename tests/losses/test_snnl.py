@@ -414,12 +414,3 @@ def test_wide_rows_take_half_of_the_products_to_the_same_loss_and_gradient(
     monkeypatch.undo()
     expected = torch.autograd.grad(small_surprise(x, y, 0.7, "sqeuclidean").loss, x, upstream)
     assert_close(found, expected)
-
-
-def test_the_gradient_of_rows_of_32_megabytes_is_that_of_the_product(rng, monkeypatch):
-    monkeypatch.setattr(dense, "LARGE_BYTES", 1 << 16)
-    m = torch.randn(8, 8, generator=rng)
-    rows = torch.randn(8, 2500, generator=rng)  # the last columns are no whole block
-    product = (m.double() @ rows.double()).float()
-    assert_close(dense._wide_product(m, rows), product, rtol=1e-5, atol=1e-5)
-    assert_close(dense._wide_product(m.double(), rows.double()), m.double() @ rows.double())

@@ -3,12 +3,17 @@ r"""On which rows the heads are fitted: the query's halves in turn, or support r
 A support row that is left out is as good as a new one, unless the embedding was trained on it or
 the support's labels are worse than the query's. So support rows fit the heads wherever held-out
 rows do not object: there are mostly more of them, no query row is spent, and a query of a few dozen
-labels has enough to judge by. The query objects if what is fitted to its one half and asked about
-the other makes its labels twenty times as likely as what the support's left-out rows fit, and is
-better by half a standard error: NED with everything fitted, and NED with the linear part. What a
-fit to few rows costs is in that comparison. Where it does not object and support rows are few, the
-linear part is weighed on both: on the support's and on the other half's. With a calibration set
-nothing of this is asked: it was given to be fitted on.
+labels has enough to judge by. The query objects if either speaks for its own half, out of fold:
+
+- one number: eq. 3's NED at the half's temperature is likelier than at the support's, by more than
+  two standard errors and by more than p/(2n) nats a row, what a fit of p numbers to n rows costs;
+- all that is fitted, its cost included: the other half's labels are twenty times as likely by NED
+  with everything fitted, and with the linear part, and that is half a standard error at least.
+
+Few rows show by the first what is wrong, and many by the second what one number does not. Where the
+query does not object and support rows are few, the linear part is weighed on both: on the support's
+and on the other half's. With a calibration set nothing of this is asked: it was given to be fitted
+on.
 """
 
 from __future__ import annotations
@@ -27,6 +32,8 @@ from vicinal.audits.heads import HEADS, Answer, Fold, ned_in_blocks
 from vicinal.audits.inputs import Sets, warn
 from vicinal.checks import InputError
 from vicinal.confidence.blend import blended_log_probs
+from vicinal.confidence.ned.fit import least_background
+from vicinal.confidence.ned.posterior import NEDParameters, with_prior
 from vicinal.confidence.ned_linear import enough_rows
 from vicinal.confidence.support import Evidence
 from vicinal.labels import log_class_shares
@@ -35,7 +42,9 @@ from vicinal.neighbors.neighborhood import Neighborhood
 if TYPE_CHECKING:
     from vicinal.audits.facts import Facts
 
-OBJECTS, LIKELIER = 0.5, 3.0  # standard errors; nats in all, odds of twenty to one
+SURELY, HARDLY = 2.0, 0.5  # standard errors: of one number, and of all of them
+LIKELIER = 3.0  # nats in all, odds of twenty to one
+NUMBERS = 7  # that NED and a blend fit
 MIN_FOLD_ROWS = 50  # labeled rows; with fewer the fit is said to be weak
 MOST = 5_000  # rows that are asked, of a half of the query, and of the support
 Losses = NDArray[np.float64]
@@ -132,24 +141,51 @@ def fitting_of(facts: Facts) -> Split:
 
 
 def objects(facts: Facts, own: Sequence[Fold]) -> bool:
-    """Whether heads fitted to the query's halves are better for it than those of ``own`` folds."""
+    """Whether the query's labels are likelier by what its halves fit than by ``own`` folds."""
     if own[0].evidence.plain_temperature is None:
         return True  # neighbors of the own class only: the classes have collapsed
     codes = facts.sets.query.codes
     assert codes is not None
-    theirs, mine = (
-        facts.task_on([_some(fold, codes) for fold in folds]) for folds in (facts.split.folds, own)
-    )
-    rows = torch.cat([fold.scored for fold in mine.folds])
+    asked = [[_some(fold, codes) for fold in folds] for folds in (own, facts.split.folds)]
+    gain = _gains_of_temperature(asked[0], asked[1], codes)
+    cost = NUMBERS / 2 * len(gain) / min(len(fold.evidence) for fold in asked[1])
+    if len(gain) > 1 and gain.sum() > max(cost, SURELY * gain.std(ddof=1) * np.sqrt(len(gain))):
+        return True
+    tasks = [facts.task_on(folds) for folds in asked]
+    rows = torch.cat([fold.scored for fold in asked[0]])
     for name in ["ned_fitted"] + ["ned_linear"] * (facts.settings.prior == "support"):
-        kept, other = (
-            HEADS[name](task).log_probs[rows].gather(1, codes[rows, None])[:, 0].numpy()
-            for task in (mine, theirs)
-        )
-        gain = other - kept
-        if not gain.sum() > max(LIKELIER, OBJECTS * gain.std() * np.sqrt(len(gain))):
+        mine, theirs = (_losses(HEADS[name](task).log_probs[rows], codes[rows]) for task in tasks)
+        gain = mine - theirs
+        if not gain.sum() > max(LIKELIER, HARDLY * gain.std() * np.sqrt(len(gain))):
             return False
     return True
+
+
+def _gains_of_temperature(
+    own: Sequence[Fold], theirs: Sequence[Fold], codes: Int[Tensor, " m"]
+) -> Losses:
+    """What each row gains by the temperature of the query's other half; none where it has none."""
+    gains = [np.zeros(0)]
+    for mine, other in zip(own, theirs, strict=True):
+        ours, found = mine.evidence.plain_temperature, other.evidence.some(MOST).plain_temperature
+        if ours is not None and found is not None:
+            before, after = (
+                _losses(_at_temperature(mine, fit.temperature), codes[mine.scored])
+                for fit in (ours, found)
+            )
+            gains.append(before - after)
+    return np.concatenate(gains)
+
+
+def _at_temperature(fold: Fold, temperature: float) -> Tensor:
+    """Log-probabilities of its rows by eq. 3, with the least background."""
+    plain = NEDParameters(temperature, 1.0, least_background(fold.evidence))
+    parameters = with_prior(plain, fold.evidence.counts, "support")
+    return ned_in_blocks(fold.neighborhood, len(fold.evidence.counts), parameters)[0]
+
+
+def _losses(log_probs: Tensor, targets: Int[Tensor, " s"]) -> Losses:
+    return -log_probs.double().gather(1, targets[:, None])[:, 0].numpy()
 
 
 def _some(fold: Fold, codes: Int[Tensor, " m"]) -> Fold:

@@ -27,7 +27,6 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-import numpy as np
 import torch
 import torch.nn.functional as F
 from jaxtyping import Bool, Float, Int
@@ -53,7 +52,6 @@ from vicinal.neighbors.tiles.tile import (
 SMALL = 512  # rows; as many are one tile
 WIDE = 1024  # columns from which products are what costs
 STRIPE, COLUMNS = 128, 4096  # rows and columns taken at once there
-LARGE_BYTES = 32 << 20  # from here on malloc asks the system anew for every tensor
 PRODUCTS = ("sqeuclidean", "cosine")  # metrics whose log-weight is a product
 
 
@@ -231,18 +229,8 @@ def _gradient(pairs: _Pairs, grad: Tensor) -> Float[Tensor, "n d"]:
     m = m + m.T
     if rows.shape[1] >= WIDE:  # the rows themselves among the sum: they are read once less
         m.diagonal().sub_(m.sum(1))
-        return _wide_product(m, rows)
-    return product(m, rows.T).addcmul_(rows, m.sum(1, keepdim=True), value=-1)
-
-
-def _wide_product(m: Float[Tensor, "n n"], rows: Float[Tensor, "n d"]) -> Float[Tensor, "n d"]:
-    """``m rows``. NumPy's memory asks for large pages: 32 MB in small ones take a fifth longer."""
-    if rows.nbytes < LARGE_BYTES or rows.dtype != torch.float32 or rows.device.type != "cpu":
         return product(m, rows.T)
-    found = torch.from_numpy(np.empty(rows.shape, np.float32))
-    for place, part in zip(found.split(WIDE, 1), rows.split(WIDE, 1), strict=True):
-        place.copy_(product(m, part.contiguous().T))
-    return found
+    return product(m, rows.T).addcmul_(rows, m.sum(1, keepdim=True), value=-1)
 
 
 # ------------------------------------------------------------------ the masses themselves
