@@ -103,14 +103,14 @@ class Ranks:
 
     @classmethod
     def of(cls, held_out: Float[Tensor, "m p"]) -> Ranks:
-        parts = held_out.double().T.sort(dim=1).values.contiguous()
+        parts = ascending(held_out.double().T)
         own = parts.shape[1] - _below(parts, held_out)  # itself among them, so never 0
-        return cls(parts, _strangeness(own / parts.shape[1]).sort().values)
+        return cls(parts, ascending(_strangeness(own / parts.shape[1])))
 
     def p_values(self, scores: Float[Tensor, "n p"]) -> Float[Tensor, " n"]:
         m = self.parts.shape[1]
         shares = (1 + m - _below(self.parts, scores)) / (m + 1)
-        reaching = m - torch.searchsorted(self.combined, _strangeness(shares))
+        reaching = m - count_below(self.combined, _strangeness(shares))
         return (1 + reaching).double() / (m + 1)
 
 
@@ -121,7 +121,24 @@ def _strangeness(shares: Float[Tensor, "n p"]) -> Float[Tensor, " n"]:
 
 def _below(parts: Float[Tensor, "p m"], scores: Float[Tensor, "n p"]) -> Float[Tensor, "n p"]:
     """How many held-out rows score less, part by part."""
-    return torch.searchsorted(parts, scores.double().T.contiguous()).T.double()
+    pairs = zip(parts, scores.T, strict=True)
+    return torch.stack([count_below(part, own) for part, own in pairs], 1).double()
+
+
+def ascending(values: Float[Tensor, "*p m"]) -> Float[Tensor, "*p m"]:
+    """Sorted along the last axis, by NumPy: in a tenth of torch's time."""
+    return torch.from_numpy(np.sort(values.cpu().numpy()))
+
+
+def count_below(held_out: Float[Tensor, " m"], values: Float[Tensor, " n"]) -> Int[Tensor, " n"]:
+    """How many (sorted) held-out values are smaller.
+
+    Values are looked up in their order: what one needs is in the cache from the one before.
+    """
+    asked = values.to(held_out).cpu().numpy()
+    order, found = np.argsort(asked), np.empty(len(asked), dtype=np.int64)
+    found[order] = np.searchsorted(held_out.cpu().numpy(), asked[order])
+    return torch.from_numpy(found)
 
 
 Read = Callable[[Tensor], Tensor]  # rows at some places, as ``Search.rows`` reads them

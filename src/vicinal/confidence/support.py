@@ -71,7 +71,8 @@ class Evidence:
     def plain_temperature(self) -> TemperatureFit | None:
         """T of eq. 3, for hard labels; None where every T gives the same answer."""
         same = self.labels == self.targets[:, None]
-        if not bool((same.any(1) & ~same.all(1)).any()):
+        count = same.sum(1, dtype=torch.int32)
+        if not bool(((count > 0) & (count < same.shape[1])).any()):
             return None
         return fit_temperature(self.distances, same)
 
