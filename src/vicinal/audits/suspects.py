@@ -32,7 +32,6 @@ from vicinal.confidence.label_noise import AMBIGUOUS, LabelNoise, label_noise
 from vicinal.confidence.ned.effects import label_effects
 from vicinal.confidence.ned.posterior import BLOCK, best_class, ned_log_probs, neighbor_log_weights
 from vicinal.labels import UNKNOWN, log_class_shares
-from vicinal.neighbors.neighborhood import values_at
 
 if TYPE_CHECKING:
     from vicinal.audits.facts import Facts
@@ -206,7 +205,7 @@ def _mended(
     for at, (fold, parameters) in enumerate(zip(task.folds, answer.parameters, strict=True)):
         blocks = zip(fold.scored.split(BLOCK), fold.neighborhood.blocks(BLOCK), strict=True)
         for scored, near in blocks:
-            touched = values_at(edited, near.indices).any(1).nonzero().flatten()  # no other row changes
+            touched = edited[near.indices].any(1).nonzero().flatten()  # no other row changes
             if not len(touched):
                 continue
             rows, other = scored[touched], near.rows(touched).labeled(mended)

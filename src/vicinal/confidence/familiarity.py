@@ -121,8 +121,7 @@ def _strangeness(shares: Float[Tensor, "n p"]) -> Float[Tensor, " n"]:
 
 def _below(parts: Float[Tensor, "p m"], scores: Float[Tensor, "n p"]) -> Float[Tensor, "n p"]:
     """How many held-out rows score less, part by part."""
-    pairs = zip(parts, scores.T, strict=True)
-    return torch.stack([count_below(part, own) for part, own in pairs], 1).double()
+    return torch.stack([*map(count_below, parts, scores.T)], 1).double()
 
 
 def ascending(values: Float[Tensor, "*p m"]) -> Float[Tensor, "*p m"]:
@@ -131,14 +130,11 @@ def ascending(values: Float[Tensor, "*p m"]) -> Float[Tensor, "*p m"]:
 
 
 def count_below(held_out: Float[Tensor, " m"], values: Float[Tensor, " n"]) -> Int[Tensor, " n"]:
-    """How many (sorted) held-out values are smaller.
-
-    Values are looked up in their order: what one needs is in the cache from the one before.
-    """
+    """How many (sorted) held-out values are smaller; asked in order, which keeps to the cache."""
     asked = values.to(held_out).cpu().numpy()
-    order, found = np.argsort(asked), np.empty(len(asked), dtype=np.int64)
-    found[order] = np.searchsorted(held_out.cpu().numpy(), asked[order])
-    return torch.from_numpy(found)
+    order = np.argsort(asked)
+    below = np.searchsorted(held_out.cpu().numpy(), asked[order])
+    return torch.from_numpy(below[np.argsort(order)])
 
 
 Read = Callable[[Tensor], Tensor]  # rows at some places, as ``Search.rows`` reads them
@@ -177,6 +173,7 @@ class Surroundings:
         sums = moments(x, codes[some], count, center)
         unit = class_gaussians(unit_rows(x), codes[some], count)
         search = ExactSearch("cosine").build(read(anchors).detach().cpu())
+        search.spare = NEAR_RANK  # so few neighbors of so few rows seldom tie with many
         return cls(read, codes, folds, anchors, search, sums, gaussians_of(sums, center), unit)
 
     def scores(

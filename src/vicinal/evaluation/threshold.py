@@ -182,7 +182,7 @@ def _half_foreseen(c: FloatArray, target: float, level: float) -> bool:
     """Whether half of the rows, or more, pass the test if the confidences come true."""
     best = np.sort(c)[::-1]
     rows = np.arange(1, len(c) + 1)[-(-len(c) // 2) - 1 :]
-    return bool((np.cumsum(best)[rows - 1] >= _needed(rows, target, level)).any())
+    return bool((np.cumsum(best)[rows - 1] >= _needed(rows.tobytes(), target, level)).any())
 
 
 def _shares(c: FloatArray, accepted: IntArray, target: float, delta: float) -> FloatArray:
@@ -204,20 +204,15 @@ def _foreseen(c: FloatArray, accepted: IntArray, target: float, level: float) ->
     rows = np.diff(accepted, prepend=0)
     right, variance = np.cumsum(rows * c), np.cumsum(rows * c * (1 - c))
     some = np.unique(np.linspace(0, len(accepted) - 1, CANDIDATES).astype(int))
-    needed = _needed_of(accepted[some].tobytes(), target, level)
+    needed = _needed(accepted[some].tobytes(), target, level)
     z = (right[some] - needed) / np.sqrt(np.maximum(variance[some], np.finfo(float).tiny))
     return [int(some[np.argmax(np.where(needed <= accepted[some], z, -np.inf))])]
 
 
-def _needed(rows: IntArray, target: float, level: float) -> FloatArray:
+@lru_cache(maxsize=8)  # whatever ranks without ties asks for the same places
+def _needed(rows: bytes, target: float, level: float) -> FloatArray:
     """The fewest right that pass the test, of so many rows."""
-    return np.ceil(special.bdtrik(1 - level, rows, target)) + 1
-
-
-@lru_cache(maxsize=8)
-def _needed_of(rows: bytes, target: float, level: float) -> FloatArray:
-    """The same of rows as bytes: whatever ranks without ties asks for the same places."""
-    return _needed(np.frombuffer(rows, dtype=np.int64), target, level)
+    return np.ceil(special.bdtrik(1 - level, np.frombuffer(rows, np.int64), target)) + 1
 
 
 def _halves(n: int, target: float, delta: float) -> list[int]:
@@ -243,13 +238,11 @@ def _walk(rows: IntArray, errors: IntArray, share: FloatArray, target: float) ->
 
 def _last_passed(rows: IntArray, errors: IntArray, target: float, level: float) -> int:
     """The place before the first that fails; places are tested some at a time, ever more."""
-    start, step = 0, 64
-    while start < len(rows):
-        n, wrong = rows[start : start + step], errors[start : start + step]
+    for start, end in pairwise([0, *(64 << np.arange(len(rows).bit_length())).tolist()]):
+        n, wrong = rows[start:end], errors[start:end]
         # P(at least so many right | target) <= level: the bound is above target, without inverting
         chance = special.betainc(n - wrong, wrong + 1.0, target)  # nan where nothing is right
         failed = np.flatnonzero(~(chance <= level))
         if len(failed):
             return start + int(failed[0]) - 1
-        start, step = start + step, 2 * step
     return len(rows) - 1

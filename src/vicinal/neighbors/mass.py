@@ -223,7 +223,7 @@ def _check_neighbor_labels(log_weights: Tensor, labels: Tensor, num_classes: int
         )
     if soft or is_traced() or labels.numel() == 0:
         return
-    low, high = int(labels.min()), int(labels.max())
+    low, high = map(int, labels.aminmax())
     if low < 0 or high >= num_classes:
         raise InputError(
             f"`labels` must lie in 0..{num_classes - 1} for `num_classes`={num_classes}, "

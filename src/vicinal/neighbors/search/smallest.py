@@ -77,14 +77,13 @@ def _dense(q: Tensor, x: Tensor, bias: Tensor, count: int) -> tuple[Tensor, Tens
 
 
 def _smallest_of(scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """They lie in the ``count`` groups of columns of smallest minima, or among the last columns,
-    too few for one more of each group: two short selections."""
+    """They lie in the ``count`` groups of columns of smallest minima, or behind all groups."""
     group = _group_size(scores.shape[1], count)
     grouped = scores[:, : scores.shape[1] // group * group]
     minima = grouped.unflatten(1, (group, -1)).amin(1)
     columns = (_few(minima, count)[:, :, None] + _steps(group, grouped)).flatten(1)
-    last = torch.arange(grouped.shape[1], scores.shape[1], device=scores.device)
-    columns = torch.cat([columns, last.expand(len(scores), -1)], 1)
+    rest = torch.arange(grouped.shape[1], scores.shape[1], device=scores.device)
+    columns = torch.cat([columns, rest.expand(len(scores), -1)], 1)
     picked = _few(values := scores.gather(1, columns), count)
     return values.gather(1, picked), columns.gather(1, picked)
 
