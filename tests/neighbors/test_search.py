@@ -31,6 +31,16 @@ def plain(queries, support, k, metric="sqeuclidean", exclude=None):
     return torch.tensor(found, dtype=torch.float64).unbind(2)
 
 
+def test_rows_behind_the_last_whole_group_of_columns_are_found_too(rng):
+    support = torch.randn(1003, 3, generator=rng)  # four groups of columns, and three rows more
+    assert smallest._group_size(1003, 2 + ExactSearch.spare) == 4
+    found = ExactSearch().build(support).query(support[-3:] + 1e-3, 2)
+    distances, indices = plain(support[-3:] + 1e-3, support, 2)
+    assert found.indices.tolist() == indices.long().tolist()
+    assert found.indices[:, 0].tolist() == [1000, 1001, 1002]
+    assert_close(found.distances.double(), distances, rtol=1e-4, atol=1e-9)
+
+
 @pytest.mark.parametrize("metric", METRICS)
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_neighbors_are_those_of_a_plain_loop(metric, dtype, rng):

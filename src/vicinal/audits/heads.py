@@ -41,6 +41,7 @@ from vicinal.confidence.softmax import TemperatureScaling
 from vicinal.confidence.support import Evidence
 from vicinal.labels import log_class_shares
 from vicinal.neighbors.distances import plain_distances
+from vicinal.neighbors.mass import log_shares
 from vicinal.neighbors.neighborhood import Neighborhood
 
 SVC_ROWS = 4_000  # its cost grows with the square of the rows, for every class and fold
@@ -261,8 +262,8 @@ def smoothed_vote(task: Task, title: str) -> Answer:
 
     def strength_on(fold: Fold) -> float:
         near = fold.evidence.neighborhood.first(k).blocks(BLOCK)  # a plain vote: no unit
-        seen = in_blocks(near, partial(votes_of, task.num_classes, "uniform"))[0]
-        return fit_smoothing(seen, fold.evidence.targets, k)
+        seen = [votes_of(task.num_classes, "uniform", part) for part in near]
+        return fit_smoothing(torch.cat(seen), fold.evidence.targets, k)
 
     for fold, strength in zip(task.folds, task.per_fold(strength_on), strict=True):
         log_probs[fold.scored] = smoothed(log_probs[fold.scored], shares, k, strength)
@@ -274,7 +275,7 @@ def logistic(task: Task, title: str, *, scaled: bool) -> Answer:
     view = _view(task)
     log_probs, weights = view.query.clone(), task.per_fold(partial(logistic_weight, task, scaled))
     for fold, weight in zip(task.folds, weights, strict=True):
-        log_probs[fold.scored] = (weight * log_probs[fold.scored]).log_softmax(1)
+        log_probs[fold.scored] = log_shares(weight * log_probs[fold.scored])
     share = torch.ones(len(log_probs), dtype=torch.float64)
     near, blends = task.fitted_ned.parameters, tuple(Blend(0.0, w, 0.0) for w in weights)
     return Answer(title, log_probs, log_probs.argmax(1), near, view.notes, blends, share)

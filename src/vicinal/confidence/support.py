@@ -71,7 +71,7 @@ class Evidence:
     def plain_temperature(self) -> TemperatureFit | None:
         """T of eq. 3, for hard labels; None where every T gives the same answer."""
         same = self.labels == self.targets[:, None]
-        if not bool((same.any(1) & ~same.all(1)).any()):
+        if not bool((same.sum(1, dtype=torch.int32) % same.shape[1] > 0).any()):
             return None
         return fit_temperature(self.distances, same)
 

@@ -29,7 +29,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from vicinal.checks import InputError
-from vicinal.confidence.familiarity import NEAR_RANK, Familiarity
+from vicinal.confidence.familiarity import NEAR_RANK, Familiarity, ascending, count_below
 from vicinal.confidence.ned.posterior import NEDParameters, log_density
 from vicinal.confidence.support import Evidence
 from vicinal.neighbors.neighborhood import Neighborhood, NeighborLabels
@@ -98,7 +98,7 @@ def share_below(held_out: Float[Tensor, " m"], values: Float[Tensor, " n"]) -> F
     >>> share_below(torch.tensor([1.0, 2.0, 3.0, 4.0]), torch.tensor([0.0, 2.5, 9.0]))
     tensor([  0.,  50., 100.], dtype=torch.float64)
     """
-    return 100.0 * torch.searchsorted(held_out, values.to(held_out)).double() / len(held_out)
+    return 100.0 * count_below(held_out, values).double() / len(held_out)
 
 
 def conformal_p(held_out: Float[Tensor, " m"], scores: Float[Tensor, " n"]) -> Float[Tensor, " n"]:
@@ -107,14 +107,14 @@ def conformal_p(held_out: Float[Tensor, " m"], scores: Float[Tensor, " n"]) -> F
     >>> conformal_p(torch.tensor([0.0, 0.0, 1.0, 5.0]), torch.tensor([1.0, 6.0]))
     tensor([0.6000, 0.2000], dtype=torch.float64)
     """
-    reaching = len(held_out) - torch.searchsorted(held_out, scores.to(held_out))
+    reaching = len(held_out) - count_below(held_out, scores)
     return (1 + reaching).double() / (len(held_out) + 1)
 
 
 def disagreement(neighbors: NeighborLabels, codes: Int[Tensor, " n"]) -> Float[Tensor, " n"]:
     """How many of the neighbors do not have the row's label (soft labels: how much of them)."""
     if neighbors.ndim == 2:
-        return (neighbors != codes[:, None]).sum(1).double()
+        return (neighbors != codes[:, None]).sum(1, dtype=torch.int32).double()
     own = neighbors.gather(2, codes[:, None, None].expand(-1, neighbors.shape[1], 1))
     return (1 - own[:, :, 0].double()).sum(1)
 
@@ -137,9 +137,9 @@ def standards_of(
     familiarity : ranks of the same rows in its parts.
     """
     return Standards(
-        near_distances=near_distance(evidence.distances).sort().values,
-        log_densities=log_density(evidence.neighborhood, parameters).sort().values,
-        disagreements=disagreement(evidence.labels, evidence.targets).sort().values,
+        near_distances=ascending(near_distance(evidence.distances)),
+        log_densities=ascending(log_density(evidence.neighborhood, parameters)),
+        disagreements=ascending(disagreement(evidence.labels, evidence.targets)),
         threshold=threshold,
         target_accuracy=target_accuracy,
         source="leave-one-out" if evidence.leave_one_out else "held-out",

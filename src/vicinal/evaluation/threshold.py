@@ -29,6 +29,8 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
+from functools import lru_cache
+from itertools import pairwise
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -180,7 +182,7 @@ def _half_foreseen(c: FloatArray, target: float, level: float) -> bool:
     """Whether half of the rows, or more, pass the test if the confidences come true."""
     best = np.sort(c)[::-1]
     rows = np.arange(1, len(c) + 1)[-(-len(c) // 2) - 1 :]
-    return bool((np.cumsum(best)[rows - 1] >= _needed(rows, target, level)).any())
+    return bool((np.cumsum(best)[rows - 1] >= _needed(rows.tobytes(), target, level)).any())
 
 
 def _shares(c: FloatArray, accepted: IntArray, target: float, delta: float) -> FloatArray:
@@ -202,14 +204,15 @@ def _foreseen(c: FloatArray, accepted: IntArray, target: float, level: float) ->
     rows = np.diff(accepted, prepend=0)
     right, variance = np.cumsum(rows * c), np.cumsum(rows * c * (1 - c))
     some = np.unique(np.linspace(0, len(accepted) - 1, CANDIDATES).astype(int))
-    needed = _needed(accepted[some], target, level)
+    needed = _needed(accepted[some].tobytes(), target, level)
     z = (right[some] - needed) / np.sqrt(np.maximum(variance[some], np.finfo(float).tiny))
     return [int(some[np.argmax(np.where(needed <= accepted[some], z, -np.inf))])]
 
 
-def _needed(rows: IntArray, target: float, level: float) -> FloatArray:
+@lru_cache(maxsize=8)  # whatever ranks without ties asks for the same places
+def _needed(rows: bytes, target: float, level: float) -> FloatArray:
     """The fewest right that pass the test, of so many rows."""
-    return np.ceil(special.bdtrik(1 - level, rows, target)) + 1
+    return np.ceil(special.bdtrik(1 - level, np.frombuffer(rows, np.int64), target)) + 1
 
 
 def _halves(n: int, target: float, delta: float) -> list[int]:
@@ -222,15 +225,24 @@ def _halves(n: int, target: float, delta: float) -> list[int]:
 
 def _walk(rows: IntArray, errors: IntArray, share: FloatArray, target: float) -> tuple[int, float]:
     """Position of the lowest threshold reached and the level it was tested at; -1 for none."""
-    # P(at least so many right | target) <= level: the bound is above target, without inverting
-    chance = special.betainc(rows - errors, errors + 1.0, target)  # nan where nothing is right
-    gates = np.flatnonzero(share)
+    gates = np.flatnonzero(share).tolist()
     found, found_level, level = -1, 0.0, 0.0
-    for gate, end in zip(gates, [*gates[1:], len(rows)], strict=True):
+    for gate, end in pairwise([*gates, len(rows)]):
         level += float(share[gate])
-        failed = np.flatnonzero(~(chance[gate:end] <= level))
-        passed = int(failed[0]) if len(failed) else end - gate
-        if passed:
-            found, found_level = int(gate) + passed - 1, level
-        level = 0.0 if len(failed) else level
+        last = _last_passed(rows[gate:end], errors[gate:end], target, level) + gate
+        if last >= gate:
+            found, found_level = last, level
+        level = 0.0 if last < end - 1 else level
     return found, found_level
+
+
+def _last_passed(rows: IntArray, errors: IntArray, target: float, level: float) -> int:
+    """The place before the first that fails; places are tested some at a time, ever more."""
+    for start, end in pairwise([0, *(64 << np.arange(len(rows).bit_length())).tolist()]):
+        n, wrong = rows[start:end], errors[start:end]
+        # P(at least so many right | target) <= level: the bound is above target, without inverting
+        chance = special.betainc(n - wrong, wrong + 1.0, target)  # nan where nothing is right
+        failed = np.flatnonzero(~(chance <= level))
+        if len(failed):
+            return start + int(failed[0]) - 1
+    return len(rows) - 1

@@ -104,7 +104,7 @@ def _gibbs(distances: Tensor, temperature: float | Tensor) -> Tensor:
     Such a row's distances differ by nothing or by at least an ulp, and an ulp over T is already
     beyond what exp can tell from infinity; without this the row would have no mass at all.
     """
-    weights = -distances / temperature
+    weights = distances / -temperature
     lost = weights.amax(1, keepdim=True).isneginf()
     if not torch.compiler.is_compiling() and not bool(lost.any()):
         return weights
@@ -143,7 +143,7 @@ def log_mass(log_weights: Float[Tensor, "n k"]) -> Float[Tensor, " n"]:
     tensor([4.])
     """
     top = log_weights.detach().amax(1, keepdim=True).clamp_min(torch.finfo(log_weights.dtype).min)
-    return safe_log((log_weights - top).exp().sum(1)) + top.squeeze(1)
+    return safe_log((log_weights - top).exp_().sum(1)) + top.squeeze(1)
 
 
 def agreement(
@@ -200,7 +200,7 @@ def class_log_mass(
         peak = torch.full_like(mass, -torch.inf).scatter_reduce(1, labels, fixed, "amax")
         peak = peak.clamp_min(torch.finfo(peak.dtype).min)
         own = peak.gather(1, labels)
-    return safe_log(mass.scatter_add(1, labels, (log_weights - own).exp())) + peak
+    return safe_log(mass.scatter_add(1, labels, (log_weights - own).exp_())) + peak
 
 
 def log_shares(log_masses: Float[Tensor, "n c"]) -> Float[Tensor, "n c"]:
@@ -223,7 +223,7 @@ def _check_neighbor_labels(log_weights: Tensor, labels: Tensor, num_classes: int
         )
     if soft or is_traced() or labels.numel() == 0:
         return
-    low, high = int(labels.min()), int(labels.max())
+    low, high = map(int, labels.aminmax())
     if low < 0 or high >= num_classes:
         raise InputError(
             f"`labels` must lie in 0..{num_classes - 1} for `num_classes`={num_classes}, "

@@ -20,7 +20,7 @@ from functools import lru_cache
 
 import numpy as np
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Complex, Float, Int
 from scipy.sparse import csr_array
 from torch import Tensor
 from torch.nn.functional import pad
@@ -99,26 +99,27 @@ def pairwise(places: Float[Tensor, "n 2"]) -> Float[Tensor, "n 2"]:
 def by_grid(places: Float[Tensor, "n 2"]) -> Float[Tensor, "n 2"]:
     """:func:`repulsion`, by convolution on a grid."""
     index, share, side, gap = on_grid(places)
-    n, spread, kernel = len(places), sparse_rows(index, share, side**2), transforms(side, gap)
+    n, spread = len(places), sparse_rows(index, share, side**2)
+    weight, push = transforms(side, gap)
     charges = torch.from_numpy(spread.T @ pad(places, (1, 0), value=1.0).numpy()).T
     mass = torch.fft.rfft(charges.reshape(3, side, side), 2 * side)
     mass = torch.fft.fft(mass, 2 * side, dim=1)
     # Σ_ij w_ij needs no way back (Parseval); all but the outer columns stand for two.
-    power = torch.view_as_real(mass[0]).square().sum(2) * kernel[0]
+    power = (mass[0].real.square() + mass[0].imag.square()) * weight
     total = (2 * power.sum() - power[:, 0].sum() - power[:, -1].sum()) / (4 * side**2)
-    pushes = torch.view_as_complex(torch.view_as_real(mass) * kernel[1, :, :, None])
-    field = torch.fft.irfft(torch.fft.ifft(pushes, dim=1)[:, :side], 2 * side)[:, :, :side]
+    field = torch.fft.irfft(torch.fft.ifft(mass * push, dim=1)[:, :side], 2 * side)[:, :, :side]
     near, *pulls = torch.from_numpy(spread @ field.reshape(3, -1).T.contiguous().numpy()).T
     z = (total - n).clamp_min(1e-30)  # w_ii = 1 is no pair
     return (places * near[:, None] - torch.stack(pulls, 1)) / z
 
 
 @lru_cache(maxsize=1)
-def transforms(side: int, gap: float) -> Float[Tensor, "2 2*side side+1"]:
+def transforms(side: int, gap: float) -> tuple[Float[Tensor, "h w"], Complex[Tensor, "h w"]]:
     """Of w and w² on a grid twice as wide; they are even, so their transforms are real."""
     apart = torch.cat([torch.arange(side), torch.arange(-side, 0)]) * gap
     w = (1 + apart[:, None].square() + apart.square()).reciprocal()
-    return torch.fft.rfft2(torch.stack([w, w.square()])).real.contiguous()
+    weight, push = torch.fft.rfft2(torch.stack([w, w.square()])).real
+    return weight.contiguous(), push.to(torch.complex64)  # real times complex would convert it
 
 
 def sparse_rows(columns: Int[Tensor, "n e"], values: Float[Tensor, "n e"], width: int) -> csr_array:
@@ -132,19 +133,20 @@ def on_grid(
     places: Float[Tensor, "n 2"],
 ) -> tuple[Int[Tensor, "n 16"], Float[Tensor, "n 16"], int, float]:
     """The 16 grid points around each place, its share at each, points along a side, their gap."""
-    low = places.amin(0)
-    span = float((places - low).max())
+    above = places.T.contiguous()  # axis by axis, and rows last: so sums and products are quick
+    above = above - above.amin(1, keepdim=True)
+    span = float(above.max())
     wanted = 2 * max(FEWEST, math.ceil(STRETCH * span / GRID) + 4)
     side = next((size for size in SIZES if size >= wanted), SIZES[-1]) // 2
     gap = STRETCH ** math.ceil(math.log(span / (side - 4), STRETCH)) if span > 0 else 1.0
-    at = ((places - low) / gap + 1).T.contiguous()
+    at = above / gap + 1
     corner = at.floor().clamp_max_(side - 3)
     t = at - corner
     before, after, last = t + 1, t - 1, t - 2
     both, left, right = t * after, before * after, before * t
     shares = (both * last / -6, left * last / 2, right * last / -2, right * after / 6)
-    x, y = torch.stack(shares, 2)  # Lagrange's cubics through the points at -1, 0, 1 and 2
+    x, y = torch.stack(shares, 1)  # Lagrange's cubics through the points at -1, 0, 1 and 2
     steps = torch.arange(4, dtype=torch.int32)
     first = ((corner[0] - 1) * side + (corner[1] - 1)).int()
     index = first[:, None] + (steps[:, None] * side + steps).reshape(-1)
-    return index, (x[:, :, None] * y[:, None, :]).view(-1, 16), side, gap
+    return index, (x[:, None] * y).view(16, -1).T.contiguous(), side, gap

@@ -43,6 +43,7 @@ class ExactSearch:
 
     exact = True
     title = "exact"
+    spare = SPARE
 
     def __init__(self, metric: str = "sqeuclidean") -> None:
         check_choice(metric, "metric", METRICS)
@@ -112,7 +113,7 @@ class ExactSearch:
             return joined([answer(rows, k, out) for rows, out in parts])
 
     def _exact(self, x: Tensor, k: int, exclude: Tensor) -> Neighborhood:
-        q, count = compared_rows(x, self.metric), min(len(self), k + SPARE)
+        q, count = compared_rows(x, self.metric), min(len(self), k + self.spare)
         work, offset = self._prepare(q, "x")
         scores, indices = self._candidates(work, count)
         squared = squared_distances(q, self._base, indices, self.metric)

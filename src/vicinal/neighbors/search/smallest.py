@@ -72,15 +72,18 @@ def by_distance_then_index(
 
 def _dense(q: Tensor, x: Tensor, bias: Tensor, count: int) -> tuple[Tensor, Tensor]:
     parts = q.split(max(1, DENSE // len(x)))
-    found = [_smallest_of(_tile(part, x, bias, 0, 1), count) for part in parts]
+    found = [_smallest_of(product(part, x, bias), count) for part in parts]
     return torch.cat([values for values, _ in found]), torch.cat([columns for _, columns in found])
 
 
 def _smallest_of(scores: Tensor, count: int) -> tuple[Tensor, Tensor]:
-    """They lie in the ``count`` groups of columns of smallest minima: two short selections."""
+    """They lie in the ``count`` groups of columns of smallest minima, or behind all groups."""
     group = _group_size(scores.shape[1], count)
-    minima = scores.unflatten(1, (group, -1)).amin(1)
-    columns = (_few(minima, count)[:, :, None] + _steps(group, scores)).flatten(1)
+    grouped = scores[:, : scores.shape[1] // group * group]
+    minima = grouped.unflatten(1, (group, -1)).amin(1)
+    columns = (_few(minima, count)[:, :, None] + _steps(group, grouped)).flatten(1)
+    rest = torch.arange(grouped.shape[1], scores.shape[1], device=scores.device)
+    columns = torch.cat([columns, rest.expand(len(scores), -1)], 1)
     picked = _few(values := scores.gather(1, columns), count)
     return values.gather(1, picked), columns.gather(1, picked)
 
