@@ -58,10 +58,11 @@ from vicinal.report.facts import (
     target_sentence,
     threshold_sentence,
 )
-from vicinal.report.words import decimal, level, percent, plural, points
+from vicinal.report.words import decimal, level, name, percent, plural, points
 
 ROLES = ("support", "query", "calib", "foreign")
 # What says nothing without --model, and is not left aside in silence.
+TABLE = 80  # columns of a terminal that the table of heads needs
 OF_A_MODEL = ("stress", "checkpoints", "weights", "model_arg", "output", "embedding", "layer",
               "network_rows", "mean", "std")  # fmt: skip
 # Settings that have one name and one form on the command line and in the library.
@@ -81,7 +82,8 @@ def run(options: AuditOptions) -> None:
     if (decided := prepared.tables.get(CLEANED)) is not None:
         changed = sum(label != was for _, label, was, _ in decided[1:])
         console.print(
-            f"apply    {options.apply}: {changed:,} of {len(decided) - 1:,} labels change"
+            f"apply    {options.apply}: {changed:,} of {plural(len(decided) - 1, 'label')} "
+            f"{'changes' if changed == 1 else 'change'}"
         )
     folder = options.out or next_folder(Path("runs"), "audit")
     with locked(folder, "run"):
@@ -110,7 +112,8 @@ def print_summary(audit: Audit, folder: Path, console: Console) -> None:
     console.print(f"vicinal {made.version} · seed {made.seed} · no network used")
     for text in audit.warnings:
         console.warn(text)
-    for part in (_data(audit), _heads(audit), _findings(audit), what_was_written(folder)):
+    heads = _heads(audit, console.out.width)
+    for part in (_data(audit), heads, _findings(audit), what_was_written(folder)):
         console.print("\n".join(part))
 
 
@@ -134,15 +137,9 @@ def _data(audit: Audit) -> Iterator[str]:
     yield ""
 
 
-def _heads(audit: Audit) -> Iterator[str]:
-    chosen = audit.risk_coverage.chosen if audit.risk_coverage else None
-    cover = f"cover@{level(chosen.target if chosen else 0.99)}"
-    shown = audit.heads if scored(audit) else ()
-    if shown:
-        yield f"  {'':<34}{'accuracy':>14}{'ECE (floor)':>16}{'NLL':>9}{cover:>12}"
-    for head in shown:
-        mark = "  ← recommended" if head.name == audit.recommended else ""
-        yield f"  {head.title:<34}{_cells(head)}{mark}"
+def _heads(audit: Audit, width: int) -> Iterator[str]:
+    if scored(audit):
+        yield from _head_table(audit) if width >= TABLE else _narrow_table(audit)
     if audit.recommendation is not None:
         yield f"  {audit.recommendation.why}"
     if audit.risk_coverage is not None:
@@ -152,13 +149,36 @@ def _heads(audit: Audit) -> Iterator[str]:
     yield ""
 
 
+def _cover(audit: Audit) -> str:
+    chosen = audit.risk_coverage.chosen if audit.risk_coverage else None
+    return f"cover@{level(chosen.target if chosen else 0.99)}"
+
+
+def _head_table(audit: Audit) -> Iterator[str]:
+    yield f"  {'':<34}{'accuracy':>14}{'ECE (floor)':>16}{'NLL':>9}{_cover(audit):>14}"
+    for head in audit.heads:
+        mark = "  ← recommended" if head.name == audit.recommended else ""
+        yield f"  {head.title:<34}{_cells(head)}{mark}"
+
+
+def _narrow_table(audit: Audit) -> Iterator[str]:
+    """The same without errors and floors, where no terminal of 60 columns breaks a line."""
+    yield f"  {'':<27}{'acc.':>6}{'ECE':>6}{'NLL':>7}{_cover(audit):>12}"
+    for head in audit.heads:
+        mark = "→" if head.name == audit.recommended else " "
+        nll = "inf" if head.nll is None else decimal(head.nll, 3)
+        cells = f"{points(head.accuracy):>6}{points(head.ece):>6}{nll:>7}"
+        yield f"{mark} {name(head.title, 27):<27}{cells}{percent(head.coverage_at_target):>12}"
+    yield "  → recommended"
+
+
 def _cells(head: Head) -> str:
     if head.accuracy is None:
-        return f"{'–':>14}{'–':>16}{'–':>9}{'–':>12}"
+        return f"{'–':>14}{'–':>16}{'–':>9}{'–':>14}"
     accuracy = f"{points(head.accuracy)} ± {points(head.accuracy_se or 0)}"
     ece = "–" if head.ece is None else f"{points(head.ece)} ({points(head.noise_floor or 0)})"
     nll = "inf" if head.nll is None else decimal(head.nll, 3)
-    return f"{accuracy:>14}{ece:>16}{nll:>9}{percent(head.coverage_at_target):>12}"
+    return f"{accuracy:>14}{ece:>16}{nll:>9}{percent(head.coverage_at_target):>14}"
 
 
 def _findings(audit: Audit) -> Iterator[str]:
@@ -166,15 +186,16 @@ def _findings(audit: Audit) -> Iterator[str]:
     yield "  verdicts   " + " · ".join(f"{name} {n:,}" for name, n in counts.items())
     if audit.labels is not None:
         suspects, checked = audit.suspect_count or 0, audit.labels.checked
+        whose = "its" if suspects == 1 else "their"
         yield (
-            f"  labels     {suspects:,} of {checked:,} support labels contradicted by their "
-            f"neighborhood ({percent(suspects / max(checked, 1))})"
+            f"  labels     {suspects:,} of {plural(checked, 'support label')} contradicted by "
+            f"{whose} neighborhood ({percent(suspects / max(checked, 1))})"
         )
         yield from (f"             {line}" for line in label_sentences(audit))
     if (found := audit.unknowns) is not None:
         yield (
             f"  unknowns   {found.foreign.name}: {percent(found.parts[0].flagged, 0)} of "
-            f"{found.rows:,} held-out foreign rows are unfamiliar, "
+            f"{plural(found.rows, 'held-out foreign row')} unfamiliar, "
             f"{percent(found.supported, 0)} supported (AUROC {found.parts[0].auroc:.3f}; "
             f"{percent(found.flagged)} of ordinary rows flagged, promised {percent(found.rate)})"
         )
@@ -190,7 +211,7 @@ def _findings(audit: Audit) -> Iterator[str]:
     if audit.borders is not None and audit.borders.pairs and len(audit.classes) > 2:
         top = audit.borders.pairs[0]
         a, b = audit.classes[top.a], audit.classes[top.b]
-        yield f"  classes    {a} ↔ {b} share {percent(top.share, 0)} of between-class weight"
+        yield f"  classes    {a} ↔ {b} share {percent(top.share)} of between-class weight"
     for why in dict.fromkeys(audit.not_checked.values()):
         sections = [section for section, reason in audit.not_checked.items() if reason == why]
         yield f"  not checked: {', '.join(sections)}: {why}"
@@ -212,9 +233,9 @@ def prepare(options: AuditOptions, console: Console) -> Prepared:
     settings_of(options)  # a wrong setting is answered before a file is read
     if options.model is not None:
         return _with_model(options, options.model, console)
-    for name in OF_A_MODEL:
-        if getattr(options, name) not in (None, False, []):
-            flag = name.replace("_", "-")
+    for setting in OF_A_MODEL:
+        if getattr(options, setting) not in (None, False, []):
+            flag = setting.replace("_", "-")
             raise InputError(f"--{flag} needs the model that made the embeddings: add --model.")
     return _with_rows(options, console)
 
@@ -269,7 +290,8 @@ def _dropped(sets: Iterable[RowSet], console: Console) -> dict[str, list[list[st
     dropped = [pair for rows in sets for pair in rows.dropped]
     if not dropped:
         return {}
-    console.warn(f"{len(dropped)} rows were dropped; they are listed in {DROPPED}.")
+    were = "was dropped; it is" if len(dropped) == 1 else "were dropped; they are"
+    console.warn(f"{plural(len(dropped), 'row')} {were} listed in {DROPPED}.")
     return {DROPPED: [["id", "why"], *([word(name), why] for name, why in dropped)]}
 
 

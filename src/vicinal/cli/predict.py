@@ -19,7 +19,7 @@ from vicinal.audits.encoder import ENCODER
 from vicinal.audits.entangled_layers import compact
 from vicinal.audits.files import cell, csv_text
 from vicinal.capture import capture
-from vicinal.checks import InputError
+from vicinal.checks import InputError, plural
 from vicinal.cli.advice import HEAD
 from vicinal.cli.console import Clock, Console, in_columns, json_text
 from vicinal.cli.data_files import read_rows
@@ -71,7 +71,7 @@ def run(options: PredictOptions) -> None:
     console.print("\n".join(as_table(first)))
     total = sum(counts.values())
     if (path := options.out or table) is not None:
-        console.print(f"wrote  {path} ({total:,} rows)")
+        console.print(f"wrote  {path} ({plural(total, 'row')})")
     told = {name: counts[name] for name in VERDICTS if counts[name]}
     console.print(" · ".join(f"{name} {n:,}" for name, n in told.items()))
     console.print(str(clock))

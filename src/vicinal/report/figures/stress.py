@@ -5,7 +5,7 @@ from __future__ import annotations
 from vicinal.audits.record import Audit
 from vicinal.audits.stress_records import Stress, StressRow
 from vicinal.report.svg import Figure, Plot, ticks
-from vicinal.report.words import count, decimal, percent, plural, points, sentence
+from vicinal.report.words import decimal, percent, plural, points, sentence
 
 ROW = 15  # height of a bar
 HEADING = 17
@@ -106,7 +106,7 @@ def stress_sentences(audit: Audit) -> list[str]:
     if (found := record.attack) is not None:
         transfer = "" if found.transfer is None else f", {percent(found.transfer)} by transfer"
         lines.append(
-            f"Adaptive attacks (ε = {found.epsilon:.3g}, {count(found.rows)} rows) on the "
+            f"Adaptive attacks (ε = {found.epsilon:.3g}, {plural(found.rows, 'row')}) on the "
             f"neighbors of the kept head lower their accuracy from {percent(found.clean)} to "
             f"{percent(found.worst)}: to {percent(found.fitted)} through the head, "
             f"{percent(found.smoothed)} through smoothed surrogates{transfer}. {found.note}"
