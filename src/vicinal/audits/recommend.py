@@ -214,6 +214,7 @@ def made_from(facts: Facts) -> MadeFrom:
                         features=about.features)  # fmt: skip
     reading = {name: config[name] for name in ("weights", "size", "gray") if config.get(name)}
     reading |= {name: floats(config[name], name) for name in ("mean", "std") if config.get(name)}
+    reading |= {"arguments": tuple(config["model_arg"])} if config.get("model_arg") else {}
     return MadeFrom(
         model=facts.about.model or model.name,
         embedding=model.source.embedding,

@@ -64,7 +64,7 @@ ROLES = ("support", "query", "calib", "foreign")
 # What says nothing without --model, and is not left aside in silence.
 TABLE = 80  # columns of a terminal that the table of heads needs
 OF_A_MODEL = ("stress", "checkpoints", "weights", "model_arg", "output", "embedding", "layer",
-              "network_rows", "mean", "std")  # fmt: skip
+              "network_rows", "mean", "std", "gray", "online")  # fmt: skip
 # Settings that have one name and one form on the command line and in the library.
 SAME_SETTINGS = ("normalize", "space", "map", "search", "recall", "target_accuracy", "unfamiliar",
                  "prior", "force_ece", "seed", "embedding", "network_rows")  # fmt: skip
@@ -237,7 +237,10 @@ def prepare(options: AuditOptions, console: Console) -> Prepared:
         if getattr(options, setting) not in (None, False, []):
             flag = setting.replace("_", "-")
             raise InputError(f"--{flag} needs the model that made the embeddings: add --model.")
-    return _with_rows(options, console)
+    prepared = _with_rows(options, console)
+    if options.size is not None and prepared.about.model != ENCODER:
+        raise InputError("--size is of images that a model reads, and these rows are embeddings.")
+    return prepared
 
 
 def _with_rows(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import shlex
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -244,6 +245,7 @@ def _how_to_embed(made: MadeFrom) -> str:
             "of the model they came from, or embed with `vicinal embed`."
         )
     weights = f" --weights {made.weights}" if made.weights else ""
+    weights += "".join(f" --model-arg {shlex.quote(pair)}" for pair in made.arguments)
     layer = "the output" if made.embedding is None else f"layer {made.embedding!r}"
     return (
         f"The head judges {layer} of {made.model}. A model is code, which a file may name and not "

@@ -105,8 +105,8 @@ def prior_shift(record: PriorShift, classes: tuple[str, ...]) -> Figure:
     return Figure(
         "prior-shift",
         "Class shares in support and query",
-        f"Upper bar support, lower bar query{few}. In all {percent(record.distance)} of the rows "
-        f"lie in other classes; sampling alone gives about {percent(record.by_chance)}.",
+        f"Upper bar support, lower bar query{few}. The shares differ by {percent(record.distance)} "
+        f"of the rows in all; sampling alone gives about {percent(record.by_chance)}.",
         plot.draw("Class shares in support and query"),
         ("class", "support", "query"),
         [
