@@ -19,18 +19,12 @@ from vicinal.evaluation import (
     ReliabilityBins,
     area_under_risk_coverage,
     noise_floor,
+    reachable_target,
     reliability,
 )
 from vicinal.evaluation.intervals import clopper_pearson_lower
 from vicinal.evaluation.selection import accepted_from_the_top
-from vicinal.evaluation.threshold import (
-    LOWER,
-    TARGETS,
-    ChosenTarget,
-    Curve,
-    reachable_target,
-    threshold_on,
-)
+from vicinal.evaluation.threshold import LOWER, TARGETS, ChosenTarget, Curve, threshold_on
 from vicinal.labels import UNKNOWN
 
 MIN_ECE_ROWS = 100  # below, even a perfect head reads an ECE of several points
@@ -185,13 +179,12 @@ def _at(k: int, task: Task, whole: Scored) -> Scored:
 def risk_coverage_of(name: str, scored: Scored, promise: ChosenTarget) -> RiskCoverage:
     """Accuracy against coverage at up to 400 thresholds, and the one that keeps the target."""
     (values, accepted, errors), n = scored.curve, scored.count
-    named = {promise.target, *TARGETS}
-    cuts = {target: scored.threshold(target) for target in sorted(named)}
-    if not any(cut.reachable for cut in cuts.values()):  # then what can be had: of many, of few
-        named |= {reachable_target(*scored.ranked, scored.delta).target, *LOWER}
-        lower = {target: scored.threshold(target) for target in sorted(named)}
-        found = [target for target, cut in lower.items() if cut.reachable]
-        cuts = {t: cut for t, cut in lower.items() if t in cuts or t in (*found[:1], *found[-1:])}
+    cuts = {target: scored.threshold(target) for target in sorted({promise.target, *TARGETS})}
+    if not any(cut.reachable for cut in cuts.values()):  # then what most rows can have, and a few
+        more = {reachable_target(*scored.ranked, scored.delta).target, *LOWER} - cuts.keys()
+        found = [t for t in sorted(more) if scored.threshold(t).reachable]
+        some = sorted({*cuts, *found[:1], *found[-1:]})
+        cuts = {target: scored.threshold(target) for target in some}
     spread = np.linspace(0, len(values) - 1, CURVE_POINTS).round().astype(int)
     named = np.flatnonzero(np.isin(values, [cut.threshold for cut in cuts.values()]))
     keep = np.union1d(spread, named)  # what a sentence names is a point of the curve

@@ -25,7 +25,6 @@ from vicinal.audits.entangled_layers import states_of
 from vicinal.audits.files import word
 from vicinal.audits.model import embedding_of
 from vicinal.audits.record import Audit
-from vicinal.audits.sections import Head
 from vicinal.audits.settings import About, AuditSettings
 from vicinal.audits.stress import costs
 from vicinal.capture import read_weights, row_count
@@ -37,6 +36,7 @@ from vicinal.cli.console import Clock, Console
 from vicinal.cli.data_files import read_rows, read_vectors, without_labels
 from vicinal.cli.decisions import cleaned_support
 from vicinal.cli.folders import WORK, locked
+from vicinal.cli.head_lines import head_lines
 from vicinal.cli.in_shards import in_shards, sharded_sets
 from vicinal.cli.model_inputs import (
     ImageReading,
@@ -58,11 +58,10 @@ from vicinal.report.facts import (
     target_sentence,
     threshold_sentence,
 )
-from vicinal.report.words import decimal, level, name, percent, plural, points
+from vicinal.report.words import percent, plural
 
 ROLES = ("support", "query", "calib", "foreign")
 # What says nothing without --model, and is not left aside in silence.
-TABLE = 80  # columns of a terminal that the table of heads needs
 OF_A_MODEL = ("stress", "checkpoints", "weights", "model_arg", "output", "embedding", "layer",
               "network_rows", "mean", "std", "gray", "online")  # fmt: skip
 # Settings that have one name and one form on the command line and in the library.
@@ -139,7 +138,7 @@ def _data(audit: Audit) -> Iterator[str]:
 
 def _heads(audit: Audit, width: int) -> Iterator[str]:
     if scored(audit):
-        yield from _head_table(audit) if width >= TABLE else _narrow_table(audit)
+        yield from head_lines(audit, width)
     if audit.recommendation is not None:
         yield f"  {audit.recommendation.why}"
     if audit.risk_coverage is not None:
@@ -147,38 +146,6 @@ def _heads(audit: Audit, width: int) -> Iterator[str]:
     if (why := target_sentence(audit)) is not None:
         yield f"  {why} --target-accuracy sets another."
     yield ""
-
-
-def _cover(audit: Audit) -> str:
-    chosen = audit.risk_coverage.chosen if audit.risk_coverage else None
-    return f"cover@{level(chosen.target if chosen else 0.99)}"
-
-
-def _head_table(audit: Audit) -> Iterator[str]:
-    yield f"  {'':<34}{'accuracy':>14}{'ECE (floor)':>16}{'NLL':>9}{_cover(audit):>14}"
-    for head in audit.heads:
-        mark = "  ← recommended" if head.name == audit.recommended else ""
-        yield f"  {head.title:<34}{_cells(head)}{mark}"
-
-
-def _narrow_table(audit: Audit) -> Iterator[str]:
-    """The same without errors and floors, where no terminal of 60 columns breaks a line."""
-    yield f"  {'':<27}{'acc.':>6}{'ECE':>6}{'NLL':>7}{_cover(audit):>12}"
-    for head in audit.heads:
-        mark = "→" if head.name == audit.recommended else " "
-        nll = "inf" if head.nll is None else decimal(head.nll, 3)
-        cells = f"{points(head.accuracy):>6}{points(head.ece):>6}{nll:>7}"
-        yield f"{mark} {name(head.title, 27):<27}{cells}{percent(head.coverage_at_target):>12}"
-    yield "  → recommended"
-
-
-def _cells(head: Head) -> str:
-    if head.accuracy is None:
-        return f"{'–':>14}{'–':>16}{'–':>9}{'–':>14}"
-    accuracy = f"{points(head.accuracy)} ± {points(head.accuracy_se or 0)}"
-    ece = "–" if head.ece is None else f"{points(head.ece)} ({points(head.noise_floor or 0)})"
-    nll = "inf" if head.nll is None else decimal(head.nll, 3)
-    return f"{accuracy:>14}{ece:>16}{nll:>9}{percent(head.coverage_at_target):>14}"
 
 
 def _findings(audit: Audit) -> Iterator[str]:

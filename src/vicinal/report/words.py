@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable, Sequence
 from decimal import ROUND_HALF_UP, Decimal
 from functools import lru_cache, partial
+from os.path import commonprefix
 from typing import Any
 
 import numpy as np
@@ -74,20 +75,11 @@ def apart(names: tuple[str, ...]) -> dict[str, int]:
         if len(line) > ALIKE:
             groups.setdefault((line[: ALIKE // 2], line[-ALIKE // 3 :]), []).append(text)
     return {
-        text: max(common_start(short(text, 1000), short(other, 1000)) for other in near)
+        text: max(len(commonprefix([short(t, 1000) for t in (text, o)])) for o in near)  # noqa: RUF071
         for group in groups.values()
         for i, text in enumerate(group)
         if (near := [*group[max(i - 1, 0) : i], *group[i + 1 : i + 2]])
     }
-
-
-def common_start(a: str, b: str) -> int:
-    """
-    >>> common_start("cats", "cars")
-    2
-    """
-    pairs = zip(a, b, strict=False)
-    return next((i for i, (x, y) in enumerate(pairs) if x != y), min(len(a), len(b)))
 
 
 def map_words(method: str) -> str:
