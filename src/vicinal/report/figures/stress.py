@@ -31,8 +31,8 @@ def verdicts_under_stress(record: Stress) -> Figure:
         groups.setdefault(row.name, []).append(row)
     height = sum(HEADING * (len(rows) > 1) + (ROW + 3) * len(rows) + 6 for rows in groups.values())
     plot = Plot((0, 1), (0, 1), 540, height + 62, LEFT, RIGHT, 24, 38)
-    plot.text(540 - RIGHT + 8, 12, "wrong, yet", "label")
-    plot.text(540 - RIGHT + 8, 25, "supported", "label")
+    plot.text(540 - RIGHT + 8, 9, "wrong, yet", "label")
+    plot.text(540 - RIGHT + 8, 22, "supported", "label")
     top = 30.0
     for rows in groups.values():
         if len(rows) > 1:
