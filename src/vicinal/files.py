@@ -157,7 +157,7 @@ def check_output(path: str | Path) -> None:
             if not stat.S_ISREG(os.stat(path).st_mode):  # a rename would take the device's place
                 raise InputError(f"cannot write {path}: it is a pipe or a device. Give a file.")
         if not os.access(path.parent, os.W_OK | os.X_OK):
-            raise InputError(f"cannot write {path}: no permission to write into {path.parent}.")
+            raise InputError(f"cannot write {path}: no permission in {path.parent.absolute()}.")
     except InputError:
         raise
     except (OSError, ValueError) as error:  # a name too long, a null byte

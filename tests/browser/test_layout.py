@@ -18,7 +18,7 @@ from report.synthetic import (
     text_audit,
     unlabeled,
 )
-from vicinal.report import save_compare, save_report
+from vicinal.report import save_compare, save_report, words
 
 pytestmark = pytest.mark.browser
 
@@ -74,6 +74,9 @@ def test_nothing_overflows_and_nothing_overlaps(visit, pages, name, width):
         page.emulate_media(color_scheme=scheme)
         assert page.evaluate(FAULTS) == []
         assert page.evaluate("document.documentElement.scrollWidth") <= width
+    if width < 560:
+        wide = "all => all.filter(n => n.scrollWidth > n.clientWidth + 1).length"
+        assert page.locator(".scroll:has(> .folds)").evaluate_all(wide) == 0
     if name == "compare":
         return
     still = "n => n.scrollWidth <= n.clientWidth + 1"
@@ -91,3 +94,21 @@ def test_nothing_overflows_and_nothing_overlaps(visit, pages, name, width):
         page.evaluate("location.hash = 'case=0'")
         page.wait_for_selector("#panel .neighbors li")
         assert page.evaluate(FAULTS) == []
+
+
+def test_two_classes_that_begin_and_end_alike_are_told_apart_on_a_phone(visit, tmp_path):
+    audit, media = table_audit()
+    ends = "very_long_prefix_shared_by_all_{}_and_a_long_common_suffix"
+    letters = "abcdefghij"[: len(audit.classes)]
+    audit = dataclasses.replace(audit, classes=tuple(map(ends.format, letters)))
+    save_report(audit, tmp_path / "alike.html", media)
+    page = visit(tmp_path / "alike.html", size=(390, 800)).page
+    assert page.evaluate(FAULTS) == []
+    for texts in ("#classes tbody th bdi", "#f-class option", "#prior-shift text.tick.end"):
+        shown = page.locator(texts).all_text_contents()
+        assert len(shown) >= len(audit.classes)
+        assert len(set(shown)) == len(shown), texts
+    cards = {*page.locator("#gallery .card .says bdi").all_text_contents()}
+    predicted = {audit.classes[code] for code in audit.cases.predicted}
+    assert len(cards) > 1
+    assert cards <= {words.name(text, 44, audit.classes) for text in predicted}  # Python's own cut

@@ -351,7 +351,7 @@ def test_dropped_rows_are_listed(vicinal, tmp_path):
     holes(tmp_path)
     code, _, err = vicinal("audit", "t.npz", "q.npz", "-o", "run", "--drop-bad", "--k", "10")
     assert code == 0
-    assert "1 rows were dropped" in err
+    assert "1 row was dropped; it is listed in dropped.csv" in err
     assert rows(tmp_path / "run" / "dropped.csv") == [{"id": "17", "why": "NaN/Inf"}]
 
 

@@ -2,6 +2,7 @@
 
 import io
 import json
+import re
 import subprocess
 import sys
 import textwrap
@@ -408,3 +409,58 @@ def test_the_module_runs_as_a_program(tmp_path):
     assert done.returncode == 2
     assert "no such file: none.npz" in done.stderr
     assert main(["--version"]) == 0
+
+
+def test_one_of_a_thing_is_counted_as_one(vicinal, files, tmp_path):
+    one = {key: value[:1] for key, value in np.load(files / "test.npz").items()}
+    np.savez(tmp_path / "one.npz", **one)
+    code, out, _ = vicinal("fit", files / "train.npz", "--calib", files / "val.npz")
+    assert code == 0
+    code, out, _ = vicinal("predict", "trust.vic", "one.npz")
+    assert code == 0
+    assert "wrote  predictions.csv (1 row)" in out
+    assert (
+        repr(package.load(tmp_path / "trust.vic").predict(one["Z"]))
+        .splitlines()[-1]
+        .startswith("1 row:")
+    )
+
+
+def test_sixty_columns_hold_the_table_of_heads(vicinal, files, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "60")
+    code, out, _ = vicinal("audit", files / "train.npz", files / "test.npz", "-o", "run")
+    assert code == 0
+    lines = out.splitlines()
+    at = next(i for i, line in enumerate(lines) if "cover@" in line)
+    table = lines[at : lines.index("  → recommended")]
+    assert len(table) > 8
+    assert max(map(len, table)) <= 60
+    assert sum(line.startswith("→ ") for line in table) == 1
+    assert len({line[2:29] for line in table[1:]}) == len(table) - 1
+
+
+def test_a_target_out_of_reach_comes_with_one_that_is_not(vicinal, tmp_path):
+    """Half of all labels are wrong at random: nothing keeps 99.9 %, or any usual target."""
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(900, 4)).astype(np.float32)
+    y = np.where(rng.random(900) < 0.3, rng.integers(0, 2, 900), x[:, 0] > 0)
+    np.savez(tmp_path / "a.npz", Z=x[:400], y=y[:400])
+    np.savez(tmp_path / "b.npz", Z=x[400:], y=y[400:])
+    code, out, _ = vicinal("audit", "a.npz", "b.npz", "--target-accuracy", "0.999", "-o", "run")
+    assert code == 0
+    assert re.search(
+        r"No threshold reaches an accuracy of 99.9 %.* \d+ % is reachable: it acc", out
+    )
+    assert re.search(r"cover@99.9 %\n", out)
+    record = json.loads((tmp_path / "run" / "audit.json").read_text())
+    targets = record["risk_coverage"]["targets"]
+    reached = [t for t in targets if t["value"] is not None]
+    assert 1 <= len(reached) <= 2  # what most rows can have, and the most that few can
+    assert len(targets) == 5 + len(reached)
+
+
+@pytest.mark.parametrize("flag", [("--size", "8"), ("--gray",), ("--online",)])
+def test_what_is_said_of_images_is_not_left_aside_where_rows_are_embeddings(vicinal, files, flag):
+    code, _, err = vicinal("audit", files / "train.npz", files / "test.npz", *flag, "-o", "run")
+    assert code == 2
+    assert flag[0] in err

@@ -100,6 +100,11 @@ def test_compiled_programs_run_without_their_source(tmp_path, source):
         torch.testing.assert_close(loaded.model(x), model(x))
         found = capture(loaded.model, x, ["output"], batch_size=2)["output"]
         torch.testing.assert_close(found, model(x).detach())
+        for given in ({"weights": "w.pt"}, {"model_arg": ["width=5"]}):
+            with pytest.raises(InputError, match="holds its weights, so --.* Leave it out"):
+                load_model(str(tmp_path / name), **given)
+    with pytest.raises(InputError, match="--online is for models by name"):
+        load_model(f"{source}:make", online=True)
 
 
 @pytest.mark.parametrize(

@@ -84,7 +84,10 @@ def timm_with(create_model, **facts):
         return {**usual, **facts}
 
     data = types.SimpleNamespace(resolve_model_data_config=resolve_model_data_config)
-    return types.SimpleNamespace(create_model=create_model, data=data)
+    known = ("tiny", "resnet18")
+    return types.SimpleNamespace(
+        create_model=create_model, data=data, is_model=known.__contains__, list_models=lambda: known
+    )
 
 
 def test_a_name_that_is_not_there_is_told_without_asking_the_network(vicinal, photos, monkeypatch):
@@ -102,7 +105,10 @@ def test_a_name_that_is_not_there_is_told_without_asking_the_network(vicinal, ph
     monkeypatch.setitem(sys.modules, "timm", timm_with(missing))
     code, _, err = vicinal("audit", "train", "test", "--model", "timm:resnet18")
     assert code == 2
-    assert "add --online to download it" in err
+    assert "Give --weights, or add --online to download them." in err
+    code, _, err = vicinal("audit", "train", "test", "--model", "timm:resnet81")
+    assert code == 2
+    assert "timm has no model 'resnet81'. Did you mean 'resnet18'?" in err
 
 
 def test_a_model_of_timm_brings_its_size_and_normalization(vicinal, photos, monkeypatch):

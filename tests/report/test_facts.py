@@ -96,7 +96,8 @@ def test_where_no_target_can_be_reached_it_is_said_what_all_inputs_keep(digits):
     missed = [dataclasses.replace(t, value=None) for t in (curve.chosen, *curve.targets)]
     curve = dataclasses.replace(curve, chosen=missed[0], targets=tuple(missed[1:]))
     audit = dataclasses.replace(digits[0], risk_coverage=curve)
-    kept = f"All inputs together keep {100 * curve.lower_bound[-1]:.1f} %."
+    right, least = (f"{100 * of[-1]:.1f} %" for of in (curve.accuracy, curve.lower_bound))
+    kept = f"Of all inputs {right} are right, at least {least} with that bound."
     assert facts.headline(audit)[1].endswith(kept)
     assert opening.ship_action(audit, "").effect.endswith(kept)
 

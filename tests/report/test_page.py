@@ -4,6 +4,7 @@ import base64
 import dataclasses
 import gzip
 import hashlib
+import itertools
 import json
 import re
 from html.parser import HTMLParser
@@ -31,7 +32,7 @@ from vicinal.report import (
 from vicinal.report.facts import effect_sentences, headline
 from vicinal.report.opening import actions, tiles
 from vicinal.report.two_runs import forest, gate_words, share_chart
-from vicinal.report.words import percent
+from vicinal.report.words import name, percent
 
 VOID = {"meta", "link", "input", "br", "img", "wbr"}
 SECTIONS = ["map", "cases", "labels", "trust", "credibility-section", "classes", "layers-section"]
@@ -413,3 +414,27 @@ def test_one_wide_interval_does_not_hide_the_others():
     odd = dataclasses.replace(found, changed=50)
     assert "25 fixed, 16 broken, 9 neither." in render_compare(odd)
     assert "25 fixed, 16 broken." in render_compare(found)
+
+
+def test_every_difference_is_inside_its_chart_however_far_the_others_are():
+    accuracy, ece, coverage, _ = comparison().deltas
+    far = dataclasses.replace(coverage, delta=0.3, low=0.01, high=0.4)
+    chart = str(share_chart([accuracy, ece, far]))
+    dots = [float(x) for x in re.findall(r'class="dot \w[^"]*" cx="([\d.]+)"', chart)]
+    ticks = [float(x) for x in re.findall(r'class="tick middle" x="([\d.]+)"', chart)]
+    assert len(dots) == 3
+    assert max(dots) < 440 - 16  # the plotting area ends there: at its edge a dot says "or more"
+    assert min(b - a for a, b in itertools.pairwise(ticks)) > 40  # no tick stands on another
+
+
+@pytest.mark.parametrize("length", [14, 18, 24, 30, 32, 40])
+def test_names_that_begin_and_end_alike_are_told_apart_wherever_they_are_cut(length):
+    """Every pair of names differs in a few letters only, at places that a cut would leave out."""
+    start, end = "very_long_prefix_shared_by_all_", "_and_a_long_common_suffix"
+    names = [f"{start}{middle}{end}" for middle in ("a", "b", "left", "lift", "1", "2")]
+    names += [f"{i:03d}.birds_of_kind_{i}" for i in range(5)] + ["cat", "a name for itself alone"]
+    shown = [name(text, length, names) for text in names]
+    assert len(set(shown)) == len(names)
+    assert all(len(text) <= length for text in shown)
+    assert shown[-2] == "cat"
+    assert name(names[0], length) == name(names[1], length)  # what it was

@@ -30,7 +30,7 @@ from torch import Tensor
 
 from vicinal.audits.heads import HEADS, Answer, Fold, ned_in_blocks
 from vicinal.audits.inputs import Sets, warn
-from vicinal.checks import InputError
+from vicinal.checks import InputError, plural
 from vicinal.confidence.blend import blended_log_probs
 from vicinal.confidence.ned.fit import least_background
 from vicinal.confidence.ned.posterior import NEDParameters, with_prior
@@ -76,7 +76,7 @@ def split_of(
         found = _evidence(calib, sets.calib.codes, counts)
         found = replace(found, points=sets.calib.rows[sets.calib.codes >= 0])
         _check_some(found, "calib")
-        how = f"fitted on {len(sets.calib.rows):,} calibration rows"
+        how = f"fitted on {plural(len(sets.calib.rows), 'calibration row')}"
         return Split(found, (Fold(found, everyone, neighborhood.double()),), how)
     codes = sets.query.codes
     if sets.leave_one_out or codes is None or int((codes >= 0).sum()) < 4:

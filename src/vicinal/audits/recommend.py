@@ -144,7 +144,7 @@ def _why(facts: Facts, choice: Choice) -> list[str]:
     best, head, kept = (title.get(name, name) for name in (choice.best, choice.head, choice.kept))
     score = facts.scored.get(choice.best)
     if choice.gap is None or score is None or score.nll is None:
-        how = f", chosen on rows it was fitted on: {facts.fitting.how}"
+        how = f", the best on the rows that the heads were fitted on ({facts.fitting.how})"
         rest = "" if choice.gap is None else how
         return [f"No head could be scored on the query: {kept} is kept{rest}."]
     lowest, rows = f"{best} has the lowest NLL, {_number(score)}", f"{choice.left_out:,}"
@@ -152,8 +152,8 @@ def _why(facts: Facts, choice: Choice) -> list[str]:
     if choice.head != choice.best:
         why = "simpler" if not choice.left_out else f"chosen with {rows} left-out support rows"
         lines = [
-            f"{lowest}; {head} ({facts.scored[choice.head].nll:.3f}) is within one standard error "
-            f"of it and {why}."
+            f"{lowest}; {head} ({facts.scored[choice.head].nll:.3f}) is {why}, and behind it by no "
+            "more than one standard error of their difference."
         ]
     elif choice.left_out:
         lines = [f"{lowest}, and no simpler head comes near it on {rows} left-out support rows."]
@@ -214,6 +214,7 @@ def made_from(facts: Facts) -> MadeFrom:
                         features=about.features)  # fmt: skip
     reading = {name: config[name] for name in ("weights", "size", "gray") if config.get(name)}
     reading |= {name: floats(config[name], name) for name in ("mean", "std") if config.get(name)}
+    reading |= {"arguments": tuple(config["model_arg"])} if config.get("model_arg") else {}
     return MadeFrom(
         model=facts.about.model or model.name,
         embedding=model.source.embedding,

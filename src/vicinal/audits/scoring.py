@@ -19,11 +19,12 @@ from vicinal.evaluation import (
     ReliabilityBins,
     area_under_risk_coverage,
     noise_floor,
+    reachable_target,
     reliability,
 )
 from vicinal.evaluation.intervals import clopper_pearson_lower
 from vicinal.evaluation.selection import accepted_from_the_top
-from vicinal.evaluation.threshold import TARGETS, ChosenTarget, Curve, threshold_on
+from vicinal.evaluation.threshold import LOWER, TARGETS, ChosenTarget, Curve, threshold_on
 from vicinal.labels import UNKNOWN
 
 MIN_ECE_ROWS = 100  # below, even a perfect head reads an ECE of several points
@@ -179,6 +180,11 @@ def risk_coverage_of(name: str, scored: Scored, promise: ChosenTarget) -> RiskCo
     """Accuracy against coverage at up to 400 thresholds, and the one that keeps the target."""
     (values, accepted, errors), n = scored.curve, scored.count
     cuts = {target: scored.threshold(target) for target in sorted({promise.target, *TARGETS})}
+    if not any(cut.reachable for cut in cuts.values()):  # then what most rows can have, and a few
+        more = {reachable_target(*scored.ranked, scored.delta).target, *LOWER} - cuts.keys()
+        found = [t for t in sorted(more) if scored.threshold(t).reachable]
+        some = sorted({*cuts, *found[:1], *found[-1:]})
+        cuts = {target: scored.threshold(target) for target in some}
     spread = np.linspace(0, len(values) - 1, CURVE_POINTS).round().astype(int)
     named = np.flatnonzero(np.isin(values, [cut.threshold for cut in cuts.values()]))
     keep = np.union1d(spread, named)  # what a sentence names is a point of the curve

@@ -36,7 +36,7 @@ from vicinal.audits.stressed_inputs import (
     sample_of,
 )
 from vicinal.capture import capture
-from vicinal.checks import InputError
+from vicinal.checks import InputError, plural
 from vicinal.confidence.head import Judgement, TrustHead
 from vicinal.confidence.verdicts import VERDICTS
 from vicinal.evaluation import expected_calibration_error, noise_floor
@@ -86,8 +86,8 @@ class Extent(NamedTuple):
             some = min(self.attacked, rows)
             climbs = 2 * ROUTES * STEPS * some
             words += (
-                f"; the worst case of {some} rows: at most {climbs:,} passes both ways and "
-                f"{QUERIES * some:,} forward"
+                f"; the worst case of {plural(some, 'row')}: at most {climbs:,} passes both ways "
+                f"and {QUERIES * some:,} forward"
             )
         return words
 
@@ -109,7 +109,7 @@ def costs(
         n, m = (min(most, s or most) for s in (support, query))
         fewer = f", fewer if that is more than {FLOPS:.0e} operations"
         lines.append(
-            f"network view: {n + m:,} rows forward and, for each output, backward"
+            f"network view: {plural(n + m, 'row')} forward and, for each output, backward"
             f"{fewer if settings.network_rows is None else ''} (--network-rows 0: none)"
         )
     if settings.stress != "none":
@@ -120,7 +120,7 @@ def costs(
         )
     if checkpoints:
         each = HISTORY_ROWS if support is None else min(HISTORY_ROWS, support)
-        lines.append(f"checkpoints: {checkpoints} of {each:,} rows each")
+        lines.append(f"checkpoints: {checkpoints} of {plural(each, 'row')} each")
     return lines
 
 
@@ -252,9 +252,9 @@ def _how(extent: Extent, sample: Sample, own: bool) -> str:
     whole = bool((sample.net.low == 0).all()) and bool((sample.net.span == 1).all())
     scaled = "" if whole else "; inputs were taken as pixels by the range of each channel"
     return (
-        f"{len(sample.rows):,} rows of the query drawn by the seed, judged by the saved head; "
-        f"{len(extent.corruptions)} corruptions with the constants of {constants}; FGSM climbs the "
-        f"loss of {through}, in pixels of [0, 1]{scaled}"
+        f"{plural(len(sample.rows), 'row')} of the query drawn by the seed, judged by the saved "
+        f"head; {len(extent.corruptions)} corruptions with the constants of {constants}; FGSM "
+        f"climbs the loss of {through}, in pixels of [0, 1]{scaled}"
     )
 
 

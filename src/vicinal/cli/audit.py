@@ -25,7 +25,6 @@ from vicinal.audits.entangled_layers import states_of
 from vicinal.audits.files import word
 from vicinal.audits.model import embedding_of
 from vicinal.audits.record import Audit
-from vicinal.audits.sections import Head
 from vicinal.audits.settings import About, AuditSettings
 from vicinal.audits.stress import costs
 from vicinal.capture import read_weights, row_count
@@ -37,6 +36,7 @@ from vicinal.cli.console import Clock, Console
 from vicinal.cli.data_files import read_rows, read_vectors, without_labels
 from vicinal.cli.decisions import cleaned_support
 from vicinal.cli.folders import WORK, locked
+from vicinal.cli.head_lines import head_lines
 from vicinal.cli.in_shards import in_shards, sharded_sets
 from vicinal.cli.model_inputs import (
     ImageReading,
@@ -58,12 +58,12 @@ from vicinal.report.facts import (
     target_sentence,
     threshold_sentence,
 )
-from vicinal.report.words import decimal, level, percent, plural, points
+from vicinal.report.words import percent, plural
 
 ROLES = ("support", "query", "calib", "foreign")
 # What says nothing without --model, and is not left aside in silence.
 OF_A_MODEL = ("stress", "checkpoints", "weights", "model_arg", "output", "embedding", "layer",
-              "network_rows", "mean", "std")  # fmt: skip
+              "network_rows", "mean", "std", "gray", "online")  # fmt: skip
 # Settings that have one name and one form on the command line and in the library.
 SAME_SETTINGS = ("normalize", "space", "map", "search", "recall", "target_accuracy", "unfamiliar",
                  "prior", "force_ece", "seed", "embedding", "network_rows")  # fmt: skip
@@ -81,7 +81,8 @@ def run(options: AuditOptions) -> None:
     if (decided := prepared.tables.get(CLEANED)) is not None:
         changed = sum(label != was for _, label, was, _ in decided[1:])
         console.print(
-            f"apply    {options.apply}: {changed:,} of {len(decided) - 1:,} labels change"
+            f"apply    {options.apply}: {changed:,} of {plural(len(decided) - 1, 'label')} "
+            f"{'changes' if changed == 1 else 'change'}"
         )
     folder = options.out or next_folder(Path("runs"), "audit")
     with locked(folder, "run"):
@@ -110,7 +111,8 @@ def print_summary(audit: Audit, folder: Path, console: Console) -> None:
     console.print(f"vicinal {made.version} · seed {made.seed} · no network used")
     for text in audit.warnings:
         console.warn(text)
-    for part in (_data(audit), _heads(audit), _findings(audit), what_was_written(folder)):
+    heads = _heads(audit, console.out.width)
+    for part in (_data(audit), heads, _findings(audit), what_was_written(folder)):
         console.print("\n".join(part))
 
 
@@ -134,15 +136,9 @@ def _data(audit: Audit) -> Iterator[str]:
     yield ""
 
 
-def _heads(audit: Audit) -> Iterator[str]:
-    chosen = audit.risk_coverage.chosen if audit.risk_coverage else None
-    cover = f"cover@{level(chosen.target if chosen else 0.99)}"
-    shown = audit.heads if scored(audit) else ()
-    if shown:
-        yield f"  {'':<34}{'accuracy':>14}{'ECE (floor)':>16}{'NLL':>9}{cover:>12}"
-    for head in shown:
-        mark = "  ← recommended" if head.name == audit.recommended else ""
-        yield f"  {head.title:<34}{_cells(head)}{mark}"
+def _heads(audit: Audit, width: int) -> Iterator[str]:
+    if scored(audit):
+        yield from head_lines(audit, width)
     if audit.recommendation is not None:
         yield f"  {audit.recommendation.why}"
     if audit.risk_coverage is not None:
@@ -152,29 +148,21 @@ def _heads(audit: Audit) -> Iterator[str]:
     yield ""
 
 
-def _cells(head: Head) -> str:
-    if head.accuracy is None:
-        return f"{'–':>14}{'–':>16}{'–':>9}{'–':>12}"
-    accuracy = f"{points(head.accuracy)} ± {points(head.accuracy_se or 0)}"
-    ece = "–" if head.ece is None else f"{points(head.ece)} ({points(head.noise_floor or 0)})"
-    nll = "inf" if head.nll is None else decimal(head.nll, 3)
-    return f"{accuracy:>14}{ece:>16}{nll:>9}{percent(head.coverage_at_target):>12}"
-
-
 def _findings(audit: Audit) -> Iterator[str]:
     counts = audit.verdict_counts()
     yield "  verdicts   " + " · ".join(f"{name} {n:,}" for name, n in counts.items())
     if audit.labels is not None:
         suspects, checked = audit.suspect_count or 0, audit.labels.checked
+        whose = "its" if suspects == 1 else "their"
         yield (
-            f"  labels     {suspects:,} of {checked:,} support labels contradicted by their "
-            f"neighborhood ({percent(suspects / max(checked, 1))})"
+            f"  labels     {suspects:,} of {plural(checked, 'support label')} contradicted by "
+            f"{whose} neighborhood ({percent(suspects / max(checked, 1))})"
         )
         yield from (f"             {line}" for line in label_sentences(audit))
     if (found := audit.unknowns) is not None:
         yield (
             f"  unknowns   {found.foreign.name}: {percent(found.parts[0].flagged, 0)} of "
-            f"{found.rows:,} held-out foreign rows are unfamiliar, "
+            f"{plural(found.rows, 'held-out foreign row')} unfamiliar, "
             f"{percent(found.supported, 0)} supported (AUROC {found.parts[0].auroc:.3f}; "
             f"{percent(found.flagged)} of ordinary rows flagged, promised {percent(found.rate)})"
         )
@@ -190,7 +178,7 @@ def _findings(audit: Audit) -> Iterator[str]:
     if audit.borders is not None and audit.borders.pairs and len(audit.classes) > 2:
         top = audit.borders.pairs[0]
         a, b = audit.classes[top.a], audit.classes[top.b]
-        yield f"  classes    {a} ↔ {b} share {percent(top.share, 0)} of between-class weight"
+        yield f"  classes    {a} ↔ {b} share {percent(top.share)} of between-class weight"
     for why in dict.fromkeys(audit.not_checked.values()):
         sections = [section for section, reason in audit.not_checked.items() if reason == why]
         yield f"  not checked: {', '.join(sections)}: {why}"
@@ -212,11 +200,14 @@ def prepare(options: AuditOptions, console: Console) -> Prepared:
     settings_of(options)  # a wrong setting is answered before a file is read
     if options.model is not None:
         return _with_model(options, options.model, console)
-    for name in OF_A_MODEL:
-        if getattr(options, name) not in (None, False, []):
-            flag = name.replace("_", "-")
+    for setting in OF_A_MODEL:
+        if getattr(options, setting) not in (None, False, []):
+            flag = setting.replace("_", "-")
             raise InputError(f"--{flag} needs the model that made the embeddings: add --model.")
-    return _with_rows(options, console)
+    prepared = _with_rows(options, console)
+    if options.size is not None and prepared.about.model != ENCODER:
+        raise InputError("--size is of images that a model reads, and these rows are embeddings.")
+    return prepared
 
 
 def _with_rows(
@@ -269,7 +260,8 @@ def _dropped(sets: Iterable[RowSet], console: Console) -> dict[str, list[list[st
     dropped = [pair for rows in sets for pair in rows.dropped]
     if not dropped:
         return {}
-    console.warn(f"{len(dropped)} rows were dropped; they are listed in {DROPPED}.")
+    were = "was dropped; it is" if len(dropped) == 1 else "were dropped; they are"
+    console.warn(f"{plural(len(dropped), 'row')} {were} listed in {DROPPED}.")
     return {DROPPED: [["id", "why"], *([word(name), why] for name, why in dropped)]}
 
 

@@ -22,6 +22,7 @@ from vicinal.checks import InputError, closest
 from vicinal.cli.console import Console
 from vicinal.cli.folders import NEW
 from vicinal.cli.image_rows import encoded_rows, listed_images
+from vicinal.cli.row_set import USUAL as NAMES
 from vicinal.cli.row_set import RowSet, aligned, checked_labels, pick, usable, vectors
 from vicinal.cli.saved_datasets import is_saved
 from vicinal.cli.tables import TABLES, columns_of, labels_in, read_table
@@ -214,7 +215,8 @@ def without_labels(rows: RowSet, spec: str | None) -> InputError:
             f"{rows.name} has no labels. Put its images into one folder for each class, or add a "
             "table with their names and labels (labels.csv)."
         )
-    among = words or keys  # a column of words is a likelier label than one of numbers
+    taken = {key for name, usual in NAMES.items() if name != "label_key" for key in usual}
+    among = [k for k in words or keys if k not in taken]  # words are likelier labels than numbers
     near = [k for usual in ("target", "labels", "y", "class") for k in closest(usual, among, 1)]
     near = near or words
     quoted = shlex.quote(near[0]) if near else ""

@@ -21,7 +21,7 @@ import numpy as np
 from vicinal.audits.files import word
 from vicinal.audits.inputs import class_names
 from vicinal.audits.settings import About
-from vicinal.checks import InputError, check_choice, did_you_mean
+from vicinal.checks import InputError, check_choice, did_you_mean, plural
 from vicinal.cli.row_set import RowSet
 from vicinal.files import reading, regular_file
 
@@ -110,7 +110,7 @@ def _row_of(
     if row := line.get("row", "").strip():
         if not re.fullmatch("[0-9]{1,18}", row) or int(row) >= len(ids):
             raise InputError(
-                f"{where}: there is no row {row[:20]}; the support has {len(ids)} rows."
+                f"{where}: there is no row {row[:20]}; the support has {plural(len(ids), 'row')}."
             )
         if name is not None and name != word(ids[int(row)]):
             raise InputError(

@@ -12,7 +12,7 @@ from torch import nn
 from vicinal.capture import Activations, ShardStore, capture
 from vicinal.capture.hooks import POOLS
 from vicinal.capture.shards import is_capture
-from vicinal.checks import InputError, check_choice
+from vicinal.checks import InputError, check_choice, plural
 from vicinal.cli.console import Clock, Console
 from vicinal.cli.folders import DESCRIBED, NEW, forget, locked, swap, write_json
 from vicinal.cli.model_inputs import ImageReading, ModelInputs, model_inputs, what_would_fit
@@ -42,11 +42,11 @@ def run(options: EmbedOptions) -> None:
     shapes = {}
     for name in acts:
         shapes[name] = list((rows := acts[name]).shape)
-        console.print(f"{name}: {len(rows)} x {rows.shape[1]}")
+        console.print(f"{name}: {len(rows):,} x {rows.shape[1]}")
         if bad := int((~rows.isfinite().flatten(1).all(1)).sum()):
             console.warn(
-                f"{bad} of {len(rows)} rows of {name} are not finite numbers: an audit refuses "
-                "them, or leaves them out with --drop-bad."
+                f"{bad} of {plural(len(rows), 'row')} of {name} {'is' if bad == 1 else 'are'} not "
+                "finite numbers: an audit refuses them, or leaves them out with --drop-bad."
             )
     console.print(f"wrote  {folder}\n{clock}")
     console.result({"folder": str(folder), "layers": shapes})

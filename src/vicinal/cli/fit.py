@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from vicinal.checks import InputError, check_choice, check_share
+from vicinal.checks import InputError, check_choice, check_share, plural
 from vicinal.cli.console import Clock, Console
 from vicinal.cli.data_files import read_vectors, without_labels
 from vicinal.cli.row_set import RowSet, check_same_dims, in_order
@@ -62,7 +62,7 @@ def run(options: FitOptions) -> None:
     print_threshold(head.standards, options, console)
     size = path.stat().st_size / 1e6
     console.print(
-        f"wrote  {path} (support {head.ned.support_size_:,} rows, {size:.1f} MB)\n{clock}"
+        f"wrote  {path} (support {plural(head.ned.support_size_, 'row')}, {size:.1f} MB)\n{clock}"
     )
     console.result(
         {
@@ -127,16 +127,17 @@ def _check_contrast(labels: Any, name: str) -> None:
 
 def print_threshold(held: Standards, options: FitOptions, console: Console) -> None:
     """What the confidence threshold promises, on which rows, and what it does not."""
+    rows = plural(len(held.disagreements), "row")
     where = "calib" if options.calib is not None else "support rows left out in turn"
     if held.reachable:
         console.print(
             f"threshold conf ≥ {threshold(held.threshold)} keeps {level(held.target_accuracy)} "
-            f"accuracy on rows like {where} (95 % certainty, {len(held.disagreements):,} rows)"
+            f"accuracy on rows like {where} (95 % certainty, {rows})"
         )
     else:
         console.warn(
             f"no confidence can be shown to keep {level(held.target_accuracy)} accuracy from "
-            f"{len(held.disagreements):,} rows: rows below {held.level:.3f} count as contested. "
+            f"{rows}: those below {held.level:.3f} count as contested. "
             "Give more --calib rows or a lower --target-accuracy."
         )
     console.print(

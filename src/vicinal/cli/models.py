@@ -23,7 +23,7 @@ from torch import Tensor, nn
 from vicinal.capture import load_weights, read_weights
 from vicinal.checks import InputError, closest
 from vicinal.cli.console import Console
-from vicinal.cli.named_models import OWN_ENCODER, NamedModel, is_named, named_model
+from vicinal.cli.named_models import OWN_ENCODER, PREFIXES, NamedModel, is_named, named_model
 from vicinal.cli.user_code import remember, user_code
 from vicinal.cli.verbs import ModelOptions
 from vicinal.files import reason, regular_file
@@ -52,18 +52,19 @@ def model_of(spec: str, options: ModelOptions, console: Console) -> LoadedModel:
     parallel or compiled models removed, which is printed. A factory is called with the
     ``name=value`` pairs: numbers, true, false and none are read as such.
     """
+    _check_needed(spec, options)
     arguments, weights = model_arguments(options.model_arg), options.weights
     if spec == OWN_ENCODER:
         from vicinal.audits.encoder import image_encoder  # late: with it come audits
 
-        loaded, weights = LoadedModel(image_encoder()), None
+        loaded = LoadedModel(image_encoder())
     elif is_named(spec):
         found = named_model(spec, options.online, arguments, weighted=weights is not None)
         loaded = LoadedModel(found.model, named=found)
     elif ":" not in spec:
         if spec.endswith(".pt2"):
             console.warn(EXECUTES.format(spec))
-        loaded, weights = _load_program(spec), None
+        loaded = _load_program(spec)
     else:
         loaded = LoadedModel(_called(_factory(spec), spec, arguments))
     if weights:
@@ -74,6 +75,18 @@ def model_of(spec: str, options: ModelOptions, console: Console) -> LoadedModel:
     if options.output is None:
         return loaded
     return replace(loaded, model=ChosenOutput(loaded.model, options.output))
+
+
+def _check_needed(spec: str, options: ModelOptions) -> None:
+    """What a model has no use for is not left aside in silence."""
+    if options.online and not is_named(spec):
+        raise InputError(f"--online is for models by name ({', '.join(PREFIXES)}), not {spec}.")
+    if is_named(spec) or ":" in spec:
+        return
+    for flag, given in (("weights", options.weights), ("model-arg", options.model_arg)):
+        if given:
+            what = "is one model with its weights" if spec == OWN_ENCODER else "holds its weights"
+            raise InputError(f"{spec} {what}, so --{flag} would change nothing. Leave it out.")
 
 
 def model_arguments(pairs: Sequence[str] | None) -> dict[str, Any]:

@@ -19,7 +19,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from vicinal.checks import InputError
+from vicinal.checks import InputError, did_you_mean
 from vicinal.cli.user_code import user_code
 from vicinal.files import read_json
 
@@ -61,6 +61,8 @@ def named_model(
     if arguments and kind != "timm":
         raise InputError(f"--model-arg is for factories and timm; {kind}: models take none.")
     fix = "" if online else "Give a folder, or add --online to download it."
+    if kind == "timm" and not online:
+        fix = "Give --weights, or add --online to download them."
     with _cache_alone(online), user_code(f"making --model {spec}", fix):
         if kind == "timm":
             return _timm(name, arguments, pretrained=not weighted)
@@ -96,6 +98,8 @@ def _needed(module: str, kind: str) -> Any:
 def _timm(name: str, arguments: Mapping[str, Any], pretrained: bool) -> NamedModel:
     """Size and normalization as timm resolves them, ImageNet's by default; nothing is cropped."""
     timm = _needed("timm", "timm")
+    if ":" not in name and not timm.is_model(name):  # else hf-hub:… or local-dir:…
+        raise InputError(f"timm has no model {name!r}.{did_you_mean(name, timm.list_models())}")
     model = timm.create_model(name, pretrained=pretrained, **arguments).eval()
     facts = timm.data.resolve_model_data_config(model)
     channels, _, side = facts["input_size"]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import shlex
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
@@ -19,7 +20,7 @@ from vicinal.audits.encoder import ENCODER
 from vicinal.audits.entangled_layers import compact
 from vicinal.audits.files import cell, csv_text
 from vicinal.capture import capture
-from vicinal.checks import InputError
+from vicinal.checks import InputError, plural
 from vicinal.cli.advice import HEAD
 from vicinal.cli.console import Clock, Console, in_columns, json_text
 from vicinal.cli.data_files import read_rows
@@ -71,7 +72,7 @@ def run(options: PredictOptions) -> None:
     console.print("\n".join(as_table(first)))
     total = sum(counts.values())
     if (path := options.out or table) is not None:
-        console.print(f"wrote  {path} ({total:,} rows)")
+        console.print(f"wrote  {path} ({plural(total, 'row')})")
     told = {name: counts[name] for name in VERDICTS if counts[name]}
     console.print(" · ".join(f"{name} {n:,}" for name, n in told.items()))
     console.print(str(clock))
@@ -244,6 +245,7 @@ def _how_to_embed(made: MadeFrom) -> str:
             "of the model they came from, or embed with `vicinal embed`."
         )
     weights = f" --weights {made.weights}" if made.weights else ""
+    weights += "".join(f" --model-arg {shlex.quote(pair)}" for pair in made.arguments)
     layer = "the output" if made.embedding is None else f"layer {made.embedding!r}"
     return (
         f"The head judges {layer} of {made.model}. A model is code, which a file may name and not "

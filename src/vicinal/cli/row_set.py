@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vicinal.capture.row_files import EMBEDDING_KEYS, ID_KEYS, LABEL_KEYS, NoSuchKey, picked
-from vicinal.checks import InputError, check_choice
+from vicinal.checks import InputError, check_choice, plural
 from vicinal.cli.verbs import DataOptions
 from vicinal.files import fingerprint
 
@@ -126,17 +126,20 @@ def vectors(rows: RowSet, *, pool: str | None = None, transpose: bool = False) -
     if labels is not None and len(labels) != len(x):
         if len(labels) == x.shape[1]:
             raise InputError(
-                f"embeddings look transposed: shape {x.shape} with {len(labels)} labels. "
+                f"embeddings look transposed: shape {x.shape} with {plural(len(labels), 'label')}. "
                 "Pass --transpose or save Z.T."
             )
         raise InputError(
-            f"{rows.name}: {len(x)} embeddings but {len(labels)} labels. Rows must match one to "
-            "one; or save 'ids' and 'label_ids' beside them in an .npz and add --align ids."
+            f"{rows.name}: {plural(len(x), 'embedding')} but {plural(len(labels), 'label')}. Rows "
+            "must match one to one; or save 'ids' and 'label_ids' beside them in an .npz and add "
+            "--align ids."
         )
     for name in ("ids", "images", "texts", "table", "logits"):
         column = getattr(rows, name)
         if column is not None and len(column) != len(x):
-            raise InputError(f"{rows.name}: {len(x)} embeddings but {len(column)} {name}.")
+            raise InputError(
+                f"{rows.name}: {plural(len(x), 'embedding')} but {len(column)} {name}."
+            )
     _check_logits(rows)
     kind = np.float64 if x.dtype == np.float64 else np.float32
     return replace(rows, embeddings=np.ascontiguousarray(x, dtype=kind))
@@ -184,15 +187,16 @@ def usable(rows: RowSet, *, drop_bad: bool | None, zero_rows: bool) -> RowSet:
         first = int(np.flatnonzero(bad)[0])
         cell = f", {rows.features[wrong[first].argmax()]!r}" if rows.features else ""
         raise InputError(
-            f"{rows.source} has NaN/Inf or empty cells in {int(bad.sum()):,} of {len(x):,} rows "
-            f"(first: row {first}, id {rows.row_id(first)}{cell}). Fix them, or leave the rows "
-            f"out{skip}. Nothing is imputed."
+            f"{rows.source} has NaN/Inf or empty cells in {int(bad.sum()):,} of "
+            f"{plural(len(x), 'row')} (first: row {first}, id {rows.row_id(first)}{cell}). Fix "
+            f"them, or leave the rows out{skip}. Nothing is imputed."
         )
     zero = ~bad & (x == 0).all(1) if zero_rows else np.zeros_like(bad)
     if zero.any() and not drop_bad:
+        have, found = "has" if zero.sum() == 1 else "have", plural(int(zero.sum()), "row")
         raise InputError(
-            f"{int(zero.sum())} rows of {rows.source} have zero norm; cosine/normalized distance "
-            f"is undefined. Leave them out{skip}, or compare by --metric l2 --no-normalize."
+            f"{found} of {rows.source} {have} zero norm; cosine/normalized distance is undefined. "
+            f"Leave them out{skip}, or compare by --metric l2 --no-normalize."
         )
     if not (bad | zero).any():
         return rows

@@ -21,7 +21,15 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from vicinal.checks import InputError, as_matrix, as_tensor, check_pair, check_share, same_kind
+from vicinal.checks import (
+    InputError,
+    as_matrix,
+    as_tensor,
+    check_pair,
+    check_share,
+    plural,
+    same_kind,
+)
 from vicinal.confidence.bundle import Kept
 from vicinal.confidence.familiarity import Familiarity, Surroundings, held_out_scores
 from vicinal.confidence.made_from import MadeFrom
@@ -72,7 +80,7 @@ class Judgement(Prediction):
                 f"{self.verdict[row]:<12}{self.reason[row]}"
             )
         verdicts = " · ".join(f"{name} {n:,}" for name, n in self.counts().items())
-        return "\n".join([*lines, f"{len(self):,} rows: {verdicts}"])
+        return "\n".join([*lines, f"{plural(len(self), 'row')}: {verdicts}"])
 
     def counts(self) -> dict[str, int]:
         """How many rows of each verdict."""

@@ -28,6 +28,7 @@ class MadeFrom(Record):
     normalize: bool = False  # rows were scaled to length 1
     names: dict[str, str] = field(default_factory=dict)
     features: tuple[str, ...] = ()  # the columns of the table they were read from, in this order
+    arguments: tuple[str, ...] = ()  # name=value, what the model was made with
     sample_of: int | None = None  # the support is a sample of so many rows
 
     def name_of(self, label: Any) -> str:

@@ -9,7 +9,7 @@ from jaxtyping import Int
 from numpy.typing import NDArray
 from torch import Tensor
 
-from vicinal.checks import same_kind
+from vicinal.checks import plural, same_kind
 from vicinal.confidence.ned.posterior import (
     best_class,
     ignored_mass_bound,
@@ -60,7 +60,9 @@ class Prediction:
             pairs = zip(self.neighbor_labels[row][:3], self.weights[row][:3], strict=True)
             near = " · ".join(f"{other} {float(share):.2f}" for other, share in pairs)
             lines.append(f"{str(label)[:15]:<16}{float(self.confidence[row]):>11.3f}  {near}")
-        return "\n".join([*lines, f"{len(self):,} rows, {len(self.classes)} classes"])
+        return "\n".join(
+            [*lines, f"{plural(len(self), 'row')}, {plural(len(self.classes), 'class', 'classes')}"]
+        )
 
 
 def prediction_of(

@@ -127,12 +127,13 @@ def threshold_sentence(audit: Audit) -> str:
 
 
 def reachable(curve: RiskCoverage) -> str:
-    """The highest target that some threshold keeps; else what all inputs together keep."""
+    """The highest target that some threshold keeps; else how many of all inputs are right."""
     kept = [pick for pick in curve.targets if pick.value is not None]
     if kept:
         last = max(kept, key=lambda pick: pick.target)
         return f"{level(last.target)} is reachable: it accepts {percent(last.coverage)}."
-    return f"All inputs together keep {percent(curve.lower_bound[-1])}."
+    right, least = percent(curve.accuracy[-1]), percent(curve.lower_bound[-1])
+    return f"Of all inputs {right} are right, at least {least} with that bound."
 
 
 def target_sentence(audit: Audit) -> str | None:
@@ -193,11 +194,11 @@ def label_sentences(audit: Audit) -> list[str]:
         line = f"Estimated wrong: about {count(wrong.count)} of {count(found.checked)} ({between})"
         if wrong.pairs:
             top = wrong.pairs[0]
-            given, true = (name(audit.classes[c], 32) for c in (top.given, top.true))
+            given, true = (name(audit.classes[c], 32, audit.classes) for c in (top.given, top.true))
             line += f"; most often {given} for {true} (about {count(round(top.count))})"
         lines.append(line + ".")
     for pair in found.alike[:3]:
-        a, b = (name(audit.classes[c], 32) for c in (pair.a, pair.b))
+        a, b = (name(audit.classes[c], 32, audit.classes) for c in (pair.a, pair.b))
         lines.append(
             f"{a} and {b} may be one class: they are told apart only "
             f"{percent(max(pair.apart, 0), 0)} as well as classes that never mix."
@@ -216,7 +217,8 @@ def effect_sentences(audit: Audit) -> list[str]:
     lines = []
     for effect in audit.labels.effects if audit.labels else ():
         which = "top suggestion" if effect.top == 1 else f"top {count(effect.top)} suggestions"
-        line = f"Accepting the {which} unseen changes {plural(effect.changed, 'prediction')}"
+        line = f"Accepting the {which} without a look changes "
+        line += plural(effect.changed, "prediction")
         if effect.accuracy_before is not None and effect.accuracy_after is not None:
             whose = titles.get(effect.head, "the neighbor head")
             before, after = percent(effect.accuracy_before), percent(effect.accuracy_after)
@@ -224,6 +226,15 @@ def effect_sentences(audit: Audit) -> list[str]:
             line += f"{whose} {before} → {after}"
         lines.append(line + ".")
     return lines
+
+
+def note_words(note: str) -> str:
+    """What is odd about a head, short enough for a table; the warning says it in full.
+
+    >>> note_words("the temperature ran into its lower bound (0.1): the classes have collapsed")
+    'the temperature ran into its lower bound'
+    """
+    return note.partition(":")[0].partition(" (")[0]
 
 
 def fit_groups(audit: Audit) -> list[list[str]]:

@@ -233,7 +233,7 @@ def environment() -> jinja2.Environment:
     forms: list[Callable[..., str]] = [
         *(words.clean, words.short, words.name, words.percent, words.points, words.level),
         *(words.decimal, words.count, words.plural, words.signed, words.sentence, words.capital),
-        words.flags,
+        *(words.flags, words.map_words),
     ]
     env.filters.update({form.__name__: form for form in forms})
     env.filters["at_floor"] = facts.at_floor

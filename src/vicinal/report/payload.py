@@ -32,7 +32,7 @@ from vicinal.report.appearance import (
 )
 from vicinal.report.figures import structure, trust
 from vicinal.report.figures.points import points_data
-from vicinal.report.words import clean, decimals, four_digits, lists, rounded
+from vicinal.report.words import apart, clean, decimals, four_digits, lists, rounded
 
 NEIGHBORS_SHOWN = 20
 PICTURES_SHOWN = 12  # neighbors with a thumbnail; the others have label, weight and id
@@ -154,7 +154,8 @@ class Builder:
         used = self.support_used(rows, suspects)
         data: dict[str, Any] = {
             "name": clean(audit.name),
-            "classes": [clean(name) for name in audit.classes],
+            "classes": (classes := [clean(name) for name in audit.classes]),
+            "apart": [(classes.index(text), at) for text, at in apart(tuple(classes)).items()],
             "verdicts": list(audit.verdict_counts()),
             "head": audit.cases.head,
             "kind": self.media.kind if self.media else None,

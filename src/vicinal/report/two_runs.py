@@ -139,7 +139,8 @@ def forest(measured: Sequence[Delta]) -> Markup:
     """The NLL of every head: where an interval lies left of zero, the second run is better."""
     shown = [d for d in measured if d.name.startswith("nll_")]
     titles = [d.title.partition(" of ")[2] for d in shown]
-    return intervals(shown, titles, "difference in NLL: less is better", lambda v: f"{v:+.2g}")
+    axis = "difference in NLL: less is better"
+    return intervals(shown, titles, axis, lambda v: f"{v:+.2g}" if v else "0")
 
 
 def intervals(
@@ -151,7 +152,8 @@ def intervals(
         return Markup("")
     ends = sorted(max(abs(d.low or 0), abs(d.high or 0)) for d, _ in shown)
     usual = next((end for end in ends[(len(ends) - 1) // 2 :] if end), 0.01)
-    reach = 1.15 * min(max(ends[-1], 0.01), 6 * usual)  # one wide interval shall not hide the rest
+    dots = max(abs(d.delta or 0) for d, _ in shown)  # each in sight; one wide interval may be cut,
+    reach = 1.15 * max(min(max(ends[-1], 0.01), 6 * usual), dots)  # or it would hide the rest
     step, left = 34 if len(shown) < 6 else 24, 16 + 6 * max(min(len(t), 32) for _, t in shown)
     height = 44 + step * len(shown)
     plot = Plot((-reach, reach), (0, len(shown)), 440, height, left, 16, 6, 38)
@@ -159,9 +161,8 @@ def intervals(
     for i, (delta, title) in enumerate(shown):
         y = len(shown) - i - 0.5
         kind = "main" if delta.finding == "no evidence" else delta.finding
-        value = max(-reach, min(reach, delta.delta or 0.0))
         plot.text(left - 8, plot.sy(y) + 4, name(title, 32), "tick end")
         plot.reach(y, delta.low or 0.0, delta.high or 0.0)
-        plot.dot(value, y, kind, 4.5)
-    plot.bottom_axis(ticks(-reach, reach, 6), lambda v: form(v).replace("-", "−"), axis)
+        plot.dot(delta.delta or 0.0, y, kind, 4.5)
+    plot.bottom_axis(ticks(-reach, reach, 4), lambda v: form(v).replace("-", "−"), axis)
     return plot.draw("Differences with intervals", "interval")

@@ -7,7 +7,8 @@ import math
 import re
 from collections.abc import Callable, Sequence
 from decimal import ROUND_HALF_UP, Decimal
-from functools import partial
+from functools import lru_cache, partial
+from os.path import commonprefix
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,7 @@ from vicinal.checks import plural as plural
 # Invisible characters that would reorder or hide the text around them, and controls HTML forbids.
 _CONTROLS = re.compile("[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x9f\ufffe\uffff\ud800-\udfff]")
 _FLAG = re.compile(r"(?<![\w-])--[a-z][a-z-]*")
+ALIKE = 14  # no name on the page is cut to fewer characters
 _DIRECTION = re.compile("[\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069]")
 
 
@@ -42,11 +44,54 @@ def short(text: str, length: int = 24) -> str:
     return line if len(line) <= length else line[: length - 1].rstrip() + "…"
 
 
-def name(text: str, length: int = 24) -> str:
-    """A name for a chart, without its middle where it is too long: names often begin alike."""
+def name(text: str, length: int = 24, among: Sequence[str] = ()) -> str:
+    """A name for a chart, without its middle where it is too long: names often begin alike.
+
+    Of names that end alike as well, the place where one is told from the others stays.
+
+    >>> name("a very long name of a class", 13)
+    'a very l…lass'
+    >>> both = "the_images_of_cats_from_above", "the_images_of_dogs_from_above"
+    >>> [name(text, 18, both) for text in both]
+    ['the_i…of_cat…above', 'the_i…of_dog…above']
+    """
     line, tail = short(text, 1000), 2 * (length - 1) // 5
-    cut = f"{line[: length - 1 - tail].rstrip()}…{line[-tail:].lstrip()}"
-    return line if len(line) <= length else cut
+    if len(line) <= length:
+        return line
+    at, side = apart(tuple(among)).get(text), (length - 2) // 3
+    if at is None or not length - 1 - tail <= at < len(line) - tail:
+        return f"{line[: length - 1 - tail].rstrip()}…{line[-tail:].lstrip()}"
+    core = length - 2 - 2 * side
+    start = min(at - core // 2, len(line) - side - core)
+    return f"{line[:side]}…{line[start : start + core]}…{line[-side:]}"
+
+
+@lru_cache(maxsize=8)
+def apart(names: tuple[str, ...]) -> dict[str, int]:
+    """Where a name parts from the one most like it, of those that begin and end alike."""
+    groups: dict[tuple[str, str], list[str]] = {}
+    for text in sorted(set(names)):
+        line = short(text, 1000)
+        if len(line) > ALIKE:
+            groups.setdefault((line[: ALIKE // 2], line[-ALIKE // 3 :]), []).append(text)
+    return {
+        text: max(len(commonprefix([short(t, 1000) for t in (text, o)])) for o in near)  # noqa: RUF071
+        for group in groups.values()
+        for i, text in enumerate(group)
+        if (near := [*group[max(i - 1, 0) : i], *group[i + 1 : i + 2]])
+    }
+
+
+def map_words(method: str) -> str:
+    """How a map was made, in words.
+
+    >>> map_words("class-Fisher")
+    'the two straight directions that part the classes best'
+    """
+    return {
+        "class-Fisher": "the two straight directions that part the classes best",
+        "PCA": "the two straight directions of most spread, PCA",
+    }.get(method, method)
 
 
 def sentence(text: str) -> str:

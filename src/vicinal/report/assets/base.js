@@ -33,11 +33,19 @@ const mark = (verdict) =>
   svg('svg', { class: `mark v-${VERDICTS[verdict]}`, viewBox: '0 0 16 16', 'aria-hidden': 'true' },
     svg('use', { href: `#m-${VERDICTS[verdict]}` }));
 
-// Names that are too long lose their middle: they often begin alike.
+// Names that are too long lose their middle: they often begin alike. Classes that end alike as well keep the place where one is told from the others, as name() of words.py does.
+let apart = new Map();
 function middle(text, n) {
   const all = [...text];
   const tail = Math.floor(0.4 * (n - 1));
-  return all.length > n ? `${all.slice(0, n - 1 - tail).join('').trimEnd()}…${all.slice(all.length - tail).join('').trimStart()}` : text;
+  if (all.length <= n) return text;
+  const at = apart.get(text);
+  const cut = (from, to) => all.slice(from, to).join('');
+  if (at === undefined || at < n - 1 - tail || at >= all.length - tail) return `${cut(0, n - 1 - tail).trimEnd()}…${cut(all.length - tail).trimStart()}`;
+  const side = Math.floor((n - 2) / 3);
+  const core = n - 2 - 2 * side;
+  const start = Math.min(at - Math.floor(core / 2), all.length - side - core);
+  return `${cut(0, side)}…${cut(start, start + core)}…${cut(all.length - side)}`;
 }
 // A line may end after a slash or an underscore: cat/00012.png stays whole below cat/.
 const name = (text, n = Infinity) => el('bdi', { title: [...text].length > n ? clip(text, 300) : null }, ...middle(text, n).split(/(?<=[/_])/).flatMap((part, i) => (i ? [el('wbr'), part] : [part])));

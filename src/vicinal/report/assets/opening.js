@@ -61,7 +61,7 @@ function drawMoved(now) {
 // Where no threshold keeps a target: which one is kept.
 function outOfReach(now) {
   const reach = D.curve.targets.filter((t) => t.value !== null).at(-1);
-  return `No threshold keeps ${level(now.target)} here. ${reach ? `The highest target that is reachable is ${level(reach.target)}: it accepts ${percent(reach.coverage)}.` : `All inputs together keep ${percent(D.curve.lower.at(-1))}.`}`;
+  return `No threshold keeps ${level(now.target)} here. ${reach ? `${level(reach.target)} is reachable: it accepts ${percent(reach.coverage)}.` : `Of all inputs ${percent(D.curve.accuracy.at(-1))} are right, at least ${percent(D.curve.lower.at(-1))} with the bound.`}`;
 }
 
 function rowsFile(filename, rows) {

@@ -95,7 +95,7 @@ function suspectPanel(n) {
   const choice = decisionOf(s);
   const button = (kind, key) => el('button', { type: 'button', 'aria-pressed': String(choice === kind), 'data-decide': kind, text: `${key} ${kind}`, onclick: () => decide(n, kind) });
   const classes = el('select', { id: 'other-class', 'aria-label': 'Another class', onchange: (event) => { if (event.target.value !== '') decide(n, 'relabel', +event.target.value); } },
-    el('option', { value: '', text: 'c  another class…' }), ...D.classes.map((label, c) => el('option', { value: c, text: clip(label, 60), selected: choice === 'relabel' && labelOf(s) === c && c !== s.suggested })));
+    el('option', { value: '', text: 'c  another class…' }), ...D.classes.map((label, c) => el('option', { value: c, text: middle(label, 60), selected: choice === 'relabel' && labelOf(s) === c && c !== s.suggested })));
   return [
     el('p', { class: 'kind' }, el('span', { text: `Suspect ${n + 1} of ${D.suspects.length}, support row ${whole(s.row)}` }), closeButton()),
     el('h2', {}, name(rowName(s.id, s.row), 300)),

@@ -67,6 +67,7 @@ async function start() {
   startTheme();
   try {
     D = await readData();
+    apart = new Map(D.apart.map(([code, at]) => [D.classes[code], at]));
     VERDICTS = D.verdicts;
     P = D.points;
   } catch (error) {

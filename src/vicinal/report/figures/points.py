@@ -13,7 +13,7 @@ import numpy as np
 
 from vicinal.audits.record import Audit
 from vicinal.audits.sections import LinearMap, Map
-from vicinal.report.words import clean
+from vicinal.report.words import clean, map_words
 
 STEPS = 8191  # of the map's longer side
 MAJORITY, LOW_CREDIBILITY = 2 / 3, 0.05  # as vicinal.confidence.verdicts has them
@@ -67,7 +67,7 @@ def on_steps(form: Map | LinearMap) -> dict[str, Any]:
     m = len(form.x)
     steps = [np.rint((v - v.min()) * unit).astype(int).tolist() for v in (x, y)]
     return {
-        "method": clean(form.method),
+        "method": clean(map_words(form.method)),
         "kept": form.preservation,
         "x": steps[0][:m],
         "y": steps[1][:m],

@@ -9,7 +9,7 @@ import numpy as np
 
 from vicinal.audits.sections import Head, ReliabilityBin
 from vicinal.report.svg import Figure, Pair, Plot, ticks
-from vicinal.report.words import count, decimal, percent, points, signed
+from vicinal.report.words import count, decimal, percent, plural, points, signed
 
 CROWDED = 0.6  # of the rows in one bar
 TOUCHING = 26  # units of the sheet below which two labels of an axis touch
@@ -129,7 +129,7 @@ def clickable_bins(plot: Plot, bins: Sequence[ReliabilityBin], key: str) -> None
 
 
 def clickable_bin(plot: Plot, cell: ReliabilityBin, key: str, ends: Pair) -> None:
-    said = f"{count(cell.count)} rows, accuracy {percent(cell.accuracy)}: show them"
+    said = f"{plural(cell.count, 'row')}, accuracy {percent(cell.accuracy)}: show them"
     plot.clickable(ends, f"{key}={cell.low:g}~{cell.high:g}", said)
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from vicinal.audits.record import Audit
 from vicinal.audits.stress_records import Stress, StressRow
 from vicinal.report.svg import Figure, Plot, ticks
-from vicinal.report.words import count, decimal, percent, plural, points, sentence
+from vicinal.report.words import decimal, percent, plural, points, sentence
 
 ROW = 15  # height of a bar
 HEADING = 17
@@ -31,8 +31,8 @@ def verdicts_under_stress(record: Stress) -> Figure:
         groups.setdefault(row.name, []).append(row)
     height = sum(HEADING * (len(rows) > 1) + (ROW + 3) * len(rows) + 6 for rows in groups.values())
     plot = Plot((0, 1), (0, 1), 540, height + 62, LEFT, RIGHT, 24, 38)
-    plot.text(540 - RIGHT + 8, 12, "wrong, yet", "label")
-    plot.text(540 - RIGHT + 8, 25, "supported", "label")
+    plot.text(540 - RIGHT + 8, 9, "wrong, yet", "label")
+    plot.text(540 - RIGHT + 8, 22, "supported", "label")
     top = 30.0
     for rows in groups.values():
         if len(rows) > 1:
@@ -106,7 +106,7 @@ def stress_sentences(audit: Audit) -> list[str]:
     if (found := record.attack) is not None:
         transfer = "" if found.transfer is None else f", {percent(found.transfer)} by transfer"
         lines.append(
-            f"Adaptive attacks (ε = {found.epsilon:.3g}, {count(found.rows)} rows) on the "
+            f"Adaptive attacks (ε = {found.epsilon:.3g}, {plural(found.rows, 'row')}) on the "
             f"neighbors of the kept head lower their accuracy from {percent(found.clean)} to "
             f"{percent(found.worst)}: to {percent(found.fitted)} through the head, "
             f"{percent(found.smoothed)} through smoothed surrogates{transfer}. {found.note}"

@@ -27,14 +27,14 @@ def borders(record: Borders, classes: tuple[str, ...]) -> Figure | None:
     shown = sorted(sorted(touch, key=lambda c: -touch[c])[:MOST_SQUARES])
     place = {label: i for i, label in enumerate(shown)}
     size = len(shown)
-    longest = max((len(name(classes[label], 14)) for label in shown), default=1)
+    longest = max((len(name(classes[label], 14, classes)) for label in shown), default=1)
     edge = 14 + 7 * longest
     cell = max(ROOMY, min(44, (384 - edge) // max(size, 1)))
     side = edge + 8 + cell * size
     plot = Plot((0, size), (0, size), side, side, edge, 8, 8, edge)
     most = max((pair.share for pair in record.pairs), default=1.0)
     for label, i in place.items():
-        named = name(classes[label], 14)
+        named = name(classes[label], 14, classes)
         plot.text(edge - 6, plot.sy(size - i - 0.5) + 4, named, "tick end")
         plot.slanted(plot.sx(i + 0.5) + 5, side - edge + 12, named)
         plot.bar((i, i + 1), (size - i - 1, size - i), "self", 0.5)
@@ -42,12 +42,15 @@ def borders(record: Borders, classes: tuple[str, ...]) -> Figure | None:
         if pair.a in place and pair.b in place:
             for a, b in ((pair.a, pair.b), (pair.b, pair.a)):
                 at = place[a], size - 1 - place[b]
-                description = f"{name(classes[a])} and {name(classes[b])}: {percent(pair.share)}"
+                both = " and ".join(name(classes[code], 24, classes) for code in (a, b))
+                description = f"{both}: {percent(pair.share)}"
                 _cell(plot, at, pair.share, heat_step(pair.share / most))
                 plot.clickable((at[0], at[0] + 1), f"pair={a}~{b}", description, (at[1], at[1] + 1))
     hidden = len(touch) - size
     note = f"Numbers: share of all between-class edge weight, %, in the {record.how}."
-    note += f" {count(hidden)} classes that touch less are in the table only." if hidden > 0 else ""
+    if hidden > 0:
+        verb = "touches less is" if hidden == 1 else "touch less are"
+        note += f" {plural(hidden, 'class', 'classes')} that {verb} in the table only."
     return Figure(
         "borders",
         "Which classes touch",
@@ -88,21 +91,22 @@ def prior_shift(record: PriorShift, classes: tuple[str, ...]) -> Figure:
     shown = sorted(order[:MOST_CLASSES])
     most = max([*record.support, *record.query], default=0.1) * 1.1 or 0.1
     row = 22
-    edge = 16 + 7 * max((len(name(classes[label], 18)) for label in shown), default=1)
+    edge = 16 + 7 * max((len(name(classes[label], 18, classes)) for label in shown), default=1)
     plot = Plot((0, most), (0, len(shown)), 360, 44 + row * len(shown), edge, 14, 4, 40)
     for i, label in enumerate(shown):
         top = len(shown) - i
-        plot.text(edge - 6, plot.sy(top - 0.5) + 4, name(classes[label], 18), "tick end")
+        plot.text(edge - 6, plot.sy(top - 0.5) + 4, name(classes[label], 18, classes), "tick end")
         plot.bar((0, record.support[label]), (top - 0.48, top - 0.14), "soft", 0)
         plot.bar((0, record.query[label]), (top - 0.86, top - 0.52), "second", 0)
-        said = f"{name(classes[label])}: show its rows"
+        said = f"{name(classes[label], 24, classes)}: show its rows"
         plot.clickable((0, most), f"class={label}", said, (top - 0.9, top - 0.1))
     plot.bottom_axis(ticks(0, most, 4), lambda v: f"{100 * v:.3g}", "share of rows, %")
+    few = f"; the {MOST_CLASSES} classes that differ most" if len(shown) < len(classes) else ""
     return Figure(
         "prior-shift",
         "Class shares in support and query",
-        f"Upper bar support, lower bar query. Total variation {percent(record.distance)}; "
-        f"sampling alone gives about {percent(record.by_chance)}.",
+        f"Upper bar support, lower bar query{few}. The shares differ by {percent(record.distance)} "
+        f"of the rows in all; sampling alone gives about {percent(record.by_chance)}.",
         plot.draw("Class shares in support and query"),
         ("class", "support", "query"),
         [
@@ -142,7 +146,7 @@ def histogram(
         span = (record.edges[i], record.edges[i + 1])
         plot.bar(span, (0, value), "soft")
         if pick and value:
-            description = f"{count(value)} rows from {span[0]:.3g} to {span[1]:.3g}: show them"
+            description = f"{plural(value, 'row')} from {span[0]:.3g} to {span[1]:.3g}: show them"
             plot.clickable(span, f"{pick}={span[0]:g}~{span[1]:g}", description)
     about = 5 if len(f"{ticks(*plot.x)[0]:g}") < 6 else 3  # long labels would touch
     axis = record.name.replace("of N_S", "of crowding (N_S)")

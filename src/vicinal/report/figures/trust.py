@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from vicinal.audits.record import Audit
 from vicinal.audits.sections import Credibility, Histogram, RiskCoverage, Sweep, Threshold
-from vicinal.report.figures.reliability import accuracy_plot, bin_table, clickable_bins
+from vicinal.report.figures.reliability import FEW, accuracy_plot, bin_table, clickable_bins
 from vicinal.report.svg import Figure, Plot, ticks
 from vicinal.report.words import count, decimal, level, percent, points, sentence, short
 
@@ -118,7 +118,7 @@ def sweep(record: Sweep) -> Figure | None:
     return Figure(
         "sweep",
         "How many neighbors",
-        sentence("; ".join(filter(None, (f"k = {record.chosen} was used (ringed)", record.how)))),
+        sentence("; ".join(filter(None, (f"The ringed k = {record.chosen} was used", record.how)))),
         upper.draw("Accuracy and ECE against k"),
         ("k", "accuracy", "ECE", "NLL"),
         [
@@ -137,7 +137,7 @@ def credibility(record: Credibility) -> Figure | None:
     return Figure(
         "credibility",
         "Accuracy by credibility",
-        sentence(record.how),
+        f"{sentence(record.how)} Bins of fewer than {FEW} rows show no bar.",
         plot.draw("Accuracy against credibility"),
         ("credibility", "rows", "mean credibility", "accuracy", "95 % interval"),
         bin_table(record.bins),
