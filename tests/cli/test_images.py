@@ -67,7 +67,7 @@ def test_a_folder_of_images_takes_its_labels_from_a_table(vicinal, photos, monke
     monkeypatch.setattr(encoder, "image_encoder", Bright)
     code, _, err = vicinal("audit", "flat", "-o", "run", "--k", "10")
     assert code == 0, err
-    assert "1 rows were dropped" in err
+    assert "1 row was dropped" in err
     assert "day-other.png,not in labels.csv" in (photos / "run" / "dropped.csv").read_text()
     with (photos / "run" / "samples.csv").open(newline="") as file:
         rows = list(csv.DictReader(file))

@@ -162,7 +162,7 @@ def _findings(audit: Audit) -> Iterator[str]:
     if (found := audit.unknowns) is not None:
         yield (
             f"  unknowns   {found.foreign.name}: {percent(found.parts[0].flagged, 0)} of "
-            f"{plural(found.rows, 'held-out foreign row')} unfamiliar, "
+            f"{plural(found.rows, 'held-out foreign row')} are unfamiliar, "
             f"{percent(found.supported, 0)} supported (AUROC {found.parts[0].auroc:.3f}; "
             f"{percent(found.flagged)} of ordinary rows flagged, promised {percent(found.rate)})"
         )
