@@ -1,4 +1,4 @@
-"""``python -m benchmarks.quality [heads] [labels] [thresholds] [targets] [--data DIR] …``."""
+"""``python -m benchmarks.quality [heads] [labels] [thresholds] [targets] [fresh] [--data DIR]``."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from pathlib import Path
 
 from benchmarks.quality import board
 
-PARTS = ("heads", "labels", "thresholds", "targets")
+PARTS = ("heads", "labels", "thresholds", "targets", "fresh")
 
 
 def main() -> None:

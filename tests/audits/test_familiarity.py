@@ -10,7 +10,7 @@ import torch
 
 from vicinal.audits import AuditSettings, audit
 from vicinal.audits.familiarity import REFERENCE
-from vicinal.audits.model import layer_neighbors, model_scores
+from vicinal.audits.model import layer_neighbors, model_scores, outputs_are_logits
 from vicinal.capture import Activations
 from vicinal.checks import InputError
 from vicinal.confidence.familiarity import COMBINED, PARTS
@@ -206,6 +206,8 @@ def test_what_layers_and_logits_say_of_foreign_rows_is_what_plain_loops_say(sets
     near = layer_neighbors({"support": support, **given}, ("a",), some)
     found = model_scores(near, outputs, torch.from_numpy(y))
     assert list(found.titles) == ["energy", "dknn", "layer:a"]
+    embeddings = model_scores(near, outputs, torch.from_numpy(y), logits=False)
+    assert list(embeddings.titles) == ["dknn", "layer:a"]
     assert list(found.rows) == ["query", "foreign"]
     unit = x[::2] / np.linalg.norm(x[::2], axis=1, keepdims=True)
     for z, row in zip(foreign[:20], found.rows["foreign"][:20].numpy(), strict=True):
@@ -214,3 +216,12 @@ def test_what_layers_and_logits_say_of_foreign_rows_is_what_plain_loops_say(sets
         assert row[0] == pytest.approx(-np.log(np.exp(z[:3].astype(float)).sum()), abs=1e-5)
         assert row[1] == 25 - np.bincount(y[::2][near]).max()
         assert row[2] == pytest.approx(np.sort(far)[4], abs=1e-5)
+
+
+def test_outputs_that_are_not_the_classes_are_no_logits():
+    labels = torch.tensor([0, 4, 2])
+    assert outputs_are_logits(5, labels, None)
+    assert outputs_are_logits(5, labels, list("abcde"))
+    assert outputs_are_logits(9, labels, {0: "a"})  # of more classes than are seen
+    assert not outputs_are_logits(4, labels, None)
+    assert not outputs_are_logits(384, labels, list("abcde"))  # an embedding

@@ -165,7 +165,8 @@ def listen(
     votes, shares = layer_votes(near["query"], support.labels) if story else (None, None)
     rest = {role: sets[role] for role in ("query", "calib", "foreign")}
     outputs = {role: acts["output"] for role, acts in rest.items() if acts is not None}
-    scores = model_scores(near, outputs, support.labels)
+    logits = outputs_are_logits(output.shape[1], support.labels, job.about.class_names)
+    scores = model_scores(near, outputs, support.labels, logits)
     layers = entangled(support, kept, settings.seed)
     if states:
         same = sampled(len(support.labels), HISTORY_ROWS, settings.seed)
@@ -297,14 +298,20 @@ def layer_votes(
     return torch.stack([s.indices for s in shares], 1), torch.stack([s.values for s in shares], 1)
 
 
+def outputs_are_logits(width: int, labels: Int[Tensor, " s"], names: Any) -> bool:
+    """Whether no label lacks an output and, where the classes are listed, no output a class."""
+    listed = isinstance(names, Sequence) and len(names) != width
+    return width > max(int(labels.max()), 1) and not listed
+
+
 def model_scores(
     near: Mapping[str, Layers],
     outputs: Mapping[str, Float[Tensor, "n o"]],
     labels: Int[Tensor, " s"],
+    logits: bool = True,
 ) -> ModelScores:
-    """Of each set that has ``outputs``: they are logits where none of the ``labels`` lacks one."""
-    width = min(output.flatten(1).shape[1] for output in outputs.values())
-    logits, classes = width > max(int(labels.max()), 1), len(labels.unique())
+    """Of each set that has ``outputs``; ``logits``: these are."""
+    classes = len(labels.unique())
 
     def columns(name: str) -> Float[Tensor, "n p"]:
         layers = near[name].values()
