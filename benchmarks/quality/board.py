@@ -1,7 +1,7 @@
 """One page from the stored numbers: where the recommended head and the suspects win, tie and lose.
 
 Differences are paired over splits. *best*: no head has a lower mean NLL. *tie*: behind the best by
-less than one standard error of the paired difference. *behind*: by more.
+less than one standard error of the paired difference, or a thousandth of a nat. *behind*: by more.
 """
 
 from __future__ import annotations
@@ -35,6 +35,7 @@ MADE_ONCE = (
     "command. Rivals choose penalty and scaling by cross-validation on the support, temperature "
     "and k on the tuning rows; wrong labels 5, 10 and 20 %, even and one way, on up to 1,500 rows"
 )
+LEAST = 1e-3  # nats: less is no difference
 WHAT_PEOPLE_USE, KERNEL = "logistic + temperature", "RBF-SVC + sigmoid"
 
 
@@ -315,7 +316,7 @@ def _place(table: dict[str, Any], best: str, ours: str) -> str:
     both = zip(table.get(ours, []), table.get(best, []), strict=False)
     behind = np.array([mine["nll"] - theirs["nll"] for mine, theirs in both])
     se = behind.std(ddof=1) / len(behind) ** 0.5 if len(behind) > 1 else 0.0
-    return "tie" if len(behind) == 0 or behind.mean() <= se else "behind"
+    return "tie" if len(behind) == 0 or behind.mean() <= max(se, LEAST) else "behind"
 
 
 def _pm(rows: list[dict[str, float]], key: str, digits: int = 3) -> str:
