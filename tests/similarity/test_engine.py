@@ -18,7 +18,7 @@ from vicinal.similarity.factors import (
     together,
     trace_gram,
 )
-from vicinal.similarity.places import Places
+from vicinal.similarity.places import Places, rooms_of
 from vicinal.similarity.rescale import rescaled
 from vicinal.similarity.rules import conv, recurrence
 from vicinal.similarity.rules.recurrence import gates, suffixes, unrolled
@@ -234,6 +234,29 @@ def test_one_layer_of_an_encoder_is_watched_though_nothing_before_it_is_differen
         gradients(captured).square().sum((1, 2)), plain.square().sum((1, 2)), rtol=1e-9, atol=1e-12
     )
     assert not any("vjp" in part.rule for part in captured.parts)
+
+
+@pytest.mark.parametrize(("stride", "rule"), [(4, "ghost"), (3, "dense")])
+def test_patches_that_do_not_overlap_are_kept_as_the_places_of_a_linear_layer(stride, rule):
+    """d = 6: summed over its places a gradient is twice as large as they are."""
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Conv2d(3, 16, 4, stride), nn.Tanh(), nn.Flatten(), nn.LazyLinear(6))
+    x = torch.randn(5, 3, 16, 16, dtype=torch.float64)
+    model.double()(x)
+    captured = Engine(model.eval()).capture(x)
+    assert captured.parts[0].rule == rule
+    plain = in_order(model, captured, per_sample_gradients(model, x))
+    torch.testing.assert_close(gradients(captured), plain, rtol=1e-9, atol=1e-12)
+
+
+def test_rooms_of_one_kind_lie_side_by_side_and_never_overlap():
+    like = [torch.empty(3, 5), torch.empty(2, 7, 1)]
+    for found in (rooms_of(like, 4), rooms_of([like[0], like[1].double()], 4)):
+        for i, (one, g) in enumerate(zip(found, like, strict=True)):
+            assert one.shape == (4, *g.shape)
+            assert one.fill_(i).is_contiguous()
+        assert [set(one.flatten().tolist()) for one in found] == [{0.0}, {1.0}]
+    assert len({one.untyped_storage().data_ptr() for one in rooms_of(like, 4)}) == 1
 
 
 class Keyed(nn.Module):

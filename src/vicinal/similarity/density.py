@@ -21,8 +21,7 @@ from torch import Tensor
 from vicinal.checks import InputError, check_choice
 from vicinal.similarity.block import Block
 from vicinal.similarity.blocks import Blocks, pairs, symmetric
-from vicinal.similarity.factors import dot, select
-from vicinal.similarity.places import Places
+from vicinal.similarity.factors import Dense, dot, select
 
 if TYPE_CHECKING:
     from vicinal.similarity.kernel import GradientKernel
@@ -85,7 +84,7 @@ def _cheaper_by_pairs(f: Any, n: int) -> bool:
     """Fewer FLOPs over n/2 pairs a sample than over the sum and the product? Where pairs would need
     sums carried out first, summing over the samples as well costs no more.
     """
-    if not isinstance(f, Places) or f.vocabulary or f.form_flops():
+    if isinstance(f, Dense) or f.vocabulary or f.form_flops():
         return False
     return n * f.pair_flops() / 2 <= 4 * f.b[0].numel() * f.a.shape[-1]
 

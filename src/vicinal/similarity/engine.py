@@ -36,7 +36,7 @@ from vicinal.similarity import routing
 from vicinal.similarity.factors import Factor, alike
 from vicinal.similarity.outputs import Contrast, OutputFunction, as_rows
 from vicinal.similarity.parts import Assembly, Part
-from vicinal.similarity.places import room, wide
+from vicinal.similarity.places import freed_memory_stays, rooms_of, wide
 from vicinal.similarity.plan import WHOLE, Lessons, Model, Plan, Surprise, make_plan, surprises
 from vicinal.similarity.rules import widths
 from vicinal.similarity.rules.vjp import twice_differentiable
@@ -116,6 +116,7 @@ class Engine:
         self.reached: set[str] = set()  # parameters with a gradient somewhere so far
         self.seconds = math.inf  # of CPU time for one sample, in the quickest capture so far
         self._checked = False
+        freed_memory_stays()
 
     def capture(
         self, x: Inputs, target: Tensor | None = None, *, start: int = 0, create_graph: bool = False
@@ -245,6 +246,7 @@ def _edge_gradients(
         return [f.new_zeros(s) if g is None else g for g, s in zip(found, shapes, strict=True)]
 
     d, rooms = len(starts), dict[tuple[Any, int], Tensor]()
+    at = [(edge.node, edge.output_nr) for edge in edges]
     again = [create_graph or keep or j < d - 1 for j in range(d)]
     passes: Iterator[list[Tensor]] = map(back, starts, again)
     # Where a layer is linear at many places, one room for its d gradients, so none is copied later;
@@ -259,14 +261,11 @@ def _edge_gradients(
             warnings.filterwarnings("error", message="There is a performance drop")
             passes, roomy = map(list, zip(*vmap(back)(starts), strict=True)), [False for _ in roomy]
     for j, grads in enumerate(passes):
-        copied: dict[tuple[Any, int], Tensor] = {}
-        for i, g in enumerate(grads):
-            at = (edges[i].node, edges[i].output_nr)
-            if roomy[i] and at not in copied:
-                if at not in rooms:
-                    rooms[at] = room(g, d, *g.shape)
-                copied[at] = rooms[at][j].copy_(g)
-            grads[i] = copied.get(at, g)
+        first = {place: i for i, place in reversed([*enumerate(at)]) if roomy[i]}
+        if j == 0:
+            rooms = dict(zip(first, rooms_of([grads[i] for i in first.values()], d), strict=True))
+        copied = {place: rooms[place][j].copy_(grads[i]) for place, i in first.items()}
+        grads = [copied.get(place, g) for place, g in zip(at, grads, strict=True)]
         each = iter(grads)
         for call in calls:
             call.grads.append([next(each) for _ in call.shapes])

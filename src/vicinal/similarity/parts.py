@@ -12,10 +12,11 @@ from torch.utils._pytree import tree_map
 
 from vicinal.similarity import routing
 from vicinal.similarity.factors import Dense, Factor, stacked
+from vicinal.similarity.normed import Normed
 from vicinal.similarity.places import Places
 from vicinal.similarity.plan import WHOLE, Lessons, Plan, Surprise
 from vicinal.similarity.rules import LayerUse, Piece, rule_for
-from vicinal.similarity.rules.parametrized import ORIGINAL, made_from, pulled_back
+from vicinal.similarity.rules.parametrized import LENGTHS, ORIGINAL, made_from, pulled_back
 from vicinal.similarity.rules.vjp import Rerun
 from vicinal.similarity.watch import WatchedCall
 
@@ -115,8 +116,11 @@ class Assembly:
         (first, *_), factor = piece
         if first not in computed:
             return [piece]
-        wanted = frozenset(self.plan.ruled[layer])
-        return pulled_back(self.layers[layer], first, factor, wanted)
+        names = self.plan.ruled[layer]
+        known = self.known.get(names.get(LENGTHS, ""))
+        apart = self.create_graph or not self.plan.shared.isdisjoint(names.values())
+        apart = apart or not (known is None or isinstance(known.factor, Normed))
+        return pulled_back(self.layers[layer], first, factor, frozenset(names), apart)
 
     def _gathered(
         self, layer: str, wanted: frozenset[str], calls: Sequence[WatchedCall]
@@ -135,6 +139,8 @@ class Assembly:
         names = self.plan.ruled[layer]
         known = self.known.get(names.get("weight", names.get(ORIGINAL, "")))
         ghost = None if known is None else isinstance(known.factor, Places)
+        if LENGTHS in names and names[LENGTHS] in self.known:  # else the sums are taken later
+            ghost = isinstance(self.known[names[LENGTHS]].factor, Normed) or None
         if not ghost and names.get("weight") in self.plan.shared:
             ghost = None  # it is summed anyway
         if call is None:

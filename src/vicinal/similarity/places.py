@@ -20,9 +20,10 @@ from torch import Tensor
 from vicinal.neighbors.product import product
 
 Room = Callable[..., Tensor]  # (like, *shape): where a tensor is put
-TILE_BYTES = 64 << 20  # the largest temporary of one Gram product
+TILE_BYTES = 16 << 20  # the largest temporary of one Gram product: malloc keeps it for the next
 CACHE_BYTES = 1 << 20  # of what is written and read again at once
 LARGE_BYTES = 32 << 20  # from here on malloc asks the system anew for every tensor
+ALIGNED = 64  # numbers: where one of several rooms in one may begin
 DOUBLE_ROWS = 64  # of small factors in float64 at a time: they stay in the cache
 
 
@@ -111,14 +112,11 @@ class Places(Tensors):
         return n * m * self._pair(t, s) * pair <= forming + n * m * self._size() * size
 
     def self_gram(self) -> Float[Tensor, "n d d"]:
-        n, t, d, out = self.b.shape
+        t, d, out = self.b.shape[1:]
         inner = self.inner_rows(self)
         if t == 1:  # in float64, for its inverse root amplifies rounding
             rows = (part.double() for part in self.b[:, 0].split(DOUBLE_ROWS))
             return inner * torch.cat([b @ b.mT for b in rows])
-        if d == 1:
-            b = self.b[:, :, 0]
-            return (inner * (b @ b.mT)).sum((1, 2)).view(n, 1, 1)
         found: list[Tensor] = []
         step = max(1, CACHE_BYTES // max(1, self.b[0].nbytes))
         for right in self._each_output().split(step, 1):
@@ -205,14 +203,16 @@ class Places(Tensors):
             b = self.b if weights is None else self.b * weights[:, None, None, None]
             return table.index_add(0, self.a.flatten(), b.flatten(0, 1))
         a = self.a if weights is None else self.a * weights[:, None, None]
-        a = a.reshape(-1, self.a.shape[-1]).T.contiguous()
+        a = a.reshape(-1, self.a.shape[-1]).T
+        a = a.contiguous() if self.outputs > 1 else a
         size, width = (self.outputs, len(a) + self.bias, self.b.shape[3]), len(a)
         found = self.b.new_zeros(size) if into is None else into.mT
+        ones = self.b.new_ones(len(self)) if weights is None else weights
+        ones = ones.repeat_interleave(self.b.shape[1])
         for i, b in enumerate(self._rows()):
             found[i, :width].add_(product(a, b.T))
-        if self.bias:
-            b = self.b.sum(1)
-            found[:, -1] += b.sum(0) if weights is None else torch.tensordot(weights, b, 1)
+            if self.bias:
+                found[i, -1].add_(ones @ b)
         return found.mT
 
     def dot(self, total: Tensor) -> Float[Tensor, " n"]:
@@ -289,6 +289,23 @@ def room(like: Tensor, *shape: int) -> Tensor:
     with suppress(OSError):  # a system that was built without them
         pages.madvise(mmap.MADV_HUGEPAGE)
     return torch.frombuffer(pages, dtype=like.dtype).view(shape)
+
+
+@functools.cache
+def freed_memory_stays() -> None:
+    """malloc hands what is freed back to the system, to ask for it anew page by page in every
+    capture, until it has once seen a large tensor freed: then it keeps as much.
+    """
+    torch.empty(LARGE_BYTES - (1 << 20), dtype=torch.uint8)
+
+
+def rooms_of(grads: Sequence[Tensor], d: int) -> list[Tensor]:
+    """Empty, for d like each: side by side in one room, so that small ones are on large pages."""
+    if len({(g.dtype, g.device) for g in grads}) != 1:
+        return [room(g, d, *g.shape) for g in grads]
+    sizes = [-(-d * g.numel() // ALIGNED) * ALIGNED for g in grads]
+    parts = room(grads[0], sum(sizes)).split(sizes)
+    return [p[: d * g.numel()].view(d, *g.shape) for p, g in zip(parts, grads, strict=True)]
 
 
 def disk_room(like: Tensor, *shape: int) -> Tensor:

@@ -19,6 +19,7 @@ from torch import Tensor
 
 from vicinal.checks import InputError
 from vicinal.similarity.factors import Dense, Factor
+from vicinal.similarity.normed import Normed
 from vicinal.similarity.places import Places
 
 LEAST = -10_000  # the exponent of zero
@@ -40,7 +41,7 @@ def rescaled(factors: Sequence[Factor]) -> tuple[list[Factor], Float[Tensor, " n
     ([3.0, 4.0], 1.0)
     """
     factors = [f.folded() if isinstance(f, Places) else f for f in factors]
-    last = [f.b if isinstance(f, Places) else f.g for f in factors]
+    last = [f.g if isinstance(f, Dense) else f.b for f in factors]
     inputs = [_exponent(f.a) if _has_inputs(f) else 0 for f in factors]
     size = torch.stack([e + _exponent(t) for e, t in zip(inputs, last, strict=True)]).amax(0)
     reach = int(log2(torch.finfo(last[0].dtype).max)) - 2
@@ -51,6 +52,7 @@ def rescaled(factors: Sequence[Factor]) -> tuple[list[Factor], Float[Tensor, " n
             found.append(replace(f, g=_shifted(f.g, -common)))
         else:
             a = _shifted(f.a, -e) if isinstance(e, Tensor) else f.a
+            f = replace(f, s=_shifted(f.s, -common)) if isinstance(f, Normed) else f
             found.append(replace(f, a=a, b=_shifted(f.b, e - common)))
     return found, _shifted(last[0].new_ones(len(common)), common)
 
@@ -69,7 +71,7 @@ def check_gradients(gram: Float[Tensor, "n d d"], start: int) -> None:
 
 def _has_inputs(factor: Factor) -> TypeGuard[Places]:
     """Whether b is multiplied with numbers, not taken at the places of ones."""
-    return isinstance(factor, Places) and not factor.vocabulary
+    return not isinstance(factor, Dense) and not factor.vocabulary
 
 
 def _exponent(x: Tensor) -> Int[Tensor, " n"]:

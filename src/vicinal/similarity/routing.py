@@ -75,8 +75,9 @@ def whose(
     ``plain``: the gradients of the outputs, weighted as the passes of ``mixed`` started.
     """
     eps = torch.finfo(plain.dtype).eps
-    plain = plain.double().flatten(2) if plain.ndim > 2 else plain.double()[:, :, None]
+    plain = plain.flatten(2) if plain.ndim > 2 else plain[:, :, None]
     largest = plain.abs().amax((0, 2)) if plain.numel() else plain.new_zeros(plain.shape[1])
+    largest = largest.double()
     live = largest > 0
     found = torch.zeros(len(largest), dtype=torch.long, device=plain.device)
     if not bool(largest.isfinite().all()):
@@ -84,7 +85,7 @@ def whose(
     if mixed is None or not bool(live.any()):
         return found + NOBODY
     unit = torch.where(live, largest, 1)[:, None]  # squares of the rows stay numbers
-    together = (plain / unit).sum(0)
+    together = plain.sum(0).double() / unit
     norm = together.norm(dim=1)
     unsure = largest <= 64 * eps * largest.amax()  # rounding of larger rows
     good = norm >= 1e-3

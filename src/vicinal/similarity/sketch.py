@@ -32,6 +32,7 @@ from vicinal.similarity.block import Block
 from vicinal.similarity.density import TopK, best_of, joined_topk
 from vicinal.similarity.factors import Dense, Factor
 from vicinal.similarity.kernel import GradientKernel
+from vicinal.similarity.normed import Normed
 from vicinal.similarity.outputs import Contrast
 from vicinal.similarity.places import Places
 from vicinal.similarity.store import batch_key, engine_key
@@ -72,7 +73,14 @@ def sketch(factor: Factor, dim: int, seed: int) -> Float[Tensor, "n s"]:
     b = factor.b.flatten(2)
     left = gaussian(b.shape[-1], dim, 2 * seed + 1)
     b = b if left is None else b @ left.to(b).T
-    return (b.mT @ _inputs(factor.folded(), dim, 2 * seed)).flatten(1)
+    places = factor.map() if isinstance(factor, Normed) else factor.folded()
+    found = b.mT @ _inputs(places, dim, 2 * seed)
+    if isinstance(factor, Normed):  # and Σ_o (S_B e_o) along_o (S_A v̂_o)ᵀ
+        along, unit = factor.along().flatten(1), factor.rows.unit.repeat(factor.s.shape[1], 1)
+        right = gaussian(unit.shape[1], dim, 2 * seed)
+        own = along[:, :, None] * (unit if right is None else unit @ right.to(unit).T)
+        found = found + (own if left is None else left.to(own) @ own)
+    return found.flatten(1)
 
 
 def _inputs(factor: Places, dim: int, seed: int) -> Float[Tensor, "n t s"]:

@@ -18,8 +18,11 @@ from vicinal.capture.shards import read_shard, write_shard
 from vicinal.files import fingerprint
 from vicinal.similarity.engine import Engine
 from vicinal.similarity.factors import Dense, Factor
+from vicinal.similarity.normed import Normed, Rows
 from vicinal.similarity.outputs import describe
 from vicinal.similarity.places import Places
+
+FORM = "2"  # counts up where a layer's gradients are kept in another form than before
 
 
 class FactorStore:
@@ -53,7 +56,7 @@ def engine_key(engine: Engine) -> str:
     lessons = () if engine.plan is None else engine.plan.lessons
     learned = [name for group in lessons for name in (*sorted(group), "")]
     return fingerprint(
-        describe(engine.outputs), *engine.selected, *learned, engine.model.state_dict()
+        FORM, describe(engine.outputs), *engine.selected, *learned, engine.model.state_dict()
     )
 
 
@@ -63,10 +66,14 @@ def batch_key(engine: str, batch: Batch) -> str:
     return fingerprint(engine, batch.start, batch.x, *labels)[:32]
 
 
-def packed(factors: Sequence[Factor]) -> tuple[dict[str, Tensor], list[dict[str, Any]]]:
+def packed(factors: Sequence[Any]) -> tuple[dict[str, Tensor], list[dict[str, Any]]]:
     """Factors as tensors by name, and how they go together in plain values."""
     tensors = {f"{i}.{n}": t for i, f in enumerate(factors) for n, t in f.tensors().items()}
-    rest = [{k: v for k, v in vars(f).items() if not isinstance(v, Tensor)} for f in factors]
+    rows = {i: f.rows for i, f in enumerate(factors) if isinstance(f, Normed)}
+    tensors |= {f"{i}.{n}": t for i, held in rows.items() for n, t in held._asdict().items()}
+    rest = [
+        {k: v for k, v in vars(f).items() if not isinstance(v, (Tensor, Rows))} for f in factors
+    ]
     return tensors, rest
 
 
@@ -74,6 +81,11 @@ def unpacked(tensors: Mapping[str, Tensor], layout: Sequence[Mapping[str, Any]])
     """What :func:`packed` took apart."""
     factors: list[Factor] = []
     for i, plain in enumerate(layout):
+        if f"{i}.s" in tensors:
+            a, b, s, *rows = (tensors[f"{i}.{n}"] for n in ("a", "b", "s", *Rows._fields))
+            normed: Any = Normed(a, b, s, Rows(*rows))
+            factors.append(normed)
+            continue
         fields = {**plain, "shape": tuple(plain["shape"])}
         if "vocabulary" in fields:
             factors.append(Places(tensors[f"{i}.a"], tensors[f"{i}.b"], **fields))

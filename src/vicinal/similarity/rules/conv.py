@@ -19,7 +19,7 @@ from torch import Tensor
 
 from vicinal.neighbors.product import products
 from vicinal.similarity.factors import Dense, stacked
-from vicinal.similarity.places import CACHE_BYTES, room
+from vicinal.similarity.places import CACHE_BYTES, outputs_apart, room
 
 if TYPE_CHECKING:
     from vicinal.similarity.rules import LayerUse, Piece
@@ -30,9 +30,12 @@ def convolution(use: LayerUse) -> list[Piece]:
     module, grads, groups = use.module, use.grads, use.module.groups
     _, out, *places = grads[0].shape
     t, width = prod(places), prod(module.weight.shape[1:])
-    if "weight" in use.wanted and groups == 1 and use.keeps_ghost(t, width, out):
+    # Patches that do not overlap are no larger than the input: a linear layer at its places.
+    apart = module.stride == module.kernel_size and set(module.dilation) == {1}
+    keeps = use.keeps_places if apart else use.keeps_ghost
+    if "weight" in use.wanted and groups == 1 and keeps(t, width, out):
         patches, shape = _patches(_padded(use.x, module), module), layout(module)
-        b = stacked(grads, 1).flatten(3).permute(0, 3, 1, 2).contiguous()
+        b = outputs_apart([g.flatten(2).mT.contiguous() for g in grads])
         return use.ghosts(patches, b, shape=shape)
 
     def gradient(rows: slice) -> Tensor:

@@ -18,10 +18,12 @@ from torch.nn.utils.parametrizations import _SpectralNorm, _WeightNorm
 from torch.nn.utils.parametrize import is_parametrized
 
 from vicinal.similarity.factors import Dense, Factor
+from vicinal.similarity.normed import normed
 from vicinal.similarity.places import Places
 
 INSIDE = "parametrizations."
 ORIGINAL = INSIDE + "weight.original"  # where a weight is computed from one tensor
+LENGTHS = ORIGINAL + "0"  # of weight norm
 
 
 def originals(module: nn.Module, covered: tuple[str, ...]) -> dict[str, nn.Parameter]:
@@ -56,14 +58,21 @@ def edges_each(module: nn.Module, own: str, p: Tensor, uses: Any) -> int:
 
 
 def pulled_back(
-    module: Any, tensor: str, factor: Factor, wanted: frozenset[str]
+    module: Any, tensor: str, factor: Factor, wanted: frozenset[str], apart: bool
 ) -> list[tuple[tuple[str, ...], Factor]]:
-    """The gradients of what a tensor is computed from, out of its own."""
+    """The gradients of what a tensor is computed from, out of its own; ``apart``: those of each
+    parameter by themselves.
+    """
     made = module.parametrizations[tensor]
     held = dict(made.named_parameters())
     only = made[0] if len(made) == 1 else None
     places = isinstance(factor, Places) and not factor.shape and not factor.vocabulary
     flat = factor if isinstance(factor, Places) and places else None
+    if flat is not None and type(only) is _WeightNorm and only.dim == 0 and not apart:
+        names = tuple(f"{INSIDE}{tensor}.{own}" for own in held)
+        if wanted.issuperset(names):
+            found: Any = normed(flat, *(p.detach() for p in held.values()))
+            return [(names, found)]
     with torch.set_grad_enabled(any(t.requires_grad for t in factor.tensors().values())):
         if type(only) is _WeightNorm:
             found = _of_weight_norm(factor, held, only.dim)
@@ -71,8 +80,8 @@ def pulled_back(
             found = {"original": _of_spectral_norm(flat, held["original"], only)}
         else:
             found = _of_any(factor, made, held, getattr(module, tensor).shape)
-    names = {f"{INSIDE}{tensor}.{own}": own for own in found}
-    return [((name,), found[own]) for name, own in names.items() if name in wanted]
+    by_name = {f"{INSIDE}{tensor}.{own}": factor for own, factor in found.items()}
+    return [((name,), factor) for name, factor in by_name.items() if name in wanted]
 
 
 def _of_any(
@@ -87,25 +96,17 @@ def _of_any(
 def _of_weight_norm(factor: Factor, held: dict[str, Tensor], axis: int) -> dict[str, Factor]:
     """``W = g v/‖v‖``: ``∂g = ⟨∂W, v/‖v‖⟩``, and ``∂v`` what is left across v, times ``g/‖v‖``.
 
-    (By hand: torch's own backward of it runs row by row under ``vmap``.) Of a linear layer ``∂g``
-    is told by the places, and ``∂v`` is written once.
+    (By hand: torch's own backward of it runs row by row under ``vmap``.)
     """
     size, v = held["original0"], held["original1"]
     over = [i for i in range(v.ndim) if i != axis]  # axis -1: the norm of all of it
     norm = torch.linalg.vector_norm(v, dim=over, keepdim=True)
     unit, stretch = v / norm, size / norm
-    if isinstance(factor, Places) and axis == 0 and not factor.shape and not factor.vocabulary:
-        g = replace(factor, b=factor.b * stretch[:, 0]).dense().unflatten(2, v.shape)
-        along = torch.einsum("ntdo,nto->ndo", factor.b, factor.a @ unit.mT)[..., None]
-        across, rest = along * stretch, None
-    else:
-        g = factor.dense().unflatten(2, v.shape)
-        along = across = (g * unit).sum([i + 2 for i in over], keepdim=True)
-        rest = stretch
-    frozen = not (g.requires_grad or across.requires_grad or unit.requires_grad)
-    left = g.addcmul_(across, unit, value=-1) if frozen else g - across * unit
-    left = left if rest is None else left * rest
-    return {"original0": Dense(along.flatten(2)), "original1": Dense(left.flatten(2))}
+    g = factor.dense().unflatten(2, v.shape)
+    along = (g * unit).sum([i + 2 for i in over], keepdim=True)
+    frozen = not (g.requires_grad or unit.requires_grad)
+    left = g.addcmul_(along, unit, value=-1) if frozen else g - along * unit
+    return {"original0": Dense(along.flatten(2)), "original1": Dense((left * stretch).flatten(2))}
 
 
 def _of_spectral_norm(factor: Places, weight: Tensor, made: Any) -> Places:
