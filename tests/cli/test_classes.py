@@ -91,7 +91,7 @@ def test_an_order_nobody_stated_is_said_to_be_the_alphabet_and_doubted_where_it_
     vicinal, pets
 ):
     summary, err = audited(vicinal)
-    assert "the model's outputs are read as cat, dog, owl; --classes states another" in err
+    assert "in this order: cat, dog, owl; --classes: another" in err
     assert summary["heads"]["softmax"]["accuracy"] < 0.2
     assert "in another order than the labels" in err
     assert "columns read as owl, cat, dog on" in err

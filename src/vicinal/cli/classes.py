@@ -59,7 +59,7 @@ def order_for(
     if found is not None:
         return found
     listed = ", ".join(own[:SHOWN]) + (", …" if len(own) > SHOWN else "")
-    console.print(f"classes  the model's outputs are read as {listed}; --classes states another")
+    console.print(f"classes  outputs of classes are in this order: {listed}; --classes: another")
     return own
 
 
