@@ -43,8 +43,8 @@ def small_table(record: dict[str, Any]) -> list[str]:
         f"{mean['over']:.2f} to {mean['over_with']:.2f} floors in the mean, within 1.3 on "
         f"{quiet['over_with']} ({quiet['over']} without them, {quiet['one_number']} for the one "
         "number). All settings were seen before this was adopted. The numbers were put together "
-        "from stored parts of audits, and no command makes them again; the tables above are of "
-        "audits without these query rows, and were not made again.\n"
+        "from stored parts of audits, and no command makes them again; of the tables above that "
+        "of the older sets is of audits without these query rows.\n"
     )
     return [
         "## Few rows\n",

@@ -33,7 +33,7 @@ def plain(queries, support, k, metric="sqeuclidean", exclude=None):
 
 def test_rows_behind_the_last_whole_group_of_columns_are_found_too(rng):
     support = torch.randn(1003, 3, generator=rng)  # four groups of columns, and three rows more
-    assert smallest._group_size(1003, 2 + ExactSearch.spare) == 4
+    assert smallest._group_size(1003, 2 + ExactSearch().spare) == 4
     found = ExactSearch().build(support).query(support[-3:] + 1e-3, 2)
     distances, indices = plain(support[-3:] + 1e-3, support, 2)
     assert found.indices.tolist() == indices.long().tolist()

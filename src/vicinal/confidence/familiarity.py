@@ -172,8 +172,8 @@ class Surroundings:
         count, center = int(codes.max()) + 1, x.double().mean(0)
         sums = moments(x, codes[some], count, center)
         unit = class_gaussians(unit_rows(x), codes[some], count)
-        search = ExactSearch("cosine").build(read(anchors).detach().cpu())
-        search.spare = NEAR_RANK  # so few neighbors of so few rows seldom tie with many
+        # So few neighbors of so few rows seldom tie with many.
+        search = ExactSearch("cosine", spare=NEAR_RANK).build(read(anchors).detach().cpu())
         return cls(read, codes, folds, anchors, search, sums, gaussians_of(sums, center), unit)
 
     def scores(

@@ -83,9 +83,10 @@ def fit_smoothing(log_votes: Tensor, targets: Tensor, k: int) -> float:
     """
     n, count = log_votes.shape
     log_shares = log_class_shares(targets, count, leave_one_out=True)
-    own = targets if targets.ndim == 2 else 1.0
+    own: Tensor | float = targets
     if targets.ndim == 1:  # of a row its own class alone
         log_votes, log_shares = (x.gather(1, targets[:, None]) for x in (log_votes, log_shares))
+        own = 1.0
 
     def loss(u: float) -> float:
         return -float((own * smoothed(log_votes, log_shares, k, math.exp(u))).sum() / n)

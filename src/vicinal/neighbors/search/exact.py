@@ -43,11 +43,10 @@ class ExactSearch:
 
     exact = True
     title = "exact"
-    spare = SPARE
 
-    def __init__(self, metric: str = "sqeuclidean") -> None:
+    def __init__(self, metric: str = "sqeuclidean", *, spare: int = SPARE) -> None:
         check_choice(metric, "metric", METRICS)
-        self.metric = metric
+        self.metric, self.spare = metric, spare
         self._support: Tensor | None = None
 
     @property
