@@ -111,6 +111,11 @@ def classes():
     return {node.name: node for node in nodes if isinstance(node, ast.ClassDef)}
 
 
+def test_no_class_has_the_name_of_another():
+    named = [node.name for p in FILES for node in tree(p).body if isinstance(node, ast.ClassDef)]
+    assert sorted(named) == sorted({*named})
+
+
 @each_file
 def test_no_class_stands_on_a_tower(path):
     """At most one base of our own: class depth 2."""

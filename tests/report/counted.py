@@ -23,7 +23,7 @@ from vicinal.audits.sections import (
     NetworkView,
     Provenance,
     ReliabilityBin,
-    RiskCoverage,
+    RiskCurve,
     SetFacts,
     Threshold,
 )
@@ -104,7 +104,7 @@ def risk_coverage(confidence, correct):
         shares = count[at] / len(order), accuracy[at], lower[at]
         return Threshold(target, value, *shares, int(count[at]), level=max(value, 2 / 3))
 
-    return RiskCoverage(
+    return RiskCurve(
         "ned",
         confidence[order][take],
         count[take] / len(order),

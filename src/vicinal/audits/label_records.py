@@ -75,7 +75,7 @@ class WrongPair(Record):
 
 
 @dataclass(frozen=True)
-class WrongLabels(Record):
+class WrongCount(Record):
     """How many labels are wrong: an estimate, its interval, and the class pairs with the most."""
 
     count: int
@@ -109,7 +109,7 @@ class LabelAudit(Record):
     suspects: tuple[Suspect, ...]  # most suspicious first
     effects: tuple[Effect, ...] = ()
     rows: LabelRows | None = None
-    wrong: WrongLabels | None = None
+    wrong: WrongCount | None = None
     alike: tuple[AlikeClasses, ...] = ()
     ambiguous: Ambiguous | None = None
 

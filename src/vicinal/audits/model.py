@@ -66,7 +66,7 @@ Layers = dict[str, Neighborhood]  # by the layer's name, labeled with codes
 
 
 @dataclass(frozen=True, eq=False)
-class Source:
+class AskedModel:
     """The model and its data, for what is asked of it once the heads are there."""
 
     model: nn.Module
@@ -86,7 +86,7 @@ class ModelScores(NamedTuple):
 class ModelFacts:
     """Embeddings of the sets, and what layers and gradients show; see ``listen``."""
 
-    source: Source
+    source: AskedModel
     name: str
     fingerprint: str
     support: Any
@@ -177,7 +177,7 @@ def listen(
         model, train, test, embedded, support.labels, job, output.shape[1]
     )
     return ModelFacts(
-        source=Source(model, train, test, embedding),
+        source=AskedModel(model, train, test, embedding),
         name=type(model).__name__,
         fingerprint=fingerprint(model.state_dict())[:12],
         support=(embedded[0], support.labels),

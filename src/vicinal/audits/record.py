@@ -38,7 +38,7 @@ from vicinal.audits.sections import (
     PriorShift,
     Provenance,
     Recommendation,
-    RiskCoverage,
+    RiskCurve,
     Sweep,
     Unknowns,
 )
@@ -174,7 +174,7 @@ class Audit(Record):
     recommendation: Recommendation | None = None
     search: SearchFacts | None = None
     class_facts: tuple[ClassFacts, ...] = ()
-    risk_coverage: RiskCoverage | None = None
+    risk_coverage: RiskCurve | None = None
     sweep: Sweep | None = None
     credibility: Credibility | None = None
     borders: Borders | None = None

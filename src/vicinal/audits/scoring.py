@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vicinal.audits.heads import Answer, Task, ned
-from vicinal.audits.sections import Head, ReliabilityBin, RiskCoverage, Sweep, Threshold
+from vicinal.audits.sections import Head, ReliabilityBin, RiskCurve, Sweep, Threshold
 from vicinal.confidence.verdicts import contested_below
 from vicinal.evaluation import (
     AcceptanceThreshold,
@@ -176,7 +176,7 @@ def _at(k: int, task: Task, whole: Scored) -> Scored:
     return dataclasses.replace(whole, answer=ned(task, "ned", ""))
 
 
-def risk_coverage_of(name: str, scored: Scored, promise: ChosenTarget) -> RiskCoverage:
+def risk_coverage_of(name: str, scored: Scored, promise: ChosenTarget) -> RiskCurve:
     """Accuracy against coverage at up to 400 thresholds, and the one that keeps the target."""
     (values, accepted, errors), n = scored.curve, scored.count
     cuts = {target: scored.threshold(target) for target in sorted({promise.target, *TARGETS})}
@@ -190,7 +190,7 @@ def risk_coverage_of(name: str, scored: Scored, promise: ChosenTarget) -> RiskCo
     keep = np.union1d(spread, named)  # what a sentence names is a point of the curve
     accepted, errors = accepted[keep], errors[keep]
     low = clopper_pearson_lower(accepted - errors, accepted, scored.delta)
-    return RiskCoverage(
+    return RiskCurve(
         head=name,
         threshold=tuple(values[keep].tolist()),
         coverage=tuple((accepted / n).tolist()),

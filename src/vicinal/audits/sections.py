@@ -127,7 +127,7 @@ class Threshold(Record):
 
 
 @dataclass(frozen=True)
-class RiskCoverage(Record):
+class RiskCurve(Record):
     """Accuracy on the rows accepted at each threshold (falling), with its lower bound."""
 
     TOGETHER = (("threshold", "coverage", "accuracy", "lower_bound"),)

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from vicinal.audits.entangled_layers import compact
-from vicinal.audits.model import Source
+from vicinal.audits.model import AskedModel
 from vicinal.audits.network import picked
 from vicinal.capture import device_of, listening
 from vicinal.checks import InputError
@@ -90,7 +90,7 @@ class Perturbed(NamedTuple):
         return self.level in (SEVERITIES[-1], EPSILONS[-1])
 
 
-def sample_of(source: Source, rows: NDArray[np.int64], codes: Int[Tensor, " m"]) -> Sample:
+def sample_of(source: AskedModel, rows: NDArray[np.int64], codes: Int[Tensor, " m"]) -> Sample:
     """These rows of the query as pixels, as many as there is room for; ``codes`` of all rows."""
     first = images(picked(source.test, rows[:1]))
     rows = rows[: max(1, ROOM // (4 * first[0].numel()))]

@@ -23,7 +23,7 @@ from vicinal.audits.label_records import (
     LabelAudit,
     LabelRows,
     Suspect,
-    WrongLabels,
+    WrongCount,
     WrongPair,
 )
 from vicinal.audits.record import significant
@@ -146,7 +146,7 @@ def judged_labels(facts: Facts) -> JudgedLabels:
     return JudgedLabels(suspects, every, tuple(unsure))
 
 
-def wrong_of(noise: LabelNoise, scale: float, rows: int) -> WrongLabels:
+def wrong_of(noise: LabelNoise, scale: float, rows: int) -> WrongCount:
     """The estimate as whole labels; class pairs with one wrong label or more, the most first.
 
     Where it was made on a sample of the ``rows``, counts are scaled to all of them.
@@ -165,7 +165,7 @@ def wrong_of(noise: LabelNoise, scale: float, rows: int) -> WrongLabels:
     if scale > 1:
         how = f"estimated on a sample of the rows and scaled to all {rows:,}: {how}"
         high = min(math.ceil(high * scale), rows)
-    return WrongLabels(round(count * scale), math.floor(low * scale), high, how, pairs)
+    return WrongCount(round(count * scale), math.floor(low * scale), high, how, pairs)
 
 
 def effects_of(

@@ -78,7 +78,7 @@ def apgd(
     ball = Ball(epsilon, norm, bounds)
 
     def move(net: Model, a: Tensor, b: Tensor) -> Tensor:
-        climb = _Climb(net, ball, steps, loss, misread)
+        climb = _PacedClimb(net, ball, steps, loss, misread)
         kept, worst = a, torch.full((len(a),), -math.inf, dtype=torch.float64).to(a.device)
         for _ in range(restarts):
             moved, harms = climb(a, random_point(a, ball, generator), b)
@@ -133,7 +133,7 @@ class _Rows:
 
 
 @dataclass(frozen=True)
-class _Climb:
+class _PacedClimb:
     net: Model
     ball: Ball
     steps: int

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 
 from vicinal.audits.record import Audit
-from vicinal.audits.sections import Head, RiskCoverage
+from vicinal.audits.sections import Head, RiskCurve
 from vicinal.report.figures.stress import name_of as stress_name  # noqa: F401  (for the template)
 from vicinal.report.figures.stress import stress_sentences as stress_sentences
 from vicinal.report.words import (
@@ -126,7 +126,7 @@ def threshold_sentence(audit: Audit) -> str:
     )
 
 
-def reachable(curve: RiskCoverage) -> str:
+def reachable(curve: RiskCurve) -> str:
     """The highest target that some threshold keeps; else how many of all inputs are right."""
     kept = [pick for pick in curve.targets if pick.value is not None]
     if kept:

@@ -15,7 +15,7 @@ from vicinal.report.words import count, level, percent, plural, threshold
 SAFE = 0.9  # the least accuracy that is called so: the lowest target an audit proposes
 
 
-class Tile(NamedTuple):
+class ActionTile(NamedTuple):
     """A queue: how many rows wait in it, what is known of its errors, and what opens it."""
 
     key: str
@@ -36,7 +36,7 @@ class Action(NamedTuple):
     command: str = ""
 
 
-def tiles(audit: Audit) -> tuple[Tile, ...]:
+def tiles(audit: Audit) -> tuple[ActionTile, ...]:
     return (accept_tile(audit), labels_tile(audit), scope_tile(audit))
 
 
@@ -63,7 +63,7 @@ def wrong_words(audit: Audit, rows: list[int]) -> str:
     return f"{some} with a label{in_sample(audit)} {verb} wrong ({share})." if labeled else ""
 
 
-def accept_tile(audit: Audit) -> Tile:
+def accept_tile(audit: Audit) -> ActionTile:
     rows, counts = rows_with(audit, "supported"), audit.verdict_counts()
     found, total = counts["supported"], sum(counts.values())
     detail = "No row is confident, agreed on and familiar at once."
@@ -72,7 +72,7 @@ def accept_tile(audit: Audit) -> Tile:
         detail = wrong_words(audit, rows) or unlabeled
     share = percent(found / max(total, 1), 0)
     of = f"{share} of {plural(total, 'input')}"
-    return Tile("accept", accept_title(audit), found, of, detail, "verdict=supported")
+    return ActionTile("accept", accept_title(audit), found, of, detail, "verdict=supported")
 
 
 def accept_title(audit: Audit) -> str:
@@ -85,10 +85,10 @@ def accept_title(audit: Audit) -> str:
     return f"Supported, {level(pick.target)} {'at least' if pick.value else 'not promised'}"
 
 
-def labels_tile(audit: Audit) -> Tile:
+def labels_tile(audit: Audit) -> ActionTile:
     found = audit.labels
     if found is None:
-        return Tile("labels", "Labels to review", 0, "not checked", "", "section=labels")
+        return ActionTile("labels", "Labels to review", 0, "not checked", "", "section=labels")
     of = f"of {plural(found.checked, 'support label')}"
     detail = "No contradiction found. Labels that a model has memorized would not show."
     if found.suspects:
@@ -100,10 +100,10 @@ def labels_tile(audit: Audit) -> Tile:
                 f"({count(found.wrong.low)} to {count(found.wrong.high)})."
             )
     suspects = audit.suspect_count or 0
-    return Tile("labels", "Labels to review", suspects, of, detail, "section=labels")
+    return ActionTile("labels", "Labels to review", suspects, of, detail, "section=labels")
 
 
-def scope_tile(audit: Audit) -> Tile:
+def scope_tile(audit: Audit) -> ActionTile:
     rows, counts = rows_with(audit, "unfamiliar"), audit.verdict_counts()
     of = f"of {plural(sum(counts.values()), 'input')}"
     if audit.unknowns is not None:
@@ -115,7 +115,9 @@ def scope_tile(audit: Audit) -> Tile:
     else:
         detail = "More foreign than nearly all held-out rows, so their confidence means nothing. "
         detail = (detail + wrong_words(audit, rows)).rstrip()
-    return Tile("scope", "Out of scope", counts["unfamiliar"], of, detail, "verdict=unfamiliar")
+    return ActionTile(
+        "scope", "Out of scope", counts["unfamiliar"], of, detail, "verdict=unfamiliar"
+    )
 
 
 def actions(audit: Audit, predict: str = "") -> tuple[Action, ...]:

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from vicinal.similarity.factors import Dense, Factor, laid, select
 from vicinal.similarity.places import Room
-from vicinal.similarity.whitening import Whitening
+from vicinal.similarity.whitening import InverseRoot
 
 
 @dataclass(frozen=True)
@@ -27,7 +27,7 @@ class Block:
     start: int
     factors: list[Factor]
     gram: Float[Tensor, "n d d"]
-    whitening: Whitening
+    whitening: InverseRoot
     outputs: Float[Tensor, "n d"]
     target: Tensor | None
     scale: Float[Tensor, " n"] | None = None
@@ -76,7 +76,7 @@ class Block:
             self.start + index.indices(len(self))[0],
             select(self.factors, index),
             self.gram[index],
-            Whitening(*(t[index] for t in self.whitening)),
+            InverseRoot(*(t[index] for t in self.whitening)),
             self.outputs[index],
             None if self.target is None else self.target[index],
             None if self.scale is None else self.scale[index],
@@ -101,7 +101,7 @@ def joined(parts: Iterable[Block], rows: int, room: Room) -> Block:
         blocks[0].start,
         factors,
         torch.cat([b.gram for b in blocks]),
-        Whitening(*map(torch.cat, zip(*(b.whitening for b in blocks), strict=True))),
+        InverseRoot(*map(torch.cat, zip(*(b.whitening for b in blocks), strict=True))),
         torch.cat([b.outputs for b in blocks]),
         torch.cat(targets) if targets else None,
         None if all(b.scale is None for b in blocks) else torch.cat(scales),

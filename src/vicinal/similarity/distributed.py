@@ -29,7 +29,7 @@ from vicinal.similarity.density import class_totals, times_totals
 from vicinal.similarity.kernel import GradientKernel
 from vicinal.similarity.outputs import Contrast
 from vicinal.similarity.store import packed, unpacked
-from vicinal.similarity.whitening import Whitening
+from vicinal.similarity.whitening import InverseRoot
 
 
 def distributed_neighbors(
@@ -197,7 +197,7 @@ def _from_bytes(raw: Tensor, device: torch.device) -> Block | None:
         header["start"],
         factors,
         none,
-        Whitening(none, none),
+        InverseRoot(none, none),
         outputs,
         tensors.get("target"),
         tensors.get("scale"),

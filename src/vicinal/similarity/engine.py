@@ -37,7 +37,15 @@ from vicinal.similarity.factors import Factor, alike
 from vicinal.similarity.outputs import Contrast, OutputFunction, as_rows
 from vicinal.similarity.parts import Assembly, Part
 from vicinal.similarity.places import freed_memory_stays, rooms_of, wide
-from vicinal.similarity.plan import WHOLE, Lessons, Model, Plan, Surprise, make_plan, surprises
+from vicinal.similarity.plan import (
+    WHOLE,
+    Deviations,
+    Model,
+    Plan,
+    PlanBroken,
+    deviations_of,
+    make_plan,
+)
 from vicinal.similarity.rules import widths
 from vicinal.similarity.rules.vjp import twice_differentiable
 from vicinal.similarity.selection import select_parameters, unwrapped
@@ -129,12 +137,12 @@ class Engine:
         found = None
         while found is None:
             if self.plan is None:
-                self._make_plan(x, target, Lessons())
+                self._make_plan(x, target, Deviations())
             begun = time.process_time()
             try:
                 found = self._capture(x, target, start, create_graph=create_graph)
-            except Surprise as surprise:
-                self._learn(x, target, surprise.lessons)
+            except PlanBroken as broken:
+                self._replan(x, target, broken.deviations)
         self.seconds = min(self.seconds, (time.process_time() - begun) / rows_of(x))
         if self.strict and not self._checked:
             check_against_autograd(self, found, x, target, start)
@@ -147,18 +155,18 @@ class Engine:
             }
         return found
 
-    def _make_plan(self, x: Inputs, target: Tensor | None, lessons: Lessons) -> None:
+    def _make_plan(self, x: Inputs, target: Tensor | None, deviations: Deviations) -> None:
         self.plan = make_plan(
-            Model(self.model, self.selected, self.f, x, target), lessons, self.rules
+            Model(self.model, self.selected, self.f, x, target), deviations, self.rules
         )
 
-    def _learn(self, x: Inputs, target: Tensor | None, lessons: Lessons) -> None:
+    def _replan(self, x: Inputs, target: Tensor | None, deviations: Deviations) -> None:
         """A plan that knows of what just happened; what was captured by the old one is void."""
         assert self.plan is not None
-        self._make_plan(x, target, self.plan.lessons.joined(lessons))
+        self._make_plan(x, target, self.plan.deviations.joined(deviations))
         if self.known:
             self.known = {}
-            names = ", ".join(sorted(lessons.gathered | lessons.whole)[:4])
+            names = ", ".join(sorted(deviations.gathered | deviations.whole)[:4])
             raise Replanned(
                 f"this batch uses {names} as no batch before it did, so earlier gradients do not "
                 "fit. The engine knows now: ask again from the start."
@@ -204,7 +212,9 @@ class Engine:
             if asked and _ask_whose(f, asked, plan):
                 astray = _ask_whose(f, rows, plan)  # now of all, not layer by layer
                 bare = astray & plan.copies.bare.keys()
-                raise Surprise(Lessons(gathered=frozenset(astray - bare), whole=frozenset(bare)))
+                raise PlanBroken(
+                    Deviations(gathered=frozenset(astray - bare), whole=frozenset(bare))
+                )
             found = Assembly(
                 plan, layers, self.selected, self.known, calls, f.detach(), create_graph
             )
@@ -219,15 +229,17 @@ class Engine:
         except (RuntimeError, ValueError, IndexError):
             if plan.copies == NO_COPIES:
                 raise
-            lessons = Lessons(plan.copies.layers, frozenset(plan.copies.bare))
-            raise Surprise(lessons) from None  # copies that do not fit this batch, or an own error
+            deviations = Deviations(plan.copies.layers, frozenset(plan.copies.bare))
+            raise PlanBroken(
+                deviations
+            ) from None  # copies that do not fit this batch, or an own error
 
     def _compare(self, plan: Plan, calls: Sequence[WatchedCall], f: Tensor) -> None:
-        """Raise :class:`Surprise` if the forward pass is not what the plan is for."""
+        """Raise :class:`PlanBroken` if the forward pass is not what the plan is for."""
         used = uses(f)
-        lessons = surprises(plan, self.selected, calls, used, len(f))
-        if lessons:
-            raise Surprise(lessons)
+        deviations = deviations_of(plan, self.selected, calls, used, len(f))
+        if deviations:
+            raise PlanBroken(deviations)
         self.reached |= {name for name, p in self.selected.items() if used[id(p)]}
 
 

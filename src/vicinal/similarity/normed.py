@@ -24,7 +24,7 @@ from vicinal.similarity.factors import Dense
 from vicinal.similarity.places import Places, Tensors, wide
 
 
-class Rows(NamedTuple):
+class NormedRows(NamedTuple):
     """Of the map: v̂ and κ, the same for all samples."""
 
     unit: Float[Tensor, "out in"]
@@ -41,7 +41,7 @@ class Normed(Tensors):
     a: Float[Tensor, "n t in"]
     b: Float[Tensor, "n t d out"]
     s: Float[Tensor, "n d out"]
-    rows: Rows
+    rows: NormedRows
     vocabulary = 0
 
     @property
@@ -106,7 +106,7 @@ def normed(factor: Places, g: Float[Tensor, "out ..."], v: Float[Tensor, "out ..
     """The gradients in g and v out of those in W."""
     v = v.flatten(1)
     length = torch.linalg.vector_norm(v, dim=1)
-    rows = Rows(wide(v / length[:, None]), wide(g.flatten() / length))
+    rows = NormedRows(wide(v / length[:, None]), wide(g.flatten() / length))
     a, b = wide(factor.a), wide(factor.b)
     s = torch.einsum("ntdo,nto->ndo", b, a @ rows.unit.mT)
     return Normed(a, b * rows.stretch.abs(), s, rows)

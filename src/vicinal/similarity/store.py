@@ -18,7 +18,7 @@ from vicinal.capture.shards import read_shard, write_shard
 from vicinal.files import fingerprint
 from vicinal.similarity.engine import Engine
 from vicinal.similarity.factors import Dense, Factor
-from vicinal.similarity.normed import Normed, Rows
+from vicinal.similarity.normed import Normed, NormedRows
 from vicinal.similarity.outputs import describe
 from vicinal.similarity.places import Places
 
@@ -53,8 +53,8 @@ class FactorStore:
 
 def engine_key(engine: Engine) -> str:
     """The fingerprint of all that gradients depend on but the data."""
-    lessons = () if engine.plan is None else engine.plan.lessons
-    learned = [name for group in lessons for name in (*sorted(group), "")]
+    deviations = () if engine.plan is None else engine.plan.deviations
+    learned = [name for group in deviations for name in (*sorted(group), "")]
     return fingerprint(
         FORM, describe(engine.outputs), *engine.selected, *learned, engine.model.state_dict()
     )
@@ -72,7 +72,8 @@ def packed(factors: Sequence[Any]) -> tuple[dict[str, Tensor], list[dict[str, An
     rows = {i: f.rows for i, f in enumerate(factors) if isinstance(f, Normed)}
     tensors |= {f"{i}.{n}": t for i, held in rows.items() for n, t in held._asdict().items()}
     rest = [
-        {k: v for k, v in vars(f).items() if not isinstance(v, (Tensor, Rows))} for f in factors
+        {k: v for k, v in vars(f).items() if not isinstance(v, (Tensor, NormedRows))}
+        for f in factors
     ]
     return tensors, rest
 
@@ -82,8 +83,8 @@ def unpacked(tensors: Mapping[str, Tensor], layout: Sequence[Mapping[str, Any]])
     factors: list[Factor] = []
     for i, plain in enumerate(layout):
         if f"{i}.s" in tensors:
-            a, b, s, *rows = (tensors[f"{i}.{n}"] for n in ("a", "b", "s", *Rows._fields))
-            normed: Any = Normed(a, b, s, Rows(*rows))
+            a, b, s, *rows = (tensors[f"{i}.{n}"] for n in ("a", "b", "s", *NormedRows._fields))
+            normed: Any = Normed(a, b, s, NormedRows(*rows))
             factors.append(normed)
             continue
         fields = {**plain, "shape": tuple(plain["shape"])}

@@ -26,7 +26,7 @@ from torch import Tensor
 SUMMARIES = ("trace", "matrix", "distance", "distance2", "rotation", "subspace")
 
 
-class Whitening(NamedTuple):
+class InverseRoot(NamedTuple):
     """``K^-½`` on the range of K, in float64, and the rank."""
 
     root: Float[Tensor, "n d d"]
@@ -35,7 +35,7 @@ class Whitening(NamedTuple):
 
 def whiten(
     gram: Float[Tensor, "n d d"], *, precision: torch.dtype, deficiency: int = 0
-) -> Whitening:
+) -> InverseRoot:
     """The inverse square root of every K(x, x), by float64 eigenvalues.
 
     Eigenvalues below ``d · eps · λ_max`` are rounding: eps of the sums, which have float32 at
@@ -48,7 +48,7 @@ def whiten(
     summed = torch.finfo(torch.promote_types(precision, torch.float32)).eps
     eps = max(summed, torch.finfo(precision).eps ** 2)
     s, vectors = inverse_roots(gram.double(), eps, deficiency)
-    return Whitening((vectors * s[:, None, :]) @ vectors.mT, (s > 0).sum(1))
+    return InverseRoot((vectors * s[:, None, :]) @ vectors.mT, (s > 0).sum(1))
 
 
 def inverse_roots(

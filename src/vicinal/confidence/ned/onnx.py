@@ -91,7 +91,7 @@ def _graph(
     model = head if isinstance(head, (NEDClassifier, NEDLinear)) else head.model
     ned = model.ned_ if isinstance(model, NEDLinear) else model
     if net is None:
-        return Answer(model).eval(), (torch.zeros(2, ned.n_features_in_),)
+        return ExportedHead(model).eval(), (torch.zeros(2, ned.n_features_in_),)
     if example is None or len(example) < 1:
         raise InputError("`net` needs an `example`: a batch of its inputs to trace the graph with.")
     rows = torch.cat([example, example])[:2]  # one row alone would be taken for a constant
@@ -102,10 +102,10 @@ def _graph(
             f"`net` gives rows of shape {width}, but the support has {ned.n_features_in_} "
             "dimensions. Pass the network up to the layer that was embedded, flattened."
         )
-    return Answer(model, net).eval(), (rows,)
+    return ExportedHead(model, net).eval(), (rows,)
 
 
-class Answer(nn.Module):
+class ExportedHead(nn.Module):
     """The class number and all probabilities, of embeddings or, behind ``net``, of its inputs."""
 
     def __init__(self, model: NEDClassifier | NEDLinear, net: nn.Module | None = None) -> None:

@@ -57,7 +57,7 @@ class SpaceFit:
     losses: dict[str, float] = field(default_factory=dict)
 
 
-class Task(NamedTuple):
+class SpaceTask(NamedTuple):
     """What a candidate is scored by: rows with labels, their folds, and how neighbors are found."""
 
     x: Float[Tensor, "n d"]
@@ -99,7 +99,7 @@ def fit_space(
     if name in (*LABELED, "fit") and few:
         form = Form("whitened")
     elif name in (*LABELED, "fit"):
-        task = pool_of(Task(x, labels, fold, k, metric, temperature))
+        task = pool_of(SpaceTask(x, labels, fold, k, metric, temperature))
         form, losses = choose(name, task, learn=not LEARN_BELOW < len(x) < LEARN_ABOVE)
     space = form(x, labels.codes)
     crossed = CrossFit(x, fold, form) if space.labeled else None
@@ -138,7 +138,7 @@ def _rank(rows: Tensor) -> int:
     return int(torch.linalg.matrix_rank(rows - rows.mean(0)))
 
 
-def pool_of(task: Task) -> Task:
+def pool_of(task: SpaceTask) -> SpaceTask:
     """The rows to choose by."""
     n, enough = len(task.x), max(POOL, 20 * len(task.labels.classes))
     if n <= enough:
@@ -149,7 +149,7 @@ def pool_of(task: Task) -> Task:
     return task._replace(x=x, labels=labels, fold=task.fold[some], span=span_coordinates(x))
 
 
-def choose(name: str, task: Task, *, learn: bool) -> tuple[Form, dict[str, Losses]]:
+def choose(name: str, task: SpaceTask, *, learn: bool) -> tuple[Form, dict[str, Losses]]:
     """The form that is named or wins, and the losses of all on the same rows, simplest first.
 
     ``learn``: a learned space may be tried, which it is where whitening is the best so far.
@@ -191,13 +191,13 @@ def in_reach(losses: dict[str, Losses], errors: float = 1.0) -> list[str]:
     ]
 
 
-def _learned(whitened: Form, task: Task) -> Form:
+def _learned(whitened: Form, task: SpaceTask) -> Form:
     rest, (form, x) = task.fold != 0, whitened.in_span(task.x, task.span)
     steps = best_steps(x[rest], task.labels.codes[rest], form.whitening)
     return Form("learned", whitened.whitening, steps)
 
 
-def _best_whitening(task: Task) -> tuple[Form, Losses]:
+def _best_whitening(task: SpaceTask) -> tuple[Form, Losses]:
     """The better form, then more shrinkage where that helps, or else less."""
     grid = {form: held_out_losses(Form("whitened", form), task, FIRST) for form in FORMS}
 
@@ -216,7 +216,7 @@ def _best_whitening(task: Task) -> tuple[Form, Losses]:
     return Form("whitened", best()), grid[best()]
 
 
-def held_out_losses(form: Form, task: Task, count: int) -> Losses:
+def held_out_losses(form: Form, task: SpaceTask, count: int) -> Losses:
     """-log p of scored rows among the rows of the other folds, in a space fitted to those alone."""
     rows, codes = torch.cat(list(_scored(task, count))), task.labels.codes
     crossed = CrossFit(task.x, task.fold, form, task.span)
@@ -225,7 +225,7 @@ def held_out_losses(form: Form, task: Task, count: int) -> Losses:
     return _losses_at_best(evidence, task.temperature, task.x.shape[1])
 
 
-def _scored(task: Task, count: int) -> Iterator[Tensor]:
+def _scored(task: SpaceTask, count: int) -> Iterator[Tensor]:
     """Of some folds which of their rows are scored: all of few, or as many as suffice."""
     folds = min(int(task.fold.max()) + 1, math.ceil(count / max(len(task.x) // FOLDS, 1)))
     for f in range(folds):

@@ -38,7 +38,7 @@ from vicinal.neighbors.mass import agreement, own_log_mass
 from vicinal.neighbors.product import product
 from vicinal.neighbors.tiles.tile import (
     Given,
-    Problem,
+    Pairing,
     Sums,
     Upstream,
     add_sums,
@@ -243,11 +243,11 @@ class DenseMasses(torch.autograd.Function):
     def forward(ctx, *args):  # type: ignore[no-untyped-def]  # the fields of Given
         given = Given(*args)
         with torch.autocast(given.x.device.type, enabled=False):
-            left, right, kernel, selfless = problem = Problem.of(given)
+            left, right, kernel, selfless = pairing = Pairing.of(given)
             everyone = torch.arange(len(left.rows), device=left.rows.device)
             pairs = tile(left, right, kernel, everyone if selfless else None)
             logs = tile_masses(pairs, left, right)
-        ctx.problem, ctx.pairs, ctx.logs, ctx.options = problem, pairs, logs, given[5:]
+        ctx.pairing, ctx.pairs, ctx.logs, ctx.options = pairing, pairs, logs, given[5:]
         ctx.save_for_backward(*given[:5])  # also to be told if they change
         return logs.clone().unbind(0)
 
@@ -257,14 +257,14 @@ class DenseMasses(torch.autograd.Function):
         if is_derived_again(grads[0]):
             gx, gy, slope = derived_log_masses(grads, given)
             return gx, gy, None, None, slope, None, None
-        left, right = ctx.problem[:2]
+        left, right = ctx.pairing[:2]
         with torch.autocast(given.x.device.type, enabled=False):
             upstream = Upstream.of(grads, ctx.logs, given.x.dtype)
             m = tile_slopes(ctx.pairs.log_weights, left, right, upstream)
             sums = [Sums.zeros(left)] if right is left else [Sums.zeros(left), Sums.zeros(right)]
             m = m + m.T if right is left else m
             add_sums(m, ctx.pairs, left, right, sums[0], None if right is left else sums[1])
-            gx, gy, slope = gradients(sums, ctx.problem, ctx.needs_input_grad[4])
+            gx, gy, slope = gradients(sums, ctx.pairing, ctx.needs_input_grad[4])
         return gx, gy, None, None, slope, None, None
 
 

@@ -43,7 +43,7 @@ from vicinal.neighbors.tiles.dense import (
     derived_log_masses,
     plain_log_masses,
 )
-from vicinal.neighbors.tiles.tile import Given, Problem, Upstream, gradients
+from vicinal.neighbors.tiles.tile import Given, Pairing, Upstream, gradients
 from vicinal.neighbors.tiles.walk import (
     stream_masses,
     stream_sums,
@@ -195,9 +195,9 @@ _GIVEN = (
 def _tiled(tile: int, *given: Any) -> tuple[Tensor, Tensor]:
     """(own, other) log-masses, float64; without a reference hard labels ascend."""
     with torch.no_grad(), torch.autocast(given[0].device.type, enabled=False):
-        problem = Problem.of(Given(*given))
-        alone = problem.left is problem.right
-        logs = symmetric_masses(problem, tile) if alone else stream_masses(problem)
+        pairing = Pairing.of(Given(*given))
+        alone = pairing.left is pairing.right
+        logs = symmetric_masses(pairing, tile) if alone else stream_masses(pairing)
     return logs[0].clone(), logs[1].clone()
 
 
@@ -213,10 +213,10 @@ def _tiled_backward(
     x, t = given[0], given[4]
     with torch.no_grad(), torch.autocast(x.device.type, enabled=False):
         upstream = Upstream.of(grads, torch.stack(masses), x.dtype)
-        problem = Problem.of(Given(*given))
-        alone = problem.left is problem.right
-        sums = symmetric_sums(problem, tile, upstream) if alone else stream_sums(problem, upstream)
-        gx, gy, slope = gradients(sums, problem, learned)
+        pairing = Pairing.of(Given(*given))
+        alone = pairing.left is pairing.right
+        sums = symmetric_sums(pairing, tile, upstream) if alone else stream_sums(pairing, upstream)
+        gx, gy, slope = gradients(sums, pairing, learned)
     return gx, x.new_empty(0) if gy is None else gy, t.new_zeros(()) if slope is None else slope
 
 

@@ -78,7 +78,7 @@ class Given(NamedTuple):
     selfless: bool  # row i of what is met is row i itself: nobody meets himself
 
 
-class Problem(NamedTuple):
+class Pairing(NamedTuple):
     """Who meets whom: both sides, the one side twice where there is no reference; the kernel."""
 
     left: Side
@@ -87,7 +87,7 @@ class Problem(NamedTuple):
     selfless: bool
 
     @classmethod
-    def of(cls, given: Given) -> Problem:
+    def of(cls, given: Given) -> Pairing:
         """Both sides centered together."""
         x, y, x_labels, y_labels, t, metric, selfless = given
         a, b = center(x, y)
@@ -258,7 +258,7 @@ def add_sums(
 
 
 def gradients(
-    sums: Sequence[Sums], problem: Problem, learned: bool
+    sums: Sequence[Sums], pairing: Pairing, learned: bool
 ) -> tuple[Tensor, Tensor | None, Tensor | None]:
     """∂/∂a_i = -k Σ_j M_ij (a_i - b_j) for each side, and the slope in T if it is ``learned``.
 
@@ -266,8 +266,8 @@ def gradients(
     homogeneous functions T ∂/∂T = -½ Σ ⟨a, ∂/∂a⟩ (without the half). A zero row under the cosine
     adds its constant ½/T per unit of weight.
     """
-    kernel, grads, slope = problem.kernel, [], None
-    for each, side in zip(sums, problem[:2], strict=False):
+    kernel, grads, slope = pairing.kernel, [], None
+    for each, side in zip(sums, pairing[:2], strict=False):
         g = each.products.addcmul_(side.rows, each.weights[:, None], value=-1)
         grads.append(g.mul_(kernel.scale * (1.0 if kernel.root else 2.0)))
         if learned:

@@ -18,7 +18,7 @@ from torch import Tensor
 from vicinal.neighbors.tiles.tile import (
     Index,
     Kernel,
-    Problem,
+    Pairing,
     Side,
     Sums,
     Tile,
@@ -37,29 +37,29 @@ _PROBES = 32  # rows whose masses choose the shift
 # ------------------------------------------------------------------ rows against all columns
 
 
-def stream_masses(problem: Problem, rows: Tensor | None = None) -> Tensor:
+def stream_masses(pairing: Pairing, rows: Tensor | None = None) -> Tensor:
     """Log-masses (2, rows), own and other, of ``rows`` of the left over all of the right."""
-    parts = [tile_masses(pairs, left, problem.right) for _, left, pairs in _blocks(problem, rows)]
+    parts = [tile_masses(pairs, left, pairing.right) for _, left, pairs in _blocks(pairing, rows)]
     return torch.cat(parts, 1)
 
 
 def stream_sums(
-    problem: Problem, upstream: Upstream, rows: Tensor | None = None
+    pairing: Pairing, upstream: Upstream, rows: Tensor | None = None
 ) -> tuple[Sums, Sums]:
     """Gradient sums of both sides for ``rows``; ``upstream`` covers every row of the left."""
-    total = Sums.zeros(problem.left), Sums.zeros(problem.right)
-    for i, left, pairs in _blocks(problem, rows):
-        m = tile_slopes(pairs.log_weights, left, problem.right, upstream.part(i))
+    total = Sums.zeros(pairing.left), Sums.zeros(pairing.right)
+    for i, left, pairs in _blocks(pairing, rows):
+        m = tile_slopes(pairs.log_weights, left, pairing.right, upstream.part(i))
         mine = Sums.zeros(left)
-        add_sums(m, pairs, left, problem.right, mine, total[1])
+        add_sums(m, pairs, left, pairing.right, mine, total[1])
         for whole, some in zip(total[0], mine, strict=True):
             whole[i] += some
     return total
 
 
-def _blocks(problem: Problem, rows: Tensor | None) -> Iterator[tuple[Index, Side, Tile]]:
+def _blocks(pairing: Pairing, rows: Tensor | None) -> Iterator[tuple[Index, Side, Tile]]:
     """Which rows (all of them for None), their side, and their tile with all columns."""
-    left, right, kernel, selfless = problem
+    left, right, kernel, selfless = pairing
     everyone = torch.arange(len(left.rows), device=left.rows.device)
     numbers, width = everyone if rows is None else rows, len(right.rows)
     height = min(max(BLOCK // width, 1), len(numbers))
@@ -75,12 +75,12 @@ def _blocks(problem: Problem, rows: Tensor | None) -> Iterator[tuple[Index, Side
 # need a mask.
 
 
-def symmetric_masses(problem: Problem, size: int) -> Tensor:
+def symmetric_masses(pairing: Pairing, size: int) -> Tensor:
     """Log-masses (2, n) of every row over all others, by tiles of ``size`` rows."""
-    side, kernel = problem.left, problem.kernel
+    side, kernel = pairing.left, pairing.kernel
     n = len(side.rows)
     probes = torch.linspace(0, n - 1, min(_PROBES, n), device=side.rows.device).long()
-    shift = _shift(stream_masses(problem, probes), n)
+    shift = _shift(stream_masses(pairing, probes), n)
     sums = side.rows.new_zeros(2, n)
     for i, j, pairs in _upper(side, kernel._replace(shift=shift), size):
         for kind, part in _split(_weights(pairs, shift), side.part(i), side.part(j)):
@@ -91,20 +91,20 @@ def symmetric_masses(problem: Problem, size: int) -> Tensor:
     lost = _lost(logs, _empty(side), side.rows.dtype).nonzero()[:, 0]
     logs.add_(shift)
     if len(lost):
-        logs[:, lost] = stream_masses(problem, lost)
+        logs[:, lost] = stream_masses(pairing, lost)
     return logs
 
 
-def symmetric_sums(problem: Problem, size: int, upstream: Upstream) -> tuple[Sums]:
+def symmetric_sums(pairing: Pairing, size: int, upstream: Upstream) -> tuple[Sums]:
     """Gradient sums: M_ij + M_ji = e^(s_ij) (u_i + u_j) in one tile, u = ∂/∂mass of its kind."""
-    side, dtype = problem.left, problem.left.rows.dtype
+    side, dtype = pairing.left, pairing.left.rows.dtype
     empty = upstream.grads == 0
     shift = _shift(upstream.logs, len(side.rows))
     relative = upstream.logs - shift
     lost = _lost(relative, empty, dtype)
     u = (upstream.grads * torch.exp(-relative)).masked_fill_(empty | lost, 0).to(dtype)
     total = Sums.zeros(side)
-    for i, j, pairs in _upper(side, problem.kernel._replace(shift=shift), size):
+    for i, j, pairs in _upper(side, pairing.kernel._replace(shift=shift), size):
         rows, columns = side.part(i), side.part(j)
         e = _weights(pairs, shift)
         torch.threshold_(e, _smallest(dtype), 0)  # subnormal products crawl
@@ -115,7 +115,7 @@ def symmetric_sums(problem: Problem, size: int, upstream: Upstream) -> tuple[Sum
         add_sums(m, pairs, rows, columns, total.part(i), None if i == j else total.part(j))
     index = lost.nonzero()[:, 0]
     if len(index):
-        for part in stream_sums(problem, upstream, index):
+        for part in stream_sums(pairing, upstream, index):
             total.products.add_(part.products)
             total.weights.add_(part.weights)
     return (total,)

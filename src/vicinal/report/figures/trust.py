@@ -10,13 +10,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from vicinal.audits.record import Audit
-from vicinal.audits.sections import Credibility, Histogram, RiskCoverage, Sweep, Threshold
+from vicinal.audits.sections import Credibility, Histogram, RiskCurve, Sweep, Threshold
 from vicinal.report.figures.reliability import FEW, accuracy_plot, bin_table, clickable_bins
 from vicinal.report.svg import Figure, Plot, ticks
 from vicinal.report.words import count, decimal, level, percent, points, sentence, short
 
 
-def risk_coverage(curve: RiskCoverage) -> Figure:
+def risk_coverage(curve: RiskCurve) -> Figure:
     """Accuracy of what is accepted against how much is accepted; the script moves the marker."""
     low = lowest(curve)
     plot = Plot(y=(low, 1.0), height=250)
@@ -86,7 +86,7 @@ def target_data(pick: Threshold, confidence: NDArray[np.float64]) -> dict[str, A
     }
 
 
-def lowest(curve: RiskCoverage) -> float:
+def lowest(curve: RiskCurve) -> float:
     """Where the axis starts: below every accuracy, and below the bound once it rests on rows."""
     bounds = [b for b, c in zip(curve.lower_bound, curve.coverage, strict=True) if c >= 0.2]
     target = [curve.chosen.target] if curve.chosen else []
