@@ -201,7 +201,7 @@ def test_what_layers_and_logits_say_of_foreign_rows_is_what_plain_loops_say(sets
     kept = lambda z: Activations({"a": torch.from_numpy(z), "output": torch.from_numpy(z[:, :3])})
     support = Activations({"a": torch.from_numpy(x)}, torch.from_numpy(y))
     some = torch.arange(0, 300, 2)
-    given = {"query": kept(query), "calib": None, "foreign": kept(foreign)}
+    given = {"query": kept(query), "foreign": kept(foreign)}
     outputs = {name: given[name]["output"] for name in ("query", "foreign")}
     near = layer_neighbors({"support": support, **given}, ("a",), some)
     found = model_scores(near, outputs, torch.from_numpy(y))

@@ -194,16 +194,18 @@ def ready_sets(
         rows = foreign[0] if isinstance(foreign, tuple) else foreign
         fourth = _rows(rows, None, "foreign", about.foreign_name, settings)
         check_same_width(first.rows, fourth.rows, "support", "foreign")
-    for seen, rows, role in (
-        (about.media and about.media.support, first.rows, "support"),
-        (about.media and about.media.query, second.rows, "query"),
-    ):
-        if seen is not None and len(seen) != len(rows):
+    _check_pictures(about, first, second)
+    return Sets(first, second, third, labels.classes, names, alone, fourth)
+
+
+def _check_pictures(about: About, support: LabeledRows, query: LabeledRows) -> None:
+    for role, rows in {"support": support, "query": query}.items():
+        seen = about.media and getattr(about.media, role)
+        if seen is not None and len(seen) != len(rows.rows):
             raise InputError(
-                f"`images` has {len(seen)} pictures for {len(rows)} rows of the {role}. Pass "
+                f"`images` has {len(seen)} pictures for {len(rows.rows)} rows of the {role}. Pass "
                 "images=(of the support, of the query), one for each row."
             )
-    return Sets(first, second, third, labels.classes, names, alone, fourth)
 
 
 def usable_k(settings: AuditSettings, sets: Sets) -> int:

@@ -149,9 +149,10 @@ def listen(
         told = partial(job.tell, f"embed {title}")
         return capture(model, data, names, pool=compact, to=folder, progress=told)
 
-    support, query = captured(train, "support"), captured(test, "query")
-    held = None if calib is None else captured(calib, "calib")
-    unknown = None if foreign is None else captured(foreign, "foreign")
+    given = {"support": train, "query": test, "calib": calib, "foreign": foreign}
+    sets = {role: captured(data, role) for role, data in given.items() if data is not None}
+    support, query = sets["support"], sets["query"]
+    held, unknown = sets.get("calib"), sets.get("foreign")
     if support.labels is None:
         raise InputError("`train` has no labels. Pass (x, y), or a Dataset of pairs.")
     kept = distinct(support, names)
@@ -160,11 +161,9 @@ def listen(
     embedded, output = (support[embedding], query[embedding]), query["output"]
     job.tell("layers")
     some = sampled(len(support.labels), STORY_ROWS, settings.seed)
-    sets = {"support": support, "query": query, "calib": held, "foreign": unknown}
     near = layer_neighbors(sets, story, some)
     votes, shares = layer_votes(near["query"], support.labels) if story else (None, None)
-    rest = {role: sets[role] for role in ("query", "calib", "foreign")}
-    outputs = {role: acts["output"] for role, acts in rest.items() if acts is not None}
+    outputs = {role: acts["output"] for role, acts in sets.items() if role != "support"}
     logits = outputs_are_logits(output.shape[1], support.labels, job.about.class_names)
     scores = model_scores(near, outputs, support.labels, logits)
     layers = entangled(support, kept, settings.seed)
@@ -262,22 +261,19 @@ def spread(names: Sequence[str]) -> tuple[str, ...]:
 
 
 def layer_neighbors(
-    sets: Mapping[str, Activations | None], layers: Sequence[str], some: Int[Tensor, " s"]
+    sets: Mapping[str, Activations], layers: Sequence[str], some: Int[Tensor, " s"]
 ) -> dict[str, Layers]:
     """Of every set's rows among ``some`` rows of the support, which do not see themselves."""
     support = sets["support"]
-    assert support is not None
     assert support.labels is not None
     codes = support.labels.unique(return_inverse=True)[1]
     place = torch.full((len(codes),), -1)
     place[some] = torch.arange(len(some))
-    found: dict[str, Layers] = {name: {} for name, acts in sets.items() if acts is not None}
+    found: dict[str, Layers] = {name: {} for name in sets}
     for layer in layers:
         search = ExactSearch("cosine").build(support[layer][some].float())
         for name, near in found.items():
-            rows, own = sets[name], place if name == "support" else None
-            assert rows is not None
-            asked = rows[layer].float()
+            asked, own = sets[name][layer].float(), place if name == "support" else None
             far, which = search.query(asked, min(LAYER_K, len(some) - 1), exclude=own)
             near[layer] = Neighborhood(far, some[which], codes[some[which]])
     return found
@@ -315,11 +311,11 @@ def model_scores(
 
     def columns(name: str) -> Float[Tensor, "n p"]:
         layers = near[name].values()
-        far = [hood.distances[:, min(NEAR_RANK, hood.k) - 1].double() for hood in layers]
+        far = [found.distances[:, min(NEAR_RANK, found.k) - 1].double() for found in layers]
         against = []
         if layers:
-            agreed = torch.stack([votes(hood, classes) for hood in layers]).sum(0)
-            against = [sum(hood.k for hood in layers) - agreed.amax(1)]
+            agreed = torch.stack([votes(found, classes) for found in layers]).sum(0)
+            against = [sum(found.k for found in layers) - agreed.amax(1)]
         energy = [-outputs[name].double().flatten(1).logsumexp(1)] if logits else []
         return torch.stack([*energy, *against, *far], 1)
 
