@@ -1,10 +1,9 @@
 r"""Matrix products by the quicker of torch's two libraries.
 
 ``torch.mm`` calls MKL, which leaves the wide registers of AMD's processors with AVX-512 idle (115
-GFLOP/s a core); oneDNN, which torch uses for convolutions, takes them (255; on the fourth EPYCs,
-whose registers are half as wide inside, both reach 100). There large products that no one will
-differentiate go by oneDNN. The processor decides and not a clock, so that a machine gives the same
-numbers in every run.
+GFLOP/s a core); oneDNN, which torch uses for convolutions, takes them (255; both 100 on the fourth
+EPYCs). There large products that no one will differentiate go by oneDNN. The processor decides and
+not a clock, so that a machine gives the same numbers in every run.
 """
 
 from __future__ import annotations
