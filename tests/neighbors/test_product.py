@@ -7,7 +7,7 @@ import torch
 
 from vicinal.neighbors import ExactSearch
 from vicinal.neighbors import product as chosen
-from vicinal.neighbors.product import product, products
+from vicinal.neighbors.product import LARGE, add_product, product, products
 
 X = torch.randn(96, 160, generator=torch.Generator().manual_seed(0))
 W = torch.randn(300, 160, generator=torch.Generator().manual_seed(1))
@@ -36,6 +36,17 @@ def test_a_product_is_that_of_float64_however_the_matrix_lies(other, lies, shape
     )
     exact = X.double() @ W.double().T + (0 if added is None else added.double())
     torch.testing.assert_close(product(X, w, added).double(), exact, rtol=1e-5, atol=1e-4)
+
+
+@pytest.mark.parametrize("times", [1, 20], ids=["small", "large"])
+def test_a_product_is_added_in_place_to_a_part_of_a_larger_matrix(other, times):
+    x, whole = X.repeat(times, 1), torch.ones(96 * times, 3, 300)
+    assert (x.numel() * len(W) >= LARGE) is (times > 1)
+    found = add_product(whole[:, 1], x, W)
+    assert found.data_ptr() == whole[:, 1].data_ptr()
+    exact = torch.ones(96 * times, 3, 300, dtype=torch.float64)
+    exact[:, 1] += x.double() @ W.double().T
+    torch.testing.assert_close(whole.double(), exact, rtol=1e-5, atol=1e-4)
 
 
 def test_products_are_those_of_each_pair(other):

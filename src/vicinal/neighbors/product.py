@@ -1,9 +1,9 @@
 r"""Matrix products by the quicker of torch's two libraries.
 
 ``torch.mm`` calls MKL, which leaves the wide registers of AMD's processors with AVX-512 idle (115
-GFLOP/s a core); oneDNN, which torch uses for convolutions, takes them (255). There large products
-that no one will differentiate go by oneDNN. The processor decides and not a clock, so that a
-machine gives the same numbers in every run.
+GFLOP/s a core); oneDNN, which torch uses for convolutions, takes them (255; both 100 on the fourth
+EPYCs). There large products that no one will differentiate go by oneDNN. The processor decides and
+not a clock, so that a machine gives the same numbers in every run.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 WORTH = 1 << 21  # multiplications from which the choice is worth making
+LARGE = 1 << 23  # the same in place
 
 
 def product(
@@ -36,6 +37,12 @@ def product(
     if added is None or added.ndim == 1:
         return linear(x, w, added, "none", [], "")
     return linear.binary(x, added, w, None, "add")
+
+
+def add_product(into: Tensor, x: Float[Tensor, "n k"], w: Float[Tensor, "m k"]) -> Tensor:
+    """``x wᵀ`` added to what is there, of small ones without the copies of the other library."""
+    large = x.numel() * len(w) >= LARGE and takes_other(x, w)
+    return into.add_(product(x, w)) if large else into.addmm_(x, w.T)
 
 
 def products(x: Float[Tensor, "b n k"], w: Float[Tensor, "b m k"]) -> Float[Tensor, "b n m"]:

@@ -26,7 +26,7 @@ from jaxtyping import Float, Int
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence, pad_packed_sequence
 
-from vicinal.neighbors.product import product
+from vicinal.neighbors.product import add_product, product
 from vicinal.similarity.places import room
 from vicinal.similarity.rules.inside import InsideMap, running
 
@@ -207,13 +207,15 @@ class LSTMSteps(torch.autograd.Function):
         states, outs = (both[1:], both[:-1]) if back else (both[:-1], both[1:])
         bent, before = x.new_empty(count, n, size), x.new_empty(count, n, size)
         ctx.steps = range(count) if back else range(count)[::-1]
-        states[ctx.steps[-1]] = h
+        states[ctx.steps[-1]], minus = h, x.new_tensor(-1)
+        each = [*zip(*(v.unbind(0) for v in (gates, i, f, g, o, before, bent, outs)), strict=True)]
         for t in ctx.steps[::-1]:
-            torch.sigmoid(product(h, steep, gates[t]), out=gates[t])
-            g[t].mul_(2).sub_(1)
-            c = torch.mul(f[t], before[t].copy_(c)).addcmul_(i[t], g[t])
-            torch.mul(c, 2, out=bent[t]).sigmoid_().mul_(2).sub_(1)
-            h = torch.mul(o[t], bent[t], out=outs[t])
+            now, i_t, f_t, g_t, o_t, before_t, bent_t, out = each[t]
+            add_product(now, h, steep).sigmoid_()
+            torch.add(minus, g_t, alpha=2, out=g_t)
+            c = torch.mul(f_t, before_t.copy_(c)).addcmul_(i_t, g_t)
+            torch.add(minus, torch.mul(c, 2, out=bent_t).sigmoid_(), alpha=2, out=bent_t)
+            h = torch.mul(o_t, bent_t, out=out)
         slopes = room(x, count, 6, n, size)
         of_i, of_f, of_g, of_o, of_c, kept = slopes.unbind(1)
         sigmoid_slope(g, i, grad_input=of_i)
@@ -237,10 +239,8 @@ class _LSTMBack(torch.autograd.Function):
 
     @staticmethod
     def forward(steps: Any, *given: Any) -> Any:
-        return [
-            None if t is None else t[0]
-            for t in _back(steps, 1, *(None if t is None else t[None] for t in given))
-        ]
+        found = _back(steps, 1, *(None if t is None else t[None] for t in given))
+        return [None if t is None else t[0] for t in found]
 
     @staticmethod
     def setup_context(*_: Any) -> None:
@@ -258,18 +258,18 @@ def _back(ctx: Any, d: int, outs: Any, *last: Any) -> tuple[Tensor | None, ...]:
     """
     on, off, slopes = ctx.saved_tensors
     count, _, n, size = slopes.shape
-    found, now = room(slopes, d, n, count, 4 * size), slopes.new_empty(d, n, 4, size)
+    found = room(slopes, d, n, count, 4 * size)
     dh, dc = (slopes.new_zeros(d, n, size) if t is None else t for t in last)
-    at_cell, at_o = now.transpose(1, 2).split([3, 1], 1)
+    apart = found.unflatten(3, (4, size)).transpose(1, 3).split([3, 1], 1)
+    rows, at_cell, at_o = found.flatten(0, 1).unbind(1), apart[0].unbind(2), apart[1].unbind(2)
+    into, of_o, of_c, kept = (v.unbind(0) for v in slopes.split([3, 1, 1, 1], 1))
     for t in ctx.steps:
-        into, of_o, of_c, kept = slopes[t].split([3, 1, 1, 1])
         dh = dh if outs is None else dh + outs[:, :, t]
-        dc = torch.addcmul(dc, dh, of_c)
-        torch.mul(dc[:, None], into, out=at_cell)
-        torch.mul(dh[:, None], of_o, out=at_o)
-        found[:, :, t] = now.flatten(2)
-        dh = product(now.view(d * n, -1), off.t()).view(d, n, -1)
-        dc = dc * kept
+        dc = torch.addcmul(dc, dh, of_c[t])
+        torch.mul(dc[:, None], into[t], out=at_cell[t])
+        torch.mul(dh[:, None], of_o[t], out=at_o[t])
+        dh = add_product(dh.new_zeros(d * n, off.shape[1]), rows[t], off.t()).view(d, n, -1)
+        dc.mul_(kept[t])
     wanted = ctx.needs_input_grad[1]
     dx = product(found.flatten(0, 2), on.t()).view(d, n, count, -1) if wanted else None
     return found, dx, dh, dc
