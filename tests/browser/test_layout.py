@@ -29,7 +29,9 @@ def named(audit):
     """Class names as people give them: long ones too."""
     names = ("T-shirt/top", "Trouser", "Pullover", "Dress", "Coat", "Sandal", "Shirt")
     long = (*names, "Sneaker", "Bag", "Ankle boot, left or right")
-    return dataclasses.replace(audit, classes=long[: len(audit.classes)])
+    query = dataclasses.replace(audit.data.query, name="digits and letters (query)")
+    data = dataclasses.replace(audit.data, query=query)
+    return dataclasses.replace(audit, classes=long[: len(audit.classes)], data=data)
 
 
 PAGES = {
@@ -94,6 +96,22 @@ def test_nothing_overflows_and_nothing_overlaps(visit, pages, name, width):
         page.evaluate("location.hash = 'case=0'")
         page.wait_for_selector("#panel .neighbors li")
         assert page.evaluate(FAULTS) == []
+
+
+def test_on_a_phone_the_names_of_the_columns_stay_above_the_last_row(visit, pages):
+    for name in ("images", "compare"):
+        page = visit(pages / f"{name}.html", size=(390, 800), wait=name != "compare").page
+        for table in page.locator("table.folds").all():
+            last = table.locator("tbody tr").last
+            if not table.is_visible() or last.count() == 0:
+                continue
+            last.evaluate("n => n.scrollIntoView({ block: 'end', behavior: 'instant' })")
+            page.wait_for_timeout(30)
+            edges = "n => [n.getBoundingClientRect().top, n.getBoundingClientRect().bottom]"
+            top, bottom = table.locator("thead").evaluate(edges)
+            bar = page.locator(".top").evaluate("n => n.getBoundingClientRect().bottom")
+            assert bar - 3 <= top <= bottom < last.evaluate(edges)[1]
+            assert top < 800
 
 
 def test_two_classes_that_begin_and_end_alike_are_told_apart_on_a_phone(visit, tmp_path):

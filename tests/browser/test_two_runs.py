@@ -6,7 +6,7 @@ import pytest
 
 from report.synthetic import hostile_audit, image_audit
 from vicinal.audits.paired import compare_audits
-from vicinal.report import save_compare
+from vicinal.report import save_compare, words
 
 pytestmark = pytest.mark.browser
 
@@ -42,7 +42,8 @@ def test_a_lasso_on_one_map_lists_the_rows_of_both(visit, pair):
         page.mouse.move(box["x"] + x * box["width"], box["y"] + y * box["height"])
     page.mouse.up()
     said = page.inner_text("#linked-count")
-    assert said == f"320 rows chosen, {record.changed} of them with another answer."
+    listed = "the first 200 are listed."
+    assert said == f"320 rows chosen, {record.changed} of them with another answer; {listed}"
     assert page.locator("#linked tr").count() == 200
     assert page.locator("table:has(#linked) th").last.inner_text() == "what became of it"
     assert seen.complaints == []
@@ -87,6 +88,22 @@ def test_what_changed_stands_in_columns_and_classes_fill_the_width(visit, pair):
     shares = [(c.right_a / c.rows, c.right_b / c.rows) for c in record.classes]
     for end, share in zip(ends, shares, strict=True):
         assert end == pytest.approx([10 + 400 * s for s in share])
+
+
+def test_the_maps_say_how_many_neighbors_they_keep_and_follow_the_theme(visit, pair):
+    audit, _ = image_audit()
+    page = visit(pair[1]).page
+    titles = page.locator(".maps h3").all_inner_texts()
+    kept = words.percent(audit.map.preservation, 0)
+    assert [" ".join(title.split()) for title in titles] == [
+        f"base keeps {kept}",
+        f"snnl keeps {kept}",
+    ]
+    drawn = lambda: page.locator("#map-a").evaluate("c => c.toDataURL()")
+    light = drawn()
+    page.emulate_media(color_scheme="dark")
+    page.wait_for_timeout(100)
+    assert drawn() != light
 
 
 def test_hostile_names_run_nothing_in_a_comparison(visit, tmp_path):

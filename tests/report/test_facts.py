@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from report.synthetic import image_audit, table_audit, text_audit, unlabeled
+from vicinal.audits.label_records import WrongLabels
 from vicinal.audits.record import Media
 from vicinal.audits.sections import Histogram, LinearMap, Recommendation, ReliabilityBin
 from vicinal.report import appearance, facts, opening, payload, words
@@ -73,10 +74,10 @@ def test_without_labels_nothing_is_called_safe_and_no_empty_table_is_shown(digit
 
 def test_where_the_head_is_offered_it_is_said_that_it_may_judge_the_same_rows_otherwise(digits):
     audit = digits[0]
-    assert opening.actions(audit)[-1].effect.endswith(facts.SAVED_HEAD)
+    assert opening.actions(audit)[-1].effect.endswith(opening.SAVED_HEAD)
     data = dataclasses.replace(audit.data, calib=audit.data.query)  # then the two are one
     held = dataclasses.replace(audit, data=data)
-    assert facts.SAVED_HEAD not in opening.actions(held)[-1].effect
+    assert opening.SAVED_HEAD not in opening.actions(held)[-1].effect
 
 
 def test_a_target_out_of_reach_is_said_to_be_out_of_reach(digits):
@@ -108,6 +109,32 @@ def test_no_flag_is_worded_as_no_contradiction_and_never_as_clean(digits):
     said = " ".join(facts.headline(audit))
     assert "No contradiction found among 900 support labels" in said
     assert "clean" not in said
+
+
+def test_one_error_and_no_wrong_label_are_said_in_words(digits):
+    audit = digits[0]
+    right = [code if code is not None else 0 for code in audit.cases.label]
+    right[0] = (right[0] + 1) % 10
+    for verdict, said in (
+        ("contested", ", with the one error."),
+        ("supported", ", without the one"),
+    ):
+        verdicts = (verdict, *("contested",) * 2, *("supported",) * (len(right) - 3))
+        cases = dataclasses.replace(audit.cases, predicted=tuple(right), verdict=verdicts)
+        seen = dataclasses.replace(audit, cases=cases)
+        assert said in opening.people_action(seen).effect
+    none = WrongLabels(0, 0, 0, "the estimated noise matrix")
+    labels = dataclasses.replace(audit.labels, wrong=none, suspects=())
+    lines = facts.label_sentences(dataclasses.replace(audit, labels=labels))
+    assert lines[0] == f"None of {audit.labels.checked:,} is estimated to be wrong."
+
+
+def test_a_promise_that_is_counted_on_labels_does_not_speak_of_all_inputs(digits):
+    audit = digits[0]
+    some = dataclasses.replace(audit.risk_coverage.chosen, rows=len(audit.cases.id) - 40)
+    curve = dataclasses.replace(audit.risk_coverage, chosen=some)
+    said = opening.ship_action(dataclasses.replace(audit, risk_coverage=curve), "").effect
+    assert said.startswith(f"Accepts {words.percent(some.coverage)} of inputs with a label, at ")
 
 
 def test_unknowns_are_listed_as_untested_when_no_foreign_set_was_given(digits):
@@ -147,6 +174,18 @@ def test_the_heat_map_prints_its_values(digits):
     drawn = str(structure.borders(record, digits[0].classes).svg)
     top = record.pairs[0]
     assert drawn.count(f">{structure.heat_value(top.share)}<") >= 2
+
+
+def test_borders_below_a_tenth_of_a_percent_have_their_values_too(digits):
+    audit = digits[0]
+    few = [dataclasses.replace(pair, share=pair.share / 500) for pair in audit.borders.pairs]
+    figure = structure.borders(dataclasses.replace(audit.borders, pairs=few), audit.classes)
+    top = structure.heat_value(few[0].share)
+    assert few[0].share < 0.001
+    assert str(figure.svg).count(f">{top}<") >= 2
+    share = f"{100 * few[0].share:.3g} %"
+    assert f"shades up to {share[:-2]};" in figure.note
+    assert figure.rows[0][2] == share
 
 
 def test_the_heat_map_is_symmetric_and_its_darkest_cell_is_the_largest_border(digits):

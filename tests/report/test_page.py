@@ -265,7 +265,7 @@ def test_an_unreachable_target_is_no_advice_to_ship(digits):
     never = dataclasses.replace(audit.risk_coverage.chosen, value=None, target=0.999)
     curve = dataclasses.replace(audit.risk_coverage, chosen=never)
     *_, ship = actions(dataclasses.replace(audit, risk_coverage=curve))
-    assert "No threshold keeps" in ship.effect
+    assert ship.effect.startswith("No threshold reaches an accuracy of 99.9 %")
     assert ship.command == ""
 
 

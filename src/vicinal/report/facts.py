@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 
 from vicinal.audits.record import Audit
-from vicinal.audits.sections import Head, RiskCurve
+from vicinal.audits.sections import Head, RiskCurve, Threshold
 from vicinal.report.figures.stress import name_of as stress_name  # noqa: F401  (for the template)
 from vicinal.report.figures.stress import stress_sentences as stress_sentences
 from vicinal.report.words import (
@@ -35,12 +35,6 @@ MEANING = {
     "isolated": "Few support rows carry the answer, or, where the network's own view is at hand, "
     "hardly anything is treated alike. By itself this is no sign of an error.",
 }
-
-
-SAVED_HEAD = (
-    "The saved head is fitted on all rows, each verdict here without its own row: near a "
-    "threshold the two may differ."
-)
 
 
 def recommended(audit: Audit) -> Head:
@@ -117,13 +111,15 @@ def threshold_sentence(audit: Audit) -> str:
             f"No threshold reaches an accuracy of {level(pick.target)} with a "
             f"{percent(1 - pick.delta, 0)} lower bound on this data. {reachable(curve)}"
         )
+    return f"Accept confidence ≥ {threshold(pick.value)}: {accepted(audit, pick)}."
+
+
+def accepted(audit: Audit, pick: Threshold) -> str:
+    """What a threshold accepts and promises: of the rows with a label, or of those of ``calib``."""
     of = "inputs" if pick.rows == len(audit.cases.id) else "inputs with a label"
     of = of if scored(audit) else "the calibration rows"
-    return (
-        f"Accept confidence ≥ {threshold(pick.value)}: {percent(pick.coverage)} of {of}, at an "
-        f"accuracy of at least {level(pick.target)} ({percent(1 - pick.delta, 0)} bound, "
-        f"n = {count(pick.rows)})."
-    )
+    least = f"{level(pick.target)} ({percent(1 - pick.delta, 0)} bound, n = {count(pick.rows)})"
+    return f"{percent(pick.coverage)} of {of}, at an accuracy of at least {least}"
 
 
 def reachable(curve: RiskCurve) -> str:
@@ -152,10 +148,8 @@ def attention_sentence(audit: Audit) -> str:
         if strange
         else f"none of {plural(total, 'input')} was found to be unfamiliar"
     )
-    if audit.unknowns is not None:
-        rows += (
-            f" ({percent(audit.unknowns.supported)} of known-foreign rows would pass as supported)"
-        )
+    if (known := audit.unknowns) is not None:
+        rows += f" ({percent(known.supported)} of known-foreign rows would pass as supported)"
     if audit.labels is None:
         return f"{rows[0].upper()}{rows[1:]}; support labels were not checked."
     suspects, checked = audit.suspect_count or 0, audit.labels.checked
@@ -192,7 +186,9 @@ def label_sentences(audit: Audit) -> list[str]:
     if (wrong := found.wrong) is not None:
         between = f"between {count(wrong.low)} and {count(wrong.high)}"
         line = f"Estimated wrong: about {count(wrong.count)} of {count(found.checked)} ({between})"
-        if wrong.pairs:
+        if not wrong.high:
+            line = f"None of {count(found.checked)} is estimated to be wrong"
+        elif wrong.pairs:
             top = wrong.pairs[0]
             given, true = (name(audit.classes[c], 32, audit.classes) for c in (top.given, top.true))
             line += f"; most often {given} for {true} (about {count(round(top.count))})"

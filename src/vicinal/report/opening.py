@@ -9,10 +9,14 @@ from collections import Counter
 from typing import NamedTuple
 
 from vicinal.audits.record import Audit
-from vicinal.report.facts import SAVED_HEAD, effect_sentences, in_sample, reachable
+from vicinal.report.facts import accepted, effect_sentences, in_sample, threshold_sentence
 from vicinal.report.words import count, level, percent, plural, threshold
 
 SAFE = 0.9  # the least accuracy that is called so: the lowest target an audit proposes
+SAVED_HEAD = (
+    "The saved head is fitted on all rows, each verdict here without its own row: near a "
+    "threshold the two may differ."
+)
 
 
 class ActionTile(NamedTuple):
@@ -145,12 +149,13 @@ def people_action(audit: Audit) -> Action | None:
     if not rows:
         return None
     labeled, wrong = wrong_of(audit, rows)
-    _, all_wrong = wrong_of(audit, list(range(len(audit.cases.id))))
+    _, total = wrong_of(audit, list(range(len(audit.cases.id))))
     held = ": all that are not supported"
-    if labeled and all_wrong:
-        part = percent(wrong / all_wrong, 0)
-        held = f" and hold {count(wrong)} of the {plural(all_wrong, 'error')} ({part})"
-    effect = f"They are {percent(len(rows) / len(audit.cases.id), 0)} of the inputs{held}."
+    if labeled and total:
+        held = f", {'with' if wrong else 'without'} the one error"
+        if total > 1:
+            held = f", with {count(wrong)} of the {count(total)} errors ({percent(wrong / total)})"
+    effect = f"That is {percent(len(rows) / len(audit.cases.id), 0)} of the inputs{held}."
     title = f"Send {plural(len(rows), 'row')}{in_sample(audit)} to people"
     return Action("people", title, effect, "Download the list")
 
@@ -161,16 +166,9 @@ def ship_action(audit: Audit, predict: str) -> Action | None:
         return None
     pick = curve.chosen
     if pick.value is None:
-        effect = (
-            f"No threshold keeps {level(pick.target)} with a {percent(1 - pick.delta, 0)} "
-            f"bound here. {reachable(curve)}"
-        )
+        effect = threshold_sentence(audit)
         return Action("ship", "Choose another target", effect, "Move the target")
-    effect = (
-        f"Accepts {percent(pick.coverage)} of inputs like these at an accuracy of at least "
-        f"{level(pick.target)} ({percent(1 - pick.delta, 0)} bound, n = {count(pick.rows)}). "
-        f"{beyond_confidence(audit, pick.value)}"
-    )
+    effect = f"Accepts {accepted(audit, pick)}. {beyond_confidence(audit, pick.value)}"
     if audit.data.calib is None:
         effect += f" {SAVED_HEAD}"
     title = f"Ship with confidence ≥ {threshold(pick.value)}"

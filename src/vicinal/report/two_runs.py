@@ -70,6 +70,7 @@ def maps_data(record: Comparison, a: Audit, b: Audit) -> dict[str, Any] | None:
     names = (*map(clean, a.classes), None)
     return {
         "id": [clean(a.cases.id[row]) for row in rows],
+        "kept": [form["kept"] for form in maps],
         "a": {"x": [maps[0]["x"][r] for r in rows], "y": [maps[0]["y"][r] for r in rows]},
         "b": {"x": [maps[1]["x"][r] for r in others], "y": [maps[1]["y"][r] for r in others]},
         "label": [names[-1 if (code := a.cases.label[r]) is None else code] for r in rows],

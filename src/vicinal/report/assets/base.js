@@ -52,6 +52,7 @@ const name = (text, n = Infinity) => el('bdi', { title: [...text].length > n ? c
 const rowName = (id, row) => (id === String(row) ? `row ${id}` : id); // rows without ids are their numbers
 const clip = (text, n) => (text.length > n ? text.slice(0, n - 1) + '…' : text);
 const whole = (n) => (n === null || n === undefined ? '–' : n.toLocaleString('en-US'));
+const plural = (n, word) => `${whole(n)} ${word}${n === 1 ? '' : 's'}`;
 const percent = (share, digits = 1) => (share === null || share === undefined ? '–' : `${(100 * share).toFixed(digits)} %`);
 // An accuracy that was asked for, and a confidence to accept from: as words.py writes them.
 const level = (share) => `${+(100 * share).toPrecision(4)} %`;

@@ -16,6 +16,7 @@ function colorings() {
     right: { title: 'right or wrong', of: (r) => (isWrong(r) ? 'unfamiliar' : hasLabel(r) ? 'supported' : QUIET), legend: () => [['supported', 'right', null], ['unfamiliar', 'wrong', 'errors=1'], [QUIET, 'no label', null]] },
     suspect: { title: 'suspect labels', of: () => QUIET, behind: (s, row) => (suspectAt.has(row) ? 'contested' : QUIET), legend: () => [['contested', 'support label to review', 'section=labels'], [QUIET, 'other rows', null]] },
   };
+  if (!P.label.some((code) => code !== -1)) { delete found.label; delete found.right; }
   (c.layers ?? []).forEach((layer, l) => {
     found[`layer-${l}`] = { title: `vote of ${middle(layer, 24)}`, of: (r) => { const i = caseAt.get(r); return i === undefined ? QUIET : hue(c.layer_class[i][l]); }, legend: () => classes(c.layer_class.map((row) => row[l])) };
   });

@@ -40,8 +40,9 @@ function board(canvas, { x, y }) {
 function show() {
   for (const draw of boards) draw();
   const rows = [...marked].sort((i, j) => (data.became[j] > 0) - (data.became[i] > 0) || i - j);
-  $('#linked-count').textContent = marked.size ? `${rows.length} rows chosen, ${rows.filter((i) => data.became[i]).length} of them with another answer.` : '';
+  $('#linked-count').textContent = marked.size ? `${plural(rows.length, 'row')} chosen, ${whole(rows.filter((i) => data.became[i]).length)} of them with another answer${rows.length > 200 ? '; the first 200 are listed' : ''}.` : '';
   $('#linked').parentNode.hidden = !marked.size;
   $('#linked').replaceChildren(...rows.slice(0, 200).map((i) => el('tr', {}, ...[data.id[i], ...data.said[i], WORDS[data.became[i]]].map((text) => el('td', {}, name(text))))));
 }
+matchMedia('(prefers-color-scheme: dark)').addEventListener('change', () => { for (const draw of boards) draw(); });
 root.dataset.ready = 'true';

@@ -47,7 +47,7 @@ function followBins(chart, rows, value) {
     const x = sx(place(inside.reduce((sum, r) => sum + value(r), 0) / inside.length));
     const [low, high] = wilson(right, inside.length);
     const dot = svg('circle', { class: 'dot', cx: x, cy: sy(right / inside.length), r: 4 });
-    dot.append(svg('title', {}, `${whole(inside.length)} selected rows, accuracy ${percent(right / inside.length)}`));
+    dot.append(svg('title', {}, `${plural(inside.length, 'selected row')}, accuracy ${percent(right / inside.length)}`));
     group.append(svg('line', { class: 'whisker', x1: x, x2: x, y1: sy(Math.max(low, y0)), y2: sy(high) }), dot);
   }
 }
@@ -120,7 +120,7 @@ function follow(rows) {
   for (const [figure, draw] of followers()) {
     const chart = $('svg', figure);
     figure.classList.add('follows');
-    $('h3', figure).dataset.rows = `${whole(rows.length)} selected rows`;
+    $('h3', figure).dataset.rows = plural(rows.length, 'selected row');
     if (on) draw(chart, rows); else $('g.chosen', chart)?.remove();
   }
   followClasses(rows, on);

@@ -27,7 +27,7 @@ function drawGallery() {
   $('#gallery').replaceChildren(...shown.slice(0, limit).map(card));
   if (!shown.length) $('#gallery').append(el('p', { class: 'none', text: D.cases.row.length < D.total ? 'No card matches these filters. Rows without a card are in samples.csv.' : 'No card matches these filters.' }));
   $('#more').hidden = shown.length <= limit;
-  $('#gallery-count').textContent = `${whole(shown.length)} ${shown.length === 1 ? 'card matches' : 'cards match'}${shown.length > limit ? `; the first ${whole(limit)} are shown` : ''}${matched > shown.length ? `; ${whole(matched - shown.length)} more rows match and have no card in this file` : ''}`;
+  $('#gallery-count').textContent = `${whole(shown.length)} ${shown.length === 1 ? 'card matches' : 'cards match'}${shown.length > limit ? `; the first ${whole(limit)} are shown` : ''}${matched > shown.length ? `; ${matched - shown.length === 1 ? '1 more row matches and has' : `${whole(matched - shown.length)} more rows match and have`} no card in this file` : ''}`;
   drawFilters();
 }
 
@@ -40,7 +40,7 @@ function drawFilters() {
   const chips = Object.entries(RANGES).filter(([key]) => state[key]).map(([key, [, label]]) => [key, `${label} ${span(state[key]).map(brief).join('–')}`]);
   if (state.pair) chips.push(['pair', span(state.pair).map((c) => middle(D.classes[c] ?? '?', 20)).join(' and ')]);
   if (state.q) chips.push(['q', `has “${clip(state.q, 20)}”`]);
-  if (state.rows) chips.push(['rows', `lasso: ${whole(chosen.query.size)} rows`]);
+  if (state.rows) chips.push(['rows', `lasso: ${plural(chosen.query.size, 'row')}`]);
   if (state.verdict) chips.push(['verdict', state.verdict]);
   if (state.class !== '') chips.push(['class', `class ${middle(D.classes[+state.class] ?? '?', 20)}`]);
   if (state.errors) chips.push(['errors', 'errors only']);
@@ -62,7 +62,7 @@ function startGallery() {
   $('#f-errors').onchange = (event) => update({ errors: event.target.checked ? '1' : '' });
   $('#f-sort').onchange = (event) => update({ sort: event.target.value });
   $('#filters').onsubmit = (event) => event.preventDefault();
-  $('#search').oninput = (event) => update({ q: event.target.value });
+  $('#search').oninput = (event) => { update({ q: event.target.value }); drawFound(); };
   $('#search').onkeydown = (event) => { if (event.key === 'Enter') goTo('cases'); };
   $('#more').onclick = () => { limit += PAGE; drawGallery(); };
   watchers.push((change) => {

@@ -76,11 +76,10 @@ const saidOf = (s) => { const kind = decisionOf(s); return kind === 'relabel' &&
 
 function suspectRow(n) {
   const s = D.suspects[n];
-  const other = (c) => name(D.classes[c], 40);
   return el('tr', { tabindex: '0', 'data-suspect': s.row, 'aria-selected': String(state.suspect === String(s.row)), onclick: () => openSuspect(n),
     onkeydown: (event) => { if (event.key === 'Enter') openSuspect(n); } },
   el('td', {}, el('span', { class: 'row-name' }, D.kind === 'images' ? thumb('support', s.place, 32) : null, name(rowName(s.id, s.row), 60))),
-  el('td', {}, other(s.given), el('span', { class: 'arrow', text: '→' }), other(s.suggested)),
+  el('td', {}, el('span', { class: 'names' }, name(D.classes[s.given], 28), el('span', { class: 'arrow', text: '→' }), name(D.classes[s.suggested], 28))),
   el('td', { text: s.score === null ? '–' : decimal(s.score, 3) }), el('td', { text: decimal(s.p_given, 3) }), el('td', { text: decimal(s.p_suggested, 3) }), s.depth === null ? null : el('td', { text: percent(s.depth, 0) }),
   el('td', { text: whole(s.affected) }), el('td', { class: decisionOf(s) ? null : 'quiet' }, name(saidOf(s))));
 }

@@ -216,6 +216,8 @@ function startMap() {
     form = P.maps[state.map === 'linear' && P.maps[1] ? 1 : 0];
     $('#map-kept').textContent = percent(form.kept, 0);
     $('#map-method').textContent = form.method;
+    $('#map-some').hidden = form.kept >= 0.6 || form.kept < 0.2;
+    $('#map-little').hidden = form.kept >= 0.2;
     if ($('#map-other')) $('#map-other').hidden = form !== P.maps[0];
     $('#map-color').value = forms[state.color] ? state.color : 'verdict';
     $('#map-behind').checked = state.behind !== '0';
@@ -226,6 +228,7 @@ function startMap() {
     drawLegend(forms[state.color] ?? forms.verdict);
     prepare();
     redraw();
+    mapTable(form);
   }
   $('#map-color').append(...Object.entries(forms).map(([key, { title }]) => el('option', { value: key, text: title })));
   $('#map-color').onchange = (event) => update({ color: event.target.value });
@@ -237,5 +240,4 @@ function startMap() {
   redraws.push(() => { drawLegend(forms[state.color] ?? forms.verdict); prepare(); redraw(); });
   new ResizeObserver(() => { measure(); redraw(); }).observe(canvas);
   settle();
-  mapTable(form);
 }

@@ -49,14 +49,17 @@ function drawMoved(now) {
   const away = rowsWith('contested', 'unfamiliar', 'isolated');
   const [mine, all] = [away.filter(isWrong).length, P.verdict.map((_, r) => r).filter(isWrong).length];
   const say = (part, title, effect) => { if (part) { $('h3', part).replaceChildren(name(title)); $('.effect', part).replaceChildren(name(effect)); } };
-  say(parts.people, `Send ${whole(away.length)} ${away.length === 1 ? 'row' : 'rows'}${$('[data-sampled]') ? ' in the sample' : ''} to people`, `They are ${percent(away.length / Math.max(P.verdict.length, 1), 0)} of the inputs${all ? ` and hold ${whole(mine)} of the ${whole(all)} ${all === 1 ? 'error' : 'errors'} (${percent(mine / all, 0)})` : ''}.`);
+  say(parts.people, `Send ${plural(away.length, 'row')}${$('[data-sampled]') ? ' in the sample' : ''} to people`, `That is ${percent(away.length / Math.max(P.verdict.length, 1), 0)} of the inputs${all > 1 ? `, with ${whole(mine)} of the ${whole(all)} errors (${percent(mine / all)})` : all ? `, ${mine ? 'with' : 'without'} the one error` : ''}.`);
   if (now.value === null) { say(parts.ship, 'Choose another target', outOfReach(now)); if (parts.ship && $('.command', parts.ship)) $('.command', parts.ship).hidden = true; return; }
   const accepted = P.verdict.map((_, r) => r).filter((r) => sure(r) >= now.value - 5e-5);
   const kept = accepted.filter((r) => VERDICTS[P.verdict[r]] === 'supported').length;
   say(parts.ship, `Ship with confidence ≥ ${threshold(now.value)}${now.target >= 0.9 ? '' : `, if ${level(now.target)} will do`}`,
-    `Accepts ${percent(now.coverage)} of inputs like these at an accuracy of at least ${level(now.target)}. Of ${whole(accepted.length)} rows as sure, ${whole(kept)} are supported. The saved head keeps ${level(D.curve.target)}: run again with --target-accuracy ${now.target}.`);
+    `Accepts ${percent(now.coverage)} of ${ofWhat()}, at an accuracy of at least ${level(now.target)}. Of ${plural(accepted.length, 'row')} as sure, ${whole(kept)} are supported. The saved head keeps ${level(D.curve.target)}: run again with --target-accuracy ${now.target}.`);
   if (parts.ship && $('.command', parts.ship)) $('.command', parts.ship).hidden = true;
 }
+
+// The rows that a promise is counted on, as facts.py has them.
+const ofWhat = () => (P.label.every((of) => of !== -1) ? 'inputs' : P.label.some((of) => of !== -1) ? 'inputs with a label' : 'the calibration rows');
 
 // Where no threshold keeps a target: which one is kept.
 function outOfReach(now) {
@@ -129,14 +132,14 @@ function drawFound() {
   const words = $('#search').value.trim();
   box.hidden = !words;
   if (!words) return;
-  const line = (label, open) => el('button', { type: 'button', onclick: () => { box.hidden = true; open(); } }, name(clip(label, 70)));
+  const line = (label, open) => el('button', { type: 'button', onclick: () => { box.hidden = true; open(); } }, name(label, 70));
   const some = (list, test) => { const hits = []; for (let i = 0; i < list.length && hits.length < 5; i += 1) if (test(i)) hits.push(i); return hits; };
   const classes = some(D.classes, (k) => says(words, D.classes[k])).map((k) => line(D.classes[k], () => pick(`class=${k}`)));
   const suspects = some(D.suspects, (n) => suspectSays(words, D.suspects[n])).map((n) => line(`${D.classes[D.suspects[n].given]} → ${D.classes[D.suspects[n].suggested]}: ${told('support', D.suspects[n].place, D.suspects[n].id, D.suspects[n].row)}`, () => { openSuspect(n); goTo('labels'); }));
   const cases = some(D.cases.row, (i) => says(words, D.cases.id[i], D.texts?.query[i])).map((i) => line(told('query', i, D.cases.id[i], D.cases.row[i]), () => openCase(i)));
   const group = (title, list) => (list.length ? [el('h3', { text: title }), ...list] : []);
   box.replaceChildren(...group('Classes', classes), ...group('Suspects', suspects), ...group('Cases', cases),
-    el('p', { class: 'quiet', text: `${whole(matched)} rows match; Enter shows them.` }));
+    el('p', { class: 'quiet', text: matched ? `${plural(matched, 'row')} ${matched === 1 ? 'matches' : 'match'}; Enter shows ${matched === 1 ? 'it' : 'them'}.` : 'No query row matches.' }));
 }
 const suspectSays = (words, s) => says(words, s.id, D.classes[s.given], D.classes[s.suggested], D.texts?.support[s.place]);
 
@@ -149,7 +152,6 @@ function startOpening() {
     };
   }
   const search = $('#search');
-  search.addEventListener('input', drawFound);
   search.addEventListener('focus', drawFound);
   search.addEventListener('keydown', (event) => { if (event.key === 'Enter' || event.key === 'Escape') $('#found').hidden = true; });
   document.addEventListener('pointerdown', (event) => { if (!event.target.closest('.tools')) $('#found').hidden = true; });

@@ -90,12 +90,26 @@ function casePanel(i) {
   ];
 }
 
+// Arrows and letters walk through a closed list, and each step is a change: there Enter chooses.
+function onChoice(list, choose) {
+  let [walking, open] = [false, false];
+  const chosen = () => { open = false; if (list.value !== '') choose(+list.value); };
+  list.onchange = () => { if (!walking) chosen(); };
+  list.onpointerdown = () => { walking = false; };
+  list.onblur = () => { open = false; };
+  list.onkeydown = (event) => {
+    if (event.key === 'Enter' && !open) { event.preventDefault(); chosen(); return; }
+    if (event.key === ' ' || event.key === 'F4' || event.altKey) open = true;
+    walking = !open && (event.key.length === 1 || /^(Arrow|Page|Home|End)/.test(event.key));
+  };
+}
+
 function suspectPanel(n) {
   const s = D.suspects[n];
   const choice = decisionOf(s);
   const button = (kind, key) => el('button', { type: 'button', 'aria-pressed': String(choice === kind), 'data-decide': kind, text: `${key} ${kind}`, onclick: () => decide(n, kind) });
-  const classes = el('select', { id: 'other-class', 'aria-label': 'Another class', onchange: (event) => { if (event.target.value !== '') decide(n, 'relabel', +event.target.value); } },
-    el('option', { value: '', text: 'c  another class…' }), ...D.classes.map((label, c) => el('option', { value: c, text: middle(label, 60), selected: choice === 'relabel' && labelOf(s) === c && c !== s.suggested })));
+  const classes = el('select', { id: 'other-class', 'aria-label': 'Another class; Enter decides' }, el('option', { value: '', text: 'c  another class…  Enter' }), ...D.classes.map((label, c) => el('option', { value: c, text: middle(label, 60), selected: choice === 'relabel' && labelOf(s) === c && c !== s.suggested })));
+  onChoice(classes, (code) => decide(n, 'relabel', code));
   return [
     el('p', { class: 'kind' }, el('span', { text: `Suspect ${n + 1} of ${D.suspects.length}, support row ${whole(s.row)}` }), closeButton()),
     el('h2', {}, name(rowName(s.id, s.row), 300)),

@@ -83,7 +83,7 @@ function atThreshold(least) {
   if (!filtered()) return [];
   const accepted = selected.filter((r) => sure(r) >= least - 5e-5);
   const wrong = accepted.filter(isWrong).length;
-  return [el('span', { class: 'of-selected', text: `of ${whole(selected.length)} selected rows ${whole(accepted.length)} accepted, ${whole(wrong)} wrong` })];
+  return [el('span', { class: 'of-selected', text: `of ${plural(selected.length, 'selected row')} ${whole(accepted.length)} accepted, ${whole(wrong)} wrong` })];
 }
 
 const targetOf = (text) => (text === '' ? null : (D.curve?.targets ?? []).find((t) => String(t.target) === text) ?? null);

@@ -32,22 +32,22 @@ def borders(record: Borders, classes: tuple[str, ...]) -> Figure | None:
     cell = max(ROOMY, min(44, (384 - edge) // max(size, 1)))
     side = edge + 8 + cell * size
     plot = Plot((0, size), (0, size), side, side, edge, 8, 8, edge)
-    most = max((pair.share for pair in record.pairs), default=1.0)
+    inside = [pair for pair in record.pairs if pair.a in place and pair.b in place]
+    most = max((pair.share for pair in inside), default=1.0)
     for label, i in place.items():
         named = name(classes[label], 14, classes)
         plot.text(edge - 6, plot.sy(size - i - 0.5) + 4, named, "tick end")
         plot.slanted(plot.sx(i + 0.5) + 5, side - edge + 12, named)
         plot.bar((i, i + 1), (size - i - 1, size - i), "self", 0.5)
-    for pair in record.pairs:
-        if pair.a in place and pair.b in place:
-            for a, b in ((pair.a, pair.b), (pair.b, pair.a)):
-                at = place[a], size - 1 - place[b]
-                both = " and ".join(name(classes[code], 24, classes) for code in (a, b))
-                description = f"{both}: {percent(pair.share)}"
-                _cell(plot, at, pair.share, heat_step(pair.share / most))
-                plot.clickable((at[0], at[0] + 1), f"pair={a}~{b}", description, (at[1], at[1] + 1))
+    for pair in inside:
+        for a, b in ((pair.a, pair.b), (pair.b, pair.a)):
+            at = place[a], size - 1 - place[b]
+            both = " and ".join(name(classes[code], 24, classes) for code in (a, b))
+            description = f"{both}: {100 * pair.share:.3g} %"
+            _cell(plot, at, pair.share, heat_step(pair.share / most))
+            plot.clickable((at[0], at[0] + 1), f"pair={a}~{b}", description, (at[1], at[1] + 1))
     hidden = len(touch) - size
-    note = f"Numbers: share of all between-class edge weight, %, in the {record.how}."
+    note = f"In % of all between-class edge weight, shades up to {100 * most:.3g}; {record.how}."
     if hidden > 0:
         verb = "touches less is" if hidden == 1 else "touch less are"
         note += f" {plural(hidden, 'class', 'classes')} that {verb} in the table only."
@@ -57,7 +57,7 @@ def borders(record: Borders, classes: tuple[str, ...]) -> Figure | None:
         note,
         plot.draw("Heat map of class borders", "heatmap"),
         ("class", "class", "share"),
-        [[classes[p.a], classes[p.b], percent(p.share)] for p in record.pairs[:200]],
+        [[classes[p.a], classes[p.b], f"{100 * p.share:.3g} %"] for p in record.pairs[:200]],
     )
 
 
@@ -65,7 +65,7 @@ def _cell(plot: Plot, at: tuple[int, int], share: float, shade: int) -> None:
     """One square of the heat map with its value."""
     x, y = at
     plot.bar((x, x + 1), (y, y + 1), f"heat{shade}", 0.5)
-    if share >= 0.001:
+    if share >= 0.00005:
         ink = "middle light" if shade >= 7 else "middle ink"
         plot.text(plot.sx(x + 0.5), plot.sy(y + 0.5) + 4, heat_value(share), ink)
 
@@ -73,11 +73,11 @@ def _cell(plot: Plot, at: tuple[int, int], share: float, shade: int) -> None:
 def heat_value(share: float) -> str:
     """In percent; the heading says so.
 
-    >>> heat_value(0.0034), heat_value(0.21)
-    ('.3', '21')
+    >>> heat_value(0.21), heat_value(0.0034), heat_value(0.0004)
+    ('21', '.3', '.04')
     """
-    value = 100 * share
-    return f"{value:.0f}" if value >= 9.5 else f"{value:.1f}".replace("0.", ".")
+    digits = 0 if share >= 0.095 else 1 if share >= 0.00095 else 2
+    return f"{100 * share:.{digits}f}".replace("0.", ".")
 
 
 def heat_step(share: float) -> int:
