@@ -78,14 +78,54 @@ def test_a_record_read_back_pairs_as_the_one_that_was_written(runs, compared):
     assert compare_audits(*again, runs[0].provenance) == compared
 
 
-def test_heads_of_other_rows_are_not_paired_and_it_is_said(runs):
+def test_heads_are_compared_on_the_rows_that_both_runs_judged(runs):
     a, b = runs
-    renamed = dataclasses.replace(b.cases, id=("elsewhere", *b.cases.id[1:]))
-    found = compare_audits(a, dataclasses.replace(b, cases=renamed), a.provenance)
-    heads = [delta for delta in found.deltas if delta.head is not None]
-    assert heads
-    assert not any(delta.paired for delta in heads)
-    assert "2 rows are in only one of the runs" in found.not_checked["heads, paired"]
+    names = tuple(f"other {i}" if i < 60 else name for i, name in enumerate(b.cases.id))
+    found = compare_audits(
+        a, dataclasses.replace(b, cases=dataclasses.replace(b.cases, id=names)), a.provenance
+    )
+    kept, n = {rows.name: rows for rows in a.head_rows}, len(names)
+    for delta in (d for d in found.deltas if d.head is not None and d.name.startswith("accuracy")):
+        assert delta.paired
+        assert delta.a == kept[delta.head].right(n)[60:].mean()
+    assert found.warnings == (
+        "120 rows are in only one of the runs, and left out: every value is of the 100 rows of "
+        "both.",
+    )
+    shown = {delta.name: (delta.a, delta.b) for delta in found.deltas}
+    assert shown["accuracy"] == shown[f"accuracy_{a.recommended}"] or a.recommended != b.recommended
+
+
+def test_a_run_that_lacks_classes_is_told_of(runs):
+    a, b = runs
+    more = dataclasses.replace(b, classes=(*b.classes, "owl"), prior_shift=None)
+    found = compare_audits(a, more, a.provenance, names=("old", "new"))
+    assert found.warnings == ("new knows classes that old does not: owl.",)
+
+
+def test_neighbors_whose_ids_are_of_two_kinds_are_not_called_different(runs, compared):
+    a, b = runs
+    assert compared.overlap > 0.1
+    named = dataclasses.replace(b.support, id=tuple(f"photo {row}" for row in b.support.row))
+    found = compare_audits(a, dataclasses.replace(b, support=named), a.provenance)
+    assert found.overlap is None
+    assert "no id in common" in found.not_checked["neighbors"]
+
+
+def test_runs_without_a_row_or_a_name_in_common_are_told_why(runs):
+    a, b = runs
+    count = len(a.cases.id)
+    named = dataclasses.replace(b.cases, id=tuple(f"photo {i}" for i in range(count)))
+    with pytest.raises(InputError, match="old has numbers for ids: give both query sets 'ids'"):
+        compare_audits(a, dataclasses.replace(b, cases=named), a.provenance, names=("old", "new"))
+    words = dataclasses.replace(b, classes=("cat", "dog", "owl"))
+    with pytest.raises(InputError, match="'0' and 'cat', .* the same --classes"):
+        compare_audits(a, words, a.provenance)
+    moved = dataclasses.replace(
+        b.cases, id=tuple(b.cases.id[(i + 1) % count] for i in range(count))
+    )
+    with pytest.raises(InputError, match="or labels were changed"):
+        compare_audits(a, dataclasses.replace(b, cases=moved), a.provenance)
 
 
 def test_runs_that_kept_no_answers_are_compared_unpaired(runs):

@@ -148,3 +148,26 @@ def test_logits_beside_text_labels_are_read_in_the_stated_order(vicinal, tmp_pat
     code, out, err = vicinal(*words)
     assert json.loads(out)["heads"]["softmax"]["accuracy"] == 0.0
     assert "in another order than the labels" in " ".join(err.split())
+
+
+def test_an_order_of_outputs_is_said_to_change_nothing_where_there_are_none(vicinal, pets):
+    table = "a,b,label\n" + "".join(
+        f"{i % 7},{i % 5},{'cat' if i % 2 else 'owl'}\n" for i in range(60)
+    )
+    (pets / "rows.csv").write_text(table)
+    code, out, err = vicinal("audit", "rows.csv", "--classes", "owl,cat", "--map", "none")
+    assert code == 0, err
+    assert "--classes is the order of outputs; without any it changes nothing" in out
+    code, _, err = vicinal("audit", "missing.npz", "--classes", "owl,owl")
+    assert (code, "names 'owl' twice" in err) == (2, True)  # before a file is read
+
+
+def test_sets_that_a_model_does_not_take_are_named_and_memory_is_not_left_aside(vicinal, pets):
+    np.savez(pets / "rows.npz", embeddings=np.zeros((4, 9), np.float32))
+    words = ["audit", "train", "test", "--model", "net.py:make", "--gray", "--size", "8"]
+    code, _, err = vicinal(*words, "--classes", "names.txt", "--foreign", "rows.npz")
+    assert code == 2
+    assert "the model on inputs of (2, 9) (foreign) failed" in err
+    code, _, err = vicinal(*words, "--memory", "2GB")
+    assert code == 2
+    assert "`memory` (2GB) is for rows that are read in blocks" in err

@@ -165,6 +165,7 @@ def test_predict_streams_json_lines(vicinal, files, run_folder, monkeypatch):
         (["compare", "{run}", "{run}", "--fail-if", "ece"], "not of the form"),
         (["explore", "nowhere"], "no run in nowhere: there is no such folder"),
         (["layers", "nowhere.py:make"], "no such file: nowhere.py"),
+        (["compare", "{run}/summary.json", "{run}"], "summary.json is a file of a run. Give its"),
         (["compare", "small.npz", "{run}"], "small.npz is data, not a run"),
         (["explore", "small.npz"], "small.npz is data, not a run"),
         (["fit", "{files}/train.npz", "-o", "no/a.vic"], "the folder no does not exist"),

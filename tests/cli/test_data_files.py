@@ -236,7 +236,22 @@ def test_labels_are_aligned_by_id(tmp_path, arrays):
     )
     assert rows.labels.tolist() == arrays["y"][::-1].tolist()
     with pytest.raises(InputError, match=r"1 ids have no label \(first: f\)"):
-        aligned(rows, list("abcde"), np.arange(5))
+        aligned(rows, np.array(list("abcde")), np.arange(5))
+    with pytest.raises(InputError, match="5 label_ids but 6 labels"):
+        aligned(rows, np.array(list("abcde")), np.arange(6))
+
+
+def test_align_is_never_left_aside_in_silence(tmp_path, arrays):
+    align = DataOptions(align="ids")
+    with pytest.raises(InputError, match="no key 'label_ids' to align by. Save 'ids' in the order"):
+        read_rows(saved(tmp_path / "a.npz", **arrays, ids=np.arange(6)), align)
+    with pytest.raises(InputError, match="no key 'ids' to align by"):
+        read_rows(saved(tmp_path / "b.npz", **arrays, label_ids=np.arange(6)), align)
+    (tmp_path / "c.csv").write_text("a,b,label\n1,2,x\n3,4,y\n")
+    with pytest.raises(InputError, match="each of its rows has its own label. Leave --align out"):
+        read_rows(str(tmp_path / "c.csv"), align)
+    unlabeled = {name: value for name, value in arrays.items() if name != "y"}
+    assert read_rows(saved(tmp_path / "d.npz", **unlabeled), align).labels is None
 
 
 def _cut(path):

@@ -36,7 +36,7 @@ from vicinal.audits.frames import Columns, from_frames
 from vicinal.audits.head_rows import head_rows
 from vicinal.audits.inputs import AuditWarning, ready_sets, warn
 from vicinal.audits.map import map_of
-from vicinal.audits.model import ModelFacts, check_model, images_of, listen
+from vicinal.audits.model import ModelFacts, check_model, images_of, listen, whole
 from vicinal.audits.pictures import given_images
 from vicinal.audits.recommend import recommendation_of, warn_of_seen_support
 from vicinal.audits.record import Audit, SupportRows, rows_named
@@ -149,6 +149,8 @@ def audit(
         return audit_at_scale({**sets_given, "logits": logits}, job, memory)
     seen: ModelFacts | None = None
     check_model(model)
+    if model is not None and memory is not None:
+        raise whole(memory)
     if model is not None:
         seen = listen(model, train, test, calib, job, foreign, checkpoints)
         support, query, calib, foreign = seen.support, seen.query, seen.calib, seen.foreign
@@ -160,6 +162,7 @@ def audit(
 
     def gathered() -> Facts:
         sets = ready_sets(support, query, calib, settings, about, foreign)
+        data.check_apart(sets)
         return gather(sets, logits, seen, job)
 
     return recorded(gathered, start)

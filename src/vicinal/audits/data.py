@@ -12,9 +12,11 @@ from jaxtyping import Float, Int
 from numpy.typing import NDArray
 from torch import Tensor
 
+from vicinal.audits.inputs import Sets, same_data, warn
 from vicinal.audits.sampled import READ
 from vicinal.audits.sections import Border, Borders, Duplicates, Hub, Hubs, PriorShift
 from vicinal.capture.sources import ArrayRows
+from vicinal.checks import InputError, plural
 from vicinal.neighbors.mass import exponential, log_mass, own_log_mass
 from vicinal.neighbors.neighborhood import Neighborhood
 from vicinal.neighbors.search.sharded import Source, rows_at
@@ -71,15 +73,40 @@ def as_given(facts: Facts) -> tuple[Neighborhood, int]:
 
 
 def equal_rows(blocks: Iterable[Float[Tensor, "n d"]]) -> int:
-    """How many rows another one equals; 64 bits of its bytes tell a row from others.
+    """How many rows another one equals.
 
     >>> equal_rows([torch.tensor([[0.0], [1.0]]), torch.tensor([[-0.0], [2.0]])])
     2
     """
-    rows = (row for block in blocks for row in (block + 0.0).cpu().numpy())  # -0 is 0
-    keys = np.fromiter((hash(row.tobytes()) for row in rows), np.int64)
+    keys = np.concatenate([row_keys(block) for block in blocks])
     _, counts = np.unique(keys, return_counts=True)
     return int(counts[counts > 1].sum())
+
+
+def row_keys(rows: Float[Tensor, "n d"]) -> NDArray[np.int64]:
+    """64 bits of a row's bytes tell it from others."""
+    rows = rows + 0.0  # -0 is 0
+    return np.fromiter((hash(row.tobytes()) for row in rows.cpu().numpy()), np.int64)
+
+
+def check_apart(sets: Sets) -> None:
+    """Calibration and foreign rows are not those of the support or the query."""
+    known = "foreign rows belong to none of the classes"
+    for role, name, why in (
+        ("calib", "support", "each of them finds itself, and new rows seem unfamiliar"),
+        ("calib", "query", "heads are judged on rows they were fitted on, without calib on none"),
+        ("foreign", "support", known),
+        ("foreign", "query", known),
+    ):
+        held, other = getattr(sets, role), getattr(sets, name)
+        if held is None or (sets.leave_one_out and name == "query"):
+            continue
+        if (role, name) != ("calib", "query") and same_data(held.rows, other.rows):
+            raise InputError(f"{role} and {name} are the same rows: {why}. Leave {role} out.")
+        keys = row_keys(held.rows.to(other.rows.dtype))
+        if count := int(np.isin(keys, row_keys(other.rows)).sum()):
+            rows, verb = plural(len(held.rows), f"{role} row"), "is" if count == 1 else "are"
+            warn(f"{count:,} of {rows} {verb} in the {name}, too: {why}.")
 
 
 def hubs(

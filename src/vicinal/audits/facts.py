@@ -40,7 +40,7 @@ from vicinal.audits.suspects import (
     label_audit,
     scored_labels,
 )
-from vicinal.checks import InputError
+from vicinal.checks import InputError, plural
 from vicinal.confidence.blend import Blend, blended_log_probs
 from vicinal.confidence.head import TrustHead
 from vicinal.confidence.ned.classifier import NEDClassifier
@@ -362,5 +362,13 @@ def aligned_logits(logits: Any, sets: Sets, order: Any = None) -> Tensor:
         raise InputError(
             f"`logits` must have one row per query row: shape {tuple(scores.shape)} for "
             f"{len(sets.query.rows)} rows."
+        )
+    if bool(scores.isnan().any()):
+        rows = scores.isnan().any(1).nonzero()[:, 0]
+        raise InputError(f"`logits` has NaN in {plural(len(rows), 'row')} (first: {int(rows[0])}).")
+    if bool((scores >= 0).all() & ((scores.sum(1) - 1).abs() < 1e-3).all()):
+        warn(
+            "`logits` look like probabilities, each row sums to 1: the softmax head takes their "
+            "exponentials and is far too unsure. Give their logarithms, np.log(p)."
         )
     return scores[:, columns_for(scores.shape[1], sets.classes, order)]

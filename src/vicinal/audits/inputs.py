@@ -167,7 +167,8 @@ def ready_sets(
     _warn_of_empty_classes(names, about)
     first = _rows(z, labels.codes, "support", about.support_name, settings)
     _warn_of_small_classes(labels.codes, names)
-    alone = query is None or _same_data(z, _pair(query, "query")[0])
+    _warn_of_one_name_twice(names)
+    alone = query is None or same_data(z, _pair(query, "query")[0])
     third = None
     if alone:
         second = replace(first, name=about.query_name)
@@ -184,6 +185,7 @@ def ready_sets(
         if third.codes is None:
             raise InputError("`calib` has no labels: it cannot calibrate anything.")
         check_same_width(first.rows, third.rows, "support", "calib")
+        _warn_of_calib_without(third.codes, labels.codes, names)
     if second.codes is None:
         warn(
             "query has no labels: running in predict-only mode (no accuracy, no ECE)."
@@ -277,7 +279,7 @@ def _rows(
     codes = codes_of(y, len(x), known, unlabeled=True, name=f"labels of {role}")
     y = y.tolist() if isinstance(y, Tensor) else y
     others = {row: str(y[row]) for row in (codes == UNKNOWN).nonzero().flatten().tolist()}
-    _warn_of_unknown(others, settings)
+    _warn_of_unknown(others, role, settings)
     if settings.unknown == "unlabeled":
         codes, others = codes.masked_fill(codes == UNKNOWN, UNLABELED), {}
     return LabeledRows(name, x, codes, dtype, others=others)
@@ -295,16 +297,30 @@ def _warn_of_other_labels(y: Any, labels: Labels) -> None:
         )
 
 
-def _warn_of_unknown(others: Mapping[int, str], settings: AuditSettings) -> None:
+def _warn_of_unknown(others: Mapping[int, str], role: str, settings: AuditSettings) -> None:
     found = Counter(others.values())
     rest = (
-        "They are judged but not scored."
+        "Nothing is fitted on those rows."
+        if role == "calib"
+        else "They are judged but not scored."
         if settings.unknown == "unlabeled"
         else "Those rows count as unknown (they can never be right). --ignore-unknown drops them "
         "from the scores."
     )
     for label, count in sorted(found.items())[:5]:
-        warn(f"class {label!r} occurs {count}x in query but never in support. {rest}")
+        warn(f"class {label!r} occurs {count}x in {role} but never in support. {rest}")
+
+
+def _warn_of_calib_without(calib: Tensor, codes: Tensor, names: Sequence[str]) -> None:
+    """Where classes of a tenth of the support or more have no calibration row."""
+    lacking = ~torch.isin(codes, calib)
+    if float(lacking.double().mean()) >= 0.1:
+        classes = codes[lacking].unique().tolist()
+        shown = ", ".join(names[c] for c in classes[:5]) + (", …" if len(classes) > 5 else "")
+        warn(
+            f"calib has no row of {len(classes)} of {len(names)} classes ({shown}): what is fitted "
+            "on it, and what it promises, is for rows of the others."
+        )
 
 
 def _warn_of_empty_classes(names: Sequence[str], about: About) -> None:
@@ -329,6 +345,19 @@ def _warn_of_small_classes(codes: Tensor, names: Sequence[str]) -> None:
         )
 
 
+def _warn_of_one_name_twice(names: Sequence[str]) -> None:
+    """Of classes whose names differ in blanks or capitals alone: mostly one class typed twice."""
+    alike: dict[str, list[str]] = {}
+    for name in names:
+        alike.setdefault(" ".join(name.split()).casefold(), []).append(name)
+    if twice := [group for group in alike.values() if len(group) > 1]:
+        shown = "; ".join(" and ".join(map(repr, group)) for group in twice[:3])
+        warn(
+            f"{plural(sum(map(len, twice)), 'class name')} differ in blanks or capitals alone: "
+            f"{shown}{'; …' if len(twice) > 3 else ''}. If these are one class, give them one name."
+        )
+
+
 def class_names(classes: NDArray[Any], about: About) -> tuple[str, ...]:
     """What the classes are called: whole numbers by their place in a list, text by itself.
 
@@ -337,6 +366,10 @@ def class_names(classes: NDArray[Any], about: About) -> tuple[str, ...]:
     names, own = about.class_names, classes.tolist()
     if names is None:
         return tuple(map(str, own))
+    if isinstance(names, str):
+        raise InputError(
+            f"`class_names` must be a list with one name for each class, got {names!r}."
+        )
     if isinstance(names, Mapping):
         return tuple(str(names.get(label, label)) for label in own)
     if twice := [name for at, name in enumerate(names) if name in names[:at]]:
@@ -355,7 +388,7 @@ def class_names(classes: NDArray[Any], about: About) -> tuple[str, ...]:
     return tuple(map(str, names))
 
 
-def _same_data(a: Any, b: Any) -> bool:
+def same_data(a: Any, b: Any) -> bool:
     """Whether both are the same rows; then a row must not see itself."""
     if a is b:
         return True

@@ -190,6 +190,14 @@ def listen(
     )  # fmt: skip
 
 
+def whole(memory: int | str) -> InputError:
+    """What ``memory`` beside a model earns."""
+    return InputError(
+        f"`memory` ({memory}) is for rows that are read in blocks, and of a model all layers are "
+        "held at once. Run `vicinal embed`, then audit what it wrote."
+    )
+
+
 def check_model(model: Any) -> None:
     if model is None or isinstance(model, nn.Module):
         return

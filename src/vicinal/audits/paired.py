@@ -7,19 +7,16 @@ import itertools
 import math
 import operator
 import re
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from statistics import NormalDist
-from typing import Any
 
 import numpy as np
 
-from vicinal.audits.files import samples_table
 from vicinal.audits.record import Audit
 from vicinal.audits.resampling import (
     Delta,
+    Difference,
     Floats,
     Measure,
     delta_of,
@@ -28,8 +25,9 @@ from vicinal.audits.resampling import (
     resampled,
     share_of,
 )
+from vicinal.audits.same_rows import Run, overlap_of, same_rows, unlike
 from vicinal.audits.sections import Head, Provenance
-from vicinal.checks import InputError, closest, plural
+from vicinal.checks import InputError, closest
 from vicinal.evaluation import threshold_for_accuracy
 from vicinal.records import Record
 
@@ -93,41 +91,6 @@ class Comparison(Record):
     classes: tuple[ClassChange, ...] = ()  # those that moved, most first
 
 
-@dataclass(frozen=True)
-class _Run:
-    """One audit's side of the rows that both judged."""
-
-    audit: Audit
-    rows: list[int]
-
-    @cached_property
-    def columns(self) -> dict[str, list[Any]]:
-        """As ``samples.csv`` has them: classes by name, also those that the support lacks."""
-        table = samples_table(self.audit)
-        return {name: [values[i] for i in self.rows] for name, values in table.items()}
-
-    @property
-    def labeled(self) -> _Run:
-        """Those of the rows that have a label."""
-        rows = zip(self.rows, self.columns["label"], strict=True)
-        return _Run(self.audit, [row for row, label in rows if label is not None])
-
-    @property
-    def answers(self) -> dict[str, tuple[Floats, Floats, Floats]]:
-        """Of each head: right or wrong, confidence and log loss."""
-        n, at = len(self.audit.cases.id), np.array(self.rows, dtype=np.int64)
-        return {
-            head.name: (head.right(n)[at].astype(float), head.confidence(n)[at], head.loss(n)[at])
-            for head in self.audit.head_rows
-        }
-
-    @property
-    def neighbors(self) -> list[list[str]]:
-        """Ids of the nearest support rows."""
-        names = self.audit.support_names
-        return [[names[row] for row in self.audit.cases.neighbors[i]] for i in self.rows]
-
-
 def compare_audits(
     a: Audit,
     b: Audit,
@@ -150,8 +113,8 @@ def compare_audits(
     seed : of the resampling.
     names : what the runs are called; their own names, unless given.
     """
-    named_a, named_b = names or (a.name, b.name)
-    first, second = runs = _paired(a, b, (named_a, named_b))
+    names = names or (a.name, b.name)
+    first, second = runs = same_rows(a, b, names)
     a_columns, b_columns = first.columns, second.columns
     both = zip(a_columns["label"], b_columns["label"], strict=True)
     labels = [p if p is not None else q for p, q in both]
@@ -161,14 +124,14 @@ def compare_audits(
     changes.sort(key=lambda c: (-max(c.confidence_a, c.confidence_b), c.id))
     labeled = None not in labels
     left = len(a.cases.id) + len(b.cases.id) - 2 * len(labels)
-    overlap, overlap_k = _overlap(first, second)
+    overlap, overlap_k = overlap_of(first, second)
     deltas = _deltas(runs, labels, level, seed)
     sides = first.labeled, second.labeled
-    unpaired = _why_unpaired(*sides, left)
-    heads = _unpaired_heads(*sides, level) if unpaired else _paired_heads(*sides, level, seed)
+    unpaired = _why_unpaired(*sides)
+    heads = _unpaired_heads(*sides, level) if unpaired else _paired_heads(*sides, level, seed, left)
     found = Comparison(
-        a=named_a,
-        b=named_b,
+        a=names[0],
+        b=names[1],
         rows=len(labels),
         level=level,
         deltas=(*deltas, *heads),
@@ -179,42 +142,15 @@ def compare_audits(
         broken=sum(c.a == c.label for c in changes) if labeled else None,
         changes=tuple(changes[:SHOWN]),
         provenance=provenance,
-        warnings=(f"{_in_one(left)}, and left out.",) if left else (),
-        not_checked=_not_checked(bool(deltas), unpaired if heads else None),
+        warnings=tuple(unlike(runs, names, left)),
+        not_checked=_not_checked(bool(deltas), unpaired if heads else None, overlap),
         classes=_class_changes(labels, a_columns["predicted"], b_columns["predicted"]),
     )
     return dataclasses.replace(found, gates=tuple(_gate(text, found) for text in gates))
 
 
-def _paired(a: Audit, b: Audit, names: tuple[str, str]) -> tuple[_Run, _Run]:
-    """Both sides of the rows that both have, in the order of ``a``."""
-    for audit, run in zip((a, b), names, strict=True):
-        if len(set(audit.cases.id)) < len(audit.cases.id):
-            twice = next(name for name, n in Counter(audit.cases.id).items() if n > 1)
-            raise InputError(
-                f"several query rows of {run} have the id {twice!r}, and rows are paired by id. "
-                "Audit again with unique ids."
-            )
-    place = {name: row for row, name in enumerate(b.cases.id)}
-    rows = [row for row, name in enumerate(a.cases.id) if name in place]
-    if not rows:
-        raise InputError(
-            f"{names[0]} and {names[1]} have no query row in common (by id). "
-            "Audit the same query set."
-        )
-    first, second = _Run(a, rows), _Run(b, [place[a.cases.id[row]] for row in rows])
-    pairs = zip(first.columns["label"], second.columns["label"], strict=True)
-    differ = sum(p != q for p, q in pairs if p is not None and q is not None)
-    if differ:
-        raise InputError(
-            f"{plural(differ, 'row has', 'rows have')} another label in {names[1]} than in "
-            f"{names[0]}: the ids do not name the same rows. Give both query sets the same 'ids'."
-        )
-    return first, second
-
-
 def _deltas(
-    runs: tuple[_Run, _Run], labels: Sequence[str | None], level: float, seed: int
+    runs: tuple[Run, Run], labels: Sequence[str | None], level: float, seed: int
 ) -> list[Delta]:
     """What the labeled rows say, with intervals; nothing where there are none."""
     known = [at for at, label in enumerate(labels) if label is not None]
@@ -252,8 +188,7 @@ def _promised_coverage(
     )
     change = shares[:, 1] - shares[:, 0]
     low, high = np.quantile(change[1:], [(1 - level) / 2, (1 + level) / 2])
-    title = f"coverage at {100 * target:g} %"
-    was, now = shares[0].tolist()
+    title, (was, now) = f"coverage at {100 * target:g} %", shares[0].tolist()
     return Delta("coverage", title, was, now, change[0], low, high, True)
 
 
@@ -271,20 +206,13 @@ def _class_changes(
     return tuple(sorted(moved, key=lambda c: (-c.fixed - c.broken, c.name)))
 
 
-def _not_checked(labeled: bool, unpaired: str | None) -> dict[str, str]:
+def _not_checked(labeled: bool, unpaired: str | None, overlap: float | None) -> dict[str, str]:
     found = {} if labeled else {"accuracy": "the query has no labels"}
+    if overlap is None:
+        found["neighbors"] = "the two supports have no id in common (rows without ids are numbered)"
     if unpaired is not None:
         found["heads, paired"] = f"{unpaired}; their intervals are those of independent rows"
     return found
-
-
-def _overlap(first: _Run, second: _Run) -> tuple[float | None, int | None]:
-    """Share of the ten nearest support rows (by id) that both runs have."""
-    near = list(zip(first.neighbors, second.neighbors, strict=True))
-    k = min(10, *(len(ids) for pair in near for ids in pair))
-    if k == 0:
-        return None, None
-    return float(np.mean([len({*p[:k]} & {*q[:k]}) / k for p, q in near])), k
 
 
 def _gate(text: str, found: Comparison) -> Gate:
@@ -310,10 +238,8 @@ def _gate(text: str, found: Comparison) -> Gate:
     return Gate(text, float(value), not _FAILS[comparison](value, limit))
 
 
-def _why_unpaired(a: _Run, b: _Run, left: int) -> str | None:
+def _why_unpaired(a: Run, b: Run) -> str | None:
     """Why the heads of two runs cannot be paired; None where they can."""
-    if left:
-        return _in_one(left)
     if [a.audit.cases.id[row] for row in a.rows] != [b.audit.cases.id[row] for row in b.rows]:
         return "other rows have a label in one run than in the other"
     kept = [{rows.name for rows in side.audit.head_rows} for side in (a, b)]
@@ -322,19 +248,16 @@ def _why_unpaired(a: _Run, b: _Run, left: int) -> str | None:
     return None
 
 
-def _in_one(rows: int) -> str:
-    return f"{plural(rows, 'row is', 'rows are')} in only one of the runs"
-
-
-def _common_heads(a: _Run, b: _Run) -> list[tuple[Head, Head]]:
+def _common_heads(a: Run, b: Run) -> list[tuple[Head, Head]]:
     heads = {head.name: head for head in b.audit.heads}
     return [(head, heads[head.name]) for head in a.audit.heads if head.name in heads]
 
 
-def _paired_heads(a: _Run, b: _Run, level: float, seed: int) -> list[Delta]:
+def _paired_heads(a: Run, b: Run, level: float, seed: int, left: int) -> list[Delta]:
     """Every head both runs have: ``accuracy_ned``, ``nll_softmax``, …, from the same resamples.
 
-    Values are those of the audits; rows give the interval. A log loss that is infinite has none.
+    Values are those of the audits, or of the common rows where some are ``left`` out; rows give the
+    interval. A log loss that is infinite has none.
     """
     answers = [a.answers, b.answers]
     lines, measures = [], []
@@ -351,9 +274,16 @@ def _paired_heads(a: _Run, b: _Run, level: float, seed: int) -> list[Delta]:
     known = [line.delta is not None for line in lines]
     found = iter(resampled([*itertools.compress(measures, known)], len(a.rows), level, seed))
     return [
-        dataclasses.replace(line, low=(got := next(found)).low, high=got.high) if is_known else line
+        _measured(line, next(found), bool(left)) if is_known else line
         for line, is_known in zip(lines, known, strict=True)
     ]
+
+
+def _measured(line: Delta, found: Difference, anew: bool) -> Delta:
+    """The line with its interval, and with the values of these rows where they are not all."""
+    line = dataclasses.replace(line, low=found.low, high=found.high)
+    a, b = found.a, found.b
+    return dataclasses.replace(line, a=a, b=b, delta=b - a) if anew else line
 
 
 def _line(field: str, head: Head, other: Head, paired: bool) -> Delta:
@@ -367,10 +297,9 @@ def _line(field: str, head: Head, other: Head, paired: bool) -> Delta:
     return Delta(f"{field}_{head.name}", title, p, q, change, None, None, up, paired)
 
 
-def _unpaired_heads(a: _Run, b: _Run, level: float) -> list[Delta]:
+def _unpaired_heads(a: Run, b: Run, level: float) -> list[Delta]:
     """Every head both runs have, rows not paired: the interval is that of independent rows."""
-    found = []
-    reach = NormalDist().inv_cdf((1 + level) / 2)
+    found, reach = [], NormalDist().inv_cdf((1 + level) / 2)
     for head, other in _common_heads(a, b):
         for field in FIELDS:
             line = _line(field, head, other, paired=False)

@@ -148,6 +148,8 @@ def _why(facts: Facts, choice: Choice) -> list[str]:
         rest = "" if choice.gap is None else how
         return [f"No head could be scored on the query: {kept} is kept{rest}."]
     lowest, rows = f"{best} has the lowest NLL, {_number(score)}", f"{choice.left_out:,}"
+    if any(other.nll is not None and other.nll < score.nll for other in facts.scored.values()):
+        lowest = f"Of heads that leave no class without probability, {lowest}"
     lines = [f"{lowest}."]
     if choice.head != choice.best:
         why = "simpler" if not choice.left_out else f"chosen with {rows} left-out support rows"

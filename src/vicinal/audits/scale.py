@@ -22,6 +22,7 @@ from typing import Any
 import numpy as np
 
 from vicinal.audits import sampled
+from vicinal.audits.data import check_apart
 from vicinal.audits.facts import Facts, gather
 from vicinal.audits.inputs import DEFAULT_K, Sets
 from vicinal.audits.parts import Run
@@ -170,6 +171,7 @@ def streamed(rows: dict[str, Rows], job: Job, memory: int | None, stays: bool) -
             logits = rows_at(rows["logits"], (query or support).some, READ)
         kind = partial(StreamedFacts, run=run, memory=allowed, work_stays=stays)
         searching = partial(SearchingAll, block=sampled.PASS, engines=(make, exactly))
+        check_apart(sets)
         return gather(sets, logits, None, named, searching, kind)
 
     return recorded(gathered, start)

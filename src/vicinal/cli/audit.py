@@ -23,7 +23,7 @@ from vicinal.audits import audit
 from vicinal.audits.encoder import ENCODER
 from vicinal.audits.entangled_layers import states_of
 from vicinal.audits.files import word
-from vicinal.audits.model import embedding_of
+from vicinal.audits.model import embedding_of, whole
 from vicinal.audits.record import Audit
 from vicinal.audits.settings import About, AuditSettings
 from vicinal.audits.stress import costs
@@ -197,7 +197,7 @@ class Prepared:
 
 def prepare(options: AuditOptions, console: Console) -> Prepared:
     """Embeddings, or a model and its inputs, read and checked."""
-    settings_of(options)  # a wrong setting is answered before a file is read
+    settings_of(options), stated_order(options)  # what is wrong is told before a file is read
     if options.model is not None:
         return _with_model(options, options.model, console)
     for setting in OF_A_MODEL:
@@ -243,6 +243,9 @@ def _with_rows(
         console.print(f"columns  compared as numbers: {'; not used: '.join(filter(None, some))}")
     tables = _dropped(sets.values(), console)
     about = _about(options, {"query": support, **sets})
+    outputs = any(rows.logits is not None for rows in sets.values())
+    if options.classes is not None and not outputs and _are_words(support.labels):
+        console.print("classes  --classes is the order of outputs; without any it changes nothing")
     if support.source.endswith(f":{ENCODER}"):
         about = replace(about, model=ENCODER)
     if options.apply is not None:
@@ -253,6 +256,10 @@ def _with_rows(
     if "query" in sets:
         arguments["logits"] = sets["query"].logits
     return Prepared(options, arguments, about, tables)
+
+
+def _are_words(labels: NDArray[Any] | None) -> bool:
+    return labels is not None and labels.dtype.kind not in "iu"
 
 
 def _dropped(sets: Iterable[RowSet], console: Console) -> dict[str, list[list[str]]]:
@@ -282,6 +289,8 @@ def settings_of(options: AuditOptions) -> AuditSettings:
 
 def _with_model(options: AuditOptions, spec: str, console: Console) -> Prepared:
     """Inputs for the model, instead of embeddings."""
+    if options.memory is not None:
+        raise whole(options.memory)
     loaded = model_of(spec, options, console)
     if loaded.named is not None and loaded.named.encode is not None:
         return _with_rows(options, console, loaded.named.encode)
@@ -308,7 +317,8 @@ def _with_model(options: AuditOptions, spec: str, console: Console) -> Prepared:
         rows, tables[CLEANED] = cleaned_support(options.apply, sets["support"].rows, about)
         sets["support"] = relabeled(sets["support"], rows)
     train = sets["support"].data
-    check_fits(loaded.model, train)
+    for role, inputs in sets.items():
+        check_fits(loaded.model, inputs.data, "" if role == "support" else role)
     if options.embedding is None:  # written down, so that the run can be repeated and explored
         known = None if loaded.named is None else loaded.named.embedding
         options = replace(options, embedding=known or embedding_of(loaded.model, train))

@@ -51,6 +51,8 @@ def run(options: CompareOptions) -> int:
         remove_empty(made)
         raise
     console.print(as_table(result, options.markdown))
+    for what, why in result.not_checked.items():
+        console.print(f"not checked: {what}: {why}")
     console.print(f"wrote  {folder / 'compare.html'} · compare.json")
     console.result(result.to_dict())
     failed = [gate for gate in result.gates if not gate.passed]

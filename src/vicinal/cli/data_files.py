@@ -43,6 +43,11 @@ def read_rows(spec: str, options: DataOptions = USUAL) -> RowSet:
     """
     if options.align not in (None, "ids"):
         raise InputError(f"--align must be 'ids', got {options.align!r}.")
+    if options.align is not None and Path(spec).suffix.lower() != ".npz":
+        raise InputError(
+            f"--align ids goes by the keys ids and label_ids of an .npz, and {spec} is none: each "
+            "of its rows has its own label. Leave --align out."
+        )
     if options.media_root is not None and not os.path.isdir(options.media_root):
         raise InputError(f"--media-root {options.media_root} is no folder.")
     with reading(spec):
@@ -132,8 +137,8 @@ def _from_arrays(path: Path, arrays: Mapping[str, NDArray[Any]], options: DataOp
         source=f"{name}:{vector or images or text}",
         root=path.parent,
     )
-    if options.align == "ids" and label is not None and "label_ids" in arrays:
-        rows = aligned(rows, [str(v) for v in arrays["label_ids"].tolist()], arrays[label])
+    if options.align == "ids" and label is not None:
+        rows = aligned(rows, arrays.get("label_ids"), arrays[label])
     return rows
 
 

@@ -218,16 +218,17 @@ def relabeled(inputs: ModelInputs, rows: RowSet) -> ModelInputs:
     return replace(inputs, data=_with_codes(inputs.data, torch.tensor(found)), rows=rows)
 
 
-def check_fits(model: nn.Module, data: Any) -> None:
+def check_fits(model: nn.Module, data: Any, role: str = "") -> None:
     """One small batch, so that a model that does not fit its data says so before the work."""
     with user_code("the data"):
         batch = next(batches(data, 2), None)
     if batch is None:
         raise InputError("the data set has no rows.")
     shape = tuple(getattr(batch.inputs[0], "shape", ()))
+    whose = f" ({role})" if role else ""
     with evaluating(model, None), torch.no_grad():
         try:
-            with user_code(f"the model on inputs of {shape}"):
+            with user_code(f"the model on inputs of {shape}{whose}"):
                 result = batch.call(model, None)
         except InputError as error:
             hint = what_would_fit(model, data)

@@ -271,13 +271,18 @@ def checked_labels(rows: RowSet) -> RowSet:
     return replace(rows, labels=y)
 
 
-def aligned(rows: RowSet, ids_of_labels: Sequence[str], labels: NDArray[Any]) -> RowSet:
+def aligned(rows: RowSet, label_ids: NDArray[Any] | None, labels: NDArray[Any]) -> RowSet:
     """Labels matched to rows by id; rows whose id has no label are an error that names one."""
-    if rows.ids is None:
-        raise InputError(f"{rows.name} has no ids to align by. Save an 'ids' key beside it.")
-    place = {name: at for at, name in enumerate(ids_of_labels)}
-    if len(place) != len(ids_of_labels):
+    if rows.ids is None or label_ids is None:
+        raise InputError(
+            f"{rows.name} has no key {'ids' if rows.ids is None else 'label_ids'!r} to align by. "
+            "Save 'ids' in the order of the rows and 'label_ids' in that of the labels."
+        )
+    place = {str(name): at for at, name in enumerate(label_ids.tolist())}
+    if len(place) != len(label_ids):
         raise InputError(f"{rows.name}: the ids of the labels are not unique.")
+    if len(place) != len(labels):
+        raise InputError(f"{rows.name}: {len(place)} label_ids but {plural(len(labels), 'label')}.")
     missing = [name for name in rows.ids if name not in place]
     if missing:
         raise InputError(

@@ -113,7 +113,7 @@ def read_run(folder: Path) -> Audit:
         why = f"{AUDIT} is missing" if folder.is_dir() else "there is no such folder"
         raise InputError(f"no run in {folder}: {why}. Give a folder of an audit.")
     regular_file(path, within=path.parent)
-    if path.suffix != ".json" and (path.parent / AUDIT).exists():
+    if path.name != AUDIT and (path.parent / AUDIT).exists():
         raise InputError(f"{path} is a file of a run. Give its folder: {path.parent}")
     if path.suffix != ".json":
         raise InputError(

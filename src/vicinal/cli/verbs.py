@@ -46,7 +46,7 @@ class DataOptions:
     image_col: Annotated[Text, Option(help="Key or column of images or their paths.")] = None
     text_col: Annotated[Text, Option(help="Key or column of the texts.")] = None
     media_root: Annotated[Place, Option(help="Folder below which pictures may lie.")] = None
-    align: Annotated[Text, Option(help="'ids' matches labels to rows by their ids.")] = None
+    align: Annotated[Text, Option(help="'ids' matches labels to rows by ids, label_ids.")] = None
     trust_pickle: TrustPickle = False
 
 

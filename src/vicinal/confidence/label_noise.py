@@ -81,8 +81,9 @@ class LabelNoise(NamedTuple):
 def label_noise(log_probs: Float[Tensor, "n c"], codes: Int[Tensor, " n"]) -> LabelNoise:
     """Score every label, estimate how many are wrong, and flag that many.
 
-    A label that is the only one of its class cannot be checked: it scores 0. A row is flagged only
-    if the probabilities, too, prefer what is suggested to what is given.
+    A label that is the only one of its class cannot be checked: left out, nothing of its class is
+    there. It scores 0 and says nothing of how labels go wrong. A row is flagged only if the
+    probabilities, too, prefer what is suggested to what is given.
 
     >>> p = torch.tensor([[0.9, 0.1]] * 40 + [[0.1, 0.9]] * 40).double()
     >>> codes = torch.tensor([1] * 4 + [0] * 36 + [1] * 40)
@@ -91,16 +92,16 @@ def label_noise(log_probs: Float[Tensor, "n c"], codes: Int[Tensor, " n"]) -> La
     ([0, 1, 2, 3], [0, 0, 0, 0])
     """
     log_p = _never_zero(_checked(log_probs, codes))
-    counts = torch.bincount(codes, minlength=log_p.shape[1])
-    halves = label_halves(log_p, codes)
+    checkable = torch.bincount(codes, minlength=log_p.shape[1])[codes] > 1
+    told = checkable if checkable.any() else ~checkable
+    halves = label_halves(log_p[told], codes[told])
     matrix = noise_matrix(halves)
     posterior = true_label_log_posterior(log_p, codes, matrix)
     own = _at(posterior, codes)
     others = posterior.scatter(1, codes[:, None], -math.inf)
     best, suggested = others.max(1)
-    checkable = counts[codes] > 1
     scores = torch.where(checkable, others.logsumexp(1).exp().clamp_max(1), 0.0)
-    wrong = wrong_labels(log_p, codes, halves)
+    wrong = wrong_labels(log_p[told], codes[told], halves)
     worse = checkable & (_at(log_p, suggested) > _at(log_p, codes))
     # Ties: the greater lead of the suggestion first, then the earlier row.
     order = torch.argsort(best - own, descending=True, stable=True)

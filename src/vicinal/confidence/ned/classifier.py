@@ -373,8 +373,8 @@ class NEDClassifier(Kept, ClassifierMixin, Estimator):
             self._warn(
                 f"leave-one-out accuracy is {accuracy:.4f}: either the task is easy, or the "
                 "support is what the embedding was trained on and its classes have collapsed, so "
-                "that new rows will be less certain than these. Call calibrate(X, y) with held-out "
-                "rows."
+                "that new rows will be less certain than these. Fit on held-out rows: "
+                "calibrate(X, y), calib= or --calib."
             )
 
     def _edited(self, refit: bool) -> NEDClassifier:

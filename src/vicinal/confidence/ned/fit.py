@@ -133,8 +133,8 @@ def _plain_temperature(
         return fallback, (
             "temperature cannot be fitted: rows have neighbors of their own class only or none, so "
             "any temperature gives the same answer. The median distance to the k-th is used. "
-            "If the support is what the embedding was trained on, call calibrate(X, y) with "
-            "held-out rows.",
+            "If the support is what the embedding was trained on, fit on held-out rows of all "
+            "classes: calibrate(X, y), calib= or --calib.",
         )
     at = found.temperature
     if not found.at_bound:
@@ -150,7 +150,7 @@ def _plain_temperature(
         f"the temperature ran into its lower bound ({at:.3g}): the classes have collapsed, as when "
         "the support is the embedding's own training set, and confidence will be too high on new "
         f"rows. {math.exp(wide):.3g} is used, the largest that fits these rows about as well. "
-        "Call calibrate(X, y) with held-out rows.",
+        "Fit on held-out rows of all classes: calibrate(X, y), calib= or --calib.",
     )
 
 
