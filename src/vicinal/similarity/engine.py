@@ -37,15 +37,7 @@ from vicinal.similarity.factors import Factor, alike
 from vicinal.similarity.outputs import Contrast, OutputFunction, as_rows
 from vicinal.similarity.parts import Assembly, Part
 from vicinal.similarity.places import freed_memory_stays, rooms_of, wide
-from vicinal.similarity.plan import (
-    WHOLE,
-    Deviations,
-    Model,
-    Plan,
-    PlanBroken,
-    deviations_of,
-    make_plan,
-)
+from vicinal.similarity.plan import WHOLE, Changes, Model, Plan, PlanBroken, changes_of, make_plan
 from vicinal.similarity.rules import widths
 from vicinal.similarity.rules.vjp import twice_differentiable
 from vicinal.similarity.selection import select_parameters, unwrapped
@@ -137,12 +129,12 @@ class Engine:
         found = None
         while found is None:
             if self.plan is None:
-                self._make_plan(x, target, Deviations())
+                self._make_plan(x, target, Changes())
             begun = time.process_time()
             try:
                 found = self._capture(x, target, start, create_graph=create_graph)
             except PlanBroken as broken:
-                self._replan(x, target, broken.deviations)
+                self._replan(x, target, broken.changes)
         self.seconds = min(self.seconds, (time.process_time() - begun) / rows_of(x))
         if self.strict and not self._checked:
             check_against_autograd(self, found, x, target, start)
@@ -155,18 +147,18 @@ class Engine:
             }
         return found
 
-    def _make_plan(self, x: Inputs, target: Tensor | None, deviations: Deviations) -> None:
+    def _make_plan(self, x: Inputs, target: Tensor | None, changes: Changes) -> None:
         self.plan = make_plan(
-            Model(self.model, self.selected, self.f, x, target), deviations, self.rules
+            Model(self.model, self.selected, self.f, x, target), changes, self.rules
         )
 
-    def _replan(self, x: Inputs, target: Tensor | None, deviations: Deviations) -> None:
+    def _replan(self, x: Inputs, target: Tensor | None, changes: Changes) -> None:
         """A plan that knows of what just happened; what was captured by the old one is void."""
         assert self.plan is not None
-        self._make_plan(x, target, self.plan.deviations.joined(deviations))
+        self._make_plan(x, target, self.plan.changes.joined(changes))
         if self.known:
             self.known = {}
-            names = ", ".join(sorted(deviations.gathered | deviations.whole)[:4])
+            names = ", ".join(sorted(changes.gathered | changes.whole)[:4])
             raise Replanned(
                 f"this batch uses {names} as no batch before it did, so earlier gradients do not "
                 "fit. The engine knows now: ask again from the start."
@@ -212,9 +204,7 @@ class Engine:
             if asked and _ask_whose(f, asked, plan):
                 astray = _ask_whose(f, rows, plan)  # now of all, not layer by layer
                 bare = astray & plan.copies.bare.keys()
-                raise PlanBroken(
-                    Deviations(gathered=frozenset(astray - bare), whole=frozenset(bare))
-                )
+                raise PlanBroken(Changes(gathered=frozenset(astray - bare), whole=frozenset(bare)))
             found = Assembly(
                 plan, layers, self.selected, self.known, calls, f.detach(), create_graph
             )
@@ -229,17 +219,17 @@ class Engine:
         except (RuntimeError, ValueError, IndexError):
             if plan.copies == NO_COPIES:
                 raise
-            deviations = Deviations(plan.copies.layers, frozenset(plan.copies.bare))
+            changes = Changes(plan.copies.layers, frozenset(plan.copies.bare))
             raise PlanBroken(
-                deviations
+                changes
             ) from None  # copies that do not fit this batch, or an own error
 
     def _compare(self, plan: Plan, calls: Sequence[WatchedCall], f: Tensor) -> None:
         """Raise :class:`PlanBroken` if the forward pass is not what the plan is for."""
         used = uses(f)
-        deviations = deviations_of(plan, self.selected, calls, used, len(f))
-        if deviations:
-            raise PlanBroken(deviations)
+        changes = changes_of(plan, self.selected, calls, used, len(f))
+        if changes:
+            raise PlanBroken(changes)
         self.reached |= {name for name, p in self.selected.items() if used[id(p)]}
 
 

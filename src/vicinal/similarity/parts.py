@@ -14,7 +14,7 @@ from vicinal.similarity import routing
 from vicinal.similarity.factors import Dense, Factor, stacked
 from vicinal.similarity.normed import Normed
 from vicinal.similarity.places import Places
-from vicinal.similarity.plan import WHOLE, Deviations, Plan, PlanBroken
+from vicinal.similarity.plan import WHOLE, Changes, Plan, PlanBroken
 from vicinal.similarity.rules import LayerUse, Piece, rule_for
 from vicinal.similarity.rules.parametrized import LENGTHS, ORIGINAL, made_from, pulled_back
 from vicinal.similarity.rules.vjp import Rerun
@@ -129,7 +129,7 @@ class Assembly:
         owners = [call.samples for call in calls if call.samples is not None]
         if len(owners) < len(calls):  # rows of several samples at once
             whole = frozenset(self.plan.ruled[layer].values())
-            raise PlanBroken(Deviations(whole=whole))
+            raise PlanBroken(Changes(whole=whole))
         uses = [routing.as_rows(self._use(layer, wanted, call)) for call in calls]
         rows = routing.joined([_by_rule(use) for use in uses])
         return routing.gathered(uses[0], rows, torch.cat(owners), len(self.like))

@@ -16,7 +16,7 @@ Every chosen parameter falls in one of these groups:
 * *unreached*, without a rule: no path from the output so far, so no gradient and no cost.
 
 A batch that does otherwise raises :class:`PlanBroken`; the plan is then made again with what it did
-in mind (:class:`Deviations`), so nothing that is live is ever dropped.
+in mind (:class:`Changes`), so nothing that is live is ever dropped.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ OPENED = nn.MultiheadAttention, nn.RNNBase  # layers of which the most can be
 Owner = tuple[str, nn.Module, str]  # a layer, its module, its own name for the parameter
 
 
-class Deviations(NamedTuple):
+class Changes(NamedTuple):
     """What batches taught: layers to be gathered, parameters that need the whole model."""
 
     gathered: frozenset[str] = frozenset()
@@ -63,15 +63,15 @@ class Deviations(NamedTuple):
     def __bool__(self) -> bool:
         return bool(self.gathered or self.whole)
 
-    def joined(self, other: Deviations) -> Deviations:
-        return Deviations(self.gathered | other.gathered, self.whole | other.whole)
+    def joined(self, other: Changes) -> Changes:
+        return Changes(self.gathered | other.gathered, self.whole | other.whole)
 
 
 class PlanBroken(Exception):
-    """A batch went other ways than the plan knows; with the deviations of it."""
+    """A batch went other ways than the plan knows; with the changes of it."""
 
-    def __init__(self, deviations: Deviations) -> None:
-        self.deviations = deviations
+    def __init__(self, changes: Changes) -> None:
+        self.changes = changes
 
 
 @dataclass(frozen=True)
@@ -82,7 +82,7 @@ class Plan:
     again: tuple[str, ...]
     shared: frozenset[str]
     gathered: frozenset[str]
-    deviations: Deviations
+    changes: Changes
     copies: Copies
     edges: dict[str, int]  # of one call to each ruled parameter: more where weights are computed
 
@@ -111,17 +111,15 @@ class Model(NamedTuple):
     target: Tensor | None
 
 
-def make_plan(model: Model, deviations: Deviations, rules: bool = True) -> Plan:
+def make_plan(model: Model, changes: Changes, rules: bool = True) -> Plan:
     """Two forward passes, of two rows and of three: what follows the batch is parted from what has
     that length by chance.
     """
     copies, probes = (
-        _copies(model, deviations)
-        if rules
-        else (NO_COPIES, [_probe(model, rows) for rows in (2, 3)])
+        _copies(model, changes) if rules else (NO_COPIES, [_probe(model, rows) for rows in (2, 3)])
     )
     calls = [Counter(call.name for call in probe.calls) for probe in probes]
-    straight = (probes[0].straight & probes[1].straight) - deviations.gathered
+    straight = (probes[0].straight & probes[1].straight) - changes.gathered
     odd = probes[0].odd | probes[1].odd
     ruled: dict[str, dict[str, str]] = {}
     again: list[str] = []
@@ -138,7 +136,7 @@ def make_plan(model: Model, deviations: Deviations, rules: bool = True) -> Plan:
         exact = known and bool(held) and ruled_all
         if full in copies.bare:
             continue
-        if full in deviations.whole:
+        if full in changes.whole:
             again.append(full)
         elif rules and exact:
             edges[full] = each
@@ -149,21 +147,21 @@ def make_plan(model: Model, deviations: Deviations, rules: bool = True) -> Plan:
         elif any(probe.used[id(p)] for probe in probes):
             again.append(full)
     bent = frozenset(ruled.keys() - straight)
-    return Plan(ruled, tuple(again), frozenset(shared), bent, deviations, copies, edges)
+    return Plan(ruled, tuple(again), frozenset(shared), bent, changes, copies, edges)
 
 
-def _copies(model: Model, deviations: Deviations) -> tuple[Copies, list[Probe]]:
+def _copies(model: Model, changes: Changes) -> tuple[Copies, list[Probe]]:
     """What can be given to each sample as a copy without changing f, and the probes with it."""
     probes = [_probe(model, rows) for rows in (2, 3)]
     lone = set.intersection(*({c.name for c in p.calls if _lone(c)} for p in probes))
-    lone -= {c.name for p in probes for c in p.calls if not _lone(c)} | deviations.gathered
+    lone -= {c.name for p in probes for c in p.calls if not _lone(c)} | changes.gathered
     bare = {}
     owners = _owners(model.module)
     idle = insides(model.module).keys() - {c.name for p in probes for c in p.calls}
     for full, p in model.selected.items():
         held = [m for at, m, _ in owners[id(p)] if at not in idle]
         loose = not any(rule_for(m) or isinstance(m, OPENED) for m in held)
-        if loose and all(probe.used[id(p)] for probe in probes) and full not in deviations.whole:
+        if loose and all(probe.used[id(p)] for probe in probes) and full not in changes.whole:
             bare[full] = -1 if p.ndim > 1 and len(p) == 1 else 0 if p.ndim > 1 else 1
     for guess in (Copies(frozenset(lone), bare), Copies(frozenset(lone)), Copies(bare=bare)):
         if not guess.layers and not guess.bare:
@@ -185,13 +183,13 @@ def _lone(call: WatchedCall) -> bool:
     return single and len(x) == 1 == call.shapes[0][0]
 
 
-def deviations_of(
+def changes_of(
     plan: Plan,
     selected: Mapping[str, nn.Parameter],
     calls: Sequence[WatchedCall],
     used: Counter[int],
     rows: int,
-) -> Deviations:
+) -> Changes:
     """What a batch of ``rows`` samples did otherwise than planned."""
     number = Counter(call.name for call in calls)
     gathered = {c.name for c in calls if c.name in plan.ruled and len(c.args[0]) != rows}
@@ -204,7 +202,7 @@ def deviations_of(
             seen[full] += number[layer] * plan.edges.get(full, 1)
     seen.update(plan.copies.bare.keys())
     whole = {n for n, p in selected.items() if n not in plan.again and used[id(p)] > seen[n]}
-    return Deviations(frozenset(gathered - plan.gathered), frozenset(whole))
+    return Changes(frozenset(gathered - plan.gathered), frozenset(whole))
 
 
 def _probe(model: Model, rows: int, copies: Copies = NO_COPIES) -> Probe:

@@ -53,8 +53,8 @@ class FactorStore:
 
 def engine_key(engine: Engine) -> str:
     """The fingerprint of all that gradients depend on but the data."""
-    deviations = () if engine.plan is None else engine.plan.deviations
-    learned = [name for group in deviations for name in (*sorted(group), "")]
+    changes = () if engine.plan is None else engine.plan.changes
+    learned = [name for group in changes for name in (*sorted(group), "")]
     return fingerprint(
         FORM, describe(engine.outputs), *engine.selected, *learned, engine.model.state_dict()
     )
