@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import math
 
+from scipy.stats import chi2
+
 # ---------------------------------------- neighbors
 
 
@@ -396,11 +398,8 @@ def label_scores(p, given):
     ]
     mean = (sum(map(sum, events)) + 0.5) / (sum(halves) + 1)
     even = lambda j, k: 0.0 if j == k else 1 / (count - 1)
-    entries = [
-        [(events[j][k] + 20 * mean * even(j, k)) / (halves[k] + 20) for k in range(count)]
-        for j in range(count)
-    ]
-    rates = [sum(entries[j][k] for j in range(count)) for k in range(count)]
+    sums = [sum(events[j][k] for j in range(count)) for k in range(count)]
+    rates = [(total + 20 * mean) / (h + 20) for total, h in zip(sums, halves, strict=True)]
     logs = [math.log(1 - min(rate, 0.9)) for rate in rates]
     common = sum(v * h for v, h in zip(logs, halves, strict=True)) / sum(halves)
     chi, freedom = 0.0, 0
@@ -410,18 +409,19 @@ def label_scores(p, given):
         if usual > 0:
             chi += sum((v - usual) ** 2 / usual for v in column)
             freedom += count - 2
-    shrink = 1 - 0.7 * (max(0.0, 1 - freedom / chi) if chi > 0 else 0.0)
-    share = sum(map(sum, events)) / sum(halves)
-    found = [(sum(events[j][k] for j in range(count)), h * share) for k, h in enumerate(halves)]
+    shrink = 1 - (max(0.0, 1 - chi2.ppf(0.95, freedom) / chi) if chi > 0 else 0.0)
+    found = [(total, h * sum(sums) / sum(halves)) for total, h in zip(sums, halves, strict=True)]
     chi = sum((v - usual) ** 2 / usual for v, usual in found if usual > 0)
     freedom = sum(usual > 0 for _, usual in found) - 1
-    own = max(0.0, 1 - freedom / chi) if chi > 0 else 0.0
+    own = max(0.0, 1 - chi2.ppf(0.95, freedom) / chi) if chi > 0 else 0.0
+    prior = 0.2 * (count - 1)
     scores = []
     for row, g in zip(p, given, strict=True):
         mass = []
         for k in range(count):
             rate = 1 - math.exp(common + own * (logs[k] - common))
-            direction = (1 - shrink) * entries[g][k] / rates[k] + shrink * even(g, k)
+            seen = (events[g][k] + prior * even(g, k)) / (sums[k] + prior)
+            direction = (1 - shrink) * seen + shrink * even(g, k)
             mass.append(row[k] * (1 - rate if g == k else direction * rate))
         scores.append((sum(mass) - mass[g]) / sum(mass))
     return scores

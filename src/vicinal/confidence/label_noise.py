@@ -32,13 +32,14 @@ from typing import NamedTuple
 
 import torch
 from jaxtyping import Bool, Float, Int
+from scipy.special import chdtri
 from torch import Tensor
 
 from vicinal.checks import InputError
 
 OVERLAP = (1 - math.log(2)) / (2 * math.log(2))  # lambda
-SHRINK = 0.3  # of the noise's direction toward even, beside what chance explains
 PSEUDO_ROWS = 20  # of the mean noise, added to each class's rows
+PSEUDO_LABELS = 0.2  # wrong ones, added to those of each pair of classes: its direction's prior
 AMBIGUOUS = 3.0  # two labels are plausible when their posteriors differ by less than this factor
 ALIKE = 0.25  # told apart no better than if a quarter of the labels were exchanged
 Z = 1.96
@@ -159,17 +160,15 @@ def label_halves(log_probs: Float[Tensor, "n c"], codes: Int[Tensor, " n"]) -> H
 def noise_matrix(halves: Halves) -> Float[Tensor, "c c"]:
     """T[given, true]: every column a distribution, none of its entries 0.
 
-    Each class's rate goes to the common one (in the logarithm) as far as chance explains that they
-    differ. Its direction, against an even spread over the other classes, keeps ``1 - SHRINK`` of
-    what chance leaves of it (of 100 classes and a few hundred rows little) and is even for the rest
-    (:func:`beyond_chance`).
+    Each class's rate goes to the common one (in the logarithm) as far as chance may explain that
+    they differ, and its direction to an even spread over the other classes (:func:`beyond_chance`).
+    A direction has a Dirichlet prior: many classes of few rows tell next to nothing about it.
     """
     rows, count = ((halves.named + 1) / 2).floor(), len(halves.named)
     even = (1 - torch.eye(count).to(rows)) / (count - 1)
     events = halves.floor * rows
     mean = (events.sum() + 0.5) / (rows.sum() + 1)  # half a wrong label, where none was seen
-    entries = (events + PSEUDO_ROWS * mean * even) / (rows + PSEUDO_ROWS)
-    rate = entries.sum(0)
+    rate = (events.sum(0) + PSEUDO_ROWS * mean) / (rows + PSEUDO_ROWS)
     log_right = torch.log1p(-rate.clamp_max(0.9))
     common = (log_right * rows).sum() / rows.sum()
     usual = rows * events.sum() / rows.sum()
@@ -177,22 +176,24 @@ def noise_matrix(halves: Halves) -> Float[Tensor, "c c"]:
     rate = -torch.expm1(common + own * (log_right - common))
     usual = events.sum(0) * even
     freedom = float((usual > 0).sum()) - float((events.sum(0) > 0).sum())
-    keep = (1 - SHRINK) * beyond_chance(events, usual, freedom)
-    direction = keep * entries / entries.sum(0) + (1 - keep) * even
+    keep = beyond_chance(events, usual, freedom)
+    seen = events + PSEUDO_LABELS * (count - 1) * even
+    direction = keep * seen / seen.sum(0) + (1 - keep) * even
     return direction * rate + torch.diag(1 - rate)
 
 
 def beyond_chance(counts: Tensor, usual: Tensor, freedom: float) -> float:
-    r"""How much of the differences between counts is more than chance: :math:`(1 - df/\chi^2)_+`.
+    r"""How much of the differences between counts is more than chance: :math:`(1 - q/\chi^2)_+`.
 
-    The factor is James and Stein's; cells that expect nothing are left out.
+    James and Stein's factor, but q is what chance exceeds in one case of twenty and not its mean;
+    cells that expect nothing are left out.
 
     >>> beyond_chance(torch.tensor([9.0, 11.0]), torch.tensor([10.0, 10.0]), 1)
     0.0
     """
     seen = usual > 0
     chi = float(((counts - usual)[seen] ** 2 / usual[seen]).sum())
-    return max(0.0, 1 - freedom / chi) if chi > 0 else 0.0
+    return max(0.0, 1 - float(chdtri(freedom, 0.05)) / chi) if chi > 0 and freedom > 0 else 0.0
 
 
 def true_label_log_posterior(
