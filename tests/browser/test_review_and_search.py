@@ -94,3 +94,15 @@ def test_no_row_is_counted_in_the_plural_when_it_is_one(visit, digits):
     assert "lasso: 1 row" in page.inner_text("#chips")
     assert re.search(r"\b1 (selected )?rows", page.inner_text("body")) is None
     assert page.locator("#risk-coverage h3").get_attribute("data-rows") == "1 selected row"
+
+
+def test_a_map_on_a_dark_screen_prints_in_the_colors_of_paper(visit, digits):
+    drawn = "document.querySelector('canvas.map').toDataURL()"
+    pages = [visit(digits[1], color_scheme=scheme).page for scheme in ("light", "dark")]
+    for page in pages:
+        page.wait_for_timeout(400)
+    light, dark = (page.evaluate(drawn) for page in pages)
+    assert light != dark
+    event = "name => { dispatchEvent(new Event(name)); return " + drawn + "; }"
+    assert pages[1].evaluate(event, "beforeprint") == light  # at once, no frame is waited for
+    assert pages[1].evaluate(event, "afterprint") == dark

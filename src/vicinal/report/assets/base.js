@@ -85,6 +85,14 @@ function paletteOf() {
     return known.get(key);
   };
 }
+// Canvases have the colors of the screen: they are drawn again in the other theme, and for paper in the light one.
+function followTheme(draws) {
+  const again = () => { for (const draw of draws) draw(); };
+  let was;
+  matchMedia('(prefers-color-scheme: dark)').addEventListener('change', again);
+  addEventListener('beforeprint', () => { was = root.dataset.theme; root.dataset.theme = 'light'; again(); });
+  addEventListener('afterprint', () => { if (was) root.dataset.theme = was; else delete root.dataset.theme; again(); });
+}
 function trace(pen, path) {
   pen.beginPath();
   path.forEach(([x, y], i) => (i ? pen.lineTo(x, y) : pen.moveTo(x, y)));

@@ -44,5 +44,5 @@ function show() {
   $('#linked').parentNode.hidden = !marked.size;
   $('#linked').replaceChildren(...rows.slice(0, 200).map((i) => el('tr', {}, ...[data.id[i], ...data.said[i], WORDS[data.became[i]]].map((text) => el('td', {}, name(text))))));
 }
-matchMedia('(prefers-color-scheme: dark)').addEventListener('change', () => { for (const draw of boards) draw(); });
+followTheme(boards);
 root.dataset.ready = 'true';

@@ -237,7 +237,7 @@ function startMap() {
     if ('color' in change || 'map' in change || 'behind' in change) settle();
     else if ('target' in change || FILTERS.some((key) => key in change)) { prepare(); redraw(); } else redraw();
   });
-  redraws.push(() => { drawLegend(forms[state.color] ?? forms.verdict); prepare(); redraw(); });
+  redraws.push(() => { drawLegend(forms[state.color] ?? forms.verdict); prepare(); draw(); }); // at once: paper does not wait for a frame
   new ResizeObserver(() => { measure(); redraw(); }).observe(canvas);
   settle();
 }

@@ -78,7 +78,7 @@ function casePanel(i) {
       c.familiar && c.familiar[i] !== null && ['familiarity', `${(100 * c.familiar[i]).toFixed(1)} % of held-out rows are as foreign`],
       ['farther than', `${c.near[i].toFixed(0)} % of held-out rows`],
       c.linear && ['linear part', `${percent(c.linear[i], 0)} of the lead`],
-      c.crowding && ['N_S percentile', c.crowding[i] === null ? '–' : c.crowding[i].toFixed(0)],
+      c.crowding && ['crowding percentile', c.crowding[i] === null ? '–' : c.crowding[i].toFixed(0)],
     ]),
     viewSwitch(network),
     networkView ? similarityBars(String(c.row[i])) : null,
@@ -156,7 +156,7 @@ function supportPanel(at) {
     pairs([
       s >= 0 && ['label', name(D.classes[D.support.label[s]], 120)],
       ['diagnosis', name(D.fit.group[at])],
-      ['N_S percentile', D.fit.x[at].toFixed(0)],
+      ['crowding percentile', D.fit.x[at].toFixed(0)],
       ['variance of the labels around', decimal(D.fit.y[at])],
     ]),
   ];

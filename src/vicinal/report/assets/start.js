@@ -9,7 +9,7 @@ function startTheme() {
     remember('vicinal:theme', root.dataset.theme);
     for (const draw of redraws) draw();
   };
-  matchMedia('(prefers-color-scheme: dark)').addEventListener('change', () => { for (const draw of redraws) draw(); });
+  followTheme(redraws);
 }
 
 function step(by) {

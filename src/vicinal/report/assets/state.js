@@ -5,7 +5,7 @@ const FILTERS = ['verdict', 'class', 'errors', 'q', 'conf', 'cred', 'near', 'cro
 const state = { ...EMPTY };
 const watchers = [];
 const redraws = []; // what has colors of its own and is drawn again in the other theme
-const RANGES = { conf: ['confidence', 'confidence'], cred: ['credibility', 'credibility'], near: ['near', 'distance percentile'], crowd: ['crowding', 'N_S percentile'] };
+const RANGES = { conf: ['confidence', 'confidence'], cred: ['credibility', 'credibility'], near: ['near', 'distance percentile'], crowd: ['crowding', 'crowding percentile'] };
 
 let P = null; // every query row: verdict, prediction, label, confidence, places
 let caseAt = new Map(); // query row -> position among the cards
