@@ -245,6 +245,7 @@ def test_verdicts_follow_a_target_that_is_moved(visit, digits):
     assert "No threshold keeps 99.99 %" in said
     assert page.inner_text(".t-accept .title") == "Supported, 99.99 % not promised"
     assert "97 % is reachable: it accepts" in said
+    assert "supported have a confidence of at least 0.9999" in said
     page.click("[data-target='0.95']")
     assert page.inner_text(".counts .v-supported b") == str(audit.verdict_counts()["supported"])
 

@@ -107,9 +107,11 @@ def threshold_sentence(audit: Audit) -> str:
         return sentence(f"No threshold was chosen: {why}")
     pick = curve.chosen
     if pick.value is None:
+        sure = threshold(pick.level or pick.target)
         return (
             f"No threshold reaches an accuracy of {level(pick.target)} with a "
-            f"{percent(1 - pick.delta, 0)} lower bound on this data. {reachable(curve)}"
+            f"{percent(1 - pick.delta, 0)} lower bound on this data. {reachable(curve)} Rows "
+            f"called supported have a confidence of at least {sure}, taken at face value."
         )
     return f"Accept confidence ≥ {threshold(pick.value)}: {accepted(audit, pick)}."
 

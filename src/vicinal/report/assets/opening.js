@@ -64,7 +64,7 @@ const ofWhat = () => (P.label.every((of) => of !== -1) ? 'inputs' : P.label.some
 // Where no threshold keeps a target: which one is kept.
 function outOfReach(now) {
   const reach = D.curve.targets.filter((t) => t.value !== null).at(-1);
-  return `No threshold keeps ${level(now.target)} here. ${reach ? `${level(reach.target)} is reachable: it accepts ${percent(reach.coverage)}.` : `Of all inputs ${percent(D.curve.accuracy.at(-1))} are right, at least ${percent(D.curve.lower.at(-1))} with the bound.`}`;
+  return `No threshold keeps ${level(now.target)} here. ${reach ? `${level(reach.target)} is reachable: it accepts ${percent(reach.coverage)}.` : `Of all inputs ${percent(D.curve.accuracy.at(-1))} are right, at least ${percent(D.curve.lower.at(-1))} with the bound.`} Rows called supported have a confidence of at least ${threshold(now.level)}, taken at face value.`;
 }
 
 function rowsFile(filename, rows) {
