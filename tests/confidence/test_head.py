@@ -370,6 +370,25 @@ def test_a_head_with_a_linear_part_answers_as_the_blend_and_survives_its_file(
     assert back.reason == out.reason
 
 
+def test_both_halves_of_held_out_rows_have_every_class_also_where_two_come_in_turn(
+    rng, monkeypatch
+):
+    seen = []
+
+    def spied(place, targets_of):
+        fit = getattr(*place)
+        watch = lambda *given, **options: seen.append(targets_of(*given)) or fit(*given, **options)
+        monkeypatch.setattr(*place, watch)
+
+    spied((vicinal.confidence.head, "fit_recipe"), lambda recipe, evidence, *_: evidence.targets)
+    spied((vicinal.confidence.ned_linear, "fit_blend"), lambda ned, linear, targets: targets)
+    ned = NEDClassifier(k=15, background="fit")
+    TrustHead.fit(rows(rng, 120), rows(rng, 60), ned=NEDLinear(ned), target_accuracy=0.8)
+    halves = [part for part in seen if len(part) == 30]
+    assert len(halves) == 4
+    assert all(torch.bincount(part).tolist() == [15, 15] for part in halves)
+
+
 def test_the_blend_of_a_head_is_fitted_on_the_held_out_rows_and_its_threshold_out_of_fold(rng):
     x, y = rows(rng, 120)
     calib = rows(rng, 300)

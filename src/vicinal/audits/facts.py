@@ -49,7 +49,7 @@ from vicinal.confidence.ned.space import SpaceFit
 from vicinal.confidence.ned_linear import NEDLinear
 from vicinal.confidence.support import Evidence, LabeledSupport
 from vicinal.evaluation import ChosenTarget, reachable_target
-from vicinal.labels import UNKNOWN, Labels, log_class_shares
+from vicinal.labels import UNKNOWN, Labels, folds_of, log_class_shares
 from vicinal.neighbors.neighborhood import Neighborhood
 
 
@@ -185,7 +185,8 @@ class Facts:
         known, n = fold.evidence, len(fold.evidence)
         if self.sets.calib is None or self.scored or n < 4:
             return None
-        halves = torch.arange(0, n, 2), torch.arange(1, n, 2)
+        first = folds_of(known.targets, 2) == 0
+        halves = first.nonzero()[:, 0], (~first).nonzero()[:, 0]
         folds = tuple(
             Fold(known.rows(a), b, known.rows(b).neighborhood.double(), fitted_on=a)
             for a, b in (halves, halves[::-1])

@@ -41,6 +41,7 @@ from vicinal.confidence.prediction import SHOWN_ROWS, Prediction, prediction_of
 from vicinal.confidence.support import Evidence
 from vicinal.confidence.verdicts import VERDICTS, Standards, judge, reasons, standards_of
 from vicinal.evaluation import reachable_target, threshold_for_accuracy
+from vicinal.labels import folds_of
 from vicinal.neighbors.neighborhood import Neighborhood
 
 
@@ -313,7 +314,7 @@ def _out_of_fold(ned: NEDClassifier, evidence: Evidence) -> Tensor:
     count, recipe, now = len(ned.classes_), ned.recipe_, ned.parameters_
     if not recipe.names or len(evidence) < 4:
         return ned_log_probs(evidence.neighborhood, count, now)
-    half = torch.arange(len(evidence)) % 2 == 0
+    half = folds_of(evidence.targets, 2) == 0
     out = torch.empty(len(half), count, dtype=torch.float64)
     for part in (half, ~half):
         fitted = fit_recipe(recipe, evidence.rows(~part), count, ned.n_features_in_).parameters

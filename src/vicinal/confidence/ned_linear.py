@@ -23,7 +23,7 @@ from vicinal.confidence.ned.classifier import NEDClassifier
 from vicinal.confidence.ned.effects import LabelEffects
 from vicinal.confidence.ned.posterior import best_class
 from vicinal.confidence.prediction import Prediction, prediction_of
-from vicinal.labels import codes_of, log_class_shares, named
+from vicinal.labels import codes_of, folds_of, log_class_shares, named
 from vicinal.neighbors.neighborhood import Neighborhood
 
 
@@ -195,7 +195,7 @@ class NEDLinear(Kept, ClassifierMixin, Estimator):
             self.blend_ = fit(torch.arange(len(targets)))
         if given or len(targets) < 4:
             return blended_log_probs(log_ned, log_linear, log_prior, self.blend_)
-        half, found = torch.arange(len(targets)) % 2 == 0, torch.zeros_like(log_ned)
+        half, found = folds_of(targets, 2) == 0, torch.zeros_like(log_ned)
         for part in (half, ~half):
             rows = log_ned[part], log_linear[part]
             found[part] = blended_log_probs(*rows, log_prior, fit(~part))
