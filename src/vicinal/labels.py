@@ -169,6 +169,11 @@ def log_class_shares(
     return (counts / counts.sum(-1, keepdim=True)).log()
 
 
+def at_codes(values: Float[Tensor, "n c"], codes: Int[Tensor, " n"]) -> Float[Tensor, " n"]:
+    """Each row's value of one class, its own or another."""
+    return values.gather(1, codes[:, None])[:, 0]
+
+
 def named(classes: NDArray[Any], codes: Tensor, like: Any) -> Any:
     """Class names of codes: a tensor if ``like`` is one and the names are numbers."""
     names = classes[codes.cpu().numpy()]

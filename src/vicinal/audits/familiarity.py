@@ -31,6 +31,7 @@ from vicinal.confidence.ned.posterior import best_class
 from vicinal.confidence.ned_linear import NEDLinear
 from vicinal.confidence.verdicts import SUPPORTED, VERDICTS, judge, standards_of
 from vicinal.evaluation import auroc, fpr_at_tpr
+from vicinal.labels import at_codes
 
 if TYPE_CHECKING:
     from vicinal.audits.facts import Facts
@@ -277,7 +278,7 @@ def foreign_judged(facts: Facts) -> Judged:
     else:
         log_probs = facts.kept.log_probs_of(near)
     best = best_class(log_probs, near)
-    sure = log_probs.gather(1, best[:, None])[:, 0].exp()
+    sure = at_codes(log_probs, best).exp()
     scores = facts.foreignness.foreign
     return judge(near, best, sure, facts.ned.parameters_, standards, None, scores)
 

@@ -36,7 +36,7 @@ from vicinal.confidence.ned.fit import least_background
 from vicinal.confidence.ned.posterior import NEDParameters, with_prior
 from vicinal.confidence.ned_linear import enough_rows
 from vicinal.confidence.support import Evidence
-from vicinal.labels import log_class_shares
+from vicinal.labels import at_codes, log_class_shares
 from vicinal.neighbors.neighborhood import Neighborhood
 
 if TYPE_CHECKING:
@@ -185,7 +185,7 @@ def _at_temperature(fold: Fold, temperature: float) -> Tensor:
 
 
 def _losses(log_probs: Tensor, targets: Int[Tensor, " s"]) -> Losses:
-    return -log_probs.double().gather(1, targets[:, None])[:, 0].numpy()
+    return -at_codes(log_probs.double(), targets).numpy()
 
 
 def _some(fold: Fold, codes: Int[Tensor, " m"]) -> Fold:
@@ -221,8 +221,7 @@ def left_out_losses(facts: Facts) -> dict[str, Losses]:
             shares = log_class_shares(own.targets, line.shape[1], leave_one_out=True)[rows]
             log_probs[name] = blended_log_probs(log_probs["ned_fitted"], line, shares, blend)
     return {
-        name: numbers(name, answers[name]) / len(own)
-        - found.gather(1, codes[:, None])[:, 0].numpy()
+        name: numbers(name, answers[name]) / len(own) - at_codes(found, codes).numpy()
         for name, found in log_probs.items()
     }
 

@@ -39,7 +39,7 @@ from vicinal.confidence.ned.posterior import (
 from vicinal.confidence.ned_linear import enough_rows
 from vicinal.confidence.softmax import TemperatureScaling
 from vicinal.confidence.support import Evidence
-from vicinal.labels import log_class_shares
+from vicinal.labels import at_codes, log_class_shares
 from vicinal.neighbors.distances import plain_distances
 from vicinal.neighbors.mass import log_shares
 from vicinal.neighbors.neighborhood import Neighborhood
@@ -137,7 +137,7 @@ class Answer:
     @cached_property
     def confidence(self) -> NDArray[np.float64]:
         """The probability of the predicted class, at most 1 whatever the rounding."""
-        top = self.log_probs.gather(1, self.predicted[:, None])[:, 0]
+        top = at_codes(self.log_probs, self.predicted)
         return top.double().exp().clamp_max(1.0).numpy()
 
 

@@ -26,6 +26,7 @@ from vicinal.audits.sections import Recommendation
 from vicinal.confidence.blend import Blend
 from vicinal.confidence.made_from import MadeFrom
 from vicinal.confidence.ned_linear import NEDLinear
+from vicinal.labels import at_codes
 
 if TYPE_CHECKING:
     from vicinal.audits.facts import Facts
@@ -183,7 +184,7 @@ def warn_of_seen_support(facts: Facts) -> None:
     log_probs, codes = facts.support_log_probs, facts.sets.codes
     right = (log_probs.argmax(1) == codes).double().numpy()
     held = facts.score.right[facts.score.codes[facts.score.rows] >= 0].astype(float)
-    loss = -log_probs.gather(1, codes[:, None])[:, 0].numpy()
+    loss = -at_codes(log_probs, codes).numpy()
     easier = max(_excess(right, held), _excess(-loss, -facts.score.row_losses))
     if easier <= BEYOND_CHANCE:
         return

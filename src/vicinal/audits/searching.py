@@ -27,7 +27,7 @@ from vicinal.confidence.ned.space import SpaceFit, fit_space
 from vicinal.confidence.support import CrossFit, LabeledSupport
 from vicinal.evaluation.calibration import expected_calibration_error
 from vicinal.files import fingerprint, reading
-from vicinal.labels import Labels
+from vicinal.labels import Labels, at_codes
 from vicinal.neighbors.graph import NeighborGraph
 from vicinal.neighbors.neighborhood import Neighborhood, joined
 from vicinal.neighbors.search import Search, make_search
@@ -247,7 +247,7 @@ def search_facts(facts: Facts) -> SearchFacts:
     found = joined([part.found for part in checked])
     recall, codes, voters = recall_of(found, exact), facts.sets.codes[rows], facts.support.voters
     before, after = (facts.ned.log_probs_of(near.labeled(voters)) for near in (exact, found))
-    own, own_exact = (log_p.gather(1, codes[:, None])[:, 0] for log_p in (after, before))
+    own, own_exact = (at_codes(log_p, codes) for log_p in (after, before))
     chance = own.isfinite() & own_exact.isfinite()
     worse = (own_exact - own)[chance]  # NLL row by row: found less exact
     lost = int((own.isinf() & own_exact.isfinite()).sum())

@@ -35,10 +35,11 @@ from vicinal.audits.sampled import READ, Whole, anchors_head
 from vicinal.audits.suspects import SHOWN_NEIGHBORS, JudgedLabels, class_log_probs
 from vicinal.checks import as_tensor
 from vicinal.confidence.head import TrustHead
-from vicinal.confidence.label_noise import AMBIGUOUS, true_label_log_posterior
+from vicinal.confidence.label_noise import never_zero, row_noise
 from vicinal.confidence.ned.posterior import neighbor_log_weights
 from vicinal.confidence.verdicts import VERDICTS
 from vicinal.files import fingerprint
+from vicinal.labels import at_codes
 from vicinal.neighbors.neighborhood import Neighborhood
 from vicinal.neighbors.neighborhood import joined as joined_lists
 
@@ -162,27 +163,20 @@ class LabelJudge:
 
     def _judged(self, own: Tensor, rows: Tensor, near: Neighborhood) -> dict[str, Any]:
         codes, log_p = self.codes[own], self.log_probs(own, rows, near)
-        share, count = 1 / (len(self.anchors) + 1), log_p.shape[1]
-        even = torch.full_like(log_p, math.log(share / count))
-        sure = torch.logaddexp(log_p + math.log1p(-share), even)  # as label_noise does
-        posterior = true_label_log_posterior(sure, codes, self.matrix)
-        others = posterior.scatter(1, codes[:, None], -math.inf)
-        best, suggested = others.max(1)
-        checkable = self.counts[codes] > 1
-        second, first = posterior.topk(2, dim=1).values.sort(1).values.unbind(1)
-        worse = checkable & (_at(sure, suggested) > _at(sure, codes))
+        sure = never_zero(log_p, len(self.anchors))
+        said = row_noise(sure, codes, self.matrix, self.counts[codes] > 1)
         weights = neighbor_log_weights(near.double(), self.ned.parameters_).softmax(1)
-        shown, few = near.first(SHOWN_NEIGHBORS), worse.tolist()
+        shown, few = near.first(SHOWN_NEIGHBORS), said.worse.tolist()
         return {
             "row": own.tolist(),
             "given": codes.tolist(),
-            "suggested": suggested.tolist(),
-            "score": torch.where(checkable, others.logsumexp(1).exp().clamp_max(1), 0.0).tolist(),
-            "lead": (best - _at(posterior, codes)).tolist(),
-            "p_given": _at(log_p, codes).exp().tolist(),
-            "p_suggested": _at(log_p, suggested).exp().tolist(),
+            "suggested": said.suggested.tolist(),
+            "score": said.score.tolist(),
+            "lead": said.lead.tolist(),
+            "p_given": at_codes(log_p, codes).exp().tolist(),
+            "p_suggested": at_codes(log_p, said.suggested).exp().tolist(),
             "worse": few,
-            "ambiguous": (checkable & (first - second < math.log(AMBIGUOUS))).tolist(),
+            "ambiguous": said.ambiguous.tolist(),
             "duplicate": (near.distances[:, 0] == 0).tolist(),
             "neighbors": _lists(shown.indices, few),
             "weights": _lists(weights[:, :SHOWN_NEIGHBORS], few),
@@ -192,10 +186,6 @@ class LabelJudge:
 
 def _lists(values: Tensor, wanted: list[bool]) -> list[list[Any] | None]:
     return [row if want else None for row, want in zip(values.tolist(), wanted, strict=True)]
-
-
-def _at(values: Float[Tensor, "n c"], codes: Int[Tensor, " n"]) -> Float[Tensor, " n"]:
-    return values.gather(1, codes[:, None])[:, 0]
 
 
 def streamed_labels(facts: StreamedFacts) -> JudgedLabels:
@@ -321,7 +311,7 @@ class StreamedFacts(Facts):
         )
 
     def _how(self) -> str:
-        loss = -self.support_log_probs.gather(1, self.sets.codes[:, None])[:, 0]
+        loss = -at_codes(self.support_log_probs, self.sets.codes)
         n, anchors = self.sets.support.count, len(self.sets.support.rows)
         error = float(loss.std()) / math.sqrt(anchors) * math.sqrt(1 - anchors / n)
         how = (

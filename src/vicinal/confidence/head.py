@@ -41,7 +41,7 @@ from vicinal.confidence.prediction import SHOWN_ROWS, Prediction, prediction_of
 from vicinal.confidence.support import Evidence
 from vicinal.confidence.verdicts import VERDICTS, Standards, judge, reasons, standards_of
 from vicinal.evaluation import reachable_target, threshold_for_accuracy
-from vicinal.labels import folds_of
+from vicinal.labels import at_codes, folds_of
 from vicinal.neighbors.neighborhood import Neighborhood
 
 
@@ -298,7 +298,7 @@ def measure(
     if isinstance(model, NEDLinear):
         log_probs = model.out_of_fold(log_probs, evidence.targets, calib)
     best = best_class(log_probs, evidence.neighborhood)
-    confidence = log_probs.gather(1, best[:, None])[:, 0].exp().clamp_max(1).numpy()
+    confidence = at_codes(log_probs, best).exp().clamp_max(1).numpy()
     right = (best == evidence.targets).numpy()
     target = target_accuracy or reachable_target(confidence, right).target
     threshold = threshold_for_accuracy(confidence, right, target).threshold

@@ -36,6 +36,7 @@ from scipy.special import chdtri
 from torch import Tensor
 
 from vicinal.checks import InputError
+from vicinal.labels import at_codes
 
 OVERLAP = (1 - math.log(2)) / (2 * math.log(2))  # lambda
 PSEUDO_ROWS = 20  # of the mean noise, added to each class's rows
@@ -56,6 +57,16 @@ class Halves(NamedTuple):
     def floor(self) -> Float[Tensor, "c c"]:
         """What is left of ``lower`` without overlap: T, off its diagonal."""
         return (self.lower - OVERLAP * (self.upper - self.lower).clamp_min(0)).clamp_min(0)
+
+
+class RowNoise(NamedTuple):
+    """What is said of every label."""
+
+    score: Float[Tensor, " n"]  # larger is more suspect
+    suggested: Int[Tensor, " n"]  # the most plausible other class
+    lead: Float[Tensor, " n"]  # of the suggested over the given one, in nats
+    worse: Bool[Tensor, " n"]  # whether the probabilities, too, prefer what is suggested
+    ambiguous: Bool[Tensor, " n"]
 
 
 class WrongLabels(NamedTuple):
@@ -92,26 +103,39 @@ def label_noise(log_probs: Float[Tensor, "n c"], codes: Int[Tensor, " n"]) -> La
     >>> sorted(found.flagged.tolist()), found.suggested[:4].tolist()
     ([0, 1, 2, 3], [0, 0, 0, 0])
     """
-    log_p = _never_zero(_checked(log_probs, codes))
+    log_p = never_zero(_checked(log_probs, codes), len(codes))
     checkable = torch.bincount(codes, minlength=log_p.shape[1])[codes] > 1
     told = checkable if checkable.any() else ~checkable
     halves = label_halves(log_p[told], codes[told])
     matrix = noise_matrix(halves)
-    posterior = true_label_log_posterior(log_p, codes, matrix)
-    own = _at(posterior, codes)
+    rows = row_noise(log_p, codes, matrix, checkable)
+    wrong = wrong_labels(log_p[told], codes[told], halves)
+    # Ties: the greater lead of the suggestion first, then the earlier row.
+    order = torch.argsort(rows.lead, descending=True, stable=True)
+    order = order[torch.argsort(rows.score[order], descending=True, stable=True)]
+    flagged = order[rows.worse[order]][: round(wrong.total)]
+    alike = classes_alike(log_p, codes)
+    return LabelNoise(rows.score, rows.suggested, flagged, rows.ambiguous, wrong, alike, matrix)
+
+
+def row_noise(
+    log_probs: Float[Tensor, "n c"],
+    codes: Int[Tensor, " n"],
+    matrix: Float[Tensor, "c c"],
+    checkable: Bool[Tensor, " n"],
+) -> RowNoise:
+    """Each row by itself, once the noise matrix is known."""
+    posterior = true_label_log_posterior(log_probs, codes, matrix)
     others = posterior.scatter(1, codes[:, None], -math.inf)
     best, suggested = others.max(1)
-    scores = torch.where(checkable, others.logsumexp(1).exp().clamp_max(1), 0.0)
-    wrong = wrong_labels(log_p[told], codes[told], halves)
-    worse = checkable & (_at(log_p, suggested) > _at(log_p, codes))
-    # Ties: the greater lead of the suggestion first, then the earlier row.
-    order = torch.argsort(best - own, descending=True, stable=True)
-    order = order[torch.argsort(scores[order], descending=True, stable=True)]
-    flagged = order[worse[order]][: round(wrong.total)]
-    second, first = posterior.topk(2, dim=1).values.sort(1).values.unbind(1)
-    ambiguous = checkable & (first - second < math.log(AMBIGUOUS))
-    alike = classes_alike(log_p, codes)
-    return LabelNoise(scores, suggested, flagged, ambiguous, wrong, alike, matrix)
+    first, second = posterior.topk(2, dim=1).values.unbind(1)
+    return RowNoise(
+        torch.where(checkable, others.logsumexp(1).exp().clamp_max(1), 0.0),
+        suggested,
+        best - at_codes(posterior, codes),
+        checkable & (at_codes(log_probs, suggested) > at_codes(log_probs, codes)),
+        checkable & (first - second < math.log(AMBIGUOUS)),
+    )
 
 
 def confident_joint(
@@ -124,7 +148,7 @@ def confident_joint(
     """
     count, p = log_probs.shape[1], log_probs.exp()
     sizes = torch.bincount(codes, minlength=count)
-    usual = p.new_zeros(count).index_add_(0, codes, _at(p, codes)) / sizes
+    usual = p.new_zeros(count).index_add_(0, codes, at_codes(p, codes)) / sizes
     # Less than rounding below the mean will do; a class without rows has no mean, and no row.
     confident = p.masked_fill(~(p >= usual - 1e-6), -1.0)
     top, true = confident.max(1)
@@ -147,7 +171,7 @@ def label_halves(log_probs: Float[Tensor, "n c"], codes: Int[Tensor, " n"]) -> H
         middle, size = p.median(0).values, (len(rows) + 1) // 2  # the lower of two middles
         below, level = (p < middle).sum(0), (p == middle).sum(0)
         shared = (size - below) / level
-        own, at = _at(p, given), middle[given]
+        own, at = at_codes(p, given), middle[given]
         low = torch.where(own < at, 1.0, torch.where(own == at, shared[given], 0.0).to(p))
         lower[:, k].index_add_(0, given, low)
         upper[:, k].index_add_(0, given, 1 - low)
@@ -263,13 +287,11 @@ def classes_alike(
     return sorted(((a, b, float(apart[a, b])) for a, b in pairs), key=lambda pair: pair[2])
 
 
-def _never_zero(log_probs: Float[Tensor, "n c"]) -> Float[Tensor, "n c"]:
-    """No n rows can show a probability to be below 1/n: that much is spread evenly over classes."""
-    n, count = log_probs.shape
-    share = 1 / (n + 1)
-    return torch.logaddexp(
-        log_probs + math.log1p(-share), torch.full_like(log_probs, math.log(share / count))
-    )
+def never_zero(log_probs: Float[Tensor, "n c"], seen: int) -> Float[Tensor, "n c"]:
+    """No ``seen`` rows show a probability to be below one in them: so much goes to all classes."""
+    share = 1 / (seen + 1)
+    even = torch.full_like(log_probs, math.log(share / log_probs.shape[1]))
+    return torch.logaddexp(log_probs + math.log1p(-share), even)
 
 
 def _checked(log_probs: Tensor, codes: Tensor) -> Tensor:
@@ -281,7 +303,3 @@ def _checked(log_probs: Tensor, codes: Tensor) -> Tensor:
     if bool(log_probs.isnan().any()):
         raise InputError("`log_probs` holds NaN. Pass log-probabilities; an exact zero is -inf.")
     return log_probs.double()
-
-
-def _at(values: Float[Tensor, "n c"], codes: Int[Tensor, " n"]) -> Float[Tensor, " n"]:
-    return values.gather(1, codes[:, None])[:, 0]

@@ -23,7 +23,7 @@ from vicinal.confidence.ned.classifier import NEDClassifier
 from vicinal.confidence.ned.effects import LabelEffects
 from vicinal.confidence.ned.posterior import best_class
 from vicinal.confidence.prediction import Prediction, prediction_of
-from vicinal.labels import codes_of, folds_of, log_class_shares, named
+from vicinal.labels import at_codes, codes_of, folds_of, log_class_shares, named
 from vicinal.neighbors.neighborhood import Neighborhood
 
 
@@ -158,7 +158,7 @@ class NEDLinear(Kept, ClassifierMixin, Estimator):
         near = replace(
             near,
             label=named(self.classes_, best, X),
-            confidence=same_kind(log_p.gather(1, best[:, None])[:, 0].exp(), X),
+            confidence=same_kind(at_codes(log_p, best).exp(), X),
             probabilities=same_kind(log_p.exp(), X),
         )
         share = linear_share(log_ned, log_linear, self.log_prior_, self.blend_, best)
@@ -234,9 +234,9 @@ class NEDLinear(Kept, ClassifierMixin, Estimator):
             changed=np.bincount(changed, minlength=len(near.ids)),
             before=self.classes_[was.numpy()],
             after=self.classes_[now.numpy()],
-            p_before=_at(log_before, was),
-            p_after=_at(log_after, was),
-            confidence=_at(log_after, now),
+            p_before=at_codes(log_before, was).exp().numpy(),
+            p_after=at_codes(log_after, was).exp().numpy(),
+            confidence=at_codes(log_after, now).exp().numpy(),
             probabilities=log_after.exp().numpy(),
         )
 
@@ -292,7 +292,3 @@ class NEDLinearHead(nn.Module):
     def forward(self, x: Float[Tensor, "n d"]) -> Float[Tensor, "n c"]:
         log_linear = nn.functional.linear(x, self.coef.to(x), self.intercept.to(x)).log_softmax(1)
         return blended_log_probs(self.ned(x), log_linear, self.log_prior, self.blend)
-
-
-def _at(log_probs: Tensor, codes: Tensor) -> NDArray[np.float64]:
-    return log_probs.gather(1, codes[:, None])[:, 0].exp().numpy()

@@ -16,7 +16,7 @@ from vicinal.confidence.ned.posterior import (
     log_density,
     neighbor_log_weights,
 )
-from vicinal.labels import named
+from vicinal.labels import at_codes, named
 from vicinal.neighbors.neighborhood import Neighborhood
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ def prediction_of(
     exact, labels = neighborhood.double(), neighborhood.labels
     log_probs = ned.log_probs_of(neighborhood)
     best = best_class(log_probs, exact)
-    confidence = log_probs.gather(1, best[:, None])[:, 0].exp()
+    confidence = at_codes(log_probs, best).exp()
     shares = neighbor_log_weights(exact, parameters).softmax(1)
     votes = labels if labels.ndim == 2 else labels.argmax(2)
 

@@ -24,7 +24,7 @@ from torch import Tensor
 from vicinal.checks import InputError, check_same_rows
 from vicinal.confidence.ned.posterior import best_class, ned_log_probs
 from vicinal.confidence.support import LabeledSupport
-from vicinal.labels import codes_of
+from vicinal.labels import at_codes, codes_of
 from vicinal.neighbors.neighborhood import Neighborhood
 
 if TYPE_CHECKING:
@@ -105,8 +105,8 @@ def label_effects(
         edited = _edited(neighborhood.rows(q).double(), j, None if new is None else new[e])
         log_after = ned_log_probs(edited, len(ned.classes_), ned.parameters_)
         best.append(best_class(log_after, edited))
-        p_old.append(_at(log_after, best_before[q]))
-        top.append(_at(log_after, best[-1]))
+        p_old.append(at_codes(log_after, best_before[q]).exp())
+        top.append(at_codes(log_after, best[-1]).exp())
         full += [log_after.exp()] if probabilities else []
     after, was = torch.cat(best), best_before[query]
     return LabelEffects(
@@ -117,7 +117,7 @@ def label_effects(
         query=query.numpy(),
         before=ned.classes_[was.numpy()],
         after=ned.classes_[after.numpy()],
-        p_before=_at(log_before, best_before)[query].numpy(),
+        p_before=at_codes(log_before, best_before)[query].exp().numpy(),
         p_after=torch.cat(p_old).numpy(),
         confidence=torch.cat(top).numpy(),
         probabilities=torch.cat(full).numpy() if full else None,
@@ -176,7 +176,3 @@ def _edited(neighborhood: Neighborhood, slot: Tensor, new: Tensor | None) -> Nei
     columns = torch.arange(neighborhood.k - 1).expand(len(slot), -1)
     kept = pair[:, None], columns + (columns >= slot[:, None])
     return Neighborhood(distances[kept], indices[kept], labels[kept])
-
-
-def _at(log_probs: Float[Tensor, "n c"], codes: Int[Tensor, " n"]) -> Float[Tensor, " n"]:
-    return log_probs.gather(1, codes[:, None])[:, 0].exp()
