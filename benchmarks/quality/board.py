@@ -25,8 +25,9 @@ DETECTORS = (
 PACKAGES = "Sets from packages, made again by a command"
 FROM_PACKAGES = (
     "Tables, series and texts that lie in packages (`benchmarks/quality/fresh.py` names them), on "
-    "which nothing was chosen but when a query objects, for which other splits of thirteen of "
-    "them were seen; heads and splits are those above, wrong labels 5 and 20 % of 1,000 rows"
+    "which nothing was chosen but when a query objects (other splits of thirteen of them were seen) "
+    "and, of wrong labels, two numbers of the noise matrix (chosen with these cases and those below "
+    "in view); heads and splits are those above, wrong labels 5 and 20 % of 1,000 rows"
 )
 FRESH = "Sets that nothing was chosen on"
 MADE_ONCE = (
