@@ -186,7 +186,6 @@ def test_borders_below_a_tenth_of_a_percent_have_their_values_too(digits):
     assert few[0].share < 0.001
     assert str(figure.svg).count(f">{top}<") >= 2
     share = f"{100 * few[0].share:.3g} %"
-    assert f"shades up to {share[:-2]};" in figure.note
     assert figure.rows[0][2] == share
 
 
@@ -196,7 +195,22 @@ def test_the_heat_map_is_symmetric_and_its_darkest_cell_is_the_largest_border(di
     assert drawn.count("data-pick=") == 2 * len(record.pairs)
     top = record.pairs[0]
     assert f'data-pick="pair={top.a}~{top.b}"' in drawn
-    assert drawn.count("heat9") >= 2
+    assert drawn.count('"bar heat9"') >= 2
+
+
+def test_the_heat_map_has_a_scale_whose_shades_are_those_of_the_values_beside_them(digits):
+    record = digits[0].borders
+    drawn = str(structure.borders(record, digits[0].classes).svg)
+    most = max(pair.share for pair in record.pairs)
+    scale = re.findall(r'<rect class="heat(\d)" x="([\d.]+)" y="16" width="([\d.]+)"', drawn)
+    numbers = re.findall(r'<text class="tick[^"]*" x="([\d.]+)" y="11">([\d.]+)(?: %)?<', drawn)
+    left, middle, right = (float(x) for x, _ in numbers)
+    assert middle - left == pytest.approx((right - left) / 2, abs=0.1)
+    assert [float(v) for _, v in numbers] == pytest.approx([0, 25 * most, 100 * most], rel=5e-3)
+    for share in np.linspace(0.001, 0.999, 50):
+        at = left + (right - left) * share**0.5
+        found = next(int(s) for s, x, wide in scale if float(x) <= at <= float(x) + float(wide))
+        assert found == structure.heat_step(share)
 
 
 def test_errors_strangers_and_suspects_come_before_all_other_cards(digits):

@@ -14,6 +14,7 @@ MOST_CLASSES = 20  # with more bars than this nothing is read
 MOST_SQUARES = 12  # on a side of the heat map
 MOST_POINTS = 5000
 ROOMY = 22  # a square this wide holds its value
+SCALE = 28  # the height of the shades above the squares, with their numbers
 
 
 def borders(record: Borders, classes: tuple[str, ...]) -> Figure | None:
@@ -31,13 +32,13 @@ def borders(record: Borders, classes: tuple[str, ...]) -> Figure | None:
     edge = 14 + 7 * longest
     cell = max(ROOMY, min(44, (384 - edge) // max(size, 1)))
     side = edge + 8 + cell * size
-    plot = Plot((0, size), (0, size), side, side, edge, 8, 8, edge)
+    plot = Plot((0, size), (0, size), side, side + SCALE, edge, 8, 8 + SCALE, edge)
     inside = [pair for pair in record.pairs if pair.a in place and pair.b in place]
     most = max((pair.share for pair in inside), default=1.0)
     for label, i in place.items():
         named = name(classes[label], 14, classes)
         plot.text(edge - 6, plot.sy(size - i - 0.5) + 4, named, "tick end")
-        plot.slanted(plot.sx(i + 0.5) + 5, side - edge + 12, named)
+        plot.slanted(plot.sx(i + 0.5) + 5, plot.sy(0) + 12, named)
         plot.bar((i, i + 1), (size - i - 1, size - i), "self", 0.5)
     for pair in inside:
         for a, b in ((pair.a, pair.b), (pair.b, pair.a)):
@@ -46,8 +47,9 @@ def borders(record: Borders, classes: tuple[str, ...]) -> Figure | None:
             description = f"{both}: {100 * pair.share:.3g} %"
             _cell(plot, at, pair.share, heat_step(pair.share / most))
             plot.clickable((at[0], at[0] + 1), f"pair={a}~{b}", description, (at[1], at[1] + 1))
+    _scale(plot, most)
     hidden = len(touch) - size
-    note = f"In % of all between-class edge weight, shades up to {100 * most:.3g}; {record.how}."
+    note = f"In % of all between-class edge weight; {record.how}."
     if hidden > 0:
         verb = "touches less is" if hidden == 1 else "touch less are"
         note += f" {plural(hidden, 'class', 'classes')} that {verb} in the table only."
@@ -61,22 +63,33 @@ def borders(record: Borders, classes: tuple[str, ...]) -> Figure | None:
     )
 
 
+def _scale(plot: Plot, most: float) -> None:
+    """The shades and what they stand for: by square roots, so half the way is a quarter."""
+    left, right = plot.sx(plot.x[0]), plot.sx(plot.x[1])
+    ends = [left + (right - left) * end / 9 for end in (0, *(s + 0.5 for s in range(1, 9)), 9)]
+    for shade in range(1, 10):  # as heat_step rounds
+        low, high = ends[shade - 1 : shade + 1]
+        plot.swatch((low, 16), (high - low, 8), f"heat{shade}")
+    for part, kind in ((0.0, "tick"), (0.25, "tick middle"), (1.0, "tick end")):
+        at = left + (right - left) * part**0.5
+        plot.text(at, 11, f"{100 * most * part:.3g}" + " %" * (part == 1), kind)
+
+
 def _cell(plot: Plot, at: tuple[int, int], share: float, shade: int) -> None:
     """One square of the heat map with its value."""
     x, y = at
     plot.bar((x, x + 1), (y, y + 1), f"heat{shade}", 0.5)
-    if share >= 0.00005:
-        ink = "middle light" if shade >= 7 else "middle ink"
-        plot.text(plot.sx(x + 0.5), plot.sy(y + 0.5) + 4, heat_value(share), ink)
+    ink = "middle light" if shade >= 7 else "middle ink"
+    plot.text(plot.sx(x + 0.5), plot.sy(y + 0.5) + 4, heat_value(share), ink)
 
 
 def heat_value(share: float) -> str:
     """In percent; the heading says so.
 
-    >>> heat_value(0.21), heat_value(0.0034), heat_value(0.0004)
-    ('21', '.3', '.04')
+    >>> heat_value(0.21), heat_value(0.0034), heat_value(0.0004), heat_value(0.00004)
+    ('21', '.3', '.04', '0')
     """
-    digits = 0 if share >= 0.095 else 1 if share >= 0.00095 else 2
+    digits = 0 if share >= 0.095 or share < 0.00005 else 1 if share >= 0.00095 else 2
     return f"{100 * share:.{digits}f}".replace("0.", ".")
 
 
