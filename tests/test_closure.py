@@ -22,8 +22,8 @@ REACH = {  # name, methods that are called -> files, lines
     "DkNN": (("vicinal.confidence", "DeepKNN", ("fit", "calibrate", "credibility")), 11, 1115),
     "k^C": (("vicinal.similarity", "GradientKernel", ("gram",)), 30, 3427),
     "ECE": (("vicinal.evaluation", "expected_calibration_error"), 3, 243),
-    "page": (("vicinal.report", "save_report"), 15, 1550),
-    "audit": (("vicinal.audits", "audit"), 150, 19923),
+    "page": (("vicinal.report", "save_report"), 15, 1548),
+    "audit": (("vicinal.audits", "audit"), 150, 19920),
 }
 
 
@@ -38,4 +38,4 @@ def test_what_a_method_reaches_only_shrinks(method):
 def test_the_whole_library_stays_small_enough_to_know():
     from closure import SOURCE
 
-    assert sum(len(path.read_text().splitlines()) for path in SOURCE.rglob("*.py")) <= 48_750
+    assert sum(len(path.read_text().splitlines()) for path in SOURCE.rglob("*.py")) <= 48_747

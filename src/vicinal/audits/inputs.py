@@ -169,7 +169,7 @@ def ready_sets(
     _warn_of_small_classes(labels.codes, names)
     _warn_of_one_name_twice(names)
     alone = query is None or same_data(z, _pair(query, "query")[0])
-    third = None
+    third = fourth = None
     if alone:
         second = replace(first, name=about.query_name)
         warn(
@@ -191,7 +191,6 @@ def ready_sets(
             "query has no labels: running in predict-only mode (no accuracy, no ECE)."
             + ("" if calib is not None else " To calibrate, pass --calib with labels.")
         )
-    fourth = None
     if foreign is not None:
         rows = foreign[0] if isinstance(foreign, tuple) else foreign
         fourth = _rows(rows, None, "foreign", about.foreign_name, settings)

@@ -28,9 +28,8 @@ def borders(record: Borders, classes: tuple[str, ...]) -> Figure | None:
     shown = sorted(sorted(touch, key=lambda c: -touch[c])[:MOST_SQUARES])
     place = {label: i for i, label in enumerate(shown)}
     size = len(shown)
-    longest = max((len(name(classes[label], 14, classes)) for label in shown), default=1)
-    edge = 14 + 7 * longest
-    cell = max(ROOMY, min(44, (384 - edge) // max(size, 1)))
+    edge = 14 + 7 * max(len(name(classes[label], 14, classes)) for label in shown)
+    cell = max(ROOMY, min(44, (384 - edge) // size))
     side = edge + 8 + cell * size
     plot = Plot((0, size), (0, size), side, side + SCALE, edge, 8, 8 + SCALE, edge)
     inside = [pair for pair in record.pairs if pair.a in place and pair.b in place]
@@ -44,13 +43,12 @@ def borders(record: Borders, classes: tuple[str, ...]) -> Figure | None:
         for a, b in ((pair.a, pair.b), (pair.b, pair.a)):
             at = place[a], size - 1 - place[b]
             both = " and ".join(name(classes[code], 24, classes) for code in (a, b))
-            description = f"{both}: {100 * pair.share:.3g} %"
+            said = f"{both}: {100 * pair.share:.3g} %"
             _cell(plot, at, pair.share, heat_step(pair.share / most))
-            plot.clickable((at[0], at[0] + 1), f"pair={a}~{b}", description, (at[1], at[1] + 1))
+            plot.clickable((at[0], at[0] + 1), f"pair={a}~{b}", said, (at[1], at[1] + 1))
     _scale(plot, most)
-    hidden = len(touch) - size
     note = f"In % of all between-class edge weight; {record.how}."
-    if hidden > 0:
+    if (hidden := len(touch) - size) > 0:
         verb = "touches less is" if hidden == 1 else "touch less are"
         note += f" {plural(hidden, 'class', 'classes')} that {verb} in the table only."
     return Figure(
