@@ -164,19 +164,19 @@ class LabelJudge:
     def _judged(self, own: Tensor, rows: Tensor, near: Neighborhood) -> dict[str, Any]:
         codes, log_p = self.codes[own], self.log_probs(own, rows, near)
         sure = never_zero(log_p, len(self.anchors))
-        said = row_noise(sure, codes, self.matrix, self.counts[codes] > 1)
+        noise = row_noise(sure, codes, self.matrix, self.counts[codes] > 1)
         weights = neighbor_log_weights(near.double(), self.ned.parameters_).softmax(1)
-        shown, few = near.first(SHOWN_NEIGHBORS), said.worse.tolist()
+        shown, few = near.first(SHOWN_NEIGHBORS), noise.worse.tolist()
         return {
             "row": own.tolist(),
             "given": codes.tolist(),
-            "suggested": said.suggested.tolist(),
-            "score": said.score.tolist(),
-            "lead": said.lead.tolist(),
+            "suggested": noise.suggested.tolist(),
+            "score": noise.score.tolist(),
+            "lead": noise.lead.tolist(),
             "p_given": at_codes(log_p, codes).exp().tolist(),
-            "p_suggested": at_codes(log_p, said.suggested).exp().tolist(),
+            "p_suggested": at_codes(log_p, noise.suggested).exp().tolist(),
             "worse": few,
-            "ambiguous": said.ambiguous.tolist(),
+            "ambiguous": noise.ambiguous.tolist(),
             "duplicate": (near.distances[:, 0] == 0).tolist(),
             "neighbors": _lists(shown.indices, few),
             "weights": _lists(weights[:, :SHOWN_NEIGHBORS], few),

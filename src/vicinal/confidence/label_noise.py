@@ -105,11 +105,11 @@ def label_noise(log_probs: Float[Tensor, "n c"], codes: Int[Tensor, " n"]) -> La
     """
     log_p = never_zero(_checked(log_probs, codes), len(codes))
     checkable = torch.bincount(codes, minlength=log_p.shape[1])[codes] > 1
-    told = checkable if checkable.any() else ~checkable
-    halves = label_halves(log_p[told], codes[told])
+    usable = checkable if checkable.any() else ~checkable
+    halves = label_halves(log_p[usable], codes[usable])
     matrix = noise_matrix(halves)
     rows = row_noise(log_p, codes, matrix, checkable)
-    wrong = wrong_labels(log_p[told], codes[told], halves)
+    wrong = wrong_labels(log_p[usable], codes[usable], halves)
     # Ties: the greater lead of the suggestion first, then the earlier row.
     order = torch.argsort(rows.lead, descending=True, stable=True)
     order = order[torch.argsort(rows.score[order], descending=True, stable=True)]
