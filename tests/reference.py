@@ -427,6 +427,61 @@ def label_scores(p, given):
     return scores
 
 
+def labels_wrong(p, given):
+    """How many labels are wrong, with its interval: the readings of the module, one by one."""
+    n, count = len(p), len(p[0])
+    classes = range(count)
+    floor = 1 / (n + 1)
+    p = [[(1 - floor) * v + floor / count for v in row] for row in p]
+    gap = (1 - math.log(2)) / (2 * math.log(2))
+    without = lambda low, high: max(low - gap * max(high - low, 0), 0)
+    lower, upper, named = label_halves(p, given)
+    joint = confident_joint(p, given)
+    sizes = [given.count(j) for j in classes]
+    most, spread = 0.0, 0.0
+    for j in classes:
+        sure = max(sum(joint[j]), 1)
+        off = sum(joint[j]) - joint[j][j]
+        most += sizes[j] * off / sure
+        spread += sizes[j] ** 2 * (1 - joint[j][j] / sure) * (joint[j][j] / sure) / sure
+    middle = sum(lower[j][k] * named[k] for j in classes for k in classes)
+    above = sum(upper[j][k] * named[k] for j in classes for k in classes)
+    high = min(math.sqrt(middle * most), most)
+    own = [row[g] for row, g in zip(p, given, strict=True)]
+    cells = sorted(v for row in p for v in row)
+
+    def among(size):
+        end = cells[math.ceil(size) - 1]
+        level = (size - sum(v < end for v in cells)) / cells.count(end)
+        return sum(v < end for v in own) + level * sum(v == end for v in own)
+
+    first, both = among(n * count / 4), among(n * count / 2)
+    by_cells = without(*(4 * (count - 1) / count * v for v in (first, both - first)))
+    events = {
+        (j, k): without(lower[j][k], upper[j][k]) * named[k] / 2
+        for j in classes
+        for k in classes
+        if j != k
+    }
+    chi, freedom = 0.0, 0
+    for k in classes:
+        column = [events[j, k] for j in classes if j != k]
+        usual = sum(column) / (count - 1)
+        if usual > 0:
+            chi += sum((v - usual) ** 2 / usual for v in column)
+            freedom += count - 2
+    keep = max(0.0, 1 - chi2.ppf(0.95, freedom) / chi) if chi > 0 and freedom > 0 else 0.0
+    by_pairs = keep * 2 * sum(events.values())
+    sure = max(by_cells, by_pairs)
+    low = min(max(sure, math.sqrt((1 + sure) * (1 + without(middle, above))) - 1), high)
+    weight = sum(max(row) > (1 - low / n) / 2 for row in p) / n
+    total = (1 + high) ** weight * (1 + low) ** (1 - weight) - 1
+    error = 2 * math.sqrt(by_cells) if by_cells >= by_pairs else math.sqrt(2 * by_pairs)
+    right = sum(max(classes, key=lambda k: row[k]) == g for row, g in zip(p, given, strict=True))
+    least = min(sure, total) - 1.96 * error if right >= n / 2 else 0.0
+    return total, max(least, 0.0), min(most + 1.96 * math.sqrt(spread), n)
+
+
 # ---------------------------------------- perturbations
 
 

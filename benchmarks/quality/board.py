@@ -25,9 +25,10 @@ DETECTORS = (
 PACKAGES = "Sets from packages, made again by a command"
 FROM_PACKAGES = (
     "Tables, series and texts that lie in packages (`benchmarks/quality/fresh.py` names them), on "
-    "which nothing was chosen but when a query objects (other splits of thirteen of them were seen) "
-    "and, of wrong labels, two numbers of the noise matrix (chosen with these cases and those below "
-    "in view); heads and splits are those above, wrong labels 5 and 20 % of 1,000 rows"
+    "which nothing was chosen but when a query objects (other splits of thirteen of them were "
+    "seen) and, of wrong labels, two numbers of the noise matrix and the estimate of how many they "
+    "are (chosen with these cases and those below in view); heads and splits are those above, "
+    "wrong labels 5 and 20 % of 1,000 rows"
 )
 FRESH = "Sets that nothing was chosen on"
 MADE_ONCE = (
@@ -151,25 +152,35 @@ def fresh_table(record: dict[str, Any], title: str, lead: str) -> list[str]:
 
 
 def labels_table(record: dict[str, Any]) -> list[str]:
-    """A line per kind of noise: average precision and F1, ours and cleanlab's."""
-    lines, wins = [], {"ap": 0, "f1": 0}
+    """A line per kind of noise: average precision and F1, ours and cleanlab's, and the numbers."""
+    lines, wins, held, asked = [], {"ap": 0, "f1": 0}, 0, 0
+    spoiled = 0
     for name, who in record["results"].items():
-        cells = []
-        for key in ("ap", "f1"):
-            mine, theirs = (np.array([r[key] for r in who[w]]) for w in ("vicinal", "cleanlab"))
-            wins[key] += mine.mean() > theirs.mean()
-            cells.append(f"{_pm(who['vicinal'], key)} | {_pm(who['cleanlab'], key)}")
-        lines.append(f"| {name} ({len(who['vicinal'])}) | {' | '.join(cells)} |")
+        mine, theirs = who["vicinal"], who["cleanlab"]
+        cells = ["–"] * 4
+        if mine[0]["wrong"]:
+            spoiled += 1
+            cells = [_pm(rows, key) for key in ("ap", "f1") for rows in (mine, theirs)]
+            for key in wins:
+                wins[key] += np.mean([r[key] for r in mine]) > np.mean([r[key] for r in theirs])
+        within = sum(r["low"] <= r["wrong"] <= r["high"] for r in mine)
+        held, asked = held + within, asked + len(mine)
+        numbers = [f"{np.mean([r[key] for r in mine]):.0f}" for key in ("wrong", "flagged")]
+        cells += [*numbers, f"{np.mean([r['flagged'] for r in theirs]):.0f}", f"{within}"]
+        lines.append(f"| {name} ({len(mine)}) | {' | '.join(cells)} |")
     said = (
-        f"Average precision is above cleanlab's in {wins['ap']} of {len(lines)} cases, F1 in "
-        f"{wins['f1']}. Draws in brackets; cleanlab is given out-of-fold probabilities of a "
-        "logistic regression on unit rows with its penalty chosen by cross-validation.\n"
+        f"Average precision is above cleanlab's in {wins['ap']} of {spoiled} cases, F1 in "
+        f"{wins['f1']}; the interval of how many are wrong holds the number in {held} of {asked} "
+        "draws. Draws in brackets; cleanlab is given out-of-fold probabilities of a logistic "
+        "regression on unit rows with its penalty chosen by cross-validation. How the number of "
+        "suspects is estimated was chosen with these cases in view.\n"
     )
     return [
         "## Wrong labels\n",
         said,
-        "| case (draws) | AP, ours | cleanlab | F1, ours | cleanlab |",
-        "|---|---|---|---|---|",
+        "| case (draws) | AP, ours | cleanlab | F1, ours | cleanlab | wrong | suspects, ours "
+        "| cleanlab | within the interval |",
+        "|---" * 9 + "|",
         *lines,
         "",
     ]

@@ -1,9 +1,11 @@
 """Are wrong labels found? The audit's scores and flags against cleanlab's on the same rows.
 
-Planted: 5, 10 and 20 % of the labels replaced, by any other class (even) or by the next (one way).
-Human: CIFAR-10N on features of a pretrained network, where the folder has them. cleanlab is given
-what its users give it: out-of-fold probabilities of a logistic regression with the penalty that
-cross-validation prefers, on unit rows. Average precision of the ranking, F1 of the flags.
+Planted: 5, 10 and 20 % of the labels replaced, by any other class (even) or by the next (one way);
+or none, which asks how many are said to be wrong all the same. Human: CIFAR-10N on features of a
+pretrained network, where the folder has them. cleanlab is given what its users give it: out-of-fold
+probabilities of a logistic regression with the penalty that cross-validation prefers, on unit rows.
+Average precision of the ranking, F1 of the flags, and whether the interval of how many are wrong
+holds the number.
 """
 
 from __future__ import annotations
@@ -12,7 +14,7 @@ import json
 import warnings
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from cleanlab.filter import find_label_issues
@@ -42,6 +44,7 @@ def cases(data: Path | None, seed: int, quick: bool) -> Iterator[tuple[str, Rows
         most = 400 if quick else max(1500, 20 * len(np.unique(y)))
         some = rng.permutation(len(x))[:most]
         rows, true = x[some], np.unique(y[some], return_inverse=True)[1]
+        yield f"{name}, none", rows, true, np.zeros(len(true), bool)
         for share in SHARES:
             for kind in ("even", "one way"):
                 given = planted(true, share, kind, rng)
@@ -66,17 +69,25 @@ def human(data: Path, x: Rows, y: Rows, rng: np.random.Generator) -> Iterator[An
         yield f"CIFAR-10N {name}", x[some], given, given != y[some]
 
 
-def ours(x: Rows, given: Rows) -> tuple[Rows, Rows]:
+class FoundLabels(NamedTuple):
+    """Larger ``scores`` are more suspect; ``interval`` of how many are wrong, if it is named."""
+
+    scores: Rows
+    flagged: Rows
+    interval: tuple[float, float] | None = None
+
+
+def ours(x: Rows, given: Rows) -> FoundLabels:
     """Scores and suspects of an audit of the labeled rows alone, without its other sections."""
     settings, about = AuditSettings(), About()
     sets = ready_sets((x, given), None, None, settings, about, None)
     noise = gather(sets, None, None, Job(settings, about)).labels.noise
     flagged = np.zeros(len(given), bool)
     flagged[noise.flagged.numpy()] = True
-    return noise.scores.numpy(), flagged
+    return FoundLabels(noise.scores.numpy(), flagged, (noise.wrong.low, noise.wrong.high))
 
 
-def cleanlab(x: Rows, given: Rows) -> tuple[Rows, Rows]:
+def cleanlab(x: Rows, given: Rows) -> FoundLabels:
     unit = x / np.linalg.norm(x, axis=1, keepdims=True).clip(1e-12)
     unit = (unit - unit.mean(0)) / unit.std()
     found = [
@@ -90,7 +101,7 @@ def cleanlab(x: Rows, given: Rows) -> tuple[Rows, Rows]:
         for c in (1e-3, 1e-2, 1e-1, 1.0)
     ]
     p = min(found, key=lambda q: log_loss(given, q))
-    return -get_label_quality_scores(given, p), find_label_issues(given, p)
+    return FoundLabels(-get_label_quality_scores(given, p), find_label_issues(given, p))
 
 
 JUDGES = {"vicinal": ours, "cleanlab": cleanlab}
@@ -118,9 +129,10 @@ def main(
                 if kept is not None:
                     kept.write_text(json.dumps(lines[who][-1]))
             (mine, theirs) = (lines[who][-1] for who in JUDGES)
+            rank = f"AP {mine['ap']:.3f} / {theirs['ap']:.3f}   " if wrong.any() else ""
             print(
-                f"{name:<40} AP {mine['ap']:.3f} / {theirs['ap']:.3f}"
-                f"   F1 {mine['f1']:.3f} / {theirs['f1']:.3f}",
+                f"{name:<40} {rank}F1 {mine['f1']:.3f} / {theirs['f1']:.3f}   {wrong.sum()} wrong, "
+                f"{mine['flagged']:.0f} / {theirs['flagged']:.0f} flagged",
                 flush=True,
             )
         if not quick:
@@ -141,14 +153,15 @@ def collected(work: Path) -> dict[str, dict[str, list[dict[str, float]]]]:
 
 
 def judged(who: str, x: Rows, given: Rows, wrong: Rows) -> dict[str, float]:
-    """Average precision of the ranking, F1 of the flags."""
+    """Average precision of the ranking, F1 of the flags, and the interval's ends."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        scores, flagged = JUDGES[who](x, given)
+        scores, flagged, interval = JUDGES[who](x, given)
     hits = float((flagged & wrong).sum())
-    return {
-        "ap": float(average_precision_score(wrong, scores)),
+    found = {
+        "ap": float(average_precision_score(wrong, scores)) if wrong.any() else 0.0,
         "f1": 2 * hits / max(float(flagged.sum() + wrong.sum()), 1.0),
         "flagged": int(flagged.sum()),
         "wrong": int(wrong.sum()),
     }
+    return found | (dict(zip(("low", "high"), interval, strict=True)) if interval else {})

@@ -81,6 +81,21 @@ def test_the_confident_joint_and_the_halves_are_those_of_plain_loops():
     torch.testing.assert_close(found.upper, torch.tensor(upper, dtype=torch.float64))
 
 
+@pytest.mark.parametrize(
+    ("classes", "sharp", "kind"),
+    [(4, 4.0, "next"), (4, 3.0, "even"), (12, 1.0, "even"), (2, 3.0, "even")],
+)
+def test_how_many_are_wrong_is_what_plain_loops_say(classes, sharp, kind):
+    p, true = drawn(240, classes, sharp)
+    given, _ = planted(true, classes, 0.2, kind)
+    p[200:] = p[:40]  # ties
+    found = label_noise(p.log(), given).wrong
+    want = reference.labels_wrong(p.tolist(), given.tolist())
+    assert want[0] > 10
+    assert (found.total, found.low, found.high) == pytest.approx(want)
+    assert float(found.pairs[:, :, 0].sum()) == pytest.approx(found.total)
+
+
 @pytest.mark.parametrize("rate", [0.05, 0.2])
 def test_labels_that_go_astray_in_one_direction_are_ranked_better_than_by_p_given(rate):
     p, true = drawn(2000, 8, 8.0)
@@ -244,3 +259,23 @@ def test_a_hundred_overlapping_classes_of_twenty_rows_give_even_noise_no_directi
     assert float((99 * astray / astray.sum(0)).max()) < 1.3  # an even spread is 1; it was 1.86
     by_p = average_precision(-own(p, given), wrong)
     assert average_precision(found.scores, wrong) > by_p - 0.003
+
+
+@pytest.mark.parametrize("rate", [0.0, 0.05, 0.2])
+def test_a_weak_head_of_many_classes_does_not_call_its_own_errors_wrong_labels(rate):
+    p, true = drawn(2000, 100, 5.0)
+    given, wrong = planted(true, 100, rate, "even")
+    p = seen_through(p, 100, max(rate, 1e-6), "even")
+    found = label_noise(p.log(), given).wrong
+    joint = confident_joint(p.log(), given)
+    most = float(joint.sum() - joint.diagonal().sum())
+    assert most > 700  # "confident" contradictions
+    assert found.low <= int(wrong.sum()) <= found.high
+    assert found.total < int(wrong.sum()) + 0.35 * most
+
+
+def test_where_less_than_half_of_the_labels_are_named_none_may_be_wrong():
+    p, given = drawn(1000, 10, 1.5)
+    assert float((p.argmax(1) == given).double().mean()) < 0.5
+    found = label_noise(p.log(), given).wrong
+    assert found.low == 0 < found.high

@@ -28,7 +28,7 @@ from vicinal.audits.label_records import (
 )
 from vicinal.audits.record import significant
 from vicinal.confidence.blend import Blend, blended_log_probs, product_log_probs
-from vicinal.confidence.label_noise import AMBIGUOUS, LabelNoise, label_noise
+from vicinal.confidence.label_noise import AMBIGUOUS, FEW_NAMED, LabelNoise, label_noise
 from vicinal.confidence.ned.effects import label_effects
 from vicinal.confidence.ned.posterior import BLOCK, best_class, ned_log_probs, neighbor_log_weights
 from vicinal.labels import UNKNOWN, log_class_shares
@@ -38,7 +38,6 @@ if TYPE_CHECKING:
 
 SHOWN_NEIGHBORS = 20
 SHOWN_PAIRS = 50
-FEW_NAMED = 0.5  # below it a head that understands little cannot be told from wrong labels
 
 
 class ScoredLabels(NamedTuple):
@@ -157,9 +156,9 @@ def wrong_of(noise: LabelNoise, scale: float, rows: int) -> WrongCount:
     rounded = by_pair.round(decimals=2) * scale
     pairs = tuple(WrongPair(j, k, *rounded[j, k].tolist()) for j, k in places[:SHOWN_PAIRS])
     how = (
-        "from what remains if all that fades for unlike rows is overlap, to every confident "
-        "contradiction (confident joint), each widened by 1.96 standard errors; the estimate lies "
-        "between"
+        "from what remains if all that fades for unlike rows is overlap (nothing, where less than "
+        "half of the labels are named) to every confident contradiction (confident joint), widened "
+        "by 1.96 standard errors; the estimate is the higher, the more rows the head is sure of"
     )
     count, low, high = round(count), math.floor(low), math.ceil(high)
     if scale > 1:

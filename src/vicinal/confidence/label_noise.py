@@ -19,10 +19,20 @@ lower half holds :math:`\lambda/(1 + 2\lambda)` of it with
 .. math:: T_{jk} = l_{jk} - \lambda\,(u_{jk} - l_{jk})_+ .
 
 How many labels are wrong cannot be known from p alone, as a confusion that fades may be overlap or
-careless labeling of hard rows. There are three readings: the floor above; the lower half as it is;
-and the confident joint of Northcutt et al. (2021), to which every confident contradiction is a
-wrong label. The estimate is the geometric mean of the last two (never above the last), the interval
-reaches from the first to the last, each widened by its standard errors.
+careless labeling of hard rows. Three readings take all that fades for overlap, as T does: of all
+cells (row, class) together, whose least likely quarter is compared with the next; of the pairs of
+classes, as far as these differ by more than chance; and of the pairs' sums, where a class has few
+rows. Two take less: the pairs' lower halves as they are, and the confident joint of Northcutt et
+al. (2021), to which every confident contradiction is a wrong label. With :math:`N_0` the larger of
+the first two readings (or its geometric mean with the third, where that is larger) and :math:`N_1`
+the geometric mean of the last two (never above the last),
+
+.. math:: 1 + N = (1 + N_1)^{a}\, (1 + N_0)^{1 - a}
+
+where a is the share of rows that have a class likelier than all others together once the noise is
+taken out, :math:`\max_k p_k > (1 - N_0/n)/2`: a head that seldom knows cannot contradict. The
+interval reaches from the first two readings to the confident joint, widened by standard errors;
+from 0 where p names less than half of the given labels, since then all may be overlap.
 """
 
 from __future__ import annotations
@@ -30,6 +40,7 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
+import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
 from scipy.special import chdtri
@@ -43,6 +54,7 @@ PSEUDO_ROWS = 20  # of the mean noise, added to each class's rows
 PSEUDO_LABELS = 0.2  # wrong ones, added to those of each pair of classes: its direction's prior
 AMBIGUOUS = 3.0  # two labels are plausible when their posteriors differ by less than this factor
 ALIKE = 0.25  # told apart no better than if a quarter of the labels were exchanged
+FEW_NAMED = 0.5  # below it a head that understands little cannot be told from wrong labels
 Z = 1.96
 
 
@@ -56,7 +68,7 @@ class Halves(NamedTuple):
     @property
     def floor(self) -> Float[Tensor, "c c"]:
         """What is left of ``lower`` without overlap: T, off its diagonal."""
-        return (self.lower - OVERLAP * (self.upper - self.lower).clamp_min(0)).clamp_min(0)
+        return without_overlap(self.lower, self.upper)
 
 
 class RowNoise(NamedTuple):
@@ -181,6 +193,11 @@ def label_halves(log_probs: Float[Tensor, "n c"], codes: Int[Tensor, " n"]) -> H
     return Halves(named.to(lower), lower.fill_diagonal_(0), upper.fill_diagonal_(0))
 
 
+def without_overlap(lower: Tensor, upper: Tensor) -> Tensor:
+    """What stays of ``lower`` where overlap fades from ``upper`` to it."""
+    return (lower - OVERLAP * (upper - lower).clamp_min(0)).clamp_min(0)
+
+
 def noise_matrix(halves: Halves) -> Float[Tensor, "c c"]:
     """T[given, true]: every column a distribution, none of its entries 0.
 
@@ -198,9 +215,7 @@ def noise_matrix(halves: Halves) -> Float[Tensor, "c c"]:
     usual = rows * events.sum() / rows.sum()
     own = beyond_chance(events.sum(0), usual, float((usual > 0).sum()) - 1)
     rate = -torch.expm1(common + own * (log_right - common))
-    usual = events.sum(0) * even
-    freedom = float((usual > 0).sum()) - float((events.sum(0) > 0).sum())
-    keep = beyond_chance(events, usual, freedom)
+    keep = beyond_even(events, even)
     seen = events + PSEUDO_LABELS * (count - 1) * even
     direction = keep * seen / seen.sum(0) + (1 - keep) * even
     return direction * rate + torch.diag(1 - rate)
@@ -220,6 +235,13 @@ def beyond_chance(counts: Tensor, usual: Tensor, freedom: float) -> float:
     return max(0.0, 1 - float(chdtri(freedom, 0.05)) / chi) if chi > 0 and freedom > 0 else 0.0
 
 
+def beyond_even(events: Float[Tensor, "c c"], even: Float[Tensor, "c c"]) -> float:
+    """How much of the directions is more than chance, were labels to go astray evenly."""
+    usual = events.sum(0) * even
+    freedom = float((usual > 0).sum()) - float((events.sum(0) > 0).sum())
+    return beyond_chance(events, usual, freedom)
+
+
 def true_label_log_posterior(
     log_probs: Float[Tensor, "n c"], codes: Int[Tensor, " n"], matrix: Float[Tensor, "c c"]
 ) -> Float[Tensor, "n c"]:
@@ -230,10 +252,10 @@ def true_label_log_posterior(
 def wrong_labels(
     log_probs: Float[Tensor, "n c"], codes: Int[Tensor, " n"], halves: Halves
 ) -> WrongLabels:
-    """How many, in all and by given and true class; see the three readings above.
+    """How many, in all and by given and true class; see the readings above.
 
-    The standard errors are analytic: counts in the halves are Poisson, the confident rows of each
-    given class multinomial.
+    The standard errors are analytic: counts in quarters and halves are Poisson, the confident rows
+    of each given class multinomial.
     """
     joint = confident_joint(log_probs, codes)
     sizes = torch.bincount(codes, minlength=len(joint)).to(joint)
@@ -245,23 +267,74 @@ def wrong_labels(
     astray = 1 - share.diagonal()
     total_variance = (sizes**2 * astray * (1 - astray) / sure[:, 0].clamp_min(1)).sum()
     middle, least = halves.lower * halves.named, halves.floor * halves.named
-    least_variance = 2 * least  # a half's count, doubled
     ratio = float(most.sum() / middle.sum()) if middle.sum() > 0 else 1.0
-    by_pair = middle * min(math.sqrt(ratio), ratio)  # their geometric mean, and never above most
-    count, low, high = by_pair.sum(), least.sum(), most.sum()
-    low = torch.minimum(low, count) - Z * least_variance.sum().sqrt()
-    high = high + Z * total_variance.sqrt()
+    upper = float(middle.sum()) * min(math.sqrt(ratio), ratio)
+    floors = floors_of(log_probs, codes, halves)
+    lower = min(max(floors.sure, between(floors.sure, floors.sums)), upper)
+    knows = log_probs.max(1).values.exp() > (1 - lower / len(codes)) / 2
+    count = between(lower, upper, float(knows.double().mean()))
+    named = float((log_probs.argmax(1) == codes).double().mean())
+    low = min(floors.sure, count) - Z * floors.error
+    low = max(low, 0.0) if named >= FEW_NAMED else 0.0
+    high = float(most.sum() + Z * total_variance.sqrt())
+    by_pair = middle * (count / float(middle.sum().clamp_min(1e-300)))
     pairs = torch.stack(
         [
             by_pair,
-            (torch.minimum(least, by_pair) - Z * least_variance.sqrt()).clamp_min(0),
+            (torch.minimum(least, by_pair) - Z * (2 * least).sqrt()).clamp_min(0),  # as below
             torch.maximum(most, by_pair) + Z * most_variance.sqrt(),
         ],
         dim=2,
     )
-    return WrongLabels(
-        float(count), max(float(low), 0.0), min(float(high), float(len(codes))), pairs
-    )
+    return WrongLabels(count, low, min(high, float(len(codes))), pairs)
+
+
+def between(low: float, high: float, weight: float = 0.5) -> float:
+    """The geometric mean of two counts, of which either may be 0.
+
+    >>> round(between(0, 99), 9), round(between(0, 99, weight=1.0), 9)
+    (9.0, 99.0)
+    """
+    return math.expm1((1 - weight) * math.log1p(low) + weight * math.log1p(high))
+
+
+class Floors(NamedTuple):
+    """How many labels are wrong if all that fades is overlap."""
+
+    sure: float  # by all cells, or by pairs of classes beyond chance: the larger
+    sums: float  # by the pairs' sums
+    error: float  # standard error of ``sure``
+
+
+def floors_of(log_probs: Float[Tensor, "n c"], codes: Int[Tensor, " n"], halves: Halves) -> Floors:
+    """All cells see labels that go astray evenly, pairs those that do not."""
+    count = log_probs.shape[1]
+    even = (1 - torch.eye(count).to(log_probs)) / (count - 1)
+    quarters = unlikely_quarters(log_probs, codes) * 4 * (count - 1) / count  # the true one is none
+    cells = float(without_overlap(*quarters))
+    events = halves.floor * halves.named / 2
+    pairs = beyond_even(events, even) * 2 * float(events.sum())
+    sums = [(half * halves.named).sum() for half in (halves.lower, halves.upper)]
+    sure, variance = max((cells, 4 * cells), (pairs, 2 * pairs))  # a quarter's count, a half's
+    return Floors(sure, float(without_overlap(*sums)), math.sqrt(variance))
+
+
+def unlikely_quarters(
+    log_probs: Float[Tensor, "n c"], codes: Int[Tensor, " n"]
+) -> Float[Tensor, " 2"]:
+    """Given labels in the least likely quarter of all cells (row, class), and in the next.
+
+    Cells tied at a quarter's end are shared.
+    """
+    cells, own = log_probs.flatten(), at_codes(log_probs, codes)
+    size = len(cells) / 4
+    places = [math.ceil(size) - 1, math.ceil(2 * size) - 1]
+    ends = torch.from_numpy(np.partition(cells.numpy(), places)[places])
+    within = []
+    for end, most in zip(ends, (size, 2 * size), strict=True):
+        below, level = (cells < end).sum(), (cells == end).sum()
+        within.append((own < end).sum() + (own == end).sum() * (most - below) / level)
+    return torch.stack([within[0], within[1] - within[0]]).to(log_probs)
 
 
 def classes_alike(
