@@ -176,11 +176,7 @@ def compare_heads(
         fold = Fold(evidence, torch.arange(len(q)), task.neighborhood.double())
         task = replace(task, folds=(fold,))
     if not LINEAR.isdisjoint(names) and len(labels.classes) > 1:
-        held = None
-        if calib is not None:
-            held, known = _coded(calib, "calib", labels)
-            held = held[known >= 0]  # those NED is fitted on
-        task = replace(task, linear=linear_view((x, labels.codes), q, held, seed=random_state))
+        task = _with_linear(task, labels, calib)
     answers, notes = _answers(names, task, warned)
     scores = [_line(name, Scored(a, codes.numpy(), delta), target) for name, a in answers.items()]
     temperature = answers["ned"].parameters[0].temperature if "ned" in answers else None
@@ -189,6 +185,17 @@ def compare_heads(
         tuple(scores), len(x), len(q), x.shape[1], len(labels.classes), k, metric,
         target, delta, temperature, unknown, tuple(notes),
     )  # fmt: skip
+
+
+def _with_linear(task: Task, labels: Labels, calib: tuple[Any, Any] | None) -> Task:
+    """A linear head beside the neighbors; of ``calib`` the rows that NED is fitted on."""
+    held = None
+    if calib is not None:
+        held, known = _coded(calib, "calib", labels)
+        held = held[known >= 0]
+    return replace(
+        task, linear=linear_view((task.support, task.codes), task.query, held, seed=task.seed)
+    )
 
 
 def _searched(

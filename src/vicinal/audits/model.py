@@ -143,14 +143,8 @@ def listen(
     settings, states = job.settings, states_of(checkpoints)
     train, test, calib = in_order(train, "train"), in_order(test, "test"), in_order(calib, "calib")
     embedding, story, names = _layers_to_read(model, train, settings)
-
-    def captured(data: Any, title: str) -> Activations:
-        folder = None if job.work is None else job.work / f"layers-{title}"
-        told = partial(job.tell, f"embed {title}")
-        return capture(model, data, names, pool=compact, to=folder, progress=told)
-
     given = {"support": train, "query": test, "calib": calib, "foreign": foreign}
-    sets = {role: captured(data, role) for role, data in given.items() if data is not None}
+    sets = _captured(model, given, names, job)
     support, query = sets["support"], sets["query"]
     held, unknown = sets.get("calib"), sets.get("foreign")
     if support.labels is None:
@@ -166,17 +160,13 @@ def listen(
     outputs = {role: acts["output"] for role, acts in sets.items() if role != "support"}
     logits = outputs_are_logits(output.shape[1], support.labels, job.about.class_names)
     scores = model_scores(near, outputs, support.labels, logits)
-    layers = entangled(support, kept, settings.seed)
-    if states:
-        same = sampled(len(support.labels), HISTORY_ROWS, settings.seed)
-        read = some_rows(train, same, "train")
-        layers = with_history(layers, states, model, read, settings.seed, job.tell)
+    asked = AskedModel(model, train, test, embedding)
+    layers = _layers_of(support, kept, states, asked, job)
     job.tell("network")
-    network, missing = network_facts(
-        model, train, test, embedded, support.labels, job, output.shape[1]
-    )
+    columns = output.shape[1]
+    network, missing = network_facts(model, train, test, embedded, support.labels, job, columns)
     return ModelFacts(
-        source=AskedModel(model, train, test, embedding),
+        source=asked,
         name=type(model).__name__,
         fingerprint=fingerprint(model.state_dict())[:12],
         support=(embedded[0], support.labels),
@@ -188,6 +178,31 @@ def listen(
         foreign=None if unknown is None else unknown[embedding],
         not_checked={} if missing is None else {"network": missing},
     )  # fmt: skip
+
+
+def _captured(
+    model: nn.Module, given: Mapping[str, Any], names: tuple[str, ...], job: Job
+) -> dict[str, Activations]:
+    """What the layers put out, of every set that is given; in files, where the work is kept."""
+    sets: dict[str, Activations] = {}
+    for role, data in given.items():
+        if data is not None:
+            folder = None if job.work is None else job.work / f"layers-{role}"
+            told = partial(job.tell, f"embed {role}")
+            sets[role] = capture(model, data, names, pool=compact, to=folder, progress=told)
+    return sets
+
+
+def _layers_of(
+    support: Activations, kept: tuple[str, ...], states: dict[int, Any], asked: AskedModel, job: Job
+) -> tuple[Layer, ...]:
+    """How entangled the classes are in each; of some rows, at every checkpoint, too."""
+    seed, layers = job.settings.seed, entangled(support, kept, job.settings.seed)
+    if not states:
+        return layers
+    same = sampled(len(support[kept[0]]), HISTORY_ROWS, seed)
+    read = some_rows(asked.train, same, "train")
+    return with_history(layers, states, asked.model, read, seed, job.tell)
 
 
 def whole(memory: int | str) -> InputError:

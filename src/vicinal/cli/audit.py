@@ -46,7 +46,7 @@ from vicinal.cli.model_inputs import (
     model_inputs,
     relabeled,
 )
-from vicinal.cli.models import model_of
+from vicinal.cli.models import LoadedModel, model_of
 from vicinal.cli.row_set import RowSet, check_same_dims, in_order, perhaps_labeled
 from vicinal.cli.run_folder import DROPPED, media_of, next_folder, write_run
 from vicinal.cli.verbs import METRICS, AuditOptions
@@ -301,27 +301,20 @@ def _with_model(options: AuditOptions, spec: str, console: Console) -> Prepared:
         )
     if options.query is None:
         raise InputError("with --model give both sets: vicinal audit TRAIN TEST --model …")
-    stated, how = stated_order(options), ImageReading.of(options).filled(loaded.named)
+    how = ImageReading.of(options).filled(loaded.named)
     options = replace(options, **how.as_options())  # written down, so that predict reads alike
-    sets: dict[str, ModelInputs] = {}
-    names: list[str] | None = None
-    for role in ROLES:
-        if (data := getattr(options, role)) is not None:
-            inputs = model_inputs(data, options, how, loaded.tokenize)
-            if role == "support":
-                names = order_for(inputs, loaded.model, stated, console)
-            sets[role] = inputs if role == "foreign" else in_codes_of(names, inputs)
+    sets, names = _inputs_of(options, loaded, how, console)
     about = _about(options, {role: inputs.rows for role, inputs in sets.items()}, names)
     tables = _dropped([inputs.rows for inputs in sets.values()], console)
     if options.apply is not None:
         rows, tables[CLEANED] = cleaned_support(options.apply, sets["support"].rows, about)
         sets["support"] = relabeled(sets["support"], rows)
-    train = sets["support"].data
     for role, inputs in sets.items():
         check_fits(loaded.model, inputs.data, "" if role == "support" else role)
     if options.embedding is None:  # written down, so that the run can be repeated and explored
         known = None if loaded.named is None else loaded.named.embedding
-        options = replace(options, embedding=known or embedding_of(loaded.model, train))
+        known = known or embedding_of(loaded.model, sets["support"].data)
+        options = replace(options, embedding=known)
         about = replace(about, config=as_config(options))
     arguments: dict[str, Any] = {"model": loaded.model, "checkpoints": checkpoints_of(options)}
     for argument, role in zip(("train", "test", "calib", "foreign"), ROLES, strict=True):
@@ -330,6 +323,21 @@ def _with_model(options: AuditOptions, spec: str, console: Console) -> Prepared:
     for line in costs(settings_of(options), **sizes, checkpoints=len(arguments["checkpoints"])):
         console.print(line)
     return Prepared(options, arguments, about, tables)
+
+
+def _inputs_of(
+    options: AuditOptions, loaded: LoadedModel, how: ImageReading, console: Console
+) -> tuple[dict[str, ModelInputs], list[str] | None]:
+    """What the model is given, by role, in codes of the support's classes; their names."""
+    stated, sets = stated_order(options), dict[str, ModelInputs]()
+    names: list[str] | None = None
+    for role in ROLES:
+        if (data := getattr(options, role)) is not None:
+            inputs = model_inputs(data, options, how, loaded.tokenize)
+            if role == "support":
+                names = order_for(inputs, loaded.model, stated, console)
+            sets[role] = inputs if role == "foreign" else in_codes_of(names, inputs)
+    return sets, names
 
 
 def checkpoints_of(options: AuditOptions) -> dict[int, Any]:

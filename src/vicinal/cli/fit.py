@@ -27,7 +27,34 @@ from vicinal.report.words import level, threshold
 def run(options: FitOptions) -> None:
     """Read, fit, save, and print what the threshold promises."""
     console, path = Console(options.as_json, options.quiet), _checked(options)
-    target, clock = options.target_accuracy, Clock("reading")
+    clock = Clock("reading")
+    head = _fitted(options, console, clock)
+    head.save(path)
+    if options.target_accuracy is None:
+        console.print(
+            f"target {head.standards.target_accuracy:g}: chosen from the data, the highest of "
+            f"{LISTED} that at least half of the rows can meet, else the accuracy itself; "
+            "--target-accuracy sets another"
+        )
+    print_threshold(head.standards, options, console)
+    size = path.stat().st_size / 1e6
+    console.print(
+        f"wrote  {path} (support {plural(head.ned.support_size_, 'row')}, {size:.1f} MB)\n{clock}"
+    )
+    console.result(
+        {
+            "path": str(path),
+            "classes": [str(c) for c in head.classes_.tolist()],
+            "temperature": head.ned.temperature_,
+            "threshold": None if not head.standards.reachable else head.standards.threshold,
+            "target_accuracy": head.standards.target_accuracy,
+            "unfamiliar": options.unfamiliar,
+        }
+    )
+
+
+def _fitted(options: FitOptions, console: Console, clock: Clock) -> TrustHead:
+    """On rows that are read, or on a table where it lies."""
     held = None if options.calib is None else _labeled(options.calib, options, console)
     ned = NEDClassifier(
         k=100 if options.k is None else options.k,
@@ -50,30 +77,10 @@ def run(options: FitOptions) -> None:
         else:
             ned.fit_support(stored_support(options, ned.metric, console))
         calib = None if held is None else (held.embeddings, held.labels)
-        head = TrustHead.of(ned, calib, target_accuracy=target, unfamiliar=options.unfamiliar)
+        target, unfamiliar = options.target_accuracy, options.unfamiliar
+        head = TrustHead.of(ned, calib, target_accuracy=target, unfamiliar=unfamiliar)
     head.made_from = MadeFrom(features=features)
-    head.save(path)
-    if target is None:
-        console.print(
-            f"target {head.standards.target_accuracy:g}: chosen from the data, the highest of "
-            f"{LISTED} that at least half of the rows can meet, else the accuracy itself; "
-            "--target-accuracy sets another"
-        )
-    print_threshold(head.standards, options, console)
-    size = path.stat().st_size / 1e6
-    console.print(
-        f"wrote  {path} (support {plural(head.ned.support_size_, 'row')}, {size:.1f} MB)\n{clock}"
-    )
-    console.result(
-        {
-            "path": str(path),
-            "classes": [str(c) for c in head.classes_.tolist()],
-            "temperature": head.ned.temperature_,
-            "threshold": None if not head.standards.reachable else head.standards.threshold,
-            "target_accuracy": head.standards.target_accuracy,
-            "unfamiliar": options.unfamiliar,
-        }
-    )
+    return head
 
 
 def _checked(options: FitOptions) -> Path:

@@ -12,7 +12,7 @@ import re
 from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -118,46 +118,67 @@ def _check_heading(names: list[str]) -> None:
         )
 
 
+class TableColumns(NamedTuple):
+    """The column of each kind, by name; ``numeric`` are all that are nothing else."""
+
+    label: str | None
+    ident: str | None
+    text: str | None
+    image: str | None
+    vector: str | None
+    logit: str | None
+    numeric: list[str]
+
+    @property
+    def taken(self) -> set[str | None]:
+        return {self.label, self.ident, self.image, self.text, self.logit}
+
+
+def _columns_of(
+    table: Mapping[str, list[Any]], label: str | None, options: DataOptions, name: str
+) -> TableColumns:
+    """What was named, or has a usual name, or is what is meant."""
+    numbers = [k for k in ROW_NUMBERS if k in table and len({*map(str, table[k])}) == len(table[k])]
+    ident = pick(table, options, "id_col", name, (*USUAL["id_col"], *numbers))
+    text = pick(table, options, "text_col", name)
+    pictures = (key for key in IMAGE_KEYS if isinstance(table.get(key, [0])[0], (bytes, str)))
+    image = pick(table, options, "image_col", name, (*PATH_KEYS, *pictures))
+    usual = [k for k in USUAL["embedding_key"] if k in table and _is_vector(table[k][0])]
+    others = [key for key in table if key not in {label, ident, image, text}]
+    lists = [key for key in others if isinstance(table[key][0], list)]
+    meant = lists if len(lists) == 1 else [key for key in lists if key not in LOGIT_KEYS]
+    usual = usual or (meant if len(meant) == 1 else [])  # one column of lists is what is meant
+    vector = pick(table, options, "embedding_key", name, usual)
+    logit = next((k for k in LOGIT_KEYS if k in lists and vector not in (None, k)), None)
+    numeric = [key for key in others if key != logit and _is_numeric(table[key])]
+    return TableColumns(label, ident, text, image, vector, logit, numeric)
+
+
 def _from_table(path: Path, table: Mapping[str, list[Any]], options: DataOptions) -> RowSet:
     """The embedding list column, or all numeric columns that are nothing else."""
     name = path.name
     label = pick(table, options, "label_key", name)
     if label is not None and not any(value is not None for value in table[label]):
         label, table = None, {key: table[key] for key in table if key != label}
-    numbers = [k for k in ROW_NUMBERS if k in table and len({*map(str, table[k])}) == len(table[k])]
-    ident = pick(table, options, "id_col", name, (*USUAL["id_col"], *numbers))
-    text = pick(table, options, "text_col", name)
-    pictures = (key for key in IMAGE_KEYS if isinstance(table.get(key, [0])[0], (bytes, str)))
-    image = pick(table, options, "image_col", name, (*PATH_KEYS, *pictures))
-    taken = {label, ident, image, text}
-    usual = [k for k in USUAL["embedding_key"] if k in table and _is_vector(table[k][0])]
-    lists = [key for key in table if key not in taken and isinstance(table[key][0], list)]
-    others = lists if len(lists) == 1 else [key for key in lists if key not in LOGIT_KEYS]
-    usual = usual or (others if len(others) == 1 else [])  # one column of lists is what is meant
-    vector = pick(table, options, "embedding_key", name, usual)
-    logit = next((k for k in LOGIT_KEYS if k in lists and vector not in (None, k)), None)
-    taken.add(logit)
+    found = _columns_of(table, label, options, name)
+    _, ident, text, image, vector, logit, numeric = found
     features: tuple[str, ...] = ()
-    numeric = [key for key in table if key not in taken and _is_numeric(table[key])]
+    embeddings: NDArray[Any] | None = None
+    shown: list[str] = []
     if vector:
-        embeddings: NDArray[Any] | None = _stacked(table[vector], f"{name}:{vector}")
-        shown = [key for key in table if key not in taken and key != vector]
-    elif (image or text) and (not numeric or path.is_dir()):  # for a model to embed
-        embeddings, shown = None, []
+        embeddings = _stacked(table[vector], f"{name}:{vector}")
+        shown = [key for key in table if key not in found.taken and key != vector]
+    elif (image or text) and (not numeric or path.is_dir()):
+        pass  # for a model to embed
     elif numeric:
-        if (counts := [key for key in numeric if _is_count(table[key])]) and len(numeric) > 1:
-            raise InputError(
-                f"{name}: the column {counts[0]!r} only counts the rows, and would tell the labels "
-                f"of sorted rows. Name it as their id (--id-col {counts[0]}), or leave it out."
-            )
-        columns = [_numbers(table[key], f"{name}: column {key!r}") for key in numeric]
-        embeddings = np.array(columns).T
+        embeddings = _matrix(table, numeric, name)
         shown, features = numeric, tuple(numeric)
     else:
         raise InputError(
             f"{name} has no 'embedding' column and no numeric columns (columns: "
             f"{', '.join(table)}). Name it with --embedding-key."
         )
+    bare = text is None and image is None
     table_rows = [list(row) for row in zip(*(table[key] for key in shown), strict=True)]
     return RowSet(
         name,
@@ -167,13 +188,23 @@ def _from_table(path: Path, table: Mapping[str, list[Any]], options: DataOptions
         images=None if image is None else _pictures(table[image], name),
         texts=None if text is None else [str(v) for v in table[text]],
         logits=None if logit is None else _stacked(table[logit], f"{name}:{logit}"),
-        table=table_rows if shown and text is None and image is None else None,
-        columns=tuple(shown) if text is None and image is None else (),
+        table=table_rows if shown and bare else None,
+        columns=tuple(shown) if bare else (),
         source=f"{name}:{vector or 'columns'}",
         features=features,
-        unused=tuple(k for k in table if features and k not in {*taken, *features}),
+        unused=tuple(k for k in table if features and k not in {*found.taken, *features}),
         root=path if path.is_dir() else path.parent,
     )
+
+
+def _matrix(table: Mapping[str, list[Any]], numeric: list[str], name: str) -> NDArray[Any]:
+    """Numeric columns side by side; one that counts the rows is refused."""
+    if len(numeric) > 1 and (counts := [key for key in numeric if _is_count(table[key])]):
+        raise InputError(
+            f"{name}: the column {counts[0]!r} only counts the rows, and would tell the labels "
+            f"of sorted rows. Name it as their id (--id-col {counts[0]}), or leave it out."
+        )
+    return np.array([_numbers(table[key], f"{name}: column {key!r}") for key in numeric]).T
 
 
 def _pictures(values: list[Any], name: str) -> list[str | bytes]:
