@@ -186,10 +186,31 @@ def test_a_config_repeats_a_run(vicinal, files, run_folder, tmp_path):
     assert (tmp_path / "same" / "samples.csv").read_bytes() == (
         run_folder / "samples.csv"
     ).read_bytes()
+    _, _, err = vicinal("audit", "-", "--config", "same", "-o", "again")
+    assert "is not what it was" not in err
     (tmp_path / "bad.json").write_text('{"metrc": "l2"}')
     code, _, err = vicinal("audit", "-", "--config", "bad.json")
     assert code == 2
     assert "no setting 'metrc'. Did you mean 'metric'?" in err
+
+
+def test_a_config_whose_inputs_have_changed_is_told_of(vicinal, tmp_path):
+    save(tmp_path / "a.npz", **(held := arrays()))
+    save(tmp_path / "b.npz", Z=held["Z"] + 0.1, y=held["y"])
+    assert vicinal("audit", "a.npz", "b.npz", "-o", "one", "-q")[0] == 0
+    held["Z"][3] += 1
+    save(tmp_path / "a.npz", **held)
+    code, _, err = vicinal("audit", "-", "--config", "one", "-o", "two")
+    assert code == 0
+    assert "support a.npz is not what it was when one was written (sha " in err
+    assert "query b.npz" not in err
+    decide = "id,given,label,decision\n0,0,1,relabel\n"
+    (tmp_path / "d.csv").write_text(decide)
+    _, _, err = vicinal("audit", "-", "--config", "two", "--apply", "d.csv", "-o", "four")
+    assert "is not what it was" not in err  # labels are meant to change
+    (tmp_path / "one" / "summary.json").write_text('{"data": []}')  # no run of ours: nothing to say
+    code, _, err = vicinal("audit", "-", "--config", "one", "-o", "three")
+    assert (code, "is not what it was" in err) == (0, False)
 
 
 def save(path, **arrays):

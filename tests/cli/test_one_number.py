@@ -178,6 +178,6 @@ def test_a_reason_names_the_weights_of_the_neighbors_not_their_number(audited):
     for i, reason in enumerate(report.cases.reason):
         if not reason.startswith("neighbors "):
             continue
-        first = re.match(r"neighbors (.+?) (\d+) %", reason)
+        first = re.match(r"neighbors (?:class )?(.+?) (\d+) %", reason)
         others = "decides for" in reason
         assert (first[1] == report.classes[report.cases.predicted[i]]) or others

@@ -69,7 +69,7 @@ def test_each_verdict_is_told_on_the_row_it_was_planted_for(head, rng):
     assert "confidence not meaningful" in out.reason[2]
     votes = out.neighbor_labels[0]
     share = float(out.weights[0][votes == 0].sum())
-    assert out.reason[0].startswith(f"neighbors 0 {100 * share:.0f} %")
+    assert out.reason[0].startswith(f"neighbors class 0 {100 * share:.0f} %")
     assert sum(out.counts().values()) == 3
     crowded = head.predict(deep, crowding=[0.4])
     assert crowded.verdict.tolist() == ["isolated"]
@@ -178,10 +178,10 @@ def test_reasons_sum_the_weights_as_a_plain_counter_would_and_never_contradict_t
         for label, weight in zip(out.neighbor_labels[row], out.weights[row], strict=True):
             votes[int(label)] += float(weight)
         some = [(name, share) for name, share in votes.most_common(3) if share >= 5e-3]
-        split = " · ".join(f"{name} {100 * share:.0f} %" for name, share in some)
+        split = " · ".join(f"class {name} {100 * share:.0f} %" for name, share in some)
         if verdict in ("contested", "supported"):
             assert out.reason[row].startswith(f"neighbors {split}")
-            assert out.reason[row].split()[1] == str(int(out.label[row]))
+            assert out.reason[row].split()[2] == str(int(out.label[row]))
         assert out.reason[row]
 
 

@@ -50,7 +50,7 @@ from vicinal.cli.models import LoadedModel, model_of
 from vicinal.cli.row_set import RowSet, check_same_dims, in_order, perhaps_labeled
 from vicinal.cli.run_folder import DROPPED, media_of, next_folder, write_run
 from vicinal.cli.verbs import METRICS, AuditOptions
-from vicinal.files import remove_tree
+from vicinal.files import read_json, remove_tree
 from vicinal.report.facts import (
     label_sentences,
     scored,
@@ -85,6 +85,9 @@ def run(options: AuditOptions) -> None:
             f"{'changes' if changed == 1 else 'change'}"
         )
     folder = options.out or next_folder(Path("runs"), "audit")
+    before = {} if options.config is None else sets_then(options.config)
+    if options.apply is not None:
+        before.pop("support", None)  # its labels are to change
     with locked(folder, "run"):
         if options.fresh:
             remove_tree(folder / WORK)
@@ -101,8 +104,28 @@ def run(options: AuditOptions) -> None:
             write_run(result, folder, as_config(prepared.options), prepared.tables,
                       max_mb=options.max_mb)  # fmt: skip
     print_summary(result, folder, console)
+    for role, then in before.items():
+        now = getattr(result.data, role)
+        if now is not None and now.name == then["name"] and now.fingerprint != then["fingerprint"]:
+            console.warn(
+                f"{role} {now.name} is not what it was when {options.config} was written (sha "
+                f"{then['fingerprint']} then): the numbers differ from that run's."
+            )
     console.print(str(clock))
     console.result(result.summary)
+
+
+def sets_then(config: Path) -> dict[str, dict[str, str]]:
+    """Names and fingerprints of the sets of the run that ``config`` lies in, if it lies in one."""
+    try:
+        data = read_json((config if config.is_dir() else config.parent) / "summary.json", "")[
+            "data"
+        ]
+        held = {role: data[role] for role in ROLES if data.get(role) is not None}
+        keys = ("name", "fingerprint")
+        return {role: {key: str(then[key]) for key in keys} for role, then in held.items()}
+    except (InputError, KeyError, TypeError, AttributeError):
+        return {}  # no run, or none of ours
 
 
 def print_summary(audit: Audit, folder: Path, console: Console) -> None:

@@ -240,7 +240,7 @@ def shares_of_weight(
     Parameters
     ----------
     labels, weights : of the neighbors.
-    names : of the classes.
+    names : of the classes; one that is a number is called a class, beside so many percent.
     predicted : codes of the answer.
     linear_share : of the answer, where a linear part carries some of it.
     most : classes in a line.
@@ -248,9 +248,12 @@ def shares_of_weight(
     >>> one = torch.tensor([[2, 0, 0]]), torch.tensor([[0.5, 0.3, 0.2]])
     >>> shares_of_weight(*one, ["a", "b", "c"], torch.tensor([2]), None)
     ['neighbors c 50 % · a 50 %']
+    >>> shares_of_weight(*one, ["0", "1", "2"], torch.tensor([2]), None)
+    ['neighbors class 2 50 % · class 0 50 %']
     """
     found, block = list[str](), max(_ELEMENTS // max(len(names), 1), 1)
     carried = None if linear_share is None else (100 * linear_share).round().long().tolist()
+    names = [f"class {name}" if str(name).isdecimal() else str(name) for name in names]
     vote = cache(lambda code, percent: f"{names[code]} {percent} %")  # few, said of many rows
     for start in range(0, len(labels), block):
         part, weight = labels[start : start + block], weights[start : start + block].double()
