@@ -40,7 +40,6 @@ from __future__ import annotations
 import math
 from typing import NamedTuple
 
-import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
 from scipy.special import chdtri
@@ -327,11 +326,9 @@ def unlikely_quarters(
     Cells tied at a quarter's end are shared.
     """
     cells, own = log_probs.flatten(), at_codes(log_probs, codes)
-    size = len(cells) / 4
-    places = [math.ceil(size) - 1, math.ceil(2 * size) - 1]
-    ends = torch.from_numpy(np.partition(cells.numpy(), places)[places])
     within = []
-    for end, most in zip(ends, (size, 2 * size), strict=True):
+    for most in (len(cells) / 4, len(cells) / 2):
+        end = cells.kthvalue(math.ceil(most)).values
         below, level = (cells < end).sum(), (cells == end).sum()
         within.append((own < end).sum() + (own == end).sum() * (most - below) / level)
     return torch.stack([within[0], within[1] - within[0]]).to(log_probs)
