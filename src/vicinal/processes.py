@@ -32,8 +32,7 @@ class ProcessLost(RuntimeError):
 
 def several(group: Any) -> bool:
     """Is there a group of more than one process?"""
-    ready = dist.is_available() and dist.is_initialized()
-    return ready and dist.get_world_size(group) > 1
+    return dist.is_available() and dist.is_initialized() and dist.get_world_size(group) > 1
 
 
 def facts_of_all(
@@ -166,7 +165,8 @@ def _lost(group: Any, step: str, error: RuntimeError) -> ProcessLost:
             f"process 0 or the store of the group is gone (while {step}): it died. {fix}"
         )
     if not missing:
-        return ProcessLost(f"the processes lost one another while {step}: {_first_line(error)}")
+        said = (str(error).strip() or type(error).__name__).splitlines()[0][:200]
+        return ProcessLost(f"the processes lost one another while {step}: {said}")
     names = ", ".join(str(r if group is None else dist.get_global_rank(group, r)) for r in missing)
     who = f"process {names} does" if len(missing) == 1 else f"processes {names} do"
     return ProcessLost(f"{who} not answer (while {step}): died, failed or hangs. {fix}")
@@ -193,7 +193,3 @@ def _store(group: Any) -> Any:
 
 def _whole(group: Any) -> Any:
     return dist.group.WORLD if group is None else group
-
-
-def _first_line(error: RuntimeError) -> str:
-    return str(error).strip().splitlines()[0][:200] if str(error).strip() else type(error).__name__

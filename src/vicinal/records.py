@@ -155,9 +155,7 @@ def _open(value: Any) -> Any:
         return value.to_dict()
     if isinstance(value, tuple) and value and not isinstance(value[0], (int, float, str)):
         return [_open(item) for item in value]
-    if isinstance(value, dict):
-        return {key: _open(item) for key, item in value.items()}
-    return value
+    return {k: _open(v) for k, v in value.items()} if isinstance(value, dict) else value
 
 
 @functools.cache
@@ -266,8 +264,7 @@ _WORDS: dict[type, str] = {
 
 
 def _short(value: Any) -> str:
-    text = str(value) if type(value) in PLAIN else type(value).__name__
-    return text[:40]
+    return (str(value) if type(value) in PLAIN else type(value).__name__)[:40]
 
 
 def _as_is(value: Any, where: str) -> Any:

@@ -57,9 +57,8 @@ class AttackAudit(Record):
     note: str
 
     def __str__(self) -> str:
-        transfer = "not tested"
-        if self.transfer_accuracy is not None:
-            transfer = f"{100 * self.transfer_accuracy:.1f} %"
+        share = self.transfer_accuracy
+        transfer = "not tested" if share is None else f"{100 * share:.1f} %"
         return (
             f"{self.attack}, {self.norm} ε = {self.epsilon:g}, {self.samples} examples: accuracy "
             f"{100 * self.clean_accuracy:.1f} % clean, {100 * self.fitted_accuracy:.1f} % through "
@@ -91,31 +90,21 @@ def attack_audit(
 
     Parameters
     ----------
-    head
-        A fitted NED or kNN classifier on ``net(x)``. A kNN vote has no gradient, so NED with the
+    head : a fitted NED or kNN classifier on ``net(x)``. A kNN vote has no gradient, so NED with the
         same support and k stands in for it.
-    x, y
-        Inputs and their labels, which the head must know.
-    epsilon, norm
-        How far an input may be moved, and in which norm.
-    net
-        The network below the head; without it the head stands on ``x`` itself.
-    proxy
-        A softmax classifier of the inputs, usually the same network with its own last layer, for
-        the transfer attack; without it transfer is not tested.
-    attack, steps, restarts
-        ``"apgd"``, which keeps the worst point on its way, or ``"fgsm"``, ``"bim"``, ``"pgd"``; its
-        steps and restarts.
-    loss
-        What is climbed: ``"cross_entropy"``, ``"margin"``, or ``"both"``, one after the other.
-    bounds
-        The range of the inputs; None for embeddings, which have none.
-    smoothing
-        The warm surrogate's temperature over the mean distance from a support row to its k nearest.
-    queries
-        Of Square, the attack without gradients, on each example the others leave; 0: none.
-    generator
-        Of random starts and windows.
+    x, y : inputs and their labels, which the head must know.
+    epsilon, norm : how far an input may be moved, and in which norm.
+    net : the network below the head; without it the head stands on ``x`` itself.
+    proxy : a softmax classifier of the inputs, usually the same network with its own last layer,
+        for the transfer attack; without it transfer is not tested.
+    attack, steps, restarts : ``"apgd"``, which keeps the worst point on its way, or ``"fgsm"``,
+        ``"bim"``, ``"pgd"``; its steps and restarts.
+    loss : what is climbed: ``"cross_entropy"``, ``"margin"``, or ``"both"``, one after the other.
+    bounds : the range of the inputs; None for embeddings, which have none.
+    smoothing : the warm surrogate's temperature over the mean distance from a support row to its k
+        nearest.
+    queries : of Square, the attack without gradients, on each example the others leave; 0: none.
+    generator : of random starts and windows.
     """
     check_choice(attack, "attack", tuple(ATTACKS))
     check_choice(loss, "loss", (*LOSSES, "both"))

@@ -137,9 +137,8 @@ def audit(
     about = about or About()
     if class_names is not None:
         about = dataclasses.replace(about, class_names=class_names)
-    columns = Columns(label, image, embedding)
     model, support, query, calib, foreign, about = from_frames(
-        (model, train, support, query, calib, foreign), columns, about
+        (model, train, support, query, calib, foreign), Columns(label, image, embedding), about
     )
     if images is not None:
         about = dataclasses.replace(about, media=given_images(images))
@@ -300,8 +299,7 @@ def not_checked(facts: Facts) -> dict[str, str]:
     """Section -> why it is empty."""
     missing = {}
     if facts.model is None:
-        missing["layers"] = "needs the model: --model"
-        missing["network"] = "needs the model: --model"
+        missing.update(dict.fromkeys(("layers", "network"), "needs the model: --model"))
     else:
         missing.update(facts.model.not_checked)
     if facts.stressed.why is not None:

@@ -70,13 +70,10 @@ def columns_for(width: int, classes: NDArray[Any], order: Any = None) -> list[in
     listed = order is not None and not isinstance(order, Mapping) and len(order) == width
     if listed and not whole:
         return stated_positions(own, list(map(str, order)), "the list of classes")
-    inside = whole and 0 <= own[0] <= own[-1] < width
-    if listed and inside:
+    if whole and 0 <= own[0] <= own[-1] < width:
         return [int(code) for code in own]
     if width == len(own):
         return list(range(width))
-    if inside:
-        return [int(code) for code in own]
     raise InputError(
         f"`logits` have {width} columns for {len(own)} classes of the support. "
         "Give one column per class in sorted order of the labels, or name the columns: "
@@ -90,21 +87,17 @@ def order_of_model(model: nn.Module) -> tuple[list[str], str] | None:
     ``config.id2label`` (Hugging Face), ``label_names`` of a timm configuration, or an attribute
     ``class_names`` or ``classes``.
     """
-    config = getattr(model, "config", None)
+    config, timm = getattr(model, "config", None), getattr(model, "pretrained_cfg", None)
     known = {
         "config.id2label": getattr(config, "id2label", None),
-        "pretrained_cfg": getattr(model, "pretrained_cfg", None),
+        "pretrained_cfg": timm.get("label_names") if isinstance(timm, Mapping) else None,
         "class_names": getattr(model, "class_names", None),
         "classes": getattr(model, "classes", None),
     }
     for where, value in known.items():
-        if where == "pretrained_cfg":
-            value = value.get("label_names") if isinstance(value, Mapping) else None
         if isinstance(value, Mapping):
             value = [value.get(at, value.get(str(at))) for at in range(len(value))]
-        if not isinstance(value, (list, tuple)) or not value:
-            continue
-        if not all(isinstance(name, str) for name in value):
+        if not isinstance(value, (list, tuple)) or not all(isinstance(name, str) for name in value):
             continue
         if not all(re.fullmatch(r"(?i)(label|class)?_?\d+", name) for name in value):
             return list(value), where  # more than LABEL_0, LABEL_1, …

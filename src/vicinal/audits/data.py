@@ -45,11 +45,10 @@ def duplicates(
     without = None
     if scored is not None and both.any() and not both[scored[0]].all():
         without = float(scored[1][~both[scored[0]]].mean())
-    pairs = zip(rows.tolist(), neighborhood.indices[rows, 0].tolist(), strict=True)
     return Duplicates(
         exact=int(exact.sum()),
         near=int(near.sum()),
-        pairs=tuple(pairs),
+        pairs=tuple(zip(rows.tolist(), neighborhood.indices[rows, 0].tolist(), strict=True)),
         accuracy_without=without,
         within_support=within,
     )
@@ -133,13 +132,11 @@ def prior_shift(
 
     By chance: two sets of these sizes drawn from the pooled shares, 500 seeded draws.
     """
-    known = query[query >= 0]
-    a = torch.bincount(support, minlength=num_classes).double().numpy()
-    b = torch.bincount(known, minlength=num_classes).double().numpy()
-    pooled = (a + b) / (a + b).sum()
-    rng = np.random.default_rng(seed)
-    draws_a = rng.multinomial(int(a.sum()), pooled, size=500) / max(a.sum(), 1)
-    draws_b = rng.multinomial(int(b.sum()), pooled, size=500) / max(b.sum(), 1)
+    sets = support, query[query >= 0]
+    a, b = (torch.bincount(codes, minlength=num_classes).double().numpy() for codes in sets)
+    pooled, rng = (a + b) / (a + b).sum(), np.random.default_rng(seed)
+    draws = (rng.multinomial(int(n.sum()), pooled, size=500) / max(n.sum(), 1) for n in (a, b))
+    draws_a, draws_b = draws
     by_chance = np.quantile(0.5 * np.abs(draws_a - draws_b).sum(1), 0.95)
     share_a, share_b = a / max(a.sum(), 1), b / max(b.sum(), 1)
     distance = 0.5 * np.abs(share_a - share_b).sum()

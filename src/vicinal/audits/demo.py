@@ -50,8 +50,7 @@ def demonstration(seed: int = 0, epochs: int = 25) -> Demonstration:
     digits = load_digits()
     images = torch.from_numpy(digits.images).float()[:, None] / 16
     labels = digits.target.astype(np.int64)
-    order = rng.permutation(len(images))
-    train, support, query = np.split(order, [TRAIN, TRAIN + SUPPORT])
+    train, support, query = np.split(rng.permutation(len(images)), [TRAIN, TRAIN + SUPPORT])
 
     given = labels[support].copy()
     wrong = np.sort(rng.permutation(len(support))[:WRONG_LABELS])
@@ -91,11 +90,8 @@ def audited(planted: Demonstration, seed: int = 0, progress: Progress | None = N
         progress=progress,
     )
     suspects = {suspect.row for suspect in found.labels.suspects} if found.labels else set()
-    flagged = {
-        row
-        for row, verdict in enumerate(found.cases.verdict)
-        if verdict in ("unfamiliar", "isolated")
-    }
+    away = ("unfamiliar", "isolated")
+    flagged = {row for row, verdict in enumerate(found.cases.verdict) if verdict in away}
     wrong, foreign = set(planted.wrong.tolist()), set(planted.foreign.tolist())
     return dataclasses.replace(
         found,
@@ -120,8 +116,7 @@ def trained(x: Tensor, y: Tensor, seed: int, epochs: int) -> nn.Module:
         for _ in range(epochs):
             for rows in torch.randperm(len(x)).split(64):
                 optimizer.zero_grad()
-                logits = net(x[rows])
-                nn.functional.cross_entropy(logits, y[rows], label_smoothing=0.05).backward()
+                nn.functional.cross_entropy(net(x[rows]), y[rows], label_smoothing=0.05).backward()
                 optimizer.step()
     return net.float().eval()
 

@@ -84,8 +84,7 @@ def states_of(checkpoints: Any) -> dict[int, Any]:
 
 def _natural(path: str) -> list[Any]:
     """Names with their numbers as numbers: step_9 before step_10."""
-    parts = re.split(r"(\d+)", path)
-    return [int(part) if at % 2 else part for at, part in enumerate(parts)]
+    return [int(part) if at % 2 else part for at, part in enumerate(re.split(r"(\d+)", path))]
 
 
 def with_history(

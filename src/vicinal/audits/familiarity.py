@@ -193,9 +193,8 @@ def combination_of(facts: Facts) -> tuple[str, ...]:
     inside, outside = held_out_scores(facts), scores.foreign[halves(facts)[0]]
     usual, gain = _separation(inside, outside, best, every), 0.0
     for parts in (every, *((name,) for name in every)):
-        more = [mine - theirs for mine, theirs in zip(
-            _separation(inside, outside, parts, every), usual, strict=True
-        )]  # fmt: skip
+        told = _separation(inside, outside, parts, every)
+        more = [mine - theirs for mine, theirs in zip(told, usual, strict=True)]
         error = sum(float(part.var()) / len(part) for part in more) ** 0.5
         better = float(more[1].mean())
         if better > gain and better > SURELY * error:
@@ -297,9 +296,9 @@ def _how(used: tuple[str, ...], titles: dict[str, str], chosen_on: int, reported
 
 def untested() -> str:
     """What can be said of unknown inputs where no foreign set was given."""
-    sentence = "no known-foreign set was given (--foreign), so the hit rate is not known"
     return (
-        f"{sentence}. In {REFERENCE.pairs} reference pairs of sets {100 * REFERENCE.mean:.0f} % of "
-        f"the foreign rows slipped through (median {100 * REFERENCE.median:.0f} %; up to "
+        "no known-foreign set was given (--foreign), so the hit rate is not known. In "
+        f"{REFERENCE.pairs} reference pairs of sets {100 * REFERENCE.mean:.0f} % of the foreign "
+        f"rows slipped through (median {100 * REFERENCE.median:.0f} %; up to "
         f"{100 * REFERENCE.high:.0f} % where they were much like the support)"
     )

@@ -76,14 +76,10 @@ def samples_table(audit: Audit) -> dict[str, list[Any]]:
 def suspects_table(audit: Audit) -> dict[str, list[Any]]:
     """The columns of ``suspects.csv`` as values: what ``report.suspects`` holds."""
     found = audit.labels.suspects if audit.labels else ()
-    named = ("given", "suggested")
-    plain = ("row", "id", *named, "p_given", "p_suggested", "score", "affected")
-    return {
-        name: [
-            audit.classes[getattr(s, name)] if name in named else getattr(s, name) for s in found
-        ]
-        for name in plain
-    }
+    classes = ("given", "suggested")
+    plain = ("row", "id", *classes, "p_given", "p_suggested", "score", "affected")
+    table = {name: [getattr(suspect, name) for suspect in found] for name in plain}
+    return table | {name: [audit.classes[code] for code in table[name]] for name in classes}
 
 
 def sample_rows(audit: Audit) -> Iterator[list[str]]:
@@ -184,10 +180,8 @@ def csv_text(rows: Iterable[list[str]]) -> str:
 
 def files_of(audit: Audit) -> Iterator[tuple[str, str]]:
     """Name and text of each, made when its turn comes."""
-    yield (
-        "summary.json",
-        json.dumps(summary(audit), ensure_ascii=False, allow_nan=False, indent=1) + "\n",
-    )
+    page = json.dumps(summary(audit), ensure_ascii=False, allow_nan=False, indent=1)
+    yield "summary.json", page + "\n"
     yield "samples.csv", csv_text(sample_rows(audit))
     yield "suspects.csv", csv_text(suspect_rows(audit))
     if audit.labels is None or audit.labels.rows is not None:  # else every row is in the parts

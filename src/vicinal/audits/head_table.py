@@ -257,8 +257,7 @@ def _evidence(
     """What NED is fitted on, held-out rows or the support itself, and what it warns of."""
     with warnings.catch_warnings(record=True) as caught:
         warnings.simplefilter("always")
-        ned = NEDClassifier(k, metric=metric).fit_support(support)
-        evidence = ned.held_out(calib)
+        evidence = NEDClassifier(k, metric=metric).fit_support(support).held_out(calib)
     return evidence, [str(warning.message) for warning in caught]
 
 

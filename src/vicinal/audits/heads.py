@@ -137,8 +137,7 @@ class Answer:
     @cached_property
     def confidence(self) -> NDArray[np.float64]:
         """The probability of the predicted class, at most 1 whatever the rounding."""
-        top = at_codes(self.log_probs, self.predicted)
-        return top.double().exp().clamp_max(1.0).numpy()
+        return at_codes(self.log_probs, self.predicted).double().exp().clamp_max(1.0).numpy()
 
 
 def ned(task: Task, name: str, title: str) -> Answer:
@@ -157,10 +156,9 @@ def ned(task: Task, name: str, title: str) -> Answer:
 
 def vote(task: Task, k: int, weights: str, title: str) -> Answer:
     """The vote of the k nearest, plain or weighted by distance; a tie goes to the nearer class."""
-    parts = (part.double() for part in task.neighborhood.first(k).blocks(BLOCK))
     plain = (
         Neighborhood(plain_distances(near.distances, task.metric), near.indices, near.labels)
-        for near in parts
+        for near in map(Neighborhood.double, task.neighborhood.first(k).blocks(BLOCK))
     )
     return Answer(title, *in_blocks(plain, partial(votes_of, task.num_classes, weights)))
 
@@ -283,9 +281,8 @@ def logistic(task: Task, title: str, *, scaled: bool) -> Answer:
 
 def logistic_weight(task: Task, scaled: bool, fold: Fold) -> float:
     """What the view's logits are multiplied by: back to T = 1, or on to the held-out rows' T."""
-    view = _view(task)
     if not scaled:
-        return float(view.head.temperature_)
+        return float(_view(task).head.temperature_)
     if fold.evidence.leave_one_out:
         return 1.0  # calibrated on these rows already
     return 1 / calibrated(held_out_view(task, fold), fold.evidence.targets)[0]

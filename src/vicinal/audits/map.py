@@ -81,8 +81,7 @@ def two_dimensional(
     def placed(places: Float[Tensor, "n 2"]) -> dict[str, Any]:
         found = significant(places.numpy(), 5)
         (x, y), (support_x, support_y) = found[: len(judged)].T, found[len(judged) :].T
-        share = kept(places, asked, true)
-        return {"x": x, "y": y, "preservation": share, "support_x": support_x,
+        return {"x": x, "y": y, "preservation": kept(places, asked, true), "support_x": support_x,
                 "support_y": support_y}  # fmt: skip
 
     drawn_flat = placed(flat)

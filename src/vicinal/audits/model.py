@@ -335,10 +335,8 @@ def model_scores(
     def columns(name: str) -> Float[Tensor, "n p"]:
         layers = near[name].values()
         far = [found.distances[:, min(NEAR_RANK, found.k) - 1].double() for found in layers]
-        against = []
-        if layers:
-            agreed = torch.stack([votes(found, classes) for found in layers]).sum(0)
-            against = [sum(found.k for found in layers) - agreed.amax(1)]
+        agreed, asked = [votes(found, classes) for found in layers], sum(f.k for f in layers)
+        against = [asked - torch.stack(agreed).sum(0).amax(1)] if agreed else []
         energy = [-outputs[name].double().flatten(1).logsumexp(1)] if logits else []
         return torch.stack([*energy, *against, *far], 1)
 

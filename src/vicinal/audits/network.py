@@ -85,11 +85,10 @@ def network_facts(
                 )
             if most < min(MOST, max(map(len, order))):
                 why = f", as many as {FLOPS:.0e} operations allow"
+        drawn = [np.sort(rows[:most]) for rows in order]
         support, query = (
             _Sample(some, picked(data, some), z[torch.from_numpy(some)].float())
-            for data, some, z in zip(
-                (train, test), (np.sort(rows[:most]) for rows in order), embedded, strict=True
-            )
+            for data, some, z in zip((train, test), drawn, embedded, strict=True)
         )
         chosen = labels[torch.from_numpy(support.rows)]
         return _facts(kernel, support, query, chosen, why, job), None
@@ -187,5 +186,4 @@ def _histogram(
 
 def picked(data: Any, rows: NDArray[np.int64]) -> Tensor:
     """The model's inputs of these rows, as one batch."""
-    some = some_rows(data, torch.from_numpy(rows))
-    return torch.cat([batch.x for batch in batches(some, 256)])
+    return torch.cat([batch.x for batch in batches(some_rows(data, torch.from_numpy(rows)), 256)])

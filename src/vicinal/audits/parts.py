@@ -80,14 +80,11 @@ class Parts:
         missing = [at for at in range(len(self.spans)) if not self.paths[at].exists()]
         spans = [self.spans[at] for at in missing]
         for at, columns in zip(missing, run(work, spans), strict=True):
-            self._write(at, columns)
+            buffer, table = io.BytesIO(), self.arrow.table(dict(columns))
+            self.arrow.parquet.write_table(table, buffer, write_page_checksum=True)
+            write_atomically(self.paths[at], buffer.getvalue())
             if progress is not None:
                 progress(title, self.spans[at][1], self.rows)
-
-    def _write(self, at: int, columns: Columns) -> None:
-        buffer, table = io.BytesIO(), self.arrow.table(dict(columns))
-        self.arrow.parquet.write_table(table, buffer, write_page_checksum=True)
-        write_atomically(self.paths[at], buffer.getvalue())
 
     def read(self, *columns: str, rows: Sequence[int] | None = None) -> Iterator[dict[str, Any]]:
         """Some columns of one part after the other, as numpy arrays or lists; or of some rows."""
@@ -112,5 +109,4 @@ class Parts:
 
 
 def _values(column: Any) -> Any:
-    nested = hasattr(column.type, "value_type")
-    return column.to_pylist() if nested else column.to_numpy()
+    return column.to_pylist() if hasattr(column.type, "value_type") else column.to_numpy()

@@ -125,9 +125,6 @@ def recommendation_of(facts: Facts) -> Recommendation:
     """The choice in a record, with the sentences that say why."""
     choice, answer = facts.choice, facts.answer
     share = None if answer.linear_share is None else float(answer.linear_share.mean())
-    weights: tuple[float, ...] = ()
-    if isinstance(facts.kept, NEDLinear):
-        weights = facts.kept.weights
     return Recommendation(
         head=choice.head,
         best=choice.best,
@@ -136,7 +133,7 @@ def recommendation_of(facts: Facts) -> Recommendation:
         gap=choice.gap,
         gap_se=choice.gap_se,
         linear_share=share,
-        weights=weights,
+        weights=facts.kept.weights if isinstance(facts.kept, NEDLinear) else (),
     )
 
 
@@ -185,8 +182,7 @@ def warn_of_seen_support(facts: Facts) -> None:
     right = (log_probs.argmax(1) == codes).double().numpy()
     held = facts.score.right[facts.score.codes[facts.score.rows] >= 0].astype(float)
     loss = -at_codes(log_probs, codes).numpy()
-    easier = max(_excess(right, held), _excess(-loss, -facts.score.row_losses))
-    if easier <= BEYOND_CHANCE:
+    if max(_excess(right, held), _excess(-loss, -facts.score.row_losses)) <= BEYOND_CHANCE:
         return
     warn(
         f"support rows, left out in turn, are easier than held-out rows beyond chance (accuracy "

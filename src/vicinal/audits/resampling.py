@@ -79,11 +79,9 @@ def resampled(measures: Sequence[Measure], rows: int, level: float, seed: int) -
     ]
     values = np.concatenate(blocks, axis=2)  # (measures, 2, 1 + draws)
     ends = [(1 - level) / 2, (1 + level) / 2]
-    found = []
-    for first, second in values:
-        low, high = np.quantile((second - first)[1:], ends)
-        found.append(Difference(*map(float, (first[0], second[0], low, high))))
-    return found
+    low, high = np.quantile(values[:, 1, 1:] - values[:, 0, 1:], ends, axis=1)
+    lines = zip(values[:, 0, 0], values[:, 1, 0], low, high, strict=True)
+    return [Difference(*map(float, line)) for line in lines]
 
 
 def _weights(n: int, seed: int) -> Iterator[Floats]:

@@ -99,9 +99,7 @@ def unlike(runs: tuple[Run, Run], names: tuple[str, str], left: int) -> Iterator
 def overlap_of(first: Run, second: Run) -> tuple[float | None, int | None]:
     """Share of the ten nearest support rows (by id) that both runs have; None if no id is."""
     near = list(zip(first.neighbors, second.neighbors, strict=True))
-    if {*chain(*first.neighbors)}.isdisjoint(chain(*second.neighbors)):
-        return None, None
     k = min(10, *(len(ids) for pair in near for ids in pair))
-    if k == 0:
+    if k == 0 or {*chain(*first.neighbors)}.isdisjoint(chain(*second.neighbors)):
         return None, None
     return float(np.mean([len({*p[:k]} & {*q[:k]}) / k for p, q in near])), k

@@ -84,8 +84,7 @@ def whole_set(rows: Rows, codes: Tensor | None, most: int, seed: int, normalize:
 
 def checksum(rows: Rows) -> str:
     """Of all rows, read once; where one is not finite, this is where it is said."""
-    parts = [fingerprint(block) for _, block in rows.blocks(READ)]
-    return fingerprint(*parts)[:12]
+    return fingerprint(*(fingerprint(block) for _, block in rows.blocks(READ)))[:12]
 
 
 class SampledSupport(LabeledSupport):
@@ -183,10 +182,8 @@ def sampled_sets(
     support: Whole, query: Whole | None, job: Job, rest: dict[str, Any]
 ) -> tuple[Sets, Job]:
     """The rows in memory as an audit's sets; their ids are those of their places in the files."""
-    given = {"support": support, "query": query}
-    pairs: dict[str, Any] = {"support": None, "query": None}
-    names: dict[str, Any] = {}
-    for role, whole in given.items():
+    pairs, names = dict[str, Any](), dict[str, Any]()
+    for role, whole in {"support": support, "query": query}.items():
         if whole is not None:
             z, y = rows_at(whole.rows, whole.some, READ), whole.rows.labels()
             pairs[role] = z if y is None else (z, y[whole.some.numpy()])
@@ -195,7 +192,7 @@ def sampled_sets(
         names["query_ids"] = names["support_ids"]
     job = replace(job, about=replace(job.about, **names))
     sets = ready_sets(
-        pairs["support"], pairs["query"], rest.get("calib"), job.settings, job.about,
+        pairs["support"], pairs.get("query"), rest.get("calib"), job.settings, job.about,
         rest.get("foreign"),
     )  # fmt: skip
     own, asked = replace(sets.support, whole=support), replace(sets.query, whole=query or support)

@@ -220,12 +220,9 @@ def space_facts(settings: AuditSettings, fit: SpaceFit) -> SpaceFacts:
         how += ": too few labeled rows to choose another space"
     elif name == "raw":
         best = min(fit.losses, key=lambda other: fit.losses[other])
-        how += f" (raw, held-out NLL {fit.losses['raw']:.3f}): "
-        how += (
-            "no other space did better"
-            if best == "raw"
-            else f"no other space did better beyond noise (best: {best}, {fit.losses[best]:.3f})"
-        )
+        how += f" (raw, held-out NLL {fit.losses['raw']:.3f}): no other space did better"
+        if best != "raw":
+            how += f" beyond noise (best: {best}, {fit.losses[best]:.3f})"
     elif "raw" not in fit.losses:
         how += f" ({name}, held-out NLL {fit.losses[name]:.3f}): raw rows are too large or small"
     else:

@@ -297,10 +297,9 @@ def _worst_case(facts: Facts, extent: Extent, sample: Sample, head: TrustHead) -
     own = facts.sets.classes[sample.codes[few].numpy()]
     columns, straight = _columns(facts), torch.arange(len(facts.sets.names))
     same = columns is not None and torch.equal(columns, straight)  # its columns are the classes
-    proxy = sample.net if same else None
     found = attack_audit(
         head.ned, sample.x[few], own, ATTACKED_AT,
-        net=sample.net.of(facts.model.source.embedding), proxy=proxy,
+        net=sample.net.of(facts.model.source.embedding), proxy=sample.net if same else None,
         steps=STEPS, restarts=1, queries=QUERIES,
         generator=torch.Generator().manual_seed(facts.settings.seed),
     )  # fmt: skip

@@ -26,6 +26,7 @@ from vicinal.audits.label_records import (
     WrongCount,
     WrongPair,
 )
+from vicinal.audits.model import votes
 from vicinal.audits.record import significant
 from vicinal.confidence.blend import Blend, blended_log_probs, product_log_probs
 from vicinal.confidence.label_noise import AMBIGUOUS, FEW_NAMED, LabelNoise, label_noise
@@ -141,8 +142,7 @@ def judged_labels(facts: Facts) -> JudgedLabels:
         p_given=tuple(significant(found.p_given).tolist()),
         p_suggested=tuple(significant(found.p_suggested).tolist()),
     )
-    unsure = found.noise.ambiguous.nonzero().flatten().tolist()
-    return JudgedLabels(suspects, every, tuple(unsure))
+    return JudgedLabels(suspects, every, tuple(found.noise.ambiguous.nonzero().flatten().tolist()))
 
 
 def wrong_of(noise: LabelNoise, scale: float, rows: int) -> WrongCount:
@@ -228,8 +228,6 @@ def depth_agreement(facts: Facts, rows: Int[Tensor, " s"]) -> list[float] | list
         return [None] * len(rows)
     against = torch.zeros(len(rows), dtype=torch.float64)
     for neighborhood in layers.values():
-        near = neighborhood.labels[rows]
-        votes = torch.zeros(len(rows), len(facts.sets.classes))
-        votes.scatter_add_(1, near, torch.ones(near.shape))
-        against += votes.argmax(1) != facts.sets.codes[rows]
+        voted = votes(neighborhood.rows(rows), len(facts.sets.classes)).argmax(1)
+        against += voted != facts.sets.codes[rows]
     return (against / len(layers)).tolist()

@@ -48,9 +48,17 @@ from vicinal.cli.model_inputs import (
 )
 from vicinal.cli.models import LoadedModel, model_of
 from vicinal.cli.row_set import RowSet, check_same_dims, in_order, perhaps_labeled
-from vicinal.cli.run_folder import DROPPED, media_of, next_folder, write_run
+from vicinal.cli.run_folder import (
+    DROPPED,
+    ROLES,
+    changed_sets,
+    media_of,
+    next_folder,
+    sets_then,
+    write_run,
+)
 from vicinal.cli.verbs import METRICS, AuditOptions
-from vicinal.files import read_json, remove_tree
+from vicinal.files import remove_tree
 from vicinal.report.facts import (
     label_sentences,
     scored,
@@ -60,7 +68,6 @@ from vicinal.report.facts import (
 )
 from vicinal.report.words import percent, plural
 
-ROLES = ("support", "query", "calib", "foreign")
 # What says nothing without --model, and is not left aside in silence.
 OF_A_MODEL = ("stress", "checkpoints", "weights", "model_arg", "output", "embedding", "layer",
               "network_rows", "mean", "std", "gray", "online")  # fmt: skip
@@ -104,28 +111,10 @@ def run(options: AuditOptions) -> None:
             write_run(result, folder, as_config(prepared.options), prepared.tables,
                       max_mb=options.max_mb)  # fmt: skip
     print_summary(result, folder, console)
-    for role, then in before.items():
-        now = getattr(result.data, role)
-        if now is not None and now.name == then["name"] and now.fingerprint != then["fingerprint"]:
-            console.warn(
-                f"{role} {now.name} is not what it was when {options.config} was written (sha "
-                f"{then['fingerprint']} then): the numbers differ from that run's."
-            )
+    for text in changed_sets(result, before, options.config):
+        console.warn(text)
     console.print(str(clock))
     console.result(result.summary)
-
-
-def sets_then(config: Path) -> dict[str, dict[str, str]]:
-    """Names and fingerprints of the sets of the run that ``config`` lies in, if it lies in one."""
-    try:
-        data = read_json((config if config.is_dir() else config.parent) / "summary.json", "")[
-            "data"
-        ]
-        held = {role: data[role] for role in ROLES if data.get(role) is not None}
-        keys = ("name", "fingerprint")
-        return {role: {key: str(then[key]) for key in keys} for role, then in held.items()}
-    except (InputError, KeyError, TypeError, AttributeError):
-        return {}  # no run, or none of ours
 
 
 def print_summary(audit: Audit, folder: Path, console: Console) -> None:
@@ -192,11 +181,10 @@ def _findings(audit: Audit) -> Iterator[str]:
     for line in stress_sentences(audit):
         yield f"  stress     {line}"
     for planted in audit.planted:
-        missed = planted.planted - planted.found
         kind = "suspects" if "label" in planted.what else "unfamiliar or isolated"
         yield (
             f"  planted    {planted.what}: found {planted.found} of {planted.planted}, missed "
-            f"{missed} ({planted.flagged} {kind} in all)"
+            f"{planted.planted - planted.found} ({planted.flagged} {kind} in all)"
         )
     if audit.borders is not None and audit.borders.pairs and len(audit.classes) > 2:
         top = audit.borders.pairs[0]
@@ -260,14 +248,14 @@ def _with_rows(
         sets[role] = in_order(rows, support.features, support.name)
         check_same_dims(support, sets[role], "support", role)
     if support.features:
-        some = [
-            shorten(", ".join(n), 90, placeholder=" …") for n in (support.features, support.unused)
-        ]
-        console.print(f"columns  compared as numbers: {'; not used: '.join(filter(None, some))}")
+        both = (", ".join(names) for names in (support.features, support.unused))
+        some = filter(None, (shorten(names, 90, placeholder=" …") for names in both))
+        console.print(f"columns  compared as numbers: {'; not used: '.join(some)}")
     tables = _dropped(sets.values(), console)
     about = _about(options, {"query": support, **sets})
     outputs = any(rows.logits is not None for rows in sets.values())
-    if options.classes is not None and not outputs and _are_words(support.labels):
+    words = support.labels is not None and support.labels.dtype.kind not in "iu"
+    if options.classes is not None and words and not outputs:
         console.print("classes  --classes is the order of outputs; without any it changes nothing")
     if support.source.endswith(f":{ENCODER}"):
         about = replace(about, model=ENCODER)
@@ -279,10 +267,6 @@ def _with_rows(
     if "query" in sets:
         arguments["logits"] = sets["query"].logits
     return Prepared(options, arguments, about, tables)
-
-
-def _are_words(labels: NDArray[Any] | None) -> bool:
-    return labels is not None and labels.dtype.kind not in "iu"
 
 
 def _dropped(sets: Iterable[RowSet], console: Console) -> dict[str, list[list[str]]]:

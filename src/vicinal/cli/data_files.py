@@ -59,8 +59,7 @@ def read_rows(spec: str, options: DataOptions = USUAL) -> RowSet:
             return _folder(path, options)
         ending = regular_file(path).suffix.lower()
         if ending == ".npz":
-            arrays = read_npz(path, trust_pickle=options.trust_pickle)
-            return _from_arrays(path, arrays, options)
+            return _from_arrays(path, read_npz(path, trust_pickle=options.trust_pickle), options)
         if ending == ".npy":
             return _npy([spec], options)
         if ending in TABLES:
@@ -102,8 +101,7 @@ def read_vectors(
         elif rows.embeddings is None and rows.images is not None:
             rows = encoded_rows(rows, options, console or Console(quiet=True))
         rows = vectors(rows, pool=options.pool, transpose=options.transpose)
-        drop_bad = getattr(options, "drop_bad", None)
-        return usable(rows, drop_bad=drop_bad, zero_rows=zero_rows)
+        return usable(rows, drop_bad=getattr(options, "drop_bad", None), zero_rows=zero_rows)
 
 
 def _npy(parts: Sequence[str], options: DataOptions) -> RowSet:

@@ -121,10 +121,8 @@ def _embedder(options: ExploreOptions, made: MadeFrom) -> Callable[[bytes], NDAr
     how = replace(how, size=SIZE) if spec == ENCODER and how.size is None else how
 
     def embed(data: bytes) -> NDArray[Any]:
-        pixels = uploaded_picture(data, size=how.size, gray=how.gray)
-        x = how.as_input(pixels)[None]
-        rows = capture(loaded.model, x, [layer], pool=compact)[layer].float()
-        return np.asarray(rows)
+        x = how.as_input(uploaded_picture(data, size=how.size, gray=how.gray))[None]
+        return np.asarray(capture(loaded.model, x, [layer], pool=compact)[layer].float())
 
     return embed
 

@@ -146,10 +146,9 @@ class PatientServer(uvicorn.Server):
             line: known[line] if line in known and known[line][0] is line.cycle else since
             for line, since in fresh.items()
         }
-        ends = now - IDLE
         oldest = sorted(lines, key=lambda line: self.idle[line][1])
         for at, line in enumerate(oldest):
-            if at < len(lines) - LINES or self.idle[line][1] < ends:
+            if at < len(lines) - LINES or self.idle[line][1] < now - IDLE:
                 line.transport.close()
         return await super().on_tick(counter)
 

@@ -262,8 +262,7 @@ def _lines(stream: TextIO) -> Iterator[RowSet]:
         empty = False
         try:
             value = json.loads(line)
-            vector = value["embedding"] if isinstance(value, dict) else value
-            x = vector_in(vector)[None]
+            x = vector_in(value["embedding"] if isinstance(value, dict) else value)[None]
         except (ValueError, KeyError, TypeError, OverflowError, RecursionError) as error:
             raise InputError(f"line {place + 1} of stdin is no row: {reason(error)}.") from None
         ident = str(value.get("id", place)) if isinstance(value, dict) else str(place)

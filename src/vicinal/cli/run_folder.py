@@ -10,7 +10,7 @@ import json
 import re
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -37,21 +37,27 @@ from vicinal.cli.folders import (
 )
 from vicinal.cli.image_rows import pictures
 from vicinal.cli.row_set import RowSet
-from vicinal.files import reading, regular_file, remove_tree, second_name, write_atomically
+from vicinal.files import (
+    read_json,
+    reading,
+    regular_file,
+    remove_tree,
+    second_name,
+    write_atomically,
+)
 from vicinal.report import save_report
 
 AUDIT = "audit.json"
 MEDIA = "media.npz"
+ROLES = ("support", "query", "calib", "foreign")
 DROPPED = "dropped.csv"  # what only some runs have, as CLEANED
 
 
 def next_folder(parent: Path, verb: str) -> Path:
     """``runs/audit-0001``, or the next free number; an unfinished run is taken up again."""
     taken = sorted(parent.glob(f"{verb}-[0-9]*")) if parent.is_dir() else []
-    for folder in reversed(taken):
-        if (folder / UNFINISHED).exists() or not (folder / MARK).exists():
-            return folder
-        break
+    if taken and ((taken[-1] / UNFINISHED).exists() or not (taken[-1] / MARK).exists()):
+        return taken[-1]
     numbers = [int(m[1]) for f in taken if (m := re.fullmatch(rf"{verb}-([0-9]+)", f.name))]
     return parent / f"{verb}-{max(numbers, default=0) + 1:04d}"
 
@@ -122,6 +128,31 @@ def read_run(folder: Path) -> Audit:
         )
     with reading(path, "Give a folder of an audit, or run its audit again."):
         return Audit.from_json(path.read_bytes().decode("utf-8"))
+
+
+def sets_then(config: Path) -> dict[str, dict[str, str]]:
+    """Names and fingerprints of the sets of the run that ``config`` lies in, if it lies in one."""
+    try:
+        run = config if config.is_dir() else config.parent
+        data = read_json(run / "summary.json", "")["data"]
+        held = {role: data[role] for role in ROLES if data.get(role) is not None}
+        keys = ("name", "fingerprint")
+        return {role: {key: str(then[key]) for key in keys} for role, then in held.items()}
+    except (InputError, KeyError, TypeError, AttributeError):
+        return {}  # no run, or none of ours
+
+
+def changed_sets(
+    audit: Audit, before: Mapping[str, Mapping[str, str]], config: Path | None
+) -> Iterator[str]:
+    """The sets that have their names from before, and not what they held then."""
+    for role, then in before.items():
+        now = getattr(audit.data, role)
+        if now is not None and now.name == then["name"] and now.fingerprint != then["fingerprint"]:
+            yield (
+                f"{role} {now.name} is not what it was when {config} was written (sha "
+                f"{then['fingerprint']} then): the numbers differ from that run's."
+            )
 
 
 def git_commit() -> str | None:

@@ -48,8 +48,7 @@ def saved_table(path: Path) -> Table:
     listed = [str(each["filename"]) for each in state.get("_data_files", [])]
     names = listed or sorted(file.name for file in path.glob("*.arrow"))
     tables = [_arrow(regular_file(path / name, "part", within=path)) for name in names]
-    whole = arrow(NEEDED).concat_tables(tables)
-    return columns_in(whole, info.get("features"))
+    return columns_in(arrow(NEEDED).concat_tables(tables), info.get("features"))
 
 
 def columns_in(table: Any, features: Mapping[str, Any] | None = None) -> Table:

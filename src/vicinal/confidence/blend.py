@@ -131,8 +131,7 @@ def fit_blend(
 
     stops = {"maxiter": 60, "ftol": 1e-9}
     start = [*first, max(float(USUAL[3]), least)]
-    found = minimum(objective, start, stops, [*bounds, (least, 0.0)])
-    a, b, g, logit = map(float, found.x)
+    a, b, g, logit = map(float, minimum(objective, start, stops, [*bounds, (least, 0.0)]).x)
     return Blend(a, b, 1 / (1 + math.exp(-logit)) if background is None else background, g)
 
 

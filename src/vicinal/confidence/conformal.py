@@ -90,11 +90,6 @@ def conformal_p_values(
     return torch.stack(columns, 1)
 
 
-def lac_scores(p: Float[Tensor, "n c"]) -> Float[Tensor, "n c"]:
-    """1 − p(c)."""
-    return 1 - p.double()
-
-
 def aps_scores(
     p: Float[Tensor, "n c"], uniform: Float[Tensor, " n"] | None = None
 ) -> Float[Tensor, "n c"]:
@@ -263,7 +258,7 @@ class ConformalSets(Estimator):
         check_finite(p, "probabilities")
         check_distributions(p, "probabilities")
         if self.score == "lac":
-            return lac_scores(p)
+            return 1 - p
         uniform = None if self.random_state is None else self._uniform(len(p), stream)
         if self.score == "aps":
             return aps_scores(p, uniform)

@@ -32,11 +32,7 @@ from vicinal.checks import (
     closest,
     same_kind,
 )
-from vicinal.confidence.conformal import (
-    Calibration,
-    conformal_p_values,
-    warn_of_missing_classes,
-)
+from vicinal.confidence.conformal import Calibration, conformal_p_values, warn_of_missing_classes
 from vicinal.confidence.estimator import Estimator
 from vicinal.labels import hard_labels_of, known_codes, named
 from vicinal.neighbors.distances import METRICS

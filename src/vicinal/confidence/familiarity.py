@@ -305,8 +305,7 @@ def held_out_scores(ned: NEDClassifier, evidence: Evidence, rate: float) -> Floa
         return parts.scores(evidence.points.cpu(), evidence.neighborhood, parameters)
     if support.crossed is not None:
         return cross_fitted_scores(support, ned.k_, parameters)
-    graph = support.leave_one_out(ned.k_)
-    return parts.left_out(parts.held_out(ANCHORS), graph, parameters)
+    return parts.left_out(parts.held_out(ANCHORS), support.leave_one_out(ned.k_), parameters)
 
 
 def cross_fitted_scores(

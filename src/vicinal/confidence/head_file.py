@@ -127,11 +127,8 @@ def _ned_state(ned: NEDClassifier) -> State:
         "ids": support.ids,
         "numbers": torch.tensor(numbers, dtype=torch.float64),
     }
-    for name in _VECTORS:
-        value = getattr(parameters, name)
-        if value is not None:
-            tensors[name] = value
-    tensors |= _space_tensors(support)
+    vectors = {name: getattr(parameters, name) for name in _VECTORS} | _space_tensors(support)
+    tensors |= {name: value for name, value in vectors.items() if value is not None}
     options = ned.get_params(deep=False)
     if not isinstance(options["prior"], str):
         tensors["prior_option"] = torch.as_tensor(np.asarray(options["prior"], dtype=np.float64))
@@ -220,21 +217,19 @@ def _opened(store: dict[str, Any], metric: str, codes: Tensor) -> Search:
     return search
 
 
-def _space_tensors(support: LabeledSupport) -> dict[str, Tensor]:
+def _space_tensors(support: LabeledSupport) -> dict[str, Tensor | None]:
     """The map, and where it saw the labels what its folds' maps are fitted to when asked for."""
     parts = {"space_shift": support.space.shift, "space_matrix": support.space.matrix}
     crossed = support.crossed
     if crossed is not None:
         parts |= {"crossed_rows": crossed.rows, "crossed_fold": crossed.fold}
-    return {name: value for name, value in parts.items() if value is not None}
+    return parts
 
 
 def _space_facts(ned: NEDClassifier) -> dict[str, Any]:
     space, crossed = ned.space_, ned.support_.crossed
     facts = {"name": space.name, "unit": space.unit, "width": ned.n_features_in_}
-    form = None
-    if crossed is not None:
-        form = crossed.form.whitening._asdict() | {"steps": crossed.form.steps}
+    form = crossed and crossed.form.whitening._asdict() | {"steps": crossed.form.steps}
     return facts | {"losses": ned.space_losses_, "form": form}
 
 

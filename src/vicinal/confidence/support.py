@@ -274,8 +274,7 @@ class LabeledSupport:
         k = min(k, len(self) - 1)
         if self.crossed is not None:
             if self._honest is None or self._honest.k < k:
-                found = self.crossed.neighborhood(k, self.search.metric, self.labels.codes)
-                self._honest = found
+                self._honest = self.crossed.neighborhood(k, self.search.metric, self.labels.codes)
             return self._honest.first(k).labeled(self.labels.codes)
         if self._graph is None or self._graph.k < k:
             self._graph = NeighborGraph.build(self.search, k)

@@ -180,8 +180,7 @@ def judge(
     scores : of the rows in every part of familiarity.
     """
     exact = neighborhood.double()
-    doubts = disagreement(exact.labels, predicted)
-    credibility = conformal_p(standards.disagreements, doubts)
+    credibility = conformal_p(standards.disagreements, disagreement(exact.labels, predicted))
     near = share_below(standards.near_distances, near_distance(exact.distances))
     density = share_below(standards.log_densities, log_density(exact, parameters))
     familiar = None

@@ -48,12 +48,11 @@ def expected_calibration_error(
 
     Parameters
     ----------
-    confidence, correct
-        Confidences (n,) and whether each came true, or probabilities (n, c) and labels (n,).
-    bins, scheme
-        How many bins; of equal ``"width"``, or of equal ``"mass"``, that is, numbers of rows.
-    mode
-        Of probabilities: ``"top_label"`` takes the largest, ``"positive"`` column 1 of two,
+    confidence, correct : confidences (n,) and whether each came true, or probabilities (n, c) and
+        labels (n,).
+    bins, scheme : how many bins; of equal ``"width"``, or of equal ``"mass"``, that is, numbers of
+        rows.
+    mode : of probabilities: ``"top_label"`` takes the largest, ``"positive"`` column 1 of two,
         ``"classwise"`` every column, averaged over classes (Kull 2019).
 
     >>> expected_calibration_error([1.0, 1.0, 1.0, 0.5], [True, True, False, True])
@@ -73,18 +72,15 @@ def noise_floor(
 
     Parameters
     ----------
-    confidence
-        Confidences (n,) or probabilities (n, c); what came true does not matter.
-    bins, scheme, mode
-        As in :func:`expected_calibration_error`.
+    confidence : confidences (n,) or probabilities (n, c); what came true does not matter.
+    bins, scheme, mode : as in :func:`expected_calibration_error`.
 
     >>> noise_floor([0.5, 0.5])     # 0, 1 or 2 right of 2: gaps 1/2, 0, 1/2
     0.25
     """
     p = as_tensor(confidence, "confidence")
-    views = [c for c, _ in views_of(p, np.zeros(len(p), dtype=np.int64), mode)]
     floors = []
-    for view in views:
+    for view, _ in views_of(p, np.zeros(len(p), dtype=np.int64), mode):
         c = np.sort(view)
         parts = [c[s].astype(float) for s in bin_slices(c, bins, scheme)]
         floors.append(exact_sum(np.array(mean_absolute_deviations(parts))) / len(c))
@@ -110,12 +106,9 @@ def bootstrap_interval(
 
     Parameters
     ----------
-    confidence, correct, bins, scheme, mode
-        As in :func:`expected_calibration_error`.
-    level
-        How often the interval shall hold the ECE.
-    resamples, random_state
-        How many resamples, and the seed they are drawn with.
+    confidence, correct, bins, scheme, mode : as in :func:`expected_calibration_error`.
+    level : how often the interval shall hold the ECE.
+    resamples, random_state : how many resamples, and the seed they are drawn with.
     """
     check_share(level, "level")
     check_whole(resamples, "resamples", 1)
@@ -178,8 +171,7 @@ def bin_slices(c: FloatArray, bins: int, scheme: str) -> list[slice]:
         ends = np.append(starts[1:], len(c))
         home = bins * (starts + ends) // (2 * len(c))
         stops = np.append(starts, len(c))[np.searchsorted(home, np.arange(1, bins))]
-    bounds = [0, *stops.tolist(), len(c)]
-    return [slice(a, b) for a, b in pairwise(bounds)]
+    return [slice(a, b) for a, b in pairwise([0, *stops.tolist(), len(c)])]
 
 
 def ece_of_sorted(c: FloatArray, hit: BoolArray, bins: int, scheme: str) -> float:

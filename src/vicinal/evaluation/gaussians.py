@@ -150,8 +150,7 @@ def gaussians_of(found: Moments, center: Float[Tensor, " d"]) -> ClassGaussians:
     means, mean = sums / counts[:, None], sums.sum(0) / n
     total = found.scatter / n - torch.outer(mean, mean)
     spread = found.scatter / n - (means * (counts / n)[:, None]).T @ means
-    classes = present.nonzero().flatten()
-    return ClassGaussians(center, means, mean, spread, total, counts, classes)
+    return ClassGaussians(center, means, mean, spread, total, counts, present.nonzero().flatten())
 
 
 def class_gaussians(
@@ -169,8 +168,7 @@ def gaussian_scores(support: Any, labels: Any, query: Any) -> dict[str, Tensor]:
     names, group = y.unique(return_inverse=True)
     fitted = class_gaussians(x, group, len(names))
     place = torch.from_numpy(row_order(rows.numpy()))
-    ordered = torch.empty_like(rows)
-    ordered[place] = rows
+    ordered = rows[place.argsort()]
     relative = fitted.mahalanobis(ordered) - fitted.overall(ordered)
     return {"relative_mahalanobis": relative[place], "vim": fitted.residual(ordered)[place]}
 

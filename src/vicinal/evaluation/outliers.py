@@ -75,24 +75,16 @@ def outlier_scores(
 
     Parameters
     ----------
-    support, query:
-        Rows ``(m, d)`` that are familiar, and rows ``(n, d)`` to score.
-    labels:
-        Of the support: adds ``"mahalanobis"``, ``"relative_mahalanobis"``, ``"vim"`` (its
+    support, query : rows ``(m, d)`` that are familiar, and rows ``(n, d)`` to score.
+    labels : of the support: adds ``"mahalanobis"``, ``"relative_mahalanobis"``, ``"vim"`` (its
         residual), with two classes or more ``"trust_score"`` and, with the temperature fitted on
         them, ``"ned"``.
-    logits:
-        Of the queries, ``(n, c)``: adds ``"max_softmax"`` and ``"energy"``.
-    k:
-        How many neighbors.
-    temperature:
-        Of ``"ned"``, instead of a fitted one.
-    metric:
-        ``"sqeuclidean"``, ``"euclidean"`` or ``"cosine"``.
-    search:
-        A name, or a search; one that already holds ``support`` is not built again.
-    space:
-        A map of rows to rows, :func:`vicinal.neighbors.distances.unit_rows` say: adds
+    logits : of the queries, ``(n, c)``: adds ``"max_softmax"`` and ``"energy"``.
+    k : how many neighbors.
+    temperature : of ``"ned"``, instead of a fitted one.
+    metric : ``"sqeuclidean"``, ``"euclidean"`` or ``"cosine"``.
+    search : a name, or a search; one that already holds ``support`` is not built again.
+    space : a map of rows to rows, :func:`vicinal.neighbors.distances.unit_rows` say: adds
         ``"knn_space"``, the distance to the k-th neighbor among mapped rows.
 
     >>> support, query = torch.eye(4), torch.tensor([[1.0, 0, 0, 0], [9.0, 9, 9, 9]])
@@ -119,8 +111,7 @@ def outlier_scores(
         if len(np.unique(as_classes(labels, len(x), "labels"))) > 1:
             scores["trust_score"] = trust_ratio(x, labels, rows, metric)
     if space is not None:
-        mapped = as_matrix(space(x), "space(support)")
-        other = make_search("exact", metric).build(mapped)
+        other = make_search("exact", metric).build(as_matrix(space(x), "space(support)"))
         scores["knn_space"] = other.query(space(rows), k).distances[:, -1]
     if logits is not None:
         z = as_matrix(logits, "logits")
@@ -172,12 +163,8 @@ def mahalanobis_distance(support: Any, labels: Any, query: Any) -> Tensor:
         )
     white = vectors[:, kept] / values[kept].sqrt()
     place = torch.from_numpy(row_order(rows.numpy()))
-    sorted_rows = torch.empty_like(rows)
-    sorted_rows[place] = rows
-    distance = torch.cdist(
-        sorted_rows @ white, means @ white, compute_mode="donot_use_mm_for_euclid_dist"
-    )
-    return distance.amin(1).square()[place]
+    ordered, exactly = rows[place.argsort()] @ white, "donot_use_mm_for_euclid_dist"
+    return torch.cdist(ordered, means @ white, compute_mode=exactly).amin(1).square()[place]
 
 
 def trust_ratio(support: Any, labels: Any, query: Any, metric: str = "euclidean") -> Tensor:
@@ -227,12 +214,9 @@ def fpr_at_tpr(
 
     Parameters
     ----------
-    inliers, outliers:
-        Scores, larger = more outlying.
-    tpr:
-        The share of the positive side to catch.
-    positive:
-        ``"outlier"``: inliers flagged when 95 % of the outliers are (OpenOOD's reading);
+    inliers, outliers : scores, larger = more outlying.
+    tpr : the share of the positive side to catch.
+    positive : ``"outlier"``: inliers flagged when 95 % of the outliers are (OpenOOD's reading);
         ``"inlier"``: outliers let in when 95 % of the inliers are (the older papers').
 
     >>> fpr_at_tpr([1.0, 2.0, 3.0, 4.0], [3.5, 5.0], tpr=1.0)
@@ -257,8 +241,7 @@ def outlier_report(
 
     Parameters
     ----------
-    inliers, outliers, tpr, positive:
-        As in :func:`fpr_at_tpr`.
+    inliers, outliers, tpr, positive : as in :func:`fpr_at_tpr`.
     """
     low, high = _scores(inliers, outliers)
     return OutlierDetection(

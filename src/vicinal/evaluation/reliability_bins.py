@@ -63,12 +63,11 @@ class ReliabilityBins:
 
     def __str__(self) -> str:
         head = f"{'bin':>16} {'rows':>7} {'conf':>7} {'acc':>7}  {self.level:.0%} interval"
-        filled = np.flatnonzero(self.count)
         lines = [
             f"({self.lower[b]:.4f}, {self.upper[b]:.4f}] {self.count[b]:>6} "
             f"{self.confidence[b]:>7.4f} {self.accuracy[b]:>7.4f}  "
             f"[{self.low[b]:.4f}, {self.high[b]:.4f}]"
-            for b in filled
+            for b in np.flatnonzero(self.count)
         ]
         return "\n".join([head, *lines, f"ECE {self.ece:.4f} ({self.scheme}, right-closed)"])
 
@@ -80,10 +79,8 @@ def maximum_calibration_error(
 
     Parameters
     ----------
-    confidence, correct, bins, scheme
-        As in :func:`expected_calibration_error`.
-    min_count
-        Bins of fewer rows do not count.
+    confidence, correct, bins, scheme : as in :func:`expected_calibration_error`.
+    min_count : bins of fewer rows do not count.
     """
     return reliability(confidence, correct, bins=bins, scheme=scheme).mce(min_count)
 
@@ -102,12 +99,10 @@ def reliability(
 
     Parameters
     ----------
-    confidence, correct, bins, scheme
-        As in :func:`expected_calibration_error`.
-    mode
-        ``"top_label"`` or ``"positive"``.
-    interval, level
-        ``"wilson"`` or ``"clopper-pearson"``, and how often it shall hold the accuracy.
+    confidence, correct, bins, scheme : as in :func:`expected_calibration_error`.
+    mode : ``"top_label"`` or ``"positive"``.
+    interval, level : ``"wilson"`` or ``"clopper-pearson"``, and how often it shall hold the
+        accuracy.
 
     >>> table = reliability([0.3, 0.3, 0.9, 0.9], [False, True, True, True], bins=10)
     >>> table.count.nonzero()[0].tolist(), table.accuracy[[2, 8]].tolist()
@@ -124,11 +119,10 @@ def reliability(
     low, high = INTERVALS[interval](right, count, level)
     empty, rows = count == 0, np.maximum(count, 1)
     lower, upper = _edges(c, slices, bins, scheme)
-    nan = np.nan
     return ReliabilityBins(
         lower, upper, count, right,
-        np.where(empty, nan, total / rows), np.where(empty, nan, right / rows),
-        np.where(empty, nan, low), np.where(empty, nan, high),
+        np.where(empty, np.nan, total / rows), np.where(empty, np.nan, right / rows),
+        np.where(empty, np.nan, low), np.where(empty, np.nan, high),
         scheme, level, exact_sum(np.abs(right - total)) / len(c),
     )  # fmt: skip
 

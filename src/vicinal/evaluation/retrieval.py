@@ -49,15 +49,11 @@ def recall_at_k(neighbors: Any, labels: Any, support_labels: Any = None, *, k: i
 
     Parameters
     ----------
-    neighbors
-        What a search returned, or its indices (n, k).
-    labels
-        Classes of the queries.
-    support_labels
-        Classes of the rows the indices name; without them the queries are the support themselves
-        and no row may be its own neighbor.
-    k
-        How many neighbors count.
+    neighbors : what a search returned, or its indices (n, k).
+    labels : classes of the queries.
+    support_labels : classes of the rows the indices name; without them the queries are the support
+        themselves and no row may be its own neighbor.
+    k : how many neighbors count.
 
     >>> recall_at_k([[1, 2], [0, 2], [0, 1]], [0, 0, 1], support_labels=[0, 0, 1], k=2)
     0.6666666666666666
@@ -73,18 +69,15 @@ def map_at_r(neighbors: Any, labels: Any, support_labels: Any = None) -> float:
     >>> map_at_r([[0, 1], [1, 0]], [0, 0], support_labels=[0, 1])  # R = 1: hit, miss
     0.5
     """
-    hits, peers, _ = _with_depth(_relevance(neighbors, labels, support_labels))
-    rank = np.arange(1, hits.shape[1] + 1)
-    precision = hits.cumsum(1) / rank
-    counted = np.where(hits & (rank <= peers[:, None]), precision, 0.0)
-    return _mean(counted.cumsum(1)[:, -1] / peers)
+    hits, peers = _first_r(neighbors, labels, support_labels)
+    precision = hits.cumsum(1) / np.arange(1, hits.shape[1] + 1)
+    return _mean(np.where(hits, precision, 0.0).cumsum(1)[:, -1] / peers)
 
 
 def r_precision(neighbors: Any, labels: Any, support_labels: Any = None) -> float:
     """Share of the query's class among its first R neighbors."""
-    hits, peers, _ = _with_depth(_relevance(neighbors, labels, support_labels))
-    rank = np.arange(1, hits.shape[1] + 1)
-    return _mean((hits & (rank <= peers[:, None])).sum(1) / peers)
+    hits, peers = _first_r(neighbors, labels, support_labels)
+    return _mean(hits.sum(1) / peers)
 
 
 def mean_reciprocal_rank(neighbors: Any, labels: Any, support_labels: Any = None) -> float:
@@ -100,10 +93,8 @@ def retrieval_report(
 
     Parameters
     ----------
-    neighbors, labels, support_labels
-        As in :func:`recall_at_k`.
-    ks
-        The k of each recall.
+    neighbors, labels, support_labels : as in :func:`recall_at_k`.
+    ks : the k of each recall.
     """
     relevance = _relevance(neighbors, labels, support_labels)
     given = (neighbors, labels, support_labels)
@@ -150,18 +141,19 @@ def _relevance(neighbors: Any, labels: Any, support_labels: Any) -> _Relevance:
             "no query has a support row of its class, so nothing can be retrieved. "
             "Check that `labels` and `support_labels` name the same classes."
         )
-    hits = support[index[valid]] == y[valid, None]
-    return _Relevance(hits, peers[valid], int((~valid).sum()))
+    return _Relevance(support[index[valid]] == y[valid, None], peers[valid], int((~valid).sum()))
 
 
-def _with_depth(relevance: _Relevance) -> _Relevance:
-    deepest, listed = int(relevance.peers.max()), relevance.hits.shape[1]
+def _first_r(neighbors: Any, labels: Any, support_labels: Any) -> tuple[BoolArray, IntArray]:
+    """Hits among the first R neighbors, and R."""
+    hits, peers, _ = _relevance(neighbors, labels, support_labels)
+    deepest, listed = int(peers.max()), hits.shape[1]
     if listed < deepest:
         raise InputError(
             f"`neighbors` lists {listed} per query, but a class has {deepest} support "
             f"rows: search with k={deepest} for R-precision and MAP@R."
         )
-    return relevance
+    return hits & (np.arange(1, listed + 1) <= peers[:, None]), peers
 
 
 def _mean(values: FloatArray) -> float:

@@ -39,8 +39,7 @@ def mean_corruption_error(
 
     Parameters
     ----------
-    errors, baseline, relative, clean, baseline_clean
-        As in :func:`corruption_errors`.
+    errors, baseline, relative, clean, baseline_clean : as in :func:`corruption_errors`.
 
     >>> ours = {"clean": 0.1, "fog": [0.2, 0.3], "snow": [0.3, 0.5]}
     >>> theirs = {"clean": 0.1, "fog": [0.4, 0.6], "snow": [0.3, 0.5]}
@@ -65,13 +64,11 @@ def corruption_errors(
 
     Parameters
     ----------
-    errors, baseline
-        ``{corruption: errors by severity}`` with the same corruptions and severities (a sequence,
-        or ``{severity: error}``), or matrices (corruptions, severities).
-    relative
-        Whether the clean error is subtracted first.
-    clean, baseline_clean
-        The clean errors, if they are not in the tables as the entry ``"clean"``.
+    errors, baseline : ``{corruption: errors by severity}`` with the same corruptions and severities
+        (a sequence, or ``{severity: error}``), or matrices (corruptions, severities).
+    relative : whether the clean error is subtracted first.
+    clean, baseline_clean : the clean errors, if they are not in the tables as the entry
+        ``"clean"``.
     """
     ours, own = _table(errors, clean, "errors")
     theirs, other = _table(baseline, baseline_clean, "baseline")

@@ -81,8 +81,7 @@ def brier_score(probabilities: Any, labels: Any) -> float:
     p = as_tensor(probabilities, "probabilities").detach().cpu()
     if p.ndim == 1:
         c = as_confidence(p, "probabilities").astype(float)
-        hit = as_correct(labels, len(c), "labels")
-        return exact_sum((c - hit) ** 2) / len(c)
+        return exact_sum((c - as_correct(labels, len(c), "labels")) ** 2) / len(c)
     rows = as_probabilities(p).astype(float)
     y = as_tensor(labels, "labels").detach().cpu()
     if y.ndim == 2:

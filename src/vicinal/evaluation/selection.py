@@ -140,12 +140,9 @@ def class_table(
 
     Parameters
     ----------
-    labels, predicted
-        Integer classes (n,).
-    confidence
-        Of each prediction, in [0, 1].
-    threshold
-        Rows at or above it count as accepted.
+    labels, predicted : integer classes (n,).
+    confidence : of each prediction, in [0, 1].
+    threshold : rows at or above it count as accepted.
 
     >>> table = class_table([0, 0, 1], [0, 1, 1], [0.9, 0.6, 0.8], threshold=0.7)
     >>> table.recall.tolist(), table.precision.tolist(), table.accepted_precision.tolist()

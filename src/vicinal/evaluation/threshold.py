@@ -160,10 +160,9 @@ def reachable_target(confidence: Any, correct: Any = None, delta: float = 0.05) 
         met = threshold_on(curve, target, delta).coverage
         if met >= ENOUGH:
             return ChosenTarget(target, _why(target, own, f"{100 * met:.1f} %"))
+    why = f"the accuracy itself: half of the rows cannot be shown to meet it or any of {LISTED}"
     if own == TARGETS[-1]:
         why = f"the lowest of {LISTED}: half of the rows cannot be shown to meet any of them"
-        return ChosenTarget(own, why)
-    why = f"the accuracy itself: half of the rows cannot be shown to meet it or any of {LISTED}"
     return ChosenTarget(own, why)
 
 

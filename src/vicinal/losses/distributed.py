@@ -240,8 +240,7 @@ def _supervised_contrastive(
     def sums(*shard: Any) -> tuple[Tensor, ...]:
         return _pairs(loss, *shard).spread_and_pull()
 
-    kinds = ("log", "add", "add")
-    losses, valid = pulled(*ring(sums, kinds, x, labels, *_learned(loss)))
+    losses, valid = pulled(*ring(sums, ("log", "add", "add"), x, labels, *_learned(loss)))
     return keep_valid(losses, valid, x.to(losses.dtype)), valid
 
 

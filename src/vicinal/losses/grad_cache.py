@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
 
 import torch
 from torch import Tensor, nn
@@ -44,11 +45,8 @@ class GradCache(nn.Module):
 
     def embed(self, x: Tensor) -> Tensor:
         """All embeddings, attached to a graph that holds no activations."""
-        parts = [self._part(part) for part in x.split(self.micro_batch)]
-        return torch.cat(parts)
-
-    def _part(self, x: Tensor) -> Tensor:
-        return checkpoint(self.model, x, use_reentrant=False, context_fn=self._contexts)
+        again = partial(checkpoint, self.model, use_reentrant=False, context_fn=self._contexts)
+        return torch.cat([again(part) for part in x.split(self.micro_batch)])
 
     def _contexts(self) -> tuple[AbstractContextManager[None], AbstractContextManager[None]]:
         return nullcontext(), _buffers_kept(self.model)

@@ -297,5 +297,4 @@ def _steps(x: Tensor, indices: Tensor) -> Iterator[tuple[slice, Tensor]]:
     height = max(EDGES // (k * d), 1)
     for start in range(0, len(x), height):
         part = slice(start, start + height)
-        near = x.index_select(0, indices[part].flatten()).view(-1, k, d)
-        yield part, near.sub_(x[part, None])
+        yield part, x.index_select(0, indices[part].flatten()).view(-1, k, d).sub_(x[part, None])

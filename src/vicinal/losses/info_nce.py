@@ -176,8 +176,7 @@ def _class_weights(targets: Targets, logits: Tensor) -> Float[Tensor, " c"]:
 def _check_noise_covers(targets: Targets, eta: Tensor | None, name: str) -> None:
     if eta is None or is_traced() or bool((eta != 0).all()):
         return
-    weights = _class_weights(targets, eta[None])
-    bad = ((eta == 0) & (weights > 0)).nonzero().flatten().tolist()
+    bad = ((eta == 0) & (_class_weights(targets, eta[None]) > 0)).nonzero().flatten().tolist()
     if bad:
         raise InputError(
             f"`noise` is 0 for class {bad[0]}, but `{name}` has weight there "
@@ -228,9 +227,7 @@ def _log_weights(counts: Tensor, eta: Tensor | None) -> Float[Tensor, " c"]:
 
 def _minus_noise(targets: Tensor, eta: Tensor | None) -> Float[Tensor, " m"] | None:
     """``-Σ_k α_jk log η_k`` with 0 log 0 = 0."""
-    if eta is None:
-        return None
-    return -torch.mv(targets, torch.where(eta > 0, eta, 1).log())
+    return None if eta is None else -torch.mv(targets, torch.where(eta > 0, eta, 1).log())
 
 
 class InfoNCELoss(LossModule):

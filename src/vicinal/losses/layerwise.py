@@ -118,11 +118,11 @@ class LayerwiseLoss(nn.Module):
     def forward(self, activations: Mapping[str, Tensor], labels: Tensor) -> Tensor:
         """The weighted sum; a layer whose weight is 0 now is not looked at."""
         self._check(activations)
-        terms = [
-            abs(weight) * _pushed(self._losses[name], weight)(_rows(activations[name]), labels)
-            for name, weight in self.weights().items()
-            if weight
-        ]
+        terms = []
+        for name, weight in self.weights().items():
+            if weight:
+                loss = Maximize(self._losses[name]) if weight < 0 else self._losses[name]
+                terms.append(abs(weight) * loss(_rows(activations[name]), labels))
         if terms:
             return torch.stack(terms).sum()
         return activations[next(iter(self.layers))].flatten()[:1].sum() * 0
@@ -150,10 +150,6 @@ def _rows(h: Tensor) -> Tensor:
 def _no_view(grads: tuple[Tensor | None], _: object) -> tuple[Tensor] | None:
     (g,) = grads
     return None if g is None or is_derived_again(g) else (g.detach(),)
-
-
-def _pushed(loss: Loss, weight: float) -> Loss:
-    return Maximize(loss) if weight < 0 else loss
 
 
 def _own(loss: Loss) -> Loss:

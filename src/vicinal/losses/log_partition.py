@@ -251,15 +251,12 @@ class _MixedLogPartition(torch.autograd.Function):
     def backward(ctx: Any, *upstream: Tensor) -> tuple[Tensor | None, ...]:
         (g,) = upstream
         z, a, b, share, rest, bias, *kept = ctx.saved_tensors
+        keys = a, b, share, rest, bias
         if is_derived_again(g):
-            keys = a, b, share, rest, bias, ctx.subtract
-            return *derived(lambda z: _plain_mixed(z, *keys), [z], [g]), *[None] * 7
+            return *derived(lambda z: _plain_mixed(z, *keys, ctx.subtract), [z], [g]), *[None] * 7
         grad = torch.empty_like(z)
         for i in range(0, len(z), ctx.rows):
-            part = z[i : i + ctx.rows]
-            weights, total = (
-                kept or exponentials(_mixed_scores(part, a, b, share, rest, bias), 0)[:2]
-            )
+            weights, total = kept or exponentials(_mixed_scores(z[i : i + ctx.rows], *keys), 0)[:2]
             columns = weights.new_zeros(z.shape[1], weights.shape[1])
             columns.index_add_(0, a, weights * share[:, None])
             columns.index_add_(0, b, weights * rest[:, None])

@@ -92,8 +92,7 @@ class MemoryBank(nn.Module):
     def _past(self, coming: int) -> tuple[Tensor, Tensor]:
         """The rows that stay when so many come."""
         size = len(self.rows)
-        filled = len(self)
-        stay = max(0, min(filled, size - coming))
+        stay = max(0, min(len(self), size - coming))
         # The newest row lies before the cursor, and older ones before it, around the ring.
         places = (self.cursor - 1 - torch.arange(stay, device=self.cursor.device)) % size
         return self.rows[places], self.labels[places]

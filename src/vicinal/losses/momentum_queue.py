@@ -61,8 +61,7 @@ def moco_loss(
     if not len(queue):
         return reduce_rows(own * 0, None, reduction)
     others = log_partition(q, unit_rows(as_rows(queue, "queue").to(q.dtype)))
-    losses = -torch.nn.functional.logsigmoid(own - others)
-    return reduce_rows(losses, None, reduction)
+    return reduce_rows(-torch.nn.functional.logsigmoid(own - others), None, reduction)
 
 
 class MoCoLoss(LossModule):

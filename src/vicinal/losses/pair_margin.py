@@ -62,12 +62,9 @@ def contrastive_loss(
     >>> contrastive_loss(x, torch.tensor([0, 0, 1]))  # 1, and 1 - 0.5
     tensor(1.5000)
     """
-    for value, name, choices in (
-        (metric, "metric", METRICS),
-        (average, "average", AVERAGES),
-        (reduction, "reduction", REDUCTIONS),
-    ):
-        check_choice(value, name, choices)
+    check_choice(metric, "metric", METRICS)
+    check_choice(average, "average", AVERAGES)
+    check_choice(reduction, "reduction", REDUCTIONS)
     if not 0 <= pos_margin < neg_margin:
         raise InputError(
             f"`pos_margin` must lie between 0 and `neg_margin`, got {pos_margin!r} and "

@@ -113,8 +113,7 @@ class Pairs(Met):
 
         def block(start: int, stop: int) -> Tensor:
             s, same = self.log_weights(start, stop), self.same(start, stop).to(self.x.dtype)
-            weights = self.without_self(1 - same, start, 0)
-            return own_log_mass(s, weights)
+            return own_log_mass(s, self.without_self(1 - same, start, 0))
 
         row = 0.0 if self.product is None else self.product.row
         return in_blocks(block, len(self.x), len(self.y)) + row

@@ -79,10 +79,7 @@ def proxy_nca_loss(
     # -‖x - p‖²/T but for ‖x‖²/T, which is the same for every proxy and cancels
     scores = torch.addmm(-proxies.square().sum(1), x, proxies.T, alpha=2) / temperature
     scores = nearest_center(scores, centers)
-    if include_positive:
-        losses = _cross_entropy(scores, labels)
-    else:
-        losses = _without_own(scores, labels)
+    losses = _cross_entropy(scores, labels) if include_positive else _without_own(scores, labels)
     return reduce_rows(losses, None, reduction)
 
 
@@ -125,8 +122,7 @@ def class_rows(x: Tensor, vectors: Tensor, name: str) -> tuple[Float[Tensor, "r 
     """The vectors of the classes as rows, those of a class together, and how many each has."""
     centers = 1
     if isinstance(vectors, Tensor) and vectors.ndim == 3:
-        centers = vectors.shape[1]
-        vectors = vectors.flatten(0, 1)
+        centers, vectors = vectors.shape[1], vectors.flatten(0, 1)
     vectors = as_rows(vectors, name)
     check_same_width(x, vectors, "x", name)
     return vectors.to(x.dtype), centers
@@ -164,8 +160,7 @@ def _without_own(scores: Tensor, labels: Tensor) -> Float[Tensor, " n"]:
             "`include_positive=False` contrasts with other classes' proxies: `proxies` has one row."
         )
     own = scores.gather(1, labels[:, None])
-    others = scores.scatter(1, labels[:, None], float("-inf"))
-    return others.logsumexp(1) - own[:, 0]
+    return scores.scatter(1, labels[:, None], float("-inf")).logsumexp(1) - own[:, 0]
 
 
 class ProxyNCALoss(LossModule):

@@ -122,9 +122,8 @@ def smooth_labels(
     if labels.ndim == 1:
         rows = torch.zeros(len(labels), num_classes, device=labels.device)
         labels = rows.scatter(1, labels[:, None], 1.0)
-    return _toward_noise(
-        labels, epsilon, None if noise is None else as_noise(noise, num_classes, "noise")
-    )
+    noise = None if noise is None else as_noise(noise, num_classes, "noise")
+    return _toward_noise(labels, epsilon, noise)
 
 
 def mixup(
@@ -198,8 +197,7 @@ def cutmix(
     lam = beta(alpha, len(x), generator, x.device)
     other = torch.randperm(len(x), generator=generator, device=_device(generator, x)).to(x.device)
     rows = _inside(x.shape[2], lam, generator, x)
-    columns = _inside(x.shape[3], lam, generator, x)
-    box = rows[:, :, None] & columns[:, None, :]
+    box = rows[:, :, None] & _inside(x.shape[3], lam, generator, x)[:, None, :]
     lam = 1 - box.double().mean((1, 2))
     mixed = torch.where(box[:, None], x[other], x)
     return mixed, _mix(targets, other, lam, num_classes, epsilon)

@@ -81,13 +81,10 @@ def triplet_loss(
     tensor(1.)
     """
     check_positive(margin, "margin")
-    for value, name, choices in (
-        (mining, "mining", MININGS),
-        (metric, "metric", METRICS),
-        (average, "average", AVERAGES),
-        (reduction, "reduction", REDUCTIONS),
-    ):
-        check_choice(value, name, choices)
+    check_choice(mining, "mining", MININGS)
+    check_choice(metric, "metric", METRICS)
+    check_choice(average, "average", AVERAGES)
+    check_choice(reduction, "reduction", REDUCTIONS)
     met = Met.of(x, labels, reference, reference_labels, exclude_self)
     x = met.x
     if triplets is not None:

@@ -166,9 +166,8 @@ def walk(start: Start, labels: Labels, steps: int) -> Iterator[tuple[int, Float[
     rows = start.rows
     b = torch.eye(rows.shape[1], dtype=rows.dtype, device=rows.device).requires_grad_()
     first = _batch(len(rows), 0)
-    log_t = (
-        torch.tensor(_temperature(_end(rows[first], start), labels[first])).log().requires_grad_()
-    )
+    temperature = _temperature(_end(rows[first], start), labels[first])
+    log_t = torch.tensor(temperature).log().requires_grad_()
     moments = [(torch.zeros_like(v), torch.zeros_like(v)) for v in (b, log_t)]
     yield 0, b.detach().clone()
     for step in range(1, steps + 1):
@@ -226,10 +225,9 @@ def _temperature(z: Tensor, labels: Labels) -> float:
     """The best one of rows among one another."""
     others = ~torch.eye(len(z), dtype=torch.bool, device=z.device)
     pairs = _squared(z, z), agreement(labels, labels)
+    among = [each[others].view(len(z), len(z) - 1) for each in pairs]
     try:
-        return fit_temperature(
-            *(each[others].view(len(z), len(z) - 1) for each in pairs)
-        ).temperature
+        return fit_temperature(*among).temperature
     except InputError:  # nobody has a peer
         return 1.0
 

@@ -56,9 +56,7 @@ def exponential(
         return torch.where(zero, _nearest(distances), finite)
     if math.isnan(temperature) or temperature < 0:
         raise InputError(_negative(temperature))
-    if temperature == 0:
-        return _nearest(distances)
-    return _gibbs(distances, temperature)
+    return _nearest(distances) if temperature == 0 else _gibbs(distances, temperature)
 
 
 def uniform(distances: Float[Tensor, "n k"]) -> Float[Tensor, "n k"]:
@@ -155,9 +153,7 @@ def agreement(
     tensor([[False, False,  True],
             [ True,  True, False]])
     """
-    if labels.ndim == 1:
-        return labels[:, None] == others
-    return (labels @ others.T).clamp(0, 1)
+    return labels[:, None] == others if labels.ndim == 1 else (labels @ others.T).clamp(0, 1)
 
 
 def own_log_mass(

@@ -92,8 +92,7 @@ def plain_space(name: str, x: Float[Tensor, "n d"]) -> Space:
         return Space(name, mean.to(x), unit=True)
     spread = (x.double() - mean).square().mean(0).sqrt()
     # A constant column says nothing; its rounding must not be blown up to a column of noise.
-    rounding = 16 * torch.finfo(x.dtype).eps * mean.abs()
-    varies = spread > rounding
+    varies = spread > 16 * torch.finfo(x.dtype).eps * mean.abs()
     if not bool(varies.any()):
         raise InputError(
             "`space`='standardized' needs a column that varies: all are constant, so all rows are "

@@ -117,8 +117,7 @@ class _Rows:
     step: Float[Tensor, " n"]
 
     def improve(self) -> None:
-        better = self.value > self.best_value
-        wide = by_row(better, self.here)
+        wide = by_row(self.value > self.best_value, self.here)
         self.best = torch.where(wide, self.here, self.best)
         self.best_gradient = torch.where(wide, self.gradient, self.best_gradient)
         self.best_value = torch.maximum(self.value, self.best_value)

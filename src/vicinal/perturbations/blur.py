@@ -121,8 +121,7 @@ def defocus_blur(
 ) -> Images:
     """A disk of light, its edge softened by a small Gaussian."""
     moves, weights = _disk(*constants)
-    kernel = splat((moves * scale).to(x)[None], weights.to(x))
-    return convolve(x, kernel, "reflect")
+    return convolve(x, splat((moves * scale).to(x)[None], weights.to(x)), "reflect")
 
 
 def _disk(radius: float, edge: float) -> tuple[Float[Tensor, "m 2"], Float[Tensor, " m"]]:
@@ -155,18 +154,13 @@ def along_a_path(
 
     ``radius`` and ``sigma`` are ImageMagick's, which the published script calls.
     """
-    steps = torch.arange(path_length(radius, sigma) + 1, dtype=x.dtype, device=x.device)
+    # The path: the radius, or 3σ if that is farther, but at most the 2·radius where ImageMagick
+    # ends. Within 0.3 % of its light, and a longer radius still means a longer path.
+    length = min(2 * math.ceil(radius), max(math.ceil(radius), math.ceil(3 * sigma)))
+    steps = torch.arange(length + 1, dtype=x.dtype, device=x.device)
     weights = torch.softmax(-0.5 * (steps / sigma) ** 2, 0)
     direction = torch.stack([angles.sin(), angles.cos()], -1)
     return convolve(x, splat(steps[:, None] * scale * direction[:, None], weights), "replicate")
-
-
-def path_length(radius: float, sigma: float) -> int:
-    """The radius, or 3σ if that is farther, but at most the 2·radius where ImageMagick ends.
-
-    Within 0.3 % of its light, and a longer radius still means a longer path.
-    """
-    return min(2 * math.ceil(radius), max(math.ceil(radius), math.ceil(3 * sigma)))
 
 
 def zoom_blur(

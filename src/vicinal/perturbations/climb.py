@@ -38,8 +38,7 @@ def attack_loss(
     if loss == "cross_entropy":
         return F.cross_entropy(output, labels, reduction="none")
     own = output.gather(1, labels[:, None])[:, 0]
-    others = output.scatter(1, labels[:, None], -math.inf)
-    return others.amax(1) - own
+    return output.scatter(1, labels[:, None], -math.inf).amax(1) - own
 
 
 def differentiable(model: Any) -> Model:

@@ -110,8 +110,7 @@ def _affine(x: Images, corner: float, generator: Generator) -> Float[Tensor, "n 
 def pixelate(x: Images, share: float, scale: float, generator: Generator) -> Images:
     """Each pixel becomes the mean of its cell (Pillow's box filter down, then up)."""
     shares = next(row for row in PIXELATE.values() if share in row)
-    at = shares.index(share)
-    rows, columns = (_cell_means(size, shares, at, x) for size in x.shape[2:])
+    rows, columns = (_cell_means(size, shares, shares.index(share), x) for size in x.shape[2:])
     return rows @ x @ columns.T
 
 

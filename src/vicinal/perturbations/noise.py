@@ -46,8 +46,7 @@ def impulse_noise(x: Images, share: float, scale: float, generator: Generator) -
     severity are among those of the next.
     """
     flipped = uniform(x.shape, x, generator) < share
-    salt = (uniform(x.shape, x, generator) < 0.5).to(x.dtype)
-    return torch.where(flipped, salt, x)
+    return torch.where(flipped, (uniform(x.shape, x, generator) < 0.5).to(x.dtype), x)
 
 
 def speckle_noise(x: Images, sigma: float, scale: float, generator: Generator) -> Images:

@@ -108,8 +108,7 @@ class _Search:
             share = window_share(query / self.queries)
             tried = self._inside(x[left], self._window(moved[left] - x[left], share))
             harms = self._harm(tried, y[left])
-            better = harms > worst[left]
-            moved[left] = torch.where(by_row(better, tried), tried, moved[left])
+            moved[left] = torch.where(by_row(harms > worst[left], tried), tried, moved[left])
             worst[left] = torch.maximum(harms, worst[left])
         return moved
 
@@ -118,11 +117,8 @@ class _Search:
 
     def _stripes(self, x: Tensor) -> Tensor:
         n, c, _, w = _picture(x).shape
-        return (
-            (self._signs((n, c, 1, w), x) * self.ball.epsilon)
-            .expand(_picture(x).shape)
-            .reshape_as(x)
-        )
+        stripes = self._signs((n, c, 1, w), x) * self.ball.epsilon
+        return stripes.expand(_picture(x).shape).reshape_as(x)
 
     def _window(self, change: Tensor, share: float) -> Tensor:
         """The change with one window of each row filled anew."""

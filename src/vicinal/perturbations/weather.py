@@ -102,12 +102,9 @@ def plasma(x: Images, decay: float, generator: Generator) -> Float[Tensor, "n h 
         across, down = corners.roll(-1, 2), corners.roll(-1, 1)
         center = (corners + across + down + down.roll(-1, 2)) / 4 + noise[0]
         heights[:, half::step, half::step] = center
-        heights[:, ::step, half::step] = (
-            corners + across + center + center.roll(1, 1)
-        ) / 4 + noise[1]
-        heights[:, half::step, ::step] = (corners + down + center + center.roll(1, 2)) / 4 + noise[
-            2
-        ]
+        upper = (corners + across + center + center.roll(1, 1)) / 4 + noise[1]
+        left = (corners + down + center + center.roll(1, 2)) / 4 + noise[2]
+        heights[:, ::step, half::step], heights[:, half::step, ::step] = upper, left
         amplitude, step = amplitude / decay, half
     heights = heights[:, :h, :w]
     heights = heights - heights.mean((1, 2), keepdim=True)
@@ -221,6 +218,5 @@ def _equalized(levels: np.ndarray) -> np.ndarray:
     counts = np.bincount(levels.ravel(), minlength=256)
     below = counts.cumsum()
     first = counts[np.flatnonzero(counts)[0]]
-    spread = max(int(below[-1] - first), 1)
-    table = np.rint((below - first) * 255 / spread).clip(0, 255)
+    table = np.rint((below - first) * 255 / max(int(below[-1] - first), 1)).clip(0, 255)
     return np.asarray(table[levels], dtype=np.float64)

@@ -51,7 +51,8 @@ def contents(audit: Audit) -> list[tuple[Any, Section]]:
     ranks = drawn(audit.credibility, trust.credibility, trust.p_values)
     network = drawn(audit.network, structure.density, structure.denoising)
     stressed = drawn(audit.stress, stress.verdicts_under_stress)
-    classes = class_charts(audit)
+    classes = drawn(audit.borders, lambda part: structure.borders(part, audit.classes))
+    classes += drawn(audit.prior_shift, lambda part: structure.prior_shift(part, audit.classes))
     known = audit.class_facts or classes or audit.duplicates or audit.hubs
     return [
         (audit.map, Section("map", "Map", "Map")),
@@ -79,12 +80,6 @@ def trust_charts(audit: Audit) -> list[Figure]:
     diagrams = [reliability(h, h.name == audit.cases.head) for h in heads if h.bins]
     choices = drawn(audit.sweep, trust.sweep) + drawn(audit.risk_coverage, trust.risk_coverage)
     return diagrams + choices
-
-
-def class_charts(audit: Audit) -> list[Figure]:
-    return drawn(audit.borders, lambda part: structure.borders(part, audit.classes)) + drawn(
-        audit.prior_shift, lambda part: structure.prior_shift(part, audit.classes)
-    )
 
 
 def render(

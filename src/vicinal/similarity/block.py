@@ -46,8 +46,8 @@ class Block:
         if form == "raw":
             return self
         root, scale = self.whitening.root, None
-        if form in ("unit", "sum"):
-            root = self.unit_root()
+        if form in ("unit", "sum"):  # K^-½ / √r makes gradients of norm 1
+            root = root / self.whitening.rank.clamp_min(1).to(root).sqrt()[:, None, None]
         elif form == "dual":
             root = root @ root
             scale = None if self.scale is None else 1 / self.scale
@@ -65,11 +65,6 @@ class Block:
                 found.append(mixed := f.remixed(root))
                 written[at] = mixed.b
         return replace(self, factors=found, scale=scale)
-
-    def unit_root(self) -> Float[Tensor, "n d d"]:
-        """``K^-½ / √r``: makes gradients of norm 1."""
-        root, rank = self.whitening
-        return root / rank.clamp_min(1).to(root).sqrt()[:, None, None]
 
     def rows(self, index: slice) -> Block:
         return Block(

@@ -78,8 +78,7 @@ def denoising(
     tensor([0.5000, 0.5000, 0.5000, 0.5000])
     """
     blocks = kernel.blocks(data, "raw", share=0.8)
-    y = _predictions(blocks, predictions)
-    sums = _Sums(blocks.count, y)
+    sums = _Sums(_predictions(blocks, predictions))
     for one, other in pairs(blocks, blocks):
         inner, cosine = _kernels(kernel, one, other)
         inner = inner.clamp_min(0) if positive_part else inner
@@ -92,9 +91,9 @@ def denoising(
 class _Sums:
     """Σ_j of what the three quantities need, row by row, in float64."""
 
-    def __init__(self, n: int, y: Float[Tensor, "n d"]) -> None:
+    def __init__(self, y: Float[Tensor, "n d"]) -> None:
         self.y, self.kind = y.double(), y.dtype
-        self.mass, self.squares, self.spread = self.y.new_zeros(3, n)
+        self.mass, self.squares, self.spread = self.y.new_zeros(3, len(y))
         self.average = torch.zeros_like(self.y)
         self.steepest = 0.0
 

@@ -54,9 +54,7 @@ def neighbors(
     name, value = read_estimator(estimator)
     form = "sum" if name == "soft" else "unit"
     support = kernel.blocks(data, form)
-    asked = support
-    if queries is not None:
-        asked = kernel.blocks(queries, form, name="queries", once=True)
+    asked = support if queries is None else kernel.blocks(queries, form, name="queries", once=True)
     if name == "soft":
         counts = soft_counts(kernel, asked, support)
     else:
@@ -165,16 +163,6 @@ def pair_counts(
             counts[other.start : other.stop] += share.sum(0, dtype=torch.float64)
     assert counts is not None
     return counts.to(one.outputs.dtype)
-
-
-def streaming_topk(kernel: GradientKernel, queries: Blocks, data: Blocks, k: int) -> TopK:
-    """By tiles; no matrix of all pairs."""
-    return joined_topk(
-        [
-            best_of(((block.start, kernel.tile(query, block)) for block in data), k)
-            for query in queries
-        ]
-    )
 
 
 def best_of(tiles: Iterable[tuple[int, Float[Tensor, "q m"]]], k: int) -> TopK:

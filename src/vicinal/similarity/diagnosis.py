@@ -152,8 +152,7 @@ def uncertainty(
     found = []
     for query in asked:
         if totals is not None:
-            moved = dot(query.factors, totals)
-            moved = moved / query.whitening.rank.clamp_min(1)
+            moved = dot(query.factors, totals) / query.whitening.rank.clamp_min(1)
             moved = moved if query.scale is None else moved * query.scale
         else:
             moved = torch.stack([_disturbance(query, block) for block in support]).sum(0)
@@ -246,8 +245,7 @@ def _spread(y: Float[Tensor, "n c"]) -> Float[Tensor, ""]:
 
 def _disturbance(query: Block, block: Block) -> Float[Tensor, " q"]:
     """Σ over the block of ``‖K(x', x) K(x, x)⁻¹‖_F / √r``."""
-    operator = matrix_gram(query.factors, block.factors)
-    size = operator.flatten(2).norm(dim=2)
+    size = matrix_gram(query.factors, block.factors).flatten(2).norm(dim=2)
     size = (size if block.scale is None else size * block.scale).sum(1)
     size = size if query.scale is None else size * query.scale
     return size / query.whitening.rank.clamp_min(1).to(size).sqrt()

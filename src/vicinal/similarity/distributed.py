@@ -103,7 +103,8 @@ def distributed_gram(
     _check_memory(kernel, max(size["rows"] for size in sizes), offsets[-1])
     found = _empty(kernel).new_empty(sizes[dist.get_rank(group)]["rows"], offsets[-1])
     for number in range(max(size["blocks"] for size in sizes)):
-        for source, visiting in _around(_nth(shard, number), kernel, group):
+        mine = next(shard.since(number)) if shard and number < len(shard) else None
+        for source, visiting in _around(mine, kernel, group):
             if visiting is None:
                 continue
             first = offsets[source] + visiting.start
@@ -138,9 +139,7 @@ def _all_added(
     layout: list[list[int]] = next((f["shapes"] for f in facts if f["shapes"]), [])
     found: dict[int, list[Tensor]] = {}
     for label in sorted({label for f in facts for label in f["labels"]}):
-        mine = sums.get(label)
-        if mine is None:
-            mine = [empty.new_zeros(shape) for shape in layout]
+        mine = sums[label] if label in sums else [empty.new_zeros(shape) for shape in layout]
         for total in mine:
             all_added(total, group, "adding up the gradients of a class")
         found[label] = mine
@@ -202,12 +201,6 @@ def _from_bytes(raw: Tensor, device: torch.device) -> Block | None:
         tensors.get("target"),
         tensors.get("scale"),
     )
-
-
-def _nth(shard: Blocks | None, number: int) -> Block | None:
-    if shard is None or number >= len(shard):
-        return None
-    return next(shard.since(number))
 
 
 def _empty(kernel: GradientKernel) -> Tensor:

@@ -205,10 +205,9 @@ class Engine:
                 astray = _ask_whose(f, rows, plan)  # now of all, not layer by layer
                 bare = astray & plan.copies.bare.keys()
                 raise PlanBroken(Changes(gathered=frozenset(astray - bare), whole=frozenset(bare)))
-            found = Assembly(
+            parts = Assembly(
                 plan, layers, self.selected, self.known, calls, f.detach(), create_graph
-            )
-            parts = found.parts()
+            ).parts()
         return Captured(f, parts, returned) if create_graph else Captured(wide(f.detach()), parts)
 
     def _watched(
@@ -219,16 +218,13 @@ class Engine:
         except (RuntimeError, ValueError, IndexError):
             if plan.copies == NO_COPIES:
                 raise
-            changes = Changes(plan.copies.layers, frozenset(plan.copies.bare))
-            raise PlanBroken(
-                changes
-            ) from None  # copies that do not fit this batch, or an own error
+            # Copies that do not fit this batch, or an own error.
+            raise PlanBroken(Changes(plan.copies.layers, frozenset(plan.copies.bare))) from None
 
     def _compare(self, plan: Plan, calls: Sequence[WatchedCall], f: Tensor) -> None:
         """Raise :class:`PlanBroken` if the forward pass is not what the plan is for."""
         used = uses(f)
-        changes = changes_of(plan, self.selected, calls, used, len(f))
-        if changes:
+        if changes := changes_of(plan, self.selected, calls, used, len(f)):
             raise PlanBroken(changes)
         self.reached |= {name for name, p in self.selected.items() if used[id(p)]}
 

@@ -166,9 +166,9 @@ class GradientKernel:
         """The k rows of ``data`` most similar (k^C) to each query; no matrix of all pairs."""
         found = self.blocks(data, "unit", share=0.4)
         check_k(k, found.count, "k", "`data`")
-        return density.streaming_topk(
-            self, self.blocks(queries, "unit", 0.4, "queries", once=True), found, k
-        )
+        asked = self.blocks(queries, "unit", 0.4, "queries", once=True)
+        tiles = (((block.start, self.tile(one, block)) for block in found) for one in asked)
+        return density.joined_topk([density.best_of(each, k) for each in tiles])
 
     @settled
     def histogram(self, query: Any, data: Any, bins: int = 64) -> SimilarityHistogram:

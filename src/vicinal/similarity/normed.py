@@ -80,8 +80,7 @@ class Normed(Tensors):
         return found
 
     def dot(self, total: Tensor) -> Float[Tensor, " n"]:
-        beside = Dense(self._weighted()).dot(total[..., -1])
-        return beside + self.map().dot(total[..., :-1])
+        return Dense(self._weighted()).dot(total[..., -1]) + self.map().dot(total[..., :-1])
 
     def dense(self, onto: Tensor | None = None) -> Float[Tensor, "n d p"]:
         """The gradients in g, then those in v."""

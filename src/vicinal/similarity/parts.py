@@ -96,9 +96,8 @@ class Assembly:
         names = self.plan.ruled[layer]
         calls = [call for call in self.calls if call.name == layer]
         computed = {made_from(own) for own in names} - names.keys()
-        alone = [own for own, full in names.items() if full in self.plan.shared]
-        alone = [own for own in alone if made_from(own) == own]
         plain = {own for own in names if made_from(own) == own}
+        alone = [own for own in names if own in plain and names[own] in self.plan.shared]
         groups = [plain - {*alone}, *({own} for own in alone), *({own} for own in computed)]
         found: list[Piece] = []
         for wanted in map(frozenset, filter(None, groups)):
@@ -128,8 +127,7 @@ class Assembly:
         """The factors of calls whose rows are not the samples, all calls together."""
         owners = [call.samples for call in calls if call.samples is not None]
         if len(owners) < len(calls):  # rows of several samples at once
-            whole = frozenset(self.plan.ruled[layer].values())
-            raise PlanBroken(Changes(whole=whole))
+            raise PlanBroken(Changes(whole=frozenset(self.plan.ruled[layer].values())))
         uses = [routing.as_rows(self._use(layer, wanted, call)) for call in calls]
         rows = routing.joined([_by_rule(use) for use in uses])
         return routing.gathered(uses[0], rows, torch.cat(owners), len(self.like))

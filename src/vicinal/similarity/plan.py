@@ -133,12 +133,11 @@ def make_plan(model: Model, changes: Changes, rules: bool = True) -> Plan:
         ruled_all = all(
             rule_for(m) and made_from(o) in COVERED and at not in odd for at, m, o in held
         )
-        exact = known and bool(held) and ruled_all
         if full in copies.bare:
             continue
         if full in changes.whole:
             again.append(full)
-        elif rules and exact:
+        elif rules and known and held and ruled_all:
             edges[full] = each
             for layer, _, own in held:
                 ruled.setdefault(layer, {})[own] = full
@@ -214,8 +213,7 @@ def _probe(model: Model, rows: int, copies: Copies = NO_COPIES) -> Probe:
         found = f(output, None if target is None else target[pick], rows)
         check_untouched(calls)
         odd = {call.name for call in calls if not _by_rows(call)}
-        sound = [call for call in calls if call.name not in odd]
-        straight = _straight(found, sound)
+        straight = _straight(found, [call for call in calls if call.name not in odd])
         inside = [(m, own, p) for m in layers.values() for own, p in originals(m, COVERED).items()]
         each = Counter({id(p): edges_each(m, own, p, uses) for m, own, p in inside})
     return Probe(found.detach(), calls, uses(found), each, odd, straight)

@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from math import log2
-from typing import TypeGuard
 
 import torch
 from jaxtyping import Float, Int
@@ -42,7 +41,8 @@ def rescaled(factors: Sequence[Factor]) -> tuple[list[Factor], Float[Tensor, " n
     """
     factors = [f.folded() if isinstance(f, Places) else f for f in factors]
     last = [f.g if isinstance(f, Dense) else f.b for f in factors]
-    inputs = [_exponent(f.a) if _has_inputs(f) else 0 for f in factors]
+    # b is multiplied with numbers, or (where there is a vocabulary) taken at the places of ones.
+    inputs = [0 if isinstance(f, Dense) or f.vocabulary else _exponent(f.a) for f in factors]
     size = torch.stack([e + _exponent(t) for e, t in zip(inputs, last, strict=True)]).amax(0)
     reach = int(log2(torch.finfo(last[0].dtype).max)) - 2
     common = torch.where(size <= LEAST, 0, size.clamp(-reach, reach))
@@ -69,18 +69,12 @@ def check_gradients(gram: Float[Tensor, "n d d"], start: int) -> None:
         )
 
 
-def _has_inputs(factor: Factor) -> TypeGuard[Places]:
-    """Whether b is multiplied with numbers, not taken at the places of ones."""
-    return not isinstance(factor, Dense) and not factor.vocabulary
-
-
 def _exponent(x: Tensor) -> Int[Tensor, " n"]:
     """Of the power of two at each row's largest entry."""
     if x[0].numel() == 0:
         return torch.full((len(x),), LEAST, device=x.device)
     largest = x.flatten(1).abs().amax(1)
-    exponent = torch.frexp(largest).exponent.long()
-    return torch.where(largest > 0, exponent, LEAST)
+    return torch.where(largest > 0, torch.frexp(largest).exponent.long(), LEAST)
 
 
 def _shifted(x: Tensor, exponent: Int[Tensor, " n"]) -> Tensor:

@@ -96,9 +96,7 @@ def whose(
         rest = (with_tags - (1 + digit / base)[:, None] * together).norm(dim=1)
         good &= rest <= norm / (4 * base)
         found += digit.long() * base**k
-    if not bool((good | unsure | ~live).all()):
-        return None
-    return torch.where(live, found, NOBODY)
+    return torch.where(live, found, NOBODY) if bool((good | unsure | ~live).all()) else None
 
 
 def in_order(owner: Int[Tensor, " k"] | None) -> bool:

@@ -64,8 +64,7 @@ def inverse_roots(
 
 def pair_rank(left: Int[Tensor, " n"], right: Int[Tensor, " m"]) -> Float[Tensor, "n m"]:
     """√(r r'), and 1 where either is 0: nothing is divided by zero."""
-    ranks = (left[:, None].double() * right[None].double()).sqrt()
-    return ranks.clamp_min(1.0)
+    return (left[:, None].double() * right[None].double()).sqrt().clamp_min(1.0)
 
 
 def summarize(

@@ -74,10 +74,9 @@ class PerturbationReport(Record):
 
         Parameters
         ----------
-        head, perturbation, level
-            Which head under what, and how strong; level 0 is the clean images.
-        source
-            The model an attack was made against; may be left out when there is only one.
+        head, perturbation, level : which head under what, and how strong; level 0 is the clean
+            images.
+        source : the model an attack was made against; may be left out when there is only one.
         """
         for row in self.rows:
             here = (row.head, row.perturbation, row.level) == (head, perturbation, float(level))

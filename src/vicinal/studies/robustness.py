@@ -66,35 +66,27 @@ def robustness_report(
 
     Parameters
     ----------
-    heads
-        Name to a fitted classifier (``predict_proba``), an ``nn.Module`` (logits or
+    heads : name to a fitted classifier (``predict_proba``), an ``nn.Module`` (logits or
         log-probabilities), or a function to probabilities.
-    images, labels
-        Inputs in [0, 1] (or uint8) and the class of each.
-    embed
-        What the heads stand on, computed once for all; without it they take the images themselves.
-    credibility
-        Images to one number each, such as DkNN's.
-    corruptions, severities, constants
-        Which corruptions, how strong, and whose constants.
-    sources
-        Name to a differentiable model from images to logits, to attack; without it no attack is
-        made.
-    attacks, epsilons, norm
-        Which attacks, how far they go, and in which norm.
-    baseline
-        The head that corruption errors are divided by (the first one).
-    bins, batch_size
-        Bins of the ECE; images embedded at once.
-    generator
-        Of all random draws.
+    images, labels : inputs in [0, 1] (or uint8) and the class of each.
+    embed : what the heads stand on, computed once for all; without it they take the images
+        themselves.
+    credibility : images to one number each, such as DkNN's.
+    corruptions, severities, constants : which corruptions, how strong, and whose constants.
+    sources : name to a differentiable model from images to logits, to attack; without it no attack
+        is made.
+    attacks, epsilons, norm : which attacks, how far they go, and in which norm.
+    baseline : the head that corruption errors are divided by (the first one).
+    bins, batch_size : bins of the ECE; images embedded at once.
+    generator : of all random draws.
     """
     x, y = _inputs(images, labels)
     if not heads:
         raise InputError("`heads` is empty. Pass {name: fitted head}.")
     baseline = next(iter(heads)) if baseline is None else baseline
     check_choice(baseline, "baseline", tuple(heads))
-    seed = _seed(generator)
+    device = "cpu" if generator is None else generator.device
+    seed = int(torch.randint(2**62, (), generator=generator, device=device))
     readings = {name: _reading(head, name) for name, head in heads.items()}
     perturbed = _perturb(x, y, corruptions, severities, constants, sources or {}, attacks, epsilons,
                          norm, seed)  # fmt: skip
@@ -124,11 +116,6 @@ def _inputs(images: Any, labels: Any) -> tuple[Tensor, NDArray[Any]]:
         raise InputError(f"`labels` must be one label for each image, got shape {y.shape}.")
     check_same_rows(x, y, "images", "labels")
     return x, y
-
-
-def _seed(generator: torch.Generator | None) -> int:
-    device = "cpu" if generator is None else generator.device
-    return int(torch.randint(2**62, (), generator=generator, device=device))
 
 
 def _perturb(
@@ -247,20 +234,17 @@ def _corruption_table(
         for name in names:
             mine = [r for r in rows if r.head == head and r.perturbation == name]
             theirs = [r for r in rows if r.head == baseline and r.perturbation == name]
-            errors = {name: [1 - r.accuracy for r in mine]}
-            others = {name: [1 - r.accuracy for r in theirs]}
+            errors = {"clean": clean[head], name: [1 - r.accuracy for r in mine]}
+            others = {"clean": clean[baseline], name: [1 - r.accuracy for r in theirs]}
             ratios: list[float | None] = []
             for relative in (False, True):
                 try:
-                    ratio = corruption_errors(
-                        errors, others, relative, clean=clean[head], baseline_clean=clean[baseline]
-                    )
-                    ratios.append(ratio[name])
+                    ratios.append(corruption_errors(errors, others, relative)[name])
                 except InputError as error:
                     ratios.append(None)
                     words.append(str(error))
             mean_ece = sum(r.ece for r in mine) / len(mine)
             floor = sum(r.noise_floor for r in mine) / len(mine)
-            error_rate = sum(errors[name]) / len(mine)
+            error_rate = sum(1 - r.accuracy for r in mine) / len(mine)
             table.append(CorruptionFacts(head, name, error_rate, mean_ece, floor, *ratios))
     return tuple(table), tuple(dict.fromkeys(words))

@@ -86,8 +86,7 @@ class Recipe(NamedTuple):
     @property
     def names(self) -> tuple[str, ...]:
         """The attributes that are fitted; none where all are given."""
-        missing = (*(given is None for given in self[:3]), self.per_class)
-        return tuple(compress(FITTED, missing))
+        return tuple(compress(FITTED, (*(given is None for given in self[:3]), self.per_class)))
 
 
 def with_prior(parameters: NEDParameters, counts: Tensor, prior: Any) -> NEDParameters:

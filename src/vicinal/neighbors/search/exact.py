@@ -152,8 +152,7 @@ class ExactSearch:
             stays = column != exclude[row]
             row, column = row[stays], column[stays]
             squared = squared_distances(q[row], self._base, column[:, None], self.metric)
-            found = in_unit(squared[:, 0], self.metric)
-            new = _ragged(row, found, column, n, len(self))
+            new = _ragged(row, in_unit(squared[:, 0], self.metric), column, n, len(self))
             distances, indices = merged((distances, indices), new, k)
             open_ = (distances[:, -1] > 0).nonzero()[:, 0]  # nothing is nearer than 0
             if not len(open_):

@@ -116,7 +116,8 @@ class InvertedLists:
         """Places of rows that may be among the ``count`` nearest, -1 where lists hold too few."""
         self._index.nprobe = min(self.probes, self.count)
         wanted = min(max(count, self.least) * self.depth, len(self.ids))
-        centers = torch.from_numpy(self._centers())
+        # An array, or a tensor where others have loaded faiss.contrib.torch_utils.
+        centers = torch.as_tensor(self._index.quantizer.reconstruct_n(0, self.count))
         rows, found = self._turned(queries.float().numpy()), np.empty((len(queries), wanted), int)
         for at in range(0, len(rows), _ASKED):
             part = slice(at, at + _ASKED)
@@ -154,10 +155,6 @@ class InvertedLists:
             else:
                 return None  # all of them: more effort than that is an exact search
         return recall
-
-    def _centers(self) -> NDArray[np.float32]:
-        """A tensor where others have loaded ``faiss.contrib.torch_utils``, which changes faiss."""
-        return np.asarray(self._index.quantizer.reconstruct_n(0, self.count))
 
     def _turned(self, rows: NDArray[np.float32]) -> NDArray[np.float32]:
         """As they are coded; where they are not, as they are."""

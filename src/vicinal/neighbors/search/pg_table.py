@@ -92,7 +92,7 @@ class PgTable:
                 )
         self._names |= {"id": key, "x": x, "label": named or key}
         self._own = False
-        bad = self._one("SELECT count(*) FROM {t} WHERE {x} IS NULL OR {id} IS NULL")
+        bad = self._run("SELECT count(*) FROM {t} WHERE {x} IS NULL OR {id} IS NULL").fetchone()[0]
         if bad:
             raise InputError(f"{bad:,} rows of the table {self.name!r} have no vector or no id.")
         dims = self._run("SELECT DISTINCT vector_dims({x}) FROM {t} LIMIT 2").fetchall()
@@ -279,9 +279,6 @@ class PgTable:
 
     def _run(self, text: str, values: Any = None, *, binary: bool = False) -> Any:
         return self._connection.execute(self._sql(text), values, binary=binary)
-
-    def _one(self, text: str) -> Any:
-        return self._run(text).fetchone()[0]
 
 
 def _only(vectors: list[str], table: str) -> str:

@@ -139,9 +139,7 @@ class PgSearch:
     @torch.no_grad()
     def reach(self, x: Any, k: int) -> Recall | None:
         """Raise the effort until recall is met for rows like these; None where that is exact."""
-        if not self.hnsw:
-            return None
-        return self._raised(x, None, self.exactly(x, k))
+        return self._raised(x, None, self.exactly(x, k)) if self.hnsw else None
 
     def _raised(self, x: Any, out: Tensor | None, true: Neighborhood) -> Recall:
         if not self._given:  # an index answers with no more rows than it looks at
@@ -171,8 +169,7 @@ class PgSearch:
     def rows(self, indices: Tensor | slice) -> Tensor:
         """These rows of the table, in this order; only they are fetched."""
         self._check_built()
-        places = torch.arange(len(self))[indices].numpy()
-        return torch.from_numpy(self.table.fetch(places))
+        return torch.from_numpy(self.table.fetch(torch.arange(len(self))[indices].numpy()))
 
     def add(self, rows: Any, labels: Any = None) -> None:
         new = checked_rows(rows, "rows", self.width).cpu()

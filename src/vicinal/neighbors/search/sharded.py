@@ -113,8 +113,7 @@ NOWHERE = 0xFFFFFFFF  # an index after all others, in 32 bits as the sort wants 
 
 def nothing(x: Float[Tensor, "m d"], k: int, dtype: torch.dtype) -> Neighborhood:
     """The lists that every block's neighbors are merged into."""
-    kind = torch.promote_types(x.dtype, dtype)
-    distances = torch.full((len(x), k), torch.inf, dtype=kind)
+    distances = torch.full((len(x), k), torch.inf, dtype=torch.promote_types(x.dtype, dtype))
     return Neighborhood(distances, torch.full((len(x), k), NOWHERE))
 
 

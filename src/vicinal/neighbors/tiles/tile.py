@@ -164,8 +164,7 @@ def tile_masses(pairs: Tile, left: Side, right: Side) -> Tensor:
     top.masked_fill_(top == -torch.inf, 0)
     e = (s - top).exp_()
     same = shares(left.labels, right.labels, s.dtype)
-    own = (e * same).sum(1)
-    sums = torch.stack([own, e.mul_(same.neg_().add_(1)).sum(1)])
+    sums = torch.stack([(e * same).sum(1), e.mul_(same.neg_().add_(1)).sum(1)])
     logs = sums.log().double().add_(top[:, 0])
     # Masses far below the row's top lose digits, or all: those rows take the top of each kind.
     info = torch.finfo(s.dtype)

@@ -115,11 +115,10 @@ def bin_bars(plot: Plot, bins: Sequence[ReliabilityBin]) -> None:
 def count_strip(plot: Plot, bins: Sequence[ReliabilityBin]) -> None:
     """Under the axis: how many rows stand behind each bin."""
     most = max((cell.count for cell in bins), default=0) or 1
-    base = plot.height - 16
     for cell in bins:
         height = round(24 * cell.count / most, 1)
         left, right = plot.sx(cell.low) + 1, plot.sx(cell.high) - 1
-        plot.swatch((left, base - height), (right - left, height), "bar count")
+        plot.swatch((left, plot.height - 16 - height), (right - left, height), "bar count")
 
 
 def clickable_bins(plot: Plot, bins: Sequence[ReliabilityBin], key: str) -> None:

@@ -63,8 +63,7 @@ def _bar(plot: Plot, row: StressRow, top: float) -> None:
     base, at = plot.height - plot.bottom, 0.0
     unit = (base - plot.top) / (plot.y[1] - plot.y[0])
     span = ((base - top - ROW) / unit, (base - top) / unit)
-    label = level_of(row) or name_of(row)
-    plot.text(plot.left - 6, top + ROW - 4, label, "tick end")
+    plot.text(plot.left - 6, top + ROW - 4, level_of(row) or name_of(row), "tick end")
     for verdict, share in row.verdicts.items():
         if share > 0:
             plot.bar((at, at + share), span, f"stack-{verdict}", 0.3)

@@ -81,8 +81,7 @@ def linear(use: LayerUse) -> list[Piece]:
 def transposed_linear(use: LayerUse) -> list[Piece]:
     """A linear layer whose weight is kept as ``(in, out)``: ``Conv1D`` of Hugging Face's GPT-2."""
     shape = tuple(use.module.weight.shape[::-1])
-    pieces = linear(use)
-    return [(n, replace(f, shape=shape)) if n[0] == "weight" else (n, f) for n, f in pieces]
+    return [(n, replace(f, shape=shape)) if n[0] == "weight" else (n, f) for n, f in linear(use)]
 
 
 def embedding(use: LayerUse) -> list[Piece]:
@@ -101,9 +100,8 @@ def embedding(use: LayerUse) -> list[Piece]:
 def prelu(use: LayerUse) -> list[Piece]:
     """``nn.PReLU``: ``∂f/∂slope_c = Σ_places b min(x, 0)``, one slope or one per channel."""
     g = stacked(use.grads, 1) * use.x.clamp_max(0)[:, None]
-    if use.module.num_parameters == 1:
-        return [(("weight",), Dense(g.flatten(2).sum(2, keepdim=True)))]
-    return [(("weight",), Dense(_over_places(g)))]
+    one = use.module.num_parameters == 1
+    return [(("weight",), Dense(g.flatten(2).sum(2, keepdim=True) if one else _over_places(g)))]
 
 
 def channel_norm(use: LayerUse) -> list[Piece]:

@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
 from functools import partial
+from itertools import accumulate
 from math import sqrt
 from typing import Any
 
@@ -73,9 +74,7 @@ def attend(
     )
     inputs = [x if module.batch_first else x.transpose(0, 1) for x in inputs]
     n, e, heads = len(inputs[0]), module.embed_dim, module.num_heads
-    ends = [0]
-    for x in inputs:
-        ends.append(ends[-1] + x.shape[1])
+    ends = [0, *accumulate(x.shape[1] for x in inputs)]
     projected = project(inputs[0] if len(inputs) == 1 else torch.cat(inputs, 1))
     at = [min(i, len(inputs) - 1) for i in range(3)]
     q, k, v = (

@@ -193,12 +193,6 @@ def _corners(
 ) -> Iterator[tuple[tuple[int, ...], list[slice]]]:
     """Each entry of the kernel, and where in the input it looks over all places."""
     for offset in product(*(range(k) for k in geometry.kernel)):
-        yield (
-            offset,
-            [
-                slice(i * dilation, i * dilation + (t - 1) * step + 1, step)
-                for i, t, step, dilation in zip(
-                    offset, places, geometry.stride, geometry.dilation, strict=True
-                )
-            ],
-        )
+        first = [i * dilation for i, dilation in zip(offset, geometry.dilation, strict=True)]
+        axes = zip(first, places, geometry.stride, strict=True)
+        yield offset, [slice(at, at + (t - 1) * step + 1, step) for at, t, step in axes]

@@ -79,18 +79,12 @@ def pulled_back(
         elif type(only) is _SpectralNorm and flat is not None and only.dim == 0:
             found = {"original": _of_spectral_norm(flat, held["original"], only)}
         else:
-            found = _of_any(factor, made, held, getattr(module, tensor).shape)
+            g = factor.dense()
+            pull = vjp(lambda inside: functional_call(made, inside, ()), held)[1]
+            (pulled,) = vmap(pull)(g.reshape(-1, *getattr(module, tensor).shape))
+            found = {own: Dense(t.reshape(*g.shape[:2], -1)) for own, t in pulled.items()}
     by_name = {f"{INSIDE}{tensor}.{own}": factor for own, factor in found.items()}
     return [((name,), factor) for name, factor in by_name.items() if name in wanted]
-
-
-def _of_any(
-    factor: Factor, made: nn.Module, held: dict[str, Tensor], shape: torch.Size
-) -> dict[str, Factor]:
-    g = factor.dense()
-    pull = vjp(lambda inside: functional_call(made, inside, ()), held)[1]
-    (found,) = vmap(pull)(g.reshape(-1, *shape))
-    return {own: Dense(t.reshape(*g.shape[:2], -1)) for own, t in found.items()}
 
 
 def _of_weight_norm(factor: Factor, held: dict[str, Tensor], axis: int) -> dict[str, Factor]:
