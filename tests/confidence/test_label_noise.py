@@ -279,3 +279,4 @@ def test_where_less_than_half_of_the_labels_are_named_none_may_be_wrong():
     assert float((p.argmax(1) == given).double().mean()) < 0.5
     found = label_noise(p.log(), given).wrong
     assert found.low == 0 < found.high
+    assert float(found.pairs[:, :, 1].max()) == 0  # of no pair of classes, either

@@ -272,15 +272,15 @@ def wrong_labels(
     lower = min(max(floors.sure, between(floors.sure, floors.sums)), upper)
     knows = log_probs.max(1).values.exp() > (1 - lower / len(codes)) / 2
     count = between(lower, upper, float(knows.double().mean()))
-    named = float((log_probs.argmax(1) == codes).double().mean())
-    low = min(floors.sure, count) - Z * floors.error
-    low = max(low, 0.0) if named >= FEW_NAMED else 0.0
+    names = float((log_probs.argmax(1) == codes).double().mean()) >= FEW_NAMED
+    low = max(min(floors.sure, count) - Z * floors.error, 0.0) * names
     high = float(most.sum() + Z * total_variance.sqrt())
     by_pair = middle * (count / float(middle.sum().clamp_min(1e-300)))
     pairs = torch.stack(
         [
             by_pair,
-            (torch.minimum(least, by_pair) - Z * (2 * least).sqrt()).clamp_min(0),  # as below
+            # A half's count, doubled.
+            (torch.minimum(least, by_pair) - Z * (2 * least).sqrt()).clamp_min(0) * names,
             torch.maximum(most, by_pair) + Z * most_variance.sqrt(),
         ],
         dim=2,
